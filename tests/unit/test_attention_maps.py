@@ -1,0 +1,409 @@
+import base64
+import json
+import re
+import sys
+from html.parser import HTMLParser
+from types import SimpleNamespace
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+
+from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
+from vaswani_transformer.attention_maps import (
+    CONTINUATION,
+    AttentionMaps,
+    collect_attention,
+    draw_attention,
+    draw_figures,
+    head_colours,
+    save_figure,
+    write_html,
+)
+from vaswani_transformer.tokenization_vaswani import train_tokenizer
+
+SOURCE = ["The", "law", "will", "<script>alert(1)</script>", "$x$", ".", "</s>"]
+TARGET = ["<s>", "Das", "Gesetz", "wird", "&amp;"]
+OUTPUT = ["Das", "Gesetz", "wird", "&amp;", "</s>"]
+TEXTS = ["The law will never be perfect.", "Das Gesetz wird nie vollkommen sein.", "a house, a garden"] * 3
+
+
+def rows(*shape, seed=0):
+    """Random attention: every row is positive and sums to 1."""
+    weights = np.random.default_rng(seed).random(shape) ** 4 + 1e-3
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+@pytest.fixture
+def maps():
+    source, target = len(SOURCE), len(TARGET)
+    return AttentionMaps(
+        source_tokens=SOURCE,
+        target_tokens=TARGET,
+        output_tokens=OUTPUT,
+        encoder=rows(3, 4, source, source),
+        decoder=rows(2, 4, target, target),
+        cross=rows(2, 4, target, source),
+    )
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_tokenizer(TEXTS, vocab_size=300)
+
+
+@pytest.fixture
+def model(tokenizer):
+    torch.manual_seed(0)
+    config = VaswaniConfig(
+        vocab_size=len(tokenizer), d_model=12, d_ff=20, num_heads=3, encoder_layers=2, decoder_layers=4
+    )
+    return VaswaniForConditionalGeneration(config)
+
+
+# Maps
+
+
+def test_the_rows_of_encoder_decoder_attention_are_named_by_what_is_written(maps):
+    queries, keys, weights = maps.view("cross")
+    assert (queries, keys) == (OUTPUT, SOURCE)
+    assert weights is maps.cross
+
+
+def test_without_output_tokens_the_target_names_them():
+    maps = AttentionMaps(["a"], ["x", "y"], np.ones((1, 1, 1, 1)), rows(1, 1, 2, 2), np.ones((1, 1, 2, 1)))
+    assert maps.view("cross")[0] == ["x", "y"]
+
+
+def test_weights_that_do_not_fit_the_tokens_are_refused():
+    with pytest.raises(ValueError, match=r"cross must have the shape \(layers, heads, 2, 1\).*got \(1, 1, 1, 2\)"):
+        AttentionMaps(["a"], ["x", "y"], np.ones((1, 1, 1, 1)), rows(1, 1, 2, 2), np.ones((1, 1, 1, 2)))
+
+
+def test_an_unknown_kind_is_refused_with_the_known_ones(maps):
+    with pytest.raises(ValueError, match="one of encoder, decoder, cross; got 'self'"):
+        maps.view("self")
+
+
+def test_words_sum_over_their_keys_and_average_over_their_queries():
+    encoder = rows(1, 2, 3, 3)
+    maps = AttentionMaps(
+        source_tokens=["ho", "·use", "."],
+        target_tokens=["<s>"],
+        encoder=encoder,
+        decoder=np.ones((1, 2, 1, 1)),
+        cross=rows(1, 2, 1, 3),
+        words={"source": [("house", 2), (".", 1)], "target": [("<s>", 1)], "output": [("Haus", 1)]},
+    )
+    merged = maps.by_words()
+    assert merged.source_tokens == ["house", "."]
+    assert merged.output_tokens == ["Haus"]
+    expected = (encoder[0, 1, 0, 0] + encoder[0, 1, 0, 1] + encoder[0, 1, 1, 0] + encoder[0, 1, 1, 1]) / 2
+    assert merged.encoder[0, 1, 0, 0] == pytest.approx(expected)
+    assert merged.cross[0, 0, 0].tolist() == pytest.approx([maps.cross[0, 0, 0, :2].sum(), maps.cross[0, 0, 0, 2]])
+    np.testing.assert_allclose(merged.encoder.sum(axis=-1), 1)
+
+
+def test_maps_of_words_are_already_by_words(maps):
+    assert maps.by_words() is maps
+
+
+# Collecting
+
+
+def test_forced_decoding_gives_weights_of_every_layer(model, tokenizer):
+    maps = collect_attention(model, tokenizer, "The law", "Das Gesetz wird")
+    source, target = len(maps.source_tokens), len(maps.target_tokens)
+    assert maps.encoder.shape == (2, 3, source, source)
+    assert maps.decoder.shape == (4, 3, target, target)
+    assert maps.cross.shape == (4, 3, target, source)
+    for kind in ("encoder", "decoder", "cross"):
+        np.testing.assert_allclose(maps.view(kind)[2].sum(axis=-1), 1, atol=1e-5)
+    assert not np.triu(maps.decoder, 1).any()
+
+
+def test_weights_do_not_depend_on_the_kernel_or_on_dropout(model, tokenizer):
+    model.train()
+    expected = collect_attention(model, tokenizer, "The law", "Das Gesetz")
+    model.set_attn_implementation("eager")
+    model.eval()
+    actual = collect_attention(model, tokenizer, "The law", "Das Gesetz")
+    np.testing.assert_array_equal(actual.cross, expected.cross)
+
+
+def test_the_target_is_what_is_read_and_the_output_what_is_written(model, tokenizer):
+    maps = collect_attention(model, tokenizer, "The law", "Das Gesetz").by_words()
+    assert maps.source_tokens == ["The", "law", "</s>"]
+    assert maps.target_tokens == ["<s>", "Das", "Gesetz"]
+    assert maps.output_tokens == ["Das", "Gesetz", "</s>"]
+
+
+def test_without_a_target_the_model_translates(model, tokenizer):
+    model.generation_config.max_new_tokens = 5
+    generated = model.eval().generate(**tokenizer("The law", return_tensors="pt"))[0].tolist()
+    maps = collect_attention(model, tokenizer, "The law")
+    assert maps.target_tokens[0] == "<s>"
+    assert len(maps.target_tokens) == len(maps.output_tokens) == len(generated) - 1
+
+
+@pytest.mark.parametrize("end", [["</s>"], ["</s>", "<pad>", "</s>"], []])
+def test_a_translation_ends_with_its_end_token_or_at_its_limit(model, tokenizer, monkeypatch, end):
+    tokens = ["<s>", *tokenizer.tokenize("Das Gesetz"), *end]
+    generated = torch.tensor([tokenizer.convert_tokens_to_ids(tokens)])
+    monkeypatch.setattr(model, "generate", lambda **kwargs: generated)
+    assert collect_attention(model, tokenizer, "The law").by_words().output_tokens == [
+        "Das",
+        "Gesetz",
+        *end[:1],
+    ]
+
+
+def test_the_model_is_left_as_it_was(model, tokenizer):
+    model.train()
+    model.model.encoder.eval()
+    collect_attention(model, tokenizer, "The law", "Das Gesetz")
+    assert model.config._attn_implementation == "sdpa"
+    assert model.training
+    assert not model.model.encoder.layers[0].training
+
+
+def test_the_model_is_left_as_it_was_after_an_error(model, tokenizer, monkeypatch):
+    model.train()
+
+    def fail(**kwargs):
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(model, "forward", fail)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        collect_attention(model, tokenizer, "The law", "Das Gesetz")
+    assert model.config._attn_implementation == "sdpa"
+    assert model.training
+
+
+def test_a_model_without_weights_is_refused(model, tokenizer, monkeypatch):
+    outputs = SimpleNamespace(encoder_attentions=(), decoder_attentions=(), cross_attentions=None)
+    monkeypatch.setattr(model, "forward", lambda **kwargs: outputs)
+    with pytest.raises(ValueError, match="returned no attention weights; it must support eager attention"):
+        collect_attention(model, tokenizer, "The law", "Das Gesetz")
+
+
+def test_pieces_inside_a_word_carry_the_mark_of_continuation(model, tokenizer):
+    maps = collect_attention(model, tokenizer, "The zebra, gone.", "Das")
+    pieces = maps.source_tokens
+    assert "".join(pieces).replace(CONTINUATION, "") == "The␣zebra,␣gone.</s>"  # "Ġz" is not in the vocabulary
+    assert sum(not piece.startswith(CONTINUATION) for piece in pieces) == 6
+    assert maps.by_words().source_tokens == ["The", "zebra", ",", "gone", ".", "</s>"]
+
+
+def test_bytes_of_a_split_character_are_shown_as_numbers_and_join_to_the_character(model, tokenizer):
+    maps = collect_attention(model, tokenizer, "你 Ärger", "Das")
+    assert "".join(maps.source_tokens[:4]).replace(CONTINUATION, "").replace("␣", "") == r"\xe4\xbd\xa0"
+    assert maps.by_words().source_tokens == ["你", "Ärger", "</s>"]
+
+
+def test_spelled_special_tokens_and_control_characters_stay_text(model, tokenizer):
+    maps = collect_attention(model, tokenizer, "a\t</s> b", "Das").by_words()
+    assert maps.source_tokens == ["a", r"\t</", "s", ">", "b", "</s>"]
+
+
+def test_a_tokenizer_of_sentence_pieces_is_read_too(model):
+    class Pieces:
+        eos_token_id = 2
+        added_tokens_decoder = {2: "</s>"}  # noqa: RUF012 - as the attribute of a tokenizer
+        vocabulary = ("▁ä", "pfel", "</s>", "▁b")
+
+        def __call__(self, text=None, text_target=None, return_tensors=None):
+            ids = [0, 1, 3, 2]
+            return {"input_ids": torch.tensor([ids]) if return_tensors else ids}
+
+        def get_vocab(self):
+            return {token: i for i, token in enumerate(self.vocabulary)}
+
+        def convert_ids_to_tokens(self, ids):
+            return [self.vocabulary[i] for i in ids]
+
+    maps = collect_attention(model, Pieces(), "äpfel b", "äpfel b")
+    assert maps.source_tokens == ["ä", "·pfel", "b", "</s>"]
+    assert maps.by_words().source_tokens == ["äpfel", "b", "</s>"]
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_sentence_without_tokens_is_refused(model, tokenizer, monkeypatch, side):
+    monkeypatch.setattr(tokenizer.backend_tokenizer, "post_processor", None)
+    sentences = {"source": "The law", "target": "Das"} | {side: ""}
+    with pytest.raises(ValueError, match=f"{side} has no tokens"):
+        collect_attention(model, tokenizer, **sentences)
+
+
+# Drawing
+
+
+def drawn_lines(figure):
+    return [collection for collection in figure.axes[0].collections if len(collection.get_segments())]
+
+
+def test_the_opacity_of_a_line_is_its_weight():
+    pytest.importorskip("matplotlib")
+    weights = np.array([[[0.25, 0.75, 0.0], [0.0, 0.0, 1.0]]])
+    lines = drawn_lines(draw_attention(["a", "b"], ["x", "y", "z"], weights))
+    assert sorted(lines[0].get_colors()[:, 3].tolist()) == [0.25, 0.75, 1.0]
+
+
+def test_heads_have_one_colour_each_whichever_are_drawn():
+    pytest.importorskip("matplotlib")
+    from matplotlib.colors import to_hex
+
+    figure = draw_attention(["a"], ["x"], np.ones((4, 1, 1)), heads=[3, 1])
+    assert [to_hex(lines.get_colors()[0]) for lines in drawn_lines(figure)] == [
+        head_colours(4)[3],
+        head_colours(4)[1],
+    ]
+
+
+@pytest.mark.parametrize("num_heads", [1, 8, 16, 32])
+def test_no_two_heads_share_a_colour(num_heads):
+    colours = head_colours(num_heads)
+    assert len(set(colours)) == num_heads
+    assert all(re.fullmatch("#[0-9a-f]{6}", colour) for colour in colours)
+
+
+def test_one_query_is_drawn_alone():
+    pytest.importorskip("matplotlib")
+    figure = draw_attention(["a", "b"], ["x", "y"], rows(2, 2, 2), query_word=1)
+    assert [len(lines.get_segments()) for lines in drawn_lines(figure)] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"weights": np.ones((1, 2, 2))},
+            r"shape \(heads, 1, 2\) of one layer, no axis empty; got \(1, 2, 2\)",
+        ),
+        ({"weights": np.ones((1, 1, 1, 2))}, r"got \(1, 1, 1, 2\)"),
+        ({"heads": [2]}, r"heads must be some of 0 to 1; got \[2\]"),
+        ({"heads": []}, r"heads must be some of 0 to 1; got \[\]"),
+        ({"query_word": 1}, "query_word is an index from 0 to 0; got 1"),
+    ],
+)
+def test_what_does_not_fit_the_words_is_refused(changes, message):
+    pytest.importorskip("matplotlib")
+    arguments = {"weights": rows(2, 1, 2)} | changes
+    with pytest.raises(ValueError, match=message):
+        draw_attention(["a"], ["x", "y"], **arguments)
+
+
+def test_text_is_drawn_as_it_is(tmp_path):
+    pytest.importorskip("matplotlib")
+    words = ["$x^2$", "<b>", r"\frac", "a & b", "w" * 40]
+    path = save_figure(draw_attention(words, words, rows(1, 5, 5), title="$\\bad"), tmp_path / "deep" / "a.svg")
+    texts = [element.text for element in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")]
+    assert {"$x^2$", "<b>", r"\frac", "a & b", "w" * 27 + "…", "$\\bad"} <= set(texts)
+
+
+def test_other_suffixes_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"saved as \.svg or \.png; got 'a\.jpg'"):
+        save_figure(None, tmp_path / "a.jpg")
+
+
+def test_the_figures_of_the_paper_are_the_same_bytes_each_time(maps, tmp_path):
+    pytest.importorskip("matplotlib")
+    first = draw_figures(maps, tmp_path / "first", stem="law")
+    second = draw_figures(maps, tmp_path / "second", stem="law")
+    names = ["figure3", "figure4_full", "figure4_word", "figure5_first", "figure5_second", "cross"]
+    assert [path.name for path in first] == [f"law_{name}.{s}" for name in names for s in ("svg", "png")]
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+
+
+def test_figure_3_shows_the_word_that_looks_farthest_in_the_next_to_last_layer(tmp_path):
+    pytest.importorskip("matplotlib")
+    words = ["making", "it", "more", "difficult", "!", "</s>"]
+    encoder = np.tile(np.eye(6), (3, 2, 1, 1))
+    encoder[1, :, 2] = np.eye(6)[5]  # farther, but to a special token
+    encoder[1, 1, 0] = np.eye(6)[3]
+    encoder[2, 0, 3] = np.eye(6)[0]  # another layer
+    maps = AttentionMaps(words, ["<s>"], encoder, np.ones((3, 2, 1, 1)), rows(3, 2, 1, 6))
+    svg = draw_figures(maps, tmp_path)[0].read_text(encoding="utf-8")
+    assert 'layer 2 of 3, all heads, from "making"' in svg
+
+
+def test_figure_5_prefers_links_that_are_no_fixed_step(tmp_path):
+    pytest.importorskip("matplotlib")
+    words = list("abcdef")
+    previous = np.eye(6)[[0, 0, 1, 2, 3, 4]]
+    nested = np.eye(6)[[5, 2, 1, 4, 3, 0]]
+    uniform = np.full((6, 6), 1 / 6)
+    encoder = np.stack([previous, nested, uniform, nested[::-1]])[None]
+    maps = AttentionMaps(words, ["<s>"], encoder, np.ones((1, 4, 1, 1)), rows(1, 4, 1, 6))
+    first, second = (path for path in draw_figures(maps, tmp_path) if re.search(r"figure5.*svg", path.name))
+    assert "layer 1 of 1, head 2" in first.read_text(encoding="utf-8")
+    assert "layer 1 of 1, head 4" in second.read_text(encoding="utf-8")
+
+
+def test_a_given_word_must_be_in_the_sentence(maps, tmp_path):
+    pytest.importorskip("matplotlib")
+    with pytest.raises(ValueError, match="word 'house' is not in the sentence; choose one of: The law will"):
+        draw_figures(maps, tmp_path, word="house")
+
+
+def test_a_missing_matplotlib_is_named_with_the_command_that_installs_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=r'pip install "vaswani-transformer\[plots\]"'):
+        draw_attention(["a"], ["x"], np.ones((1, 1, 1)))
+
+
+# The page
+
+
+class Page(HTMLParser):
+    """Elements of a page, and the text of each script and heading."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.attributes, self.texts, self.open = [], {}, None
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attrs):
+        self.attributes += [(tag, *pair) for pair in attrs]
+        self.open = tag + dict(attrs).get("id", "")
+
+    def handle_endtag(self, tag):
+        self.open = None
+
+    def handle_data(self, data):
+        if self.open:
+            self.texts[self.open] = self.texts.get(self.open, "") + data
+
+
+def test_a_sentence_with_markup_stays_text(maps, tmp_path):
+    title = "</title><script>alert('$data')</script>"
+    page = Page(write_html(maps, tmp_path / "new" / "page.html", title))
+    encoder, _, cross = json.loads(page.texts["scriptdata"])
+    assert encoder["keys"] == SOURCE
+    assert cross["queries"] == OUTPUT
+    assert page.texts["title"] == page.texts["h1"] == title
+    assert set(page.texts) & {"script", "scriptdata"} == {"script", "scriptdata"}
+    assert "alert" not in page.texts["script"]
+
+
+def test_the_page_loads_nothing(maps, tmp_path):
+    path = write_html(maps, tmp_path / "page.html")
+    assert not [a for a in Page(path).attributes if a[1] in ("src", "href", "action", "data", "srcset")]
+    assert not re.search(r"https?:|//[a-z]|@import|url\(|fetch\(", path.read_text(encoding="utf-8"))
+    assert "default-src 'none'" in path.read_text(encoding="utf-8")
+
+
+def test_the_page_holds_every_weight_to_half_a_percent(maps, tmp_path):
+    page = Page(write_html(maps, tmp_path / "page.html"))
+    for kind, data in zip(("encoder", "decoder", "cross"), json.loads(page.texts["scriptdata"]), strict=True):
+        expected = maps.view(kind)[2]
+        weights = np.frombuffer(base64.b64decode(data["weights"]), dtype=np.uint8).reshape(expected.shape) / 255
+        np.testing.assert_allclose(weights, expected, atol=0.5 / 255 + 1e-9)
+        assert (data["layers"], data["heads"]) == expected.shape[:2]
+        assert data["colours"] == head_colours(4)
+
+
+def test_the_page_is_the_same_bytes_each_time(maps, tmp_path):
+    first = write_html(maps, tmp_path / "a.html", "Law").read_bytes()
+    assert first == write_html(maps, tmp_path / "b.html", "Law").read_bytes()

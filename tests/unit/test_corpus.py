@@ -1,0 +1,504 @@
+"""Reading parallel text: which line belongs to which, what is refused, and what the filter counts."""
+
+import json
+import os
+import tempfile
+import threading
+import tracemalloc
+from pathlib import Path
+
+import datasets
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from vaswani_transformer.data import corpus
+from vaswani_transformer.data.corpus import (
+    FilterCounts,
+    PairFilter,
+    filter_pairs,
+    open_parallel,
+    read_hub_dataset,
+    read_json_lines,
+    read_lines,
+    read_parallel_files,
+    read_parquet,
+    read_tsv,
+)
+
+PAIRS = [
+    ("A dog runs.", "Ein Hund rennt."),
+    ("He said \u2028 \x85 hi.", 'Er sagte "hallo".'),
+    ("", "Nichts."),
+]
+
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=20)
+
+
+def data_folder(name: str) -> Path:
+    """A folder of real data, in $VASWANI_DATA or beside the repository; skips the test where it is absent."""
+    default = Path(__file__).parents[2] / ".." / "shared" / "data"
+    folder = Path(os.environ.get("VASWANI_DATA", default)) / name
+    if not folder.is_dir():
+        pytest.skip(f"needs the corpus {name}: set VASWANI_DATA to the folder that holds it")
+    return folder
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
+    return path
+
+
+def write_tsv(path: Path, pairs: list[tuple[str, str]] = PAIRS) -> Path:
+    return write(path, "".join(f"{source}\t{target}\n" for source, target in pairs))
+
+
+def write_json_lines(path: Path, records: list) -> Path:
+    return write(path, "".join(json.dumps(record) + "\n" for record in records))
+
+
+def write_parquet(path: Path, pairs: list[tuple[str, str]] = PAIRS, *, nested: bool = True) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = [{"de": target, "en": source} for source, target in pairs]
+    columns = [{"translation": row} for row in rows] if nested else rows
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(columns), path)
+    return path
+
+
+def open_en_de(spec, **options) -> list[tuple[str, str]]:
+    return list(open_parallel(spec, source_language="en", target_language="de", **options))
+
+
+@pytest.fixture
+def offline_datasets(tmp_path, monkeypatch):
+    """Keep the cache of the datasets library inside the test's own folder."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    datasets.disable_progress_bars()
+    yield
+    datasets.enable_progress_bars()
+
+
+# Lines
+
+
+def is_plain(lines: list[str]) -> bool:
+    """No line ends in a carriage return, and no byte order mark opens the first."""
+    return not any(line.endswith("\r") for line in lines) and not "".join(lines[:1]).startswith("\ufeff")
+
+
+@given(st.lists(texts))
+def test_every_written_line_is_read_back(lines):
+    assume(is_plain(lines))
+    with tempfile.TemporaryDirectory() as folder:
+        path = write(Path(folder) / "text", "".join(line + "\n" for line in lines))
+        assert list(read_lines(path)) == lines
+
+
+@given(st.lists(texts, min_size=1))
+def test_the_last_line_counts_without_its_line_end(lines):
+    assume(is_plain(lines) and lines[-1])
+    with tempfile.TemporaryDirectory() as folder:
+        assert list(read_lines(write(Path(folder) / "text", "\n".join(lines)))) == lines
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("", []),
+        ("\n", [""]),
+        ("a\n\nb\n", ["a", "", "b"]),
+        ("a\r\nb\r\n", ["a", "b"]),
+        ("a\r\r\nb\rc\n", ["a\r", "b\rc"]),  # one carriage return belongs to the line end, others to the text
+        ("a\nb\r", ["a", "b\r"]),
+        ("a\u2028b\x85c\x0bd\x0ce\x1cf\n", ["a\u2028b\x85c\x0bd\x0ce\x1cf"]),
+        ("\ufeffa\n\ufeffb\n", ["a", "\ufeffb"]),
+        ("\ufeff", [""]),
+    ],
+)
+def test_only_a_line_feed_ends_a_line(tmp_path, content, expected):
+    assert list(read_lines(write(tmp_path / "text", content))) == expected
+
+
+def test_invalid_utf8_is_reported_with_its_place(tmp_path):
+    path = write(tmp_path / "train.de", b"\xef\xbb\xbfgut\n" + "schön\n".encode("latin-1"))
+    lines = read_lines(path)
+    assert next(lines) == "gut"
+    with pytest.raises(ValueError, match=r"train\.de, line 2: not UTF-8 at byte offset 3 .*0xf6.*iconv"):
+        next(lines)
+
+
+def test_a_surrogate_in_the_bytes_is_not_utf8(tmp_path):
+    with pytest.raises(ValueError, match="line 1: not UTF-8 at byte offset 1"):
+        list(read_lines(write(tmp_path / "text", b"a\xed\xa0\x80\n")))
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path):
+    source = write(tmp_path / "train.en", "A dog runs.\n" * 50_000)
+    tracemalloc.start()
+    counts = FilterCounts()
+    num_kept = sum(1 for _ in filter_pairs(read_parallel_files(source, source), PairFilter(), counts))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert num_kept == 50_000
+    assert peak < 1_000_000
+
+
+@pytest.mark.parametrize("reader", [read_lines, read_tsv])
+def test_a_missing_file_is_reported_at_once(tmp_path, reader):
+    with pytest.raises(FileNotFoundError, match=r"absent\.txt does not exist: expected .*text.*Check the path"):
+        reader(tmp_path / "absent.txt")
+
+
+def test_a_folder_is_not_a_text_file(tmp_path):
+    with pytest.raises(ValueError, match="is a folder: expected UTF-8 text"):
+        read_lines(tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_lines_come_from_a_pipe(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=write, args=(tmp_path / "pipe", "a\nb\n"))
+    writer.start()
+    assert list(read_lines(tmp_path / "pipe")) == ["a", "b"]
+    writer.join()
+
+
+# Two files
+
+
+def test_two_files_are_aligned_by_line(tmp_path):
+    source = write(tmp_path / "train.en", "".join(f"{source}\n" for source, _ in PAIRS))
+    target = write(tmp_path / "train.de", "\r\n".join(target for _, target in PAIRS))
+    assert list(read_parallel_files(source, target)) == PAIRS
+    assert open_en_de([str(source), str(target)]) == PAIRS
+
+
+@pytest.mark.parametrize(("num_sources", "num_targets"), [(2, 5), (5, 2), (0, 1), (4, 3)])
+def test_files_of_unequal_length_are_refused_with_both_counts(tmp_path, num_sources, num_targets):
+    source = write(tmp_path / "train.en", "a\n" * num_sources)
+    target = write(tmp_path / "train.de", "b\n" * num_targets)
+    expected = rf"train\.en has {num_sources} lines but \S+train\.de has {num_targets}: .*Find where they part"
+    with pytest.raises(ValueError, match=expected):
+        list(read_parallel_files(source, target))
+
+
+# Both sides in one file
+
+
+def test_tsv_has_a_side_in_each_column(tmp_path):
+    assert list(read_tsv(write_tsv(tmp_path / "train.tsv"))) == PAIRS
+
+
+@pytest.mark.parametrize(("line", "found"), [("alone", 1), ("a\tb\tCC-BY", 3), ("", 1)])
+def test_a_tsv_line_without_two_columns_is_refused(tmp_path, line, found):
+    path = write(tmp_path / "train.tsv", f"a\tb\n{line}\n")
+    with pytest.raises(ValueError, match=rf"line 2: expected 2 tab-separated .* found {found}\. .*cut -f1,2"):
+        list(read_tsv(path))
+
+
+def test_json_lines_are_nested_or_flat(tmp_path):
+    flat = [{"id": 7, "de": target, "en": source} for source, target in PAIRS]
+    nested = [{"translation": record} for record in flat]
+    assert list(read_json_lines(write_json_lines(tmp_path / "flat.jsonl", flat), "en", "de")) == PAIRS
+    assert list(read_json_lines(write_json_lines(tmp_path / "nested.jsonl", nested), "en", "de")) == PAIRS
+
+
+def test_empty_lines_between_json_objects_are_skipped(tmp_path):
+    path = write(tmp_path / "train.jsonl", '\n{"en": "a", "de": "b"}\n \n')
+    assert list(read_json_lines(path, "en", "de")) == [("a", "b")]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("[", r"line 2, column 2: not a JSON object .*jq"),
+        ("3", r"line 2: expected an object with the keys 'en' and 'de', .* found int"),
+        ('["a", "b"]', r"line 2: expected an object .* found list"),
+        ('{"translation": "a"}', r"line 2: expected an object .* found str"),
+        ('{"translation": {"en": "a", "cs": "b"}}', r"line 2: expected 'en' and 'de', found en, cs\. Give"),
+        ("{}", r"line 2: expected 'en' and 'de', found nothing"),
+        ('{"en": "a", "de": null}', r"line 2: expected text on both sides, found str and NoneType\. Remove"),
+        ('{"en": "a", "de": "\\ud83d"}', r"line 2: the text holds half of a surrogate pair, '\\ud83d'"),
+    ],
+)
+def test_a_json_line_that_is_no_pair_is_refused(tmp_path, line, message):
+    path = write(tmp_path / "train.jsonl", f'{{"en": "a", "de": "b"}}\n{line}\n')
+    with pytest.raises(ValueError, match=message):
+        list(read_json_lines(path, "en", "de"))
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_parquet_is_read_across_batches(tmp_path, monkeypatch, nested):
+    monkeypatch.setattr(corpus, "ROWS_PER_BATCH", 2)
+    assert list(read_parquet(write_parquet(tmp_path / "a.parquet", nested=nested), "en", "de")) == PAIRS
+
+
+def test_a_file_that_is_not_parquet_is_refused(tmp_path):
+    path = write(tmp_path / "train.parquet", "no parquet here")
+    with pytest.raises(ValueError, match=r"train\.parquet: expected a complete parquet file"):
+        list(read_parquet(path, "en", "de"))
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_parquet_without_a_language_is_refused(tmp_path, nested):
+    path = write_parquet(tmp_path / "train.parquet", nested=nested)
+    with pytest.raises(ValueError, match=r"train\.parquet: expected 'en' and 'fr', found de, en\."):
+        list(read_parquet(path, "en", "fr"))
+
+
+@pytest.mark.parametrize("missing", [None, {"en": "a", "de": None}])
+def test_a_parquet_row_without_text_is_refused(tmp_path, monkeypatch, missing):
+    monkeypatch.setattr(corpus, "ROWS_PER_BATCH", 2)
+    rows = [{"translation": {"en": "a", "de": "b"}}] * 2 + [{"translation": missing}]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "train.parquet")
+    with pytest.raises(ValueError, match=r"train\.parquet, row 3: expected text on both sides, .* NoneType"):
+        list(read_parquet(tmp_path / "train.parquet", "en", "de"))
+
+
+# The hub
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize("nested", [True, False])
+def test_a_dataset_is_read_by_split(tmp_path, offline_datasets, streaming, nested):
+    write_parquet(tmp_path / "wmt" / "train-00000-of-00002.parquet", PAIRS[:2], nested=nested)
+    write_parquet(tmp_path / "wmt" / "train-00001-of-00002.parquet", PAIRS[2:], nested=nested)
+    write_parquet(tmp_path / "wmt" / "test-00000-of-00001.parquet", PAIRS[:1], nested=nested)
+    name = str(tmp_path / "wmt")
+    assert list(read_hub_dataset(name, None, "train", "en", "de", streaming=streaming)) == PAIRS
+    assert list(read_hub_dataset(name, None, "test", "de", "en", streaming=streaming)) == [PAIRS[0][::-1]]
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_an_unknown_split_is_refused(tmp_path, offline_datasets, streaming):
+    write_parquet(tmp_path / "wmt" / "train.parquet")
+    with pytest.raises(ValueError, match=r"split 'dev' cannot be loaded: .*Choose a config and a split"):
+        read_hub_dataset(str(tmp_path / "wmt"), None, "dev", "en", "de", streaming=streaming)
+
+
+def test_a_dataset_without_the_language_is_refused(tmp_path, offline_datasets):
+    write_parquet(tmp_path / "wmt" / "train.parquet")
+    with pytest.raises(ValueError, match=r"split 'train', row 1: expected 'en' and 'fr', found"):
+        list(read_hub_dataset(str(tmp_path / "wmt"), None, "train", "en", "fr"))
+
+
+@pytest.mark.parametrize("error", [ConnectionError("offline"), datasets.exceptions.DatasetNotFoundError("no")])
+def test_a_dataset_that_cannot_be_found_is_reported_with_its_name(monkeypatch, error):
+    def refuse(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(datasets, "load_dataset", refuse)
+    with pytest.raises(FileNotFoundError, match=r"dataset 'wmt/wmt14', config 'de-en', .* was not found .*Check"):
+        open_en_de("wmt/wmt14:de-en")
+
+
+# One entry for all
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("wmt/wmt14:de-en", ("wmt/wmt14", "de-en", "test")),
+        ("Helsinki-NLP/opus_books", ("Helsinki-NLP/opus_books", None, "test")),
+        ("some.one/data-v1.0", ("some.one/data-v1.0", None, "test")),
+    ],
+)
+def test_a_hub_name_is_taken_apart(monkeypatch, name, expected):
+    asked = []
+    monkeypatch.setattr(corpus, "read_hub_dataset", lambda *args, **kwargs: asked.append(args) or iter(PAIRS))
+    assert open_en_de(name, split="test") == PAIRS
+    assert asked == [(*expected, "en", "de")]
+
+
+def test_one_file_is_read_by_its_ending(tmp_path):
+    records = [{"en": source, "de": target} for source, target in PAIRS]
+    files = [
+        write_tsv(tmp_path / "a.tsv"),
+        write_json_lines(tmp_path / "a.jsonl", records),
+        write_json_lines(tmp_path / "a.json", records),
+        write_parquet(tmp_path / "a.parquet"),
+    ]
+    for file in files:
+        assert open_en_de(file) == open_en_de(str(file)) == open_en_de([str(file)]) == PAIRS
+
+
+def test_shards_are_read_in_the_order_of_their_names(tmp_path):
+    for number in (1, 0, 2):
+        write_parquet(tmp_path / f"part-{number}.parquet", [PAIRS[number]])
+    assert open_en_de(tmp_path) == open_en_de(str(tmp_path / "part-*.parquet")) == PAIRS
+
+
+def test_a_folder_gives_one_split_only(tmp_path):
+    write_parquet(tmp_path / "train-00000-of-00001.parquet", PAIRS[:1])
+    write_parquet(tmp_path / "test-00000-of-00001.parquet", PAIRS[1:])
+    assert open_en_de(tmp_path) == PAIRS[:1]
+    assert open_en_de(tmp_path, split="test") == PAIRS[1:]
+    with pytest.raises(ValueError, match=r"has no split 'validation', only test, train\. Choose"):
+        open_en_de(tmp_path, split="validation")
+
+
+def test_a_folder_without_shards_says_what_it_holds(tmp_path):
+    write_parquet(tmp_path / "de-en" / "train.parquet")
+    with pytest.raises(FileNotFoundError, match=r"has no \.parquet files, it holds de-en\. Give the folder"):
+        open_en_de(tmp_path)
+
+
+def test_an_existing_name_with_brackets_is_not_a_glob(tmp_path):
+    assert open_en_de(write_tsv(tmp_path / "train[1].tsv")) == PAIRS
+
+
+@pytest.mark.parametrize(
+    "name", ["absent.tsv", "data/absent.tsv", "train.de", "data/train.txt.gz", "./data", "data/", "a/b/c"]
+)
+def test_a_missing_file_is_not_looked_for_on_the_hub(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(corpus, "read_hub_dataset", lambda *args, **kwargs: pytest.fail("asked the hub"))
+    with pytest.raises(FileNotFoundError, match=rf"^{name} does not exist\. .*Accepted: two plain text files"):
+        open_en_de(name)
+
+
+def test_a_glob_that_matches_nothing_is_reported(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no file matches \S+/\*\.parquet\. Accepted"):
+        open_en_de(str(tmp_path / "*.parquet"))
+
+
+@pytest.mark.parametrize("name", ["phrasebook", "wmt/wmt14:de en", "two words"])
+def test_a_name_of_no_known_form_is_refused(name):
+    with pytest.raises(ValueError, match=rf"'{name}' is neither a file nor the name of a dataset\. Accepted"):
+        open_en_de(name)
+
+
+@pytest.mark.parametrize("spec", [[], ["a", "b", "c"], ""])
+def test_more_than_two_names_or_none_are_refused(spec):
+    with pytest.raises(ValueError, match="expected one or two names of parallel text, got"):
+        open_en_de(spec)
+
+
+def test_one_plain_text_file_is_only_one_side(tmp_path):
+    with pytest.raises(ValueError, match=r"train\.en holds one side or is of unknown form: expected a name"):
+        open_en_de(write(tmp_path / "train.en", "a\n"))
+
+
+def test_two_files_with_both_sides_are_not_aligned_with_each_other(tmp_path):
+    files = [write_tsv(tmp_path / name) for name in ("train.tsv", "dev.tsv")]
+    with pytest.raises(ValueError, match=r"two names mean one text file a side, but \S+train\.tsv holds both"):
+        open_en_de(files)
+
+
+# Filters
+
+
+def kept_and_counts(pairs, **options) -> tuple[list, FilterCounts]:
+    length = options.pop("length", corpus.count_words)
+    counts = FilterCounts()
+    return list(filter_pairs(pairs, PairFilter(**options), counts, length=length)), counts
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["", " ", "a", "a b", "a b c d"]) | texts, st.sampled_from(["a", "b "]) | texts)
+    ),
+    st.none() | st.integers(1, 3),
+    st.none() | st.floats(1, 3),
+    st.booleans(),
+    st.booleans(),
+)
+def test_every_pair_is_in_exactly_one_count(pairs, max_length, max_length_ratio, drop_duplicates, drop_identical):
+    kept, counts = kept_and_counts(
+        pairs,
+        max_length=max_length,
+        max_length_ratio=max_length_ratio,
+        drop_duplicates=drop_duplicates,
+        drop_identical=drop_identical,
+    )
+    dropped = counts.empty + counts.too_long + counts.ratio + counts.duplicate + counts.identical
+    assert counts.read == len(pairs) == counts.kept + dropped
+    assert counts.kept == len(kept)
+    rest = iter(pairs)
+    assert all(pair in rest for pair in kept)  # unchanged and in order
+
+
+def test_by_default_only_empty_sides_are_dropped():
+    pairs = [("a", "a"), ("a", "a"), (" ", "b"), ("a", "\u2028"), ("a", " b " * 99)]
+    kept, counts = kept_and_counts(pairs)
+    assert kept == [("a", "a"), ("a", "a"), ("a", " b " * 99)]
+    assert counts == FilterCounts(read=5, kept=3, empty=2)
+
+
+def test_max_length_holds_for_both_sides():
+    kept, counts = kept_and_counts([("a b", "c d"), ("a b c", "d"), ("a", "b c d")], max_length=2)
+    assert kept == [("a b", "c d")]
+    assert counts.too_long == 2
+
+
+def test_ratio_is_longer_over_shorter_side():
+    pairs = [("a b", "c d e"), ("a b c", "d e"), ("a", "b c"), ("a b c d", "e")]
+    kept, counts = kept_and_counts(pairs, max_length_ratio=1.5)
+    assert kept == pairs[:2]
+    assert counts.ratio == 2
+
+
+def test_length_is_what_the_caller_counts():
+    kept, _ = kept_and_counts([("abc", "d"), ("ab", "cd")], max_length=2, length=len)
+    assert kept == [("ab", "cd")]
+
+
+def test_a_length_of_zero_fails_the_ratio_and_divides_nothing():
+    kept, counts = kept_and_counts([("?", "a")], max_length_ratio=9, length=lambda side: side.count("a"))
+    assert kept == []
+    assert counts.ratio == 1
+
+
+def test_duplicates_are_equal_on_both_sides():
+    pairs = [("a", "b"), ("a", "c"), (" a", "b "), ("ab", "c"), ("a", "bc")]
+    kept, counts = kept_and_counts(pairs, drop_duplicates=True)
+    assert kept == [("a", "b"), ("a", "c"), ("ab", "c"), ("a", "bc")]
+    assert counts.duplicate == 1
+
+
+def test_identical_sides_are_dropped_on_demand():
+    kept, counts = kept_and_counts([("Berlin", "Berlin "), ("one", "eins")], drop_identical=True)
+    assert kept == [("one", "eins")]
+    assert counts.identical == 1
+
+
+def test_counts_are_right_while_the_pairs_go_by():
+    counts = FilterCounts()
+    pairs = filter_pairs([("", "b"), ("a", "b"), ("c", "d")], PairFilter(), counts)
+    assert next(pairs) == ("a", "b")
+    assert counts == FilterCounts(read=2, kept=1, empty=1)
+
+
+def test_summary_says_in_one_line_what_was_dropped():
+    counts = FilterCounts(read=4000, kept=3990, empty=1, too_long=2, ratio=3, duplicate=4)
+    assert counts.summary() == (
+        "read 4,000 pairs, kept 3,990 (99.75%), dropped 1 with an empty side, 2 too long, "
+        "3 of too unequal length, 4 seen before"
+    )
+    assert FilterCounts().summary() == "read 0 pairs, kept 0, dropped none"
+
+
+@pytest.mark.parametrize("max_length", [0, -1])
+def test_a_limit_below_one_is_refused(max_length):
+    with pytest.raises(ValueError, match=rf"max_length must be at least 1, or None for no limit, got {max_length}"):
+        PairFilter(max_length=max_length)
+
+
+@pytest.mark.parametrize("ratio", [0.5, float("nan")])
+def test_a_ratio_below_one_is_refused(ratio):
+    with pytest.raises(ValueError, match=rf"max_length_ratio is longer over shorter .* got {ratio}"):
+        PairFilter(max_length_ratio=ratio)
+
+
+# Real data
+
+
+def test_a_real_corpus_is_read_to_its_end():
+    folder = data_folder("tatoeba_en_de")
+    pairs = open_parallel([folder / "dev.en", folder / "dev.de"], source_language="en", target_language="de")
+    kept, counts = kept_and_counts(pairs, max_length=100, max_length_ratio=9, drop_duplicates=True)
+    assert counts.read == (folder / "dev.en").read_bytes().count(b"\n")
+    assert counts.kept == len(kept) > 1000

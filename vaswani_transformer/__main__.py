@@ -1,0 +1,6 @@
+"""`python -m vaswani_transformer`, and so `accelerate launch -m vaswani_transformer train ...`."""
+
+from vaswani_transformer.cli import main
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,1 @@
+"""The training data path: text in, batches of token ids out."""

@@ -1,0 +1,341 @@
+"""Building blocks of the Transformer, in the order of section 3 of the paper.
+
+Shapes: B batch, T query length, S key length, D d_model, F d_ff, H num_heads, K d_k or d_v.
+A mask is additive (0 where a query may look, the dtype's minimum where not), boolean (True where it may look),
+or whatever else the attention kernel of `config._attn_implementation` asks for.
+"""
+
+import torch
+from torch import nn
+from transformers.activations import ACT2FN
+from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from .configuration_vaswani import VaswaniConfig
+
+
+def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
+    """Dropout (section 5.4): zeroes entries with probability `p` and divides the others by 1 - p.
+
+    On a CPU PyTorch draws one random number an entry, which took a sixth of a training step of a small model.
+    Here one draw of 64 bits serves four entries, so p is rounded to a multiple of 2^-16.
+    """
+    if not training or p == 0:
+        return x
+    if x.device.type != "cpu" or torch.compiler.is_compiling():
+        return nn.functional.dropout(x, p)
+    draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+    dropped = round(p * 2**16)
+    keep = draws.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - 2**15
+    return x * keep.to(x.dtype).mul_(2**16 / (2**16 - dropped))
+
+
+def scaled_dot_product_attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V      (equation 1, section 3.2.1)
+
+    A query that may look nowhere gets zeros: its softmax has no defined value.
+
+    Args:
+        query: (B, H, T, K).
+        key, value: (B, H, S, K).
+        attention_mask: additive or boolean, broadcastable to (B, H, T, S); `None` lets every query see every
+            key, or every key up to its own position where `module.is_causal`.
+        scaling: 1 / sqrt(d_k).
+        dropout: probability of dropping an attention weight; 0 in the paper.
+
+    Returns:
+        context (B, T, H, K) and attention weights (B, H, T, S).
+    """
+    scores = query @ key.transpose(-2, -1) * scaling  # (B, H, T, S)
+    hidden = _hidden_positions(module, scores, attention_mask)
+    if hidden is not None:
+        scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
+    # Softmax in float32: in half precision a row of near-equal scores loses the small weights.
+    weights = scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+    if hidden is not None:
+        weights = weights.masked_fill(hidden, 0.0)
+    weights = weights.to(query.dtype)
+    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
+    return (weights @ value).transpose(1, 2), weights
+
+
+def _hidden_positions(
+    module: nn.Module, scores: torch.Tensor, attention_mask: torch.Tensor | None
+) -> torch.Tensor | None:
+    """True where a query may not look, broadcastable to `scores` (B, H, T, S)."""
+    if attention_mask is not None:
+        if attention_mask.dtype == torch.bool:
+            return ~attention_mask
+        return attention_mask <= torch.finfo(attention_mask.dtype).min
+    query_length, key_length = scores.shape[-2:]
+    if module.is_causal and query_length > 1:
+        # The fused kernels hand over no mask where plain causality is all there is to say.
+        offset = key_length - query_length
+        return torch.ones(query_length, key_length, dtype=torch.bool, device=scores.device).triu(offset + 1)
+    return None
+
+
+class MultiHeadAttention(nn.Module):
+    """Multi-head attention (section 3.2.2, figure 2 right).
+
+        MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O
+        head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V)
+
+    The h matrices W_i are stored side by side in one. The three uses of section 3.2.3 differ only in where
+    keys and values come from: pass `key_value_states` for encoder-decoder attention, else it is self-attention.
+    """
+
+    def __init__(self, config: VaswaniConfig, layer_idx: int, *, is_causal: bool = False):
+        super().__init__()
+        self.config = config
+        self.layer_idx = layer_idx
+        self.is_causal = is_causal  # read by the fused kernels when there is no mask
+        self.scaling = config.d_k**-0.5
+        bias = config.attention_bias
+        self.q_proj = nn.Linear(config.d_model, config.num_heads * config.d_k, bias=bias)
+        self.k_proj = nn.Linear(config.d_model, config.num_heads * config.d_k, bias=bias)
+        self.v_proj = nn.Linear(config.d_model, config.num_heads * config.d_v, bias=bias)
+        self.out_proj = nn.Linear(config.num_heads * config.d_v, config.d_model, bias=bias)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        key_value_states: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Attend from `hidden_states` (B, T, D) to `key_value_states` (B, S, D), or to itself.
+
+        `key_value_states` may have fewer rows than `hidden_states`: then each of its rows serves as many
+        consecutive rows of queries, as the beams of one sentence share its encoding.
+
+        Args:
+            attention_mask: broadcastable to (B, H, T, S), B that of the keys.
+            past_key_values: keys and values of earlier decoding steps: grown in place by self-attention,
+                filled once and then reused by encoder-decoder attention.
+
+        Returns:
+            output (B, T, D) and attention weights (B, H, T, S), or `None` from kernels that never build them.
+        """
+        q = self._split_heads(self.q_proj(hidden_states))
+        k, v = self._keys_and_values(hidden_states, key_value_states, past_key_values)
+        num_beams, query_length = q.shape[0] // k.shape[0], q.shape[2]
+        if num_beams > 1:
+            # (B * beams, H, T, K) -> (B, H, beams * T, K)
+            q = q.unflatten(0, (-1, num_beams)).transpose(1, 2).flatten(2, 3)
+            if attention_mask is not None and attention_mask.shape[2] > 1:
+                attention_mask = attention_mask.repeat(1, 1, num_beams, 1)
+        attend = scaled_dot_product_attention
+        if not kwargs.get("output_attentions"):  # fused kernels never build the weights
+            attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, attend)
+        dropout = self.config.attention_dropout if self.training else 0.0
+        context, weights = attend(self, q, k, v, attention_mask, scaling=self.scaling, dropout=dropout, **kwargs)
+        if num_beams > 1:
+            context = context.unflatten(1, (num_beams, query_length)).flatten(0, 1)
+            if weights is not None:
+                weights = weights.unflatten(2, (num_beams, query_length)).transpose(1, 2).flatten(0, 1)
+        return self.out_proj(context.flatten(2)), weights  # (B, T, H, K) -> (B, T, H * K) -> (B, T, D)
+
+    def _keys_and_values(
+        self,
+        hidden_states: torch.Tensor,
+        key_value_states: torch.Tensor | None,
+        past_key_values: Cache | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values, each (B, H, S, K), projected now or taken from the cache."""
+        is_cross = key_value_states is not None
+        cache = past_key_values
+        if isinstance(past_key_values, EncoderDecoderCache):
+            if is_cross and past_key_values.is_updated.get(self.layer_idx):
+                # The encoder output does not change while decoding, so the first step's projection still holds.
+                layer = past_key_values.cross_attention_cache.layers[self.layer_idx]
+                return layer.keys, layer.values
+            cache = past_key_values.cross_attention_cache if is_cross else past_key_values.self_attention_cache
+        source = key_value_states if is_cross else hidden_states
+        k, v = self._split_heads(self.k_proj(source)), self._split_heads(self.v_proj(source))
+        if cache is None:
+            return k, v
+        if is_cross:
+            past_key_values.is_updated[self.layer_idx] = True
+        return cache.update(k, v, self.layer_idx)
+
+    def _split_heads(self, x: torch.Tensor) -> torch.Tensor:
+        """(B, T, H * K) -> (B, H, T, K)."""
+        return x.unflatten(-1, (self.config.num_heads, -1)).transpose(1, 2)
+
+
+class FeedForward(nn.Module):
+    """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2      (equation 2, section 3.3)"""
+
+    def __init__(self, config: VaswaniConfig):
+        super().__init__()
+        self.fc1 = nn.Linear(config.d_model, config.d_ff)
+        self.fc2 = nn.Linear(config.d_ff, config.d_model)
+        self.activation = ACT2FN[config.activation_function]
+        self.activation_dropout = config.activation_dropout
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """(B, T, D) -> (B, T, D), each position by itself."""
+        inner = self.activation(self.fc1(hidden_states))  # (B, T, F)
+        inner = dropout(inner, self.activation_dropout, self.training)
+        return self.fc2(inner)
+
+
+class TokenEmbedding(nn.Embedding):
+    """The shared matrix as an input layer: rows are multiplied by sqrt(d_model) (section 3.4)."""
+
+    def forward(self, input_ids: torch.LongTensor) -> torch.Tensor:
+        """(B, T) -> (B, T, D)."""
+        return super().forward(input_ids) * self.embedding_dim**0.5
+
+
+def sinusoids(positions: torch.Tensor, *, d_model: int, layout: str = "interleaved") -> torch.Tensor:
+    """Positional encodings of `positions` (section 3.5), for any position: there is no table to outgrow.
+
+        PE(pos, 2i)     = sin(pos / 10000^(2i / d_model))
+        PE(pos, 2i + 1) = cos(pos / 10000^(2i / d_model))
+
+    Args:
+        positions: (...) integers, counted from 0.
+        d_model: width, even.
+        layout: "interleaved" as above, or "concatenated": all sines, then all cosines, as in tensor2tensor.
+
+    Returns:
+        (..., d_model) in float32.
+    """
+    # float64: at position 5000 an angle in float32 is already off by 3e-4. MPS devices have no float64.
+    dtype = torch.float32 if positions.device.type == "mps" else torch.float64
+    two_i = torch.arange(0, d_model, 2, dtype=dtype, device=positions.device)
+    angles = positions[..., None].to(dtype) / 10000 ** (two_i / d_model)
+    sines, cosines = angles.sin(), angles.cos()
+    if layout == "interleaved":
+        return torch.stack((sines, cosines), dim=-1).flatten(-2).float()
+    return torch.cat((sines, cosines), dim=-1).float()
+
+
+class PositionEncoding(nn.Module):
+    """What is added to the embeddings: sinusoids (section 3.5), or learned vectors (row E of table 3).
+
+    Sinusoids are computed when needed and kept nowhere, so that no way of loading, casting or moving a model
+    can leave a wrong table behind.
+    """
+
+    def __init__(self, config: VaswaniConfig):
+        super().__init__()
+        self.config = config
+        if config.position_embedding_type == "learned":
+            self.embedding = nn.Embedding(config.max_position_embeddings, config.d_model)
+
+    def forward(
+        self, length: int, *, start: int | torch.Tensor = 0, mask: torch.Tensor | None, device: torch.device
+    ) -> torch.Tensor:
+        """Encodings of `length` positions from `start`, (1 or B, length, D).
+
+        Args:
+            start: tokens already decoded.
+            mask: (B, start + length) with 0 at padding, which then takes no position, so that a sentence
+                padded on the left is encoded like the same sentence alone; `None` where nothing is padded.
+
+        Raises:
+            ValueError: if a learned table is too short.
+        """
+        if mask is None or mask.dim() != 2:
+            return self._encode(torch.arange(length, device=device) + start, end=start + length)[None]
+        positions = (mask.long().cumsum(dim=-1) - 1).clamp(min=0)[:, -length:]  # (B, length)
+        if length == 1:  # while decoding: one position a row
+            return self._encode(positions, end=start + length)
+        if isinstance(start, int):
+            # One encoding a position, looked up B times, instead of B * length sines.
+            table = self._encode(torch.arange(start + length, device=device), end=start + length)
+            return nn.functional.embedding(positions, table)
+        return self._encode(positions, end=start + length)
+
+    def _encode(self, positions: torch.Tensor, end: int | torch.Tensor) -> torch.Tensor:
+        config = self.config
+        if config.position_embedding_type == "sinusoidal":
+            return sinusoids(positions, d_model=config.d_model, layout=config.position_layout)
+        if isinstance(end, int) and end > config.max_position_embeddings:
+            raise ValueError(
+                f"a sequence of {end} tokens is longer than the learned positions "
+                f"(max_position_embeddings={config.max_position_embeddings}). Shorten it, or train with a larger "
+                f"table or sinusoidal positions, which have no limit."
+            )
+        return self.embedding(positions)
+
+
+class Residual(nn.Module):
+    """LayerNorm(x + Dropout(Sublayer(x)))      (sections 3.1 and 5.4): post-norm, as the paper has it."""
+
+    def __init__(self, config: VaswaniConfig):
+        super().__init__()
+        self.norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        self.dropout = config.dropout
+
+    def forward(self, x: torch.Tensor, sublayer_output: torch.Tensor) -> torch.Tensor:
+        """(B, T, D), (B, T, D) -> (B, T, D)."""
+        return self.norm(x + dropout(sublayer_output, self.dropout, self.training))
+
+
+class EncoderLayer(GradientCheckpointingLayer):
+    """Self-attention, then feed-forward (section 3.1)."""
+
+    def __init__(self, config: VaswaniConfig, layer_idx: int):
+        super().__init__()
+        self.self_attention = MultiHeadAttention(config, layer_idx)
+        self.self_attention_residual = Residual(config)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_residual = Residual(config)
+
+    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs) -> torch.Tensor:
+        """(B, S, D) -> (B, S, D)."""
+        x = hidden_states
+        attended, _ = self.self_attention(x, attention_mask=attention_mask, **kwargs)
+        x = self.self_attention_residual(x, attended)
+        return self.feed_forward_residual(x, self.feed_forward(x))
+
+
+class DecoderLayer(GradientCheckpointingLayer):
+    """Causal self-attention, encoder-decoder attention, then feed-forward (section 3.1)."""
+
+    def __init__(self, config: VaswaniConfig, layer_idx: int):
+        super().__init__()
+        self.self_attention = MultiHeadAttention(config, layer_idx, is_causal=True)
+        self.self_attention_residual = Residual(config)
+        self.cross_attention = MultiHeadAttention(config, layer_idx)
+        self.cross_attention_residual = Residual(config)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_residual = Residual(config)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        encoder_hidden_states: torch.Tensor | None,
+        encoder_attention_mask: torch.Tensor | None,
+        past_key_values: Cache | None = None,
+        **kwargs,
+    ) -> torch.Tensor:
+        """(B, T, D) and the encoding (B, S, D) -> (B, T, D)."""
+        x = hidden_states
+        attended, _ = self.self_attention(x, attention_mask=attention_mask, past_key_values=past_key_values, **kwargs)
+        x = self.self_attention_residual(x, attended)
+        attended, _ = self.cross_attention(
+            x,
+            key_value_states=encoder_hidden_states,
+            attention_mask=encoder_attention_mask,
+            past_key_values=past_key_values,
+            **kwargs,
+        )
+        x = self.cross_attention_residual(x, attended)
+        return self.feed_forward_residual(x, self.feed_forward(x))

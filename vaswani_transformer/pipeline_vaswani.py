@@ -1,0 +1,109 @@
+"""Text in, translation out: the `pipeline("translation")` that transformers v5 no longer has.
+
+A saved model carries this file and names it in its config, so that
+
+    transformers.pipeline("translation", model="folder or Hub id", trust_remote_code=True)
+
+finds it without the package. With the package, `vaswani_transformer.pipeline("translation", model=...)` asks for
+no trust.
+"""
+
+import re
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, Pipeline, PreTrainedModel
+
+TRANSLATION_TASK = re.compile(r"translation(_[a-z]+_to_[a-z]+)?")
+
+
+def custom_pipelines(*tasks: str) -> dict[str, dict]:
+    """What a config says so that transformers finds `TranslationPipeline` for `tasks` and for "translation".
+
+    transformers looks tasks up by their whole name: "translation_en_to_de" must be among `tasks` to work.
+    """
+    entry = {"impl": "pipeline_vaswani.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"]}
+    return dict.fromkeys(("translation", *tasks), entry)
+
+
+class TranslationPipeline(Pipeline):
+    """Translates a sentence, a list or an iterator of sentences, in batches of `batch_size`.
+
+        translate = vaswani_transformer.pipeline("translation", model="runs/base/model")
+        translate("A little girl climbs into a wooden playhouse.")
+        [{"translation_text": "Ein kleines Mädchen klettert in ein Spielhaus aus Holz."}]
+
+    Arguments of `generate()` may be given to the constructor or to a call. With `num_return_sequences=n` each
+    sentence yields n such dicts, best first. An empty sentence stays empty.
+    """
+
+    _pipeline_calls_generate = True
+    _load_processor = False
+    _load_image_processor = False
+    _load_feature_extractor = False
+    _load_tokenizer = True
+
+    def _sanitize_parameters(self, **generate_kwargs) -> tuple[dict, dict, dict]:
+        preprocess = {name: generate_kwargs.pop(name) for name in ("truncation",) if name in generate_kwargs}
+        return preprocess, generate_kwargs, {}
+
+    def preprocess(self, sentence: str, truncation: bool = False) -> dict[str, Any]:
+        if not isinstance(sentence, str):
+            raise ValueError(
+                f"a sentence to translate is a str, got {type(sentence).__name__}: {sentence!r}. For rows of a "
+                f"dataset use transformers.pipelines.pt_utils.KeyDataset(dataset, column)."
+            )
+        inputs = self.tokenizer(sentence, truncation=truncation, return_tensors="pt")
+        return {"input_ids": inputs["input_ids"], "attention_mask": inputs["attention_mask"]}
+
+    def _forward(self, model_inputs: dict[str, torch.Tensor], **generate_kwargs) -> dict[str, torch.Tensor]:
+        num_sentences = model_inputs["input_ids"].shape[0]
+        tokens = self.model.generate(**model_inputs, **self._prepare_generate_kwargs(generate_kwargs))
+        if not isinstance(tokens, torch.Tensor):  # return_dict_in_generate
+            tokens = tokens.sequences
+        source_lengths = model_inputs["attention_mask"].sum(dim=-1)
+        return {"tokens": tokens.unflatten(0, (num_sentences, -1)), "source_length": source_lengths}
+
+    def postprocess(self, model_outputs: dict[str, torch.Tensor]) -> list[dict[str, str]]:
+        tokens = model_outputs["tokens"][0]  # (n, T)
+        is_empty = int(model_outputs["source_length"]) <= 1  # nothing but </s>
+        texts = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+        return [{"translation_text": "" if is_empty else text} for text in texts]
+
+
+def pipeline(
+    task: str = "translation",
+    model: str | PreTrainedModel | None = None,
+    tokenizer: Any = None,
+    *,
+    generation_config: GenerationConfig | None = None,
+    model_kwargs: dict | None = None,
+    **kwargs,
+) -> Pipeline:
+    """`transformers.pipeline`, with "translation" and "translation_xx_to_yy" working for models of this package.
+
+    Args:
+        task: any other task is handed to transformers.
+        model: a folder, a Hub id, or a model object (then give `tokenizer` too).
+        tokenizer: folder, Hub id or object; that of `model` when not given.
+        model_kwargs: for `from_pretrained`, such as `dtype`.
+
+    Raises:
+        ValueError: if there is no model, or no tokenizer for a model object.
+    """
+    if generation_config is not None:
+        kwargs["generation_config"] = generation_config
+    if not TRANSLATION_TASK.fullmatch(task):
+        return transformers.pipeline(task, model, tokenizer=tokenizer, model_kwargs=model_kwargs, **kwargs)
+    if model is None:
+        raise ValueError(f'task {task!r} has no default model: give model="folder or Hub id".')
+    if tokenizer is None:
+        if not isinstance(model, str):
+            raise ValueError("a model object brings no tokenizer: give tokenizer= too.")
+        tokenizer = model
+    if isinstance(tokenizer, str):
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer)
+    if isinstance(model, str):
+        model = AutoModelForSeq2SeqLM.from_pretrained(model, **(model_kwargs or {}))
+    return TranslationPipeline(model=model, tokenizer=tokenizer, task=task, **kwargs)

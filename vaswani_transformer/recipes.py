@@ -1,0 +1,154 @@
+"""The paper's runs and ours, each as its difference from the base model (section 5, table 3).
+
+Three kinds of settings do not overlap: `VaswaniConfig` says what the weights mean, a `Recipe` how they were
+trained, the generation config how they are used.
+"""
+
+from dataclasses import asdict, dataclass, field, replace
+
+CHECKPOINT_UNITS = ("minutes", "updates", "epochs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """One training run: what section 5 of the paper fixes, in its order. Defaults are the base model.
+
+    Attributes:
+        model: fields of `VaswaniConfig` that differ from its defaults; the vocabulary's size is the tokenizer's.
+        vocab_size: entries of the shared vocabulary to learn.
+        subword_model: "bpe" or "wordpiece".
+        max_length: longest sentence of a training pair, in tokens with `</s>`; longer pairs are dropped.
+        max_length_ratio: largest ratio of the two sides of a training pair, in words; `None` keeps all.
+        tokens_per_batch: padded source tokens of an update, and as many padded target tokens, over all processes.
+        num_updates: optimizer steps.
+        adam_betas, adam_eps: of Adam.
+        warmup_updates: updates over which the rate rises.
+        lr_scale: multiplies the rate of equation 3.
+        checkpoint_interval: how often a checkpoint is written: a number and "minutes", "updates" or "epochs".
+        num_averaged_checkpoints: last checkpoints whose mean is the final model.
+        patience: end the run after that many evaluations in a row without a better development loss; the
+            development set is evaluated at each checkpoint.
+        num_beams, length_penalty: decoding, chosen on the development set.
+    """
+
+    model: dict = field(default_factory=dict)
+    # Section 5.1
+    vocab_size: int = 37_000
+    subword_model: str = "bpe"
+    max_length: int = 256
+    max_length_ratio: float | None = None
+    tokens_per_batch: int = 25_000
+    # Section 5.2
+    num_updates: int = 100_000
+    # Section 5.3
+    adam_betas: tuple[float, float] = (0.9, 0.98)
+    adam_eps: float = 1e-9
+    warmup_updates: int = 4_000
+    lr_scale: float = 1.0
+    # Section 6.1
+    checkpoint_interval: tuple[float, str] = (10, "minutes")
+    num_averaged_checkpoints: int = 5
+    patience: int | None = None
+    num_beams: int = 4
+    length_penalty: float = 0.6
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "max_length", "tokens_per_batch", "num_updates", "warmup_updates"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if self.num_averaged_checkpoints < 1:
+            raise ValueError(
+                f"num_averaged_checkpoints must be at least 1 (no averaging), got {self.num_averaged_checkpoints}."
+            )
+        amount, unit = self.checkpoint_interval
+        if unit not in CHECKPOINT_UNITS or amount <= 0:
+            raise ValueError(
+                f"checkpoint_interval is a positive number and one of {CHECKPOINT_UNITS}, "
+                f"got {self.checkpoint_interval}."
+            )
+
+    def to_dict(self) -> dict:
+        """Plain values, as a run folder keeps them."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict) -> "Recipe":
+        """The inverse of `to_dict`, also after a trip through JSON, which turns tuples into lists."""
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+
+
+BASE = Recipe()
+BIG = replace(
+    BASE,
+    model={"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout": 0.3},
+    num_updates=300_000,
+    num_averaged_checkpoints=20,
+)
+
+# Table 3: one checkpoint, newstest2013.
+TABLE_3_MODELS: dict[str, dict] = {
+    "base": {},
+    "A1": {"num_heads": 1},
+    "A2": {"num_heads": 4},
+    "A3": {"num_heads": 16},
+    "A4": {"num_heads": 32},
+    "B1": {"d_k": 16},
+    "B2": {"d_k": 32},
+    "C1": {"encoder_layers": 2, "decoder_layers": 2},
+    "C2": {"encoder_layers": 4, "decoder_layers": 4},
+    "C3": {"encoder_layers": 8, "decoder_layers": 8},
+    "C4": {"d_model": 256},
+    "C5": {"d_model": 1024},
+    "C6": {"d_ff": 1024},
+    "C7": {"d_ff": 4096},
+    "D1": {"dropout": 0.0},
+    "D2": {"dropout": 0.2},
+    "D3": {"label_smoothing": 0.0},
+    "D4": {"label_smoothing": 0.2},
+    "E": {"position_embedding_type": "learned"},
+    "big": BIG.model,
+}
+TABLE_3 = {row: replace(BASE, model=model, num_averaged_checkpoints=1) for row, model in TABLE_3_MODELS.items()}
+TABLE_3["big"] = replace(TABLE_3["big"], num_updates=BIG.num_updates)
+
+# Wu et al. 2021 ("Good for Misconceived Reasons"), Transformer-Tiny: peak rate 0.005, patience of ten epochs.
+MULTI30K_TINY = replace(
+    BASE,
+    model={
+        "d_model": 128,
+        "d_ff": 256,
+        "num_heads": 4,
+        "encoder_layers": 4,
+        "decoder_layers": 4,
+        "dropout": 0.3,
+    },
+    vocab_size=10_000,
+    tokens_per_batch=8_192,
+    num_updates=8_000,
+    adam_eps=1e-8,
+    warmup_updates=2_000,
+    lr_scale=2.53,
+    checkpoint_interval=(1, "epochs"),
+    num_averaged_checkpoints=10,
+    patience=10,
+    num_beams=5,
+)
+
+RECIPES: dict[str, Recipe] = {
+    "base_en_de": BASE,
+    "big_en_de": BIG,
+    "big_en_fr": replace(BIG, model=BIG.model | {"dropout": 0.1}, vocab_size=32_000, subword_model="wordpiece"),
+    "multi30k_tiny": MULTI30K_TINY,
+    **{f"table3_{row}": recipe for row, recipe in TABLE_3.items()},
+}
+
+
+def load_recipe(name: str) -> Recipe:
+    """The recipe called `name`.
+
+    Raises:
+        ValueError: if there is none; the message lists them.
+    """
+    if name not in RECIPES:
+        raise ValueError(f"there is no recipe {name!r}; choose one of: {', '.join(RECIPES)}.")
+    return RECIPES[name]

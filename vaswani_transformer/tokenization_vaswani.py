@@ -1,0 +1,90 @@
+"""One vocabulary for source and target (section 5.1): byte-pair encoding, or word pieces for English-French.
+
+Both work on bytes, so that any Unicode text comes back unchanged and no word is unknown. The result is a plain
+`PreTrainedTokenizerFast`: `AutoTokenizer` loads it without any code of ours.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+SUBWORD_MODELS = ("bpe", "wordpiece")
+# In the order of their ids, which VaswaniConfig's defaults repeat.
+SPECIAL_TOKENS = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+TEXTS_PER_BATCH = 1000
+
+
+def train_tokenizer(
+    texts: Iterable[str], *, vocab_size: int = 37_000, subword_model: str = "bpe"
+) -> PreTrainedTokenizerFast:
+    """Learn a vocabulary from `texts` of both languages.
+
+    Every word carries the space before it, so a piece that begins a word differs from one inside a word; that
+    space is also put before the first word and taken away again when decoding. Training streams its input and is
+    deterministic: the same texts give the same vocabulary.
+
+    Args:
+        texts: sentences of both languages, in any order; read once.
+        vocab_size: entries, special tokens and the 256 bytes included. Small corpora may yield fewer.
+        subword_model: "bpe" merges pairs in the order learnt (English-German); "wordpiece" takes the longest
+            piece that fits, from left to right (English-French, 32,000; Wu et al. 2016).
+
+    Returns:
+        A tokenizer that appends `</s>` to inputs and labels. `<s>` starts the decoder.
+
+    Raises:
+        ValueError: for an unknown `subword_model`, or a `vocab_size` that does not hold the bytes.
+    """
+    if subword_model not in SUBWORD_MODELS:
+        raise ValueError(f"subword_model must be one of {SUBWORD_MODELS}, got {subword_model!r}.")
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    smallest = len(alphabet) + len(SPECIAL_TOKENS)
+    if vocab_size < smallest:
+        raise ValueError(
+            f"vocab_size must be at least {smallest} (256 bytes and the special tokens), got {vocab_size}."
+        )
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.Prepend(" ")
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=list(SPECIAL_TOKENS.values()),
+        initial_alphabet=sorted(alphabet),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_in_batches(texts), trainer)
+    if subword_model == "wordpiece":
+        # Pieces begin a word when they begin with its space, as in Wu et al.: no mark for inner pieces is needed.
+        # The pieces are those of the merges: the trainer for word pieces orders them differently at each run.
+        tokenizer.model = models.WordPiece(
+            tokenizer.get_vocab(),
+            unk_token=SPECIAL_TOKENS["unk_token"],
+            continuing_subword_prefix="",
+            max_input_chars_per_word=1_000_000,
+        )
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(content=" ", left=1, right=0)])
+    eos = SPECIAL_TOKENS["eos_token"]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {eos}", pair=f"$A {eos} $B {eos}", special_tokens=[(eos, tokenizer.token_to_id(eos))]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        # A sentence that spells "</s>" means the letters.
+        split_special_tokens=True,
+        clean_up_tokenization_spaces=False,
+        model_input_names=["input_ids", "attention_mask"],
+        **SPECIAL_TOKENS,
+    )
+
+
+def _in_batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Lists, because one call into the trainer for each sentence takes longer than the counting."""
+    batch = []
+    for text in texts:
+        batch.append(text)
+        if len(batch) == TEXTS_PER_BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch

@@ -1,0 +1,1 @@
+"""How the paper trains: schedule, checkpoints, the loop."""

@@ -1,0 +1,139 @@
+"""Checkpoints on disk: written whole or not at all, kept as long as needed, averaged (section 6.1).
+
+checkpoints/
+    step-00000057/
+        model.safetensors, config.json, generation_config.json, tokenizer files    a model like any other
+        training_state/         optimizer, schedule, random states, place in the data
+        COMPLETE                written last
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+WEIGHTS = "model.safetensors"
+STATE_FOLDER = "training_state"
+COMPLETE = "COMPLETE"
+PREFIX = "step-"
+# Keys of config.json that say how a model was saved, not what its weights mean.
+HOUSEKEEPING = {"architectures", "auto_map", "custom_pipelines", "dtype", "transformers_version"}
+
+
+def checkpoint_step(folder: Path) -> int:
+    """Updates done when checkpoint `folder` was written."""
+    return int(folder.name.removeprefix(PREFIX))
+
+
+def complete_checkpoints(folder: Path) -> list[Path]:
+    """Checkpoints in `folder` that were written to the end, oldest first."""
+    found = [path for path in folder.glob(f"{PREFIX}*") if (path / COMPLETE).exists()]
+    return sorted(found, key=checkpoint_step)
+
+
+def resumable_checkpoints(folder: Path) -> list[Path]:
+    """Complete checkpoints that still hold the state of training, oldest first."""
+    return [path for path in complete_checkpoints(folder) if (path / STATE_FOLDER).exists()]
+
+
+def write_checkpoint(folder: Path, step: int, write: Callable[[Path], None]) -> Path:
+    """Write checkpoint `step`: beside its place, synced, marked complete last, then renamed into place.
+
+    Args:
+        write: fills the folder it is given.
+    """
+    final, partial = folder / f"{PREFIX}{step:08d}", folder / f"partial-{PREFIX}{step:08d}"
+    for leftover in (partial, final):
+        shutil.rmtree(leftover, ignore_errors=True)
+    partial.mkdir(parents=True)
+    write(partial)
+    for path in [*partial.rglob("*"), partial]:
+        _sync(path)
+    (partial / COMPLETE).write_text(f"{step}\n", encoding="utf-8")
+    _sync(partial / COMPLETE)
+    partial.rename(final)
+    _sync(folder)
+    return final
+
+
+def _sync(path: Path) -> None:
+    """Make the disk hold what was written to `path`."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def drop_old_checkpoints(folder: Path, *, keep: int, keep_states: int = 2) -> None:
+    """Delete all but the last `keep` checkpoints, and the training state of all but the last `keep_states`.
+
+    Args:
+        keep: at least as many as the average needs, and at least one.
+    """
+    checkpoints = complete_checkpoints(folder)
+    for path in checkpoints[: -max(keep, 1)]:
+        (path / COMPLETE).unlink()  # first, so that a half-deleted folder is never taken for a whole one
+        shutil.rmtree(path)
+    for path in checkpoints[:-keep_states]:
+        shutil.rmtree(path / STATE_FOLDER, ignore_errors=True)
+
+
+def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
+    """Write to `output` the model whose weights are the mean of those in `folders` (section 6.1).
+
+    Sums are taken in float64 and cast back once. Everything beside the weights is copied from the last folder.
+
+    Raises:
+        FileNotFoundError: if a folder holds no weights.
+        ValueError: if there is nothing to average, if the configurations differ, or if weights are not finite.
+    """
+    if not folders:
+        raise ValueError("there is no checkpoint to average; train first, or name folders that hold models.")
+    _check_same_config(folders)
+    sums, dtypes = {}, {}
+    for folder in folders:
+        for name, tensor in _read_weights(folder).items():
+            if not tensor.isfinite().all():
+                raise ValueError(f"{name} in {folder} holds a value that is not finite; leave that checkpoint out.")
+            sums[name] = tensor.double() if name not in sums else sums[name] + tensor.double()
+            dtypes[name] = tensor.dtype
+    output.mkdir(parents=True, exist_ok=True)
+    for path in folders[-1].iterdir():
+        if path.is_file() and path.name not in (WEIGHTS, COMPLETE):
+            shutil.copy(path, output / path.name)
+    averaged = {name: (total / len(folders)).to(dtypes[name]).contiguous() for name, total in sums.items()}
+    save_file(averaged, output / WEIGHTS, metadata={"format": "pt"})
+
+
+def _read_weights(folder: Path) -> dict[str, torch.Tensor]:
+    path = folder / WEIGHTS
+    if not path.exists():
+        raise FileNotFoundError(f"{folder} holds no {WEIGHTS}; name folders written by save_pretrained.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+    except SafetensorError as error:
+        raise ValueError(f"{path} is not a whole safetensors file ({error}); leave that checkpoint out.") from error
+
+
+def _check_same_config(folders: Sequence[Path]) -> None:
+    """Weights may only be averaged where they mean the same: same architecture, same vocabulary."""
+    first = folders[0]
+    for folder in folders[1:]:
+        one, other = (json.loads((path / "config.json").read_text(encoding="utf-8")) for path in (first, folder))
+        names = (one.keys() | other.keys()) - HOUSEKEEPING
+        differing = sorted(name for name in names if one.get(name) != other.get(name))
+        vocabularies = [path / "tokenizer.json" for path in (first, folder)]
+        if all(path.exists() for path in vocabularies) and len({path.read_bytes() for path in vocabularies}) > 1:
+            differing.append("the tokenizer")
+        if differing:
+            raise ValueError(
+                f"{first} and {folder} are different models: they differ in {', '.join(differing)}. "
+                f"Average checkpoints of one run."
+            )
