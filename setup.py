@@ -8,7 +8,7 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     packages=find_packages(include=["vaswani_transformer", "vaswani_transformer.*"]),
-    python_requires=">=3.10",
+    python_requires=">=3.11",
     install_requires=[
         "torch>=2.6",
         "transformers>=5.23,<6",
