@@ -118,18 +118,16 @@ class Trainer:
         self.model_folder = run / "model"
         self.accelerator = Accelerator(mixed_precision=mixed_precision, step_scheduler_with_optimizer=False)
         accelerate.utils.set_seed(seed)
+        if not (data / PREPARATION_FILE).exists():  # it is written last
+            raise FileNotFoundError(f"{data} holds no prepared data; run `vaswani prepare` with --output {data} first.")
         self.tokenizer = PreTrainedTokenizerFast.from_pretrained(data)
-        self.train_pairs = self._load_pairs("train")
-        self.dev_pairs = self._load_pairs("dev")
+        self.train_pairs, self.dev_pairs = (
+            TokenizedPairs.load(data / f"{name}.arrow", pad_token_id=self.tokenizer.pad_token_id)
+            for name in ("train", "dev")
+        )
         self.progress = Progress()
         self.tensorboard = None
         self._build()
-
-    def _load_pairs(self, name: str) -> TokenizedPairs:
-        path = self.data / f"{name}.arrow"
-        if not path.exists():
-            raise FileNotFoundError(f"{path} does not exist; run `vaswani prepare` with --output {self.data} first.")
-        return TokenizedPairs.load(path, pad_token_id=self.tokenizer.pad_token_id)
 
     def _build(self) -> None:
         recipe, tokenizer = self.recipe, self.tokenizer

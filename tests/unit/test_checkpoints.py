@@ -1,0 +1,122 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from vaswani_transformer.training.checkpoints import (
+    average_checkpoints,
+    complete_checkpoints,
+    drop_old_checkpoints,
+    resumable_checkpoints,
+    write_checkpoint,
+)
+
+
+def write_model(folder, *, seed, d_model=4, value=None):
+    weight = torch.randn(3, d_model, generator=torch.Generator().manual_seed(seed))
+    if value is not None:
+        weight[0, 0] = value
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file({"weight": weight}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({"d_model": d_model, "transformers_version": str(seed)}))
+    return weight
+
+
+def write_step(folder, step):
+    def write(path):
+        write_model(path, seed=step)
+        (path / "training_state").mkdir()
+        (path / "training_state" / "optimizer.bin").write_bytes(b"state")
+
+    return write_checkpoint(folder, step, write)
+
+
+def test_only_checkpoints_written_to_the_end_are_seen(tmp_path):
+    write_step(tmp_path, 2)
+    write_step(tmp_path, 10)
+    (write_step(tmp_path, 11) / "COMPLETE").unlink()
+
+    def fail(path):
+        write_model(path, seed=0)
+        raise OSError("No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        write_checkpoint(tmp_path, 12, fail)
+    assert [path.name for path in complete_checkpoints(tmp_path)] == ["step-00000002", "step-00000010"]
+
+
+def test_a_half_written_checkpoint_is_written_anew(tmp_path):
+    (tmp_path / "partial-step-00000003").mkdir()
+    (tmp_path / "partial-step-00000003" / "rubbish").write_text("x")
+    folder = write_step(tmp_path, 3)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "COMPLETE",
+        "config.json",
+        "model.safetensors",
+        "training_state",
+    ]
+
+
+def test_old_checkpoints_go_but_those_the_average_needs_stay(tmp_path):
+    for step in range(1, 7):
+        write_step(tmp_path, step)
+        drop_old_checkpoints(tmp_path, keep=4, keep_states=2)
+    assert [path.name[-1] for path in complete_checkpoints(tmp_path)] == ["3", "4", "5", "6"]
+    assert [path.name[-1] for path in resumable_checkpoints(tmp_path)] == ["5", "6"]
+
+
+def test_the_last_good_checkpoint_is_never_deleted(tmp_path):
+    write_step(tmp_path, 1)
+    drop_old_checkpoints(tmp_path, keep=0)
+    assert len(resumable_checkpoints(tmp_path)) == 1
+
+
+def test_the_average_is_the_mean_in_float64_cast_once(tmp_path):
+    weights = [write_model(tmp_path / str(seed), seed=seed) for seed in range(7)]
+    average_checkpoints([tmp_path / str(seed) for seed in range(7)], tmp_path / "mean")
+    expected = np.mean([weight.double().numpy() for weight in weights], axis=0).astype(np.float32)
+    assert np.array_equal(load_file(tmp_path / "mean" / "model.safetensors")["weight"].numpy(), expected)
+    assert json.loads((tmp_path / "mean" / "config.json").read_text())["transformers_version"] == "6"
+
+
+def test_models_of_different_shape_are_not_averaged(tmp_path):
+    write_model(tmp_path / "a", seed=0)
+    write_model(tmp_path / "b", seed=1, d_model=6)
+    with pytest.raises(ValueError, match=r"a and .*b are different models: they differ in d_model"):
+        average_checkpoints([tmp_path / "a", tmp_path / "b"], tmp_path / "mean")
+
+
+def test_models_of_different_vocabulary_are_not_averaged(tmp_path):
+    for name in ("a", "b"):
+        write_model(tmp_path / name, seed=0)
+        (tmp_path / name / "tokenizer.json").write_text(name)
+    with pytest.raises(ValueError, match="they differ in the tokenizer"):
+        average_checkpoints([tmp_path / "a", tmp_path / "b"], tmp_path / "mean")
+
+
+def test_weights_that_are_not_finite_are_not_averaged(tmp_path):
+    write_model(tmp_path / "a", seed=0, value=float("nan"))
+    with pytest.raises(ValueError, match=r"weight in .*a holds a value that is not finite"):
+        average_checkpoints([tmp_path / "a"], tmp_path / "mean")
+
+
+def test_a_truncated_file_is_named(tmp_path):
+    write_model(tmp_path / "a", seed=0)
+    path = tmp_path / "a" / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(ValueError, match=r"model\.safetensors is not a whole safetensors file"):
+        average_checkpoints([tmp_path / "a"], tmp_path / "mean")
+
+
+def test_nothing_to_average_is_said(tmp_path):
+    with pytest.raises(ValueError, match="there is no checkpoint to average"):
+        average_checkpoints([], tmp_path / "mean")
+
+
+def test_a_folder_without_weights_is_named(tmp_path):
+    write_model(tmp_path / "a", seed=0)
+    (tmp_path / "a" / "model.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match=r"a holds no model\.safetensors"):
+        average_checkpoints([tmp_path / "a"], tmp_path / "mean")

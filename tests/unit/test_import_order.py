@@ -1,0 +1,73 @@
+"""The package is layered: a file imports from lower layers only."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import vaswani_transformer
+
+PACKAGE = Path(vaswani_transformer.__file__).parent
+LAYERS = [
+    {
+        "configuration_vaswani",
+        "loss_vaswani",
+        "pipeline_vaswani",
+        "training.schedule",
+        "data.corpus",
+        "data.phrasebook",
+    },
+    {"layers_vaswani", "generation_vaswani", "tokenization_vaswani"},
+    {"modeling_vaswani", "recipes", "data.batching", "data.preparation", "training.checkpoints"},
+    {"training.trainer", "evaluation", "attention_maps"},
+    {"cli"},
+    {"__main__", "__init__"},
+]
+FLAT_FILES = sorted(path.name for path in PACKAGE.glob("*_vaswani.py"))
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+
+
+def unit_of(module: str) -> str:
+    """The layered unit a module belongs to: the phrasebook is one, whatever its files."""
+    return "data.phrasebook" if module.startswith("data.phrasebook") else module
+
+
+def own_imports(path: Path) -> set[str]:
+    """Modules of the package that `path` imports, by their names inside it."""
+    package = module_name(path).split(".")[:-1]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        if node.level:
+            parts = package[: len(package) - node.level + 1] + (node.module.split(".") if node.module else [])
+        elif (node.module or "").startswith("vaswani_transformer"):
+            parts = node.module.split(".")[1:]
+        else:
+            continue
+        names = [parts + [alias.name] for alias in node.names]
+        for longer in names:
+            module = longer if (PACKAGE.joinpath(*longer).with_suffix(".py")).exists() else parts
+            found.add(unit_of(".".join(module)))
+    return found - {""}
+
+
+def test_every_file_imports_from_lower_layers_only():
+    layer_of = {module: number for number, layer in enumerate(LAYERS) for module in layer}
+    for path in PACKAGE.rglob("*.py"):
+        unit = unit_of(module_name(path))
+        if path.name == "__init__.py" and path.parent != PACKAGE and unit != "data.phrasebook":
+            assert not own_imports(path), f"{path} re-exports; only the package itself does"
+            continue
+        assert unit in layer_of, f"{unit} has no layer yet"
+        for imported in own_imports(path) - {unit}:
+            assert layer_of[imported] < layer_of[unit], f"{unit} imports {imported}, which is not below it"
+
+
+@pytest.mark.parametrize("name", FLAT_FILES)
+def test_files_that_travel_with_a_model_import_only_each_other(name):
+    allowed = {Path(other).stem for other in FLAT_FILES}
+    assert own_imports(PACKAGE / name) <= allowed
