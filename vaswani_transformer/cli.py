@@ -82,8 +82,7 @@ def _add_prepare(commands) -> None:
     command.add_argument("--train", nargs="+", required=True, help=f"{text}a Hub dataset (wmt/wmt14:de-en)")
     command.add_argument("--dev", nargs="+", required=True, help="the same for the development set")
     command.add_argument("--output", type=Path, required=True, help="folder for tokenizer and token ids")
-    command.add_argument("--source_language", default="en")
-    command.add_argument("--target_language", default="de")
+    _add_languages(command)
     command.add_argument("--recipe", default="base_en_de", help="take vocabulary and limits from this recipe")
     command.add_argument("--vocab_size", type=int, help="entries of the shared vocabulary")
     command.add_argument("--num_pairs", type=int, default=30_000, help="training pairs of the phrasebook to write")
@@ -91,6 +90,11 @@ def _add_prepare(commands) -> None:
     filters.add_argument("--max_length_ratio", type=float, help="longer side over shorter, in words")
     filters.add_argument("--drop_duplicates", action="store_true")
     filters.add_argument("--drop_identical", action="store_true", help="pairs whose two sides are equal")
+
+
+def _add_languages(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--source_language", default="en")
+    command.add_argument("--target_language", default="de")
 
 
 def run_prepare(args: argparse.Namespace) -> None:
@@ -272,8 +276,9 @@ def _open_output(path: Path | None) -> Iterator[TextIO]:
 def _add_evaluate(commands) -> None:
     command = _add_command(commands, "evaluate", run_evaluate)
     command.add_argument("--model", required=True, help="model folder, run folder or Hub id")
-    command.add_argument("--source", type=Path, required=True, help="UTF-8 text, one sentence a line")
-    command.add_argument("--reference", type=Path, required=True, help="its translation, line for line")
+    command.add_argument("--test", nargs="+", required=True, help="source and reference, as for `vaswani prepare`")
+    _add_languages(command)
+    command.add_argument("--num_pairs", type=int, default=1_000, help="sentences of the phrasebook to score")
     command.add_argument("--tokenize", default="13a", help='sacreBLEU tokenizer; "none" for tokenised text')
     command.add_argument("--lowercase", action="store_true", help="compare without case")
     command.add_argument("--translations", type=Path, help="write the translations here")
@@ -283,13 +288,12 @@ def _add_evaluate(commands) -> None:
 def run_evaluate(args: argparse.Namespace) -> None:
     """Translate a test set and print BLEU with its signature, perplexity and the search settings.
 
-    vaswani evaluate --model runs/base --source newstest2014.en --reference newstest2014.de
+    vaswani evaluate --model runs/base --test newstest2014.en newstest2014.de
     """
     model, tokenizer = evaluation.load_translator(args.model)
-    names = [str(args.source), str(args.reference)]
-    pairs = list(open_parallel(names, source_language="en", target_language="de"))
+    pairs = list(_reader(args.test, args, split="test", num_pairs=args.num_pairs)())
     if not pairs:
-        raise ValueError(f"{args.source} and {args.reference} are empty; there is nothing to score.")
+        raise ValueError(f"{' and '.join(args.test)} hold no sentence; there is nothing to score.")
     sources, references = zip(*pairs, strict=True)
     options = _search_options(args)
     with tqdm(total=len(pairs), unit=" sentences", file=sys.stderr, disable=None) as bar:

@@ -81,7 +81,7 @@ def translate(
     translations = [""] * len(sentences)
     rows = [row for row, sentence in enumerate(sentences) if sentence.strip()]
     on_batch(len(sentences) - len(rows))
-    ids = {row: tokenizer(sentences[row]).input_ids for row in rows}
+    ids = {row: tokenizer(sentences[row], verbose=False).input_ids for row in rows}
     rows.sort(key=lambda row: -len(ids[row]))
     start = 0
     while start < len(rows):
@@ -102,7 +102,7 @@ def count_over_long(tokenizer: PreTrainedTokenizerFast, sentences: Sequence[str]
     longest = tokenizer.model_max_length
     # A token takes at least one byte: only sentences with that many bytes need counting.
     return sum(
-        len(tokenizer(sentence).input_ids) > longest
+        len(tokenizer(sentence, verbose=False).input_ids) > longest
         for sentence in sentences
         if len(sentence.encode("utf-8", "replace")) >= longest
     )

@@ -15,6 +15,7 @@ import torch
 import transformers
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, Pipeline, PreTrainedModel
 
+logger = transformers.utils.logging.get_logger(__name__)
 TRANSLATION_TASK = re.compile(r"translation(_[a-z]+_to_[a-z]+)?")
 
 
@@ -54,7 +55,13 @@ class TranslationPipeline(Pipeline):
                 f"a sentence to translate is a str, got {type(sentence).__name__}: {sentence!r}. For rows of a "
                 f"dataset use transformers.pipelines.pt_utils.KeyDataset(dataset, column)."
             )
-        inputs = self.tokenizer(sentence, truncation=truncation, return_tensors="pt")
+        # verbose=False: transformers would warn of indexing errors, which sinusoidal positions cannot cause.
+        inputs = self.tokenizer(sentence, truncation=truncation, return_tensors="pt", verbose=False)
+        if inputs["input_ids"].shape[1] > self.tokenizer.model_max_length:
+            logger.warning(
+                f"a sentence of {inputs['input_ids'].shape[1]} tokens is longer than the "
+                f"{self.tokenizer.model_max_length} that training saw at most; it is translated whole, but less well."
+            )
         return {"input_ids": inputs["input_ids"], "attention_mask": inputs["attention_mask"]}
 
     def _forward(self, model_inputs: dict[str, torch.Tensor], **generate_kwargs) -> dict[str, torch.Tensor]:

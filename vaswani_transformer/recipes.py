@@ -134,11 +134,24 @@ MULTI30K_TINY = replace(
     num_beams=5,
 )
 
+# The built-in corpus on two CPU cores in a few minutes.
+PHRASEBOOK = replace(
+    BASE,
+    model={"d_model": 128, "d_ff": 512, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 2},
+    vocab_size=2_000,
+    tokens_per_batch=2_000,
+    num_updates=1_500,
+    warmup_updates=400,
+    lr_scale=1.5,
+    checkpoint_interval=(150, "updates"),
+)
+
 RECIPES: dict[str, Recipe] = {
     "base_en_de": BASE,
     "big_en_de": BIG,
     "big_en_fr": replace(BIG, model=BIG.model | {"dropout": 0.1}, vocab_size=32_000, subword_model="wordpiece"),
     "multi30k_tiny": MULTI30K_TINY,
+    "phrasebook": PHRASEBOOK,
     **{f"table3_{row}": recipe for row, recipe in TABLE_3.items()},
 }
 

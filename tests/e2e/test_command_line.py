@@ -1,0 +1,183 @@
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+
+from vaswani_transformer import cli, evaluation
+from vaswani_transformer.recipes import BASE, RECIPES, replace
+
+WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
+
+
+def sentences(count, seed):
+    """Sentences of three to six of eight words, always the same for a seed."""
+    state, lines = seed, []
+    for _ in range(count):
+        line = []
+        for _ in range(3 + state % 4):
+            state = (1103515245 * state + 12345) % 2**31
+            line.append(WORDS[(state >> 16) % len(WORDS)])
+        lines.append(" ".join(line))
+    return lines
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory):
+    """A folder in which a model has learnt to write sentences backwards."""
+    folder = tmp_path_factory.mktemp("workshop")
+    RECIPES["reverse"] = replace(
+        BASE,
+        model={"d_model": 48, "d_ff": 96, "num_heads": 4, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0},
+        vocab_size=300,
+        tokens_per_batch=1_200,
+        num_updates=500,
+        warmup_updates=100,
+        lr_scale=1.2,
+        checkpoint_interval=(140, "updates"),
+        num_averaged_checkpoints=2,
+    )
+    train = sentences(3_000, seed=1)
+    seen = set(train)
+    held_out = [line for line in sentences(200, seed=7) if line not in seen][:60]
+    for name, lines in (("train", train), ("dev", held_out)):
+        (folder / f"{name}.en").write_text("".join(f"{line}\n" for line in lines))
+        (folder / f"{name}.de").write_text("".join(" ".join(reversed(line.split())) + "\n" for line in lines))
+    files = [str(folder / name) for name in ("train.en", "train.de", "dev.en", "dev.de")]
+    data, run = str(folder / "data"), str(folder / "run")
+    prepare = ["prepare", "--recipe", "reverse", "--train", *files[:2], "--dev", *files[2:], "--output", data]
+    assert cli.main(prepare) == 0
+    assert cli.main(["train", "--recipe", "reverse", "--data", data, "--output", run]) == 0
+    del RECIPES["reverse"]
+    return folder
+
+
+def run_module(*args, text=""):
+    command = [sys.executable, "-m", "vaswani_transformer", *map(str, args)]
+    return subprocess.run(command, input=text, capture_output=True, encoding="utf-8", check=False)
+
+
+@pytest.mark.slow
+def test_a_model_learns_to_write_backwards_and_says_how_well(workshop, capsys):
+    test = [str(workshop / "dev.en"), str(workshop / "dev.de")]
+    assert cli.main(["evaluate", "--model", str(workshop / "run"), "--test", *test]) == 0
+    printed = capsys.readouterr().out
+    assert float(printed.split()[1]) > 90
+    assert "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" in printed
+    assert "search num_beams:4|length_penalty:0.6|length_penalty_type:gnmt|max_length_offset:50" in printed
+
+
+@pytest.mark.slow
+def test_a_file_is_translated_line_for_line(workshop, tmp_path):
+    odd = ["alpha beta gamma", "", "  ", "alpha\u2028beta", "日本語 🎉", "x" * 2000, "delta\x00", "eta zeta epsilon"]
+    (tmp_path / "odd.txt").write_text("\n".join(odd), encoding="utf-8", newline="")
+    output = tmp_path / "new" / "odd.out"
+    arguments = ["--model", str(workshop / "run"), "--input", str(tmp_path / "odd.txt"), "--output", str(output)]
+    assert cli.main(["translate", *arguments, "--max_length_offset", "5"]) == 0
+    lines = output.read_text(encoding="utf-8").split("\n")
+    assert len(lines) == len(odd) + 1
+    assert lines[-1] == ""
+    assert lines[1] == lines[2] == ""
+    model, tokenizer = evaluation.load_translator(workshop / "run")
+    alone = [evaluation.translate(model, tokenizer, [line], max_length_offset=5)[0] for line in odd]
+    assert lines[:-1] == alone
+
+
+@pytest.mark.slow
+def test_standard_input_goes_to_standard_output_and_long_sentences_are_mentioned(workshop):
+    done = run_module("translate", "--model", workshop / "run", text="alpha beta\n" + "alpha " * 400 + "\n")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 2
+    assert "1 sentences are longer than the 256 tokens that training saw at most" in done.stderr
+
+
+@pytest.mark.slow
+def test_averaging_the_last_checkpoints_gives_the_final_model(workshop, tmp_path):
+    assert cli.main(["average", "--run", str(workshop / "run"), "--last", "2", "--output", str(tmp_path / "m")]) == 0
+    one, other = (path / "model.safetensors" for path in (tmp_path / "m", workshop / "run" / "model"))
+    assert one.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.slow
+def test_attention_pictures_are_written(workshop, tmp_path, capsys):
+    arguments = ["--model", str(workshop / "run"), "--source", "alpha beta gamma", "--output", str(tmp_path / "maps")]
+    assert cli.main(["attention", *arguments]) == 0
+    names = {path.name for path in (tmp_path / "maps").iterdir()}
+    assert {"attention.html", "attention_figure3.svg", "attention_figure3.png", "attention_cross.svg"} <= names
+    assert str(tmp_path / "maps" / "attention.html") in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_run_folder_tells_what_was_done(workshop):
+    description = json.loads((workshop / "run" / "recipe.json").read_text())
+    assert description["recipe"]["num_updates"] == 500
+    config = json.loads((workshop / "run" / "model" / "config.json").read_text())
+    assert set(config["custom_pipelines"]) == {"translation", "translation_en_to_de"}
+
+
+def write(folder, name, text):
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("eins\nzwei\n", r"train.en"),
+        (b"eins\nzw\xffei\ndrei\n", r"train.de, line 2: not UTF-8 at byte offset 2"),
+    ],
+)
+def test_files_that_do_not_fit_end_in_one_line(tmp_path, capsys, target, message):
+    train = [write(tmp_path, "train.en", "one\ntwo\nthree\n"), write(tmp_path, "train.de", target)]
+    assert cli.main(["prepare", "--train", *train, "--dev", *train, "--output", str(tmp_path / "data")]) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.startswith("vaswani prepare: ")
+    assert error.count("\n") == 1
+    assert "Traceback" not in error
+
+
+def test_unequal_files_are_named_with_both_counts(tmp_path, capsys):
+    train = [write(tmp_path, "train.en", "one\ntwo\nthree\n"), write(tmp_path, "train.de", "eins\n")]
+    assert cli.main(["prepare", "--train", *train, "--dev", *train, "--output", str(tmp_path / "data")]) == 1
+    error = capsys.readouterr().err
+    assert all(part in error for part in ("train.en", "train.de", "3", "1"))
+
+
+def test_empty_sides_are_counted(tmp_path, capsys):
+    text = [write(tmp_path, "t.en", "one\n\nthree\n"), write(tmp_path, "t.de", "eins\nzwei\n \n")]
+    assert cli.main(["prepare", "--train", *text, "--dev", *text, "--output", str(tmp_path / "data")]) == 0
+    assert "read 3 pairs, kept 1 (33.33%), dropped 2 with an empty side" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["translate", "--model", "no/such/model"], "no/such/model does not exist; name a model folder"),
+        (["train", "--recipe", "huge", "--data", "x", "--output", "y"], "there is no recipe 'huge'"),
+        (["average", "--run", "nowhere", "--output", "y"], "there is no checkpoint to average"),
+        (["prepare", "--train", "gone.en", "gone.de", "--dev", "a", "b", "--output", "y"], "gone.en"),
+    ],
+)
+def test_what_is_missing_is_said_in_one_line(tmp_path, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    assert cli.main(arguments) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_debug_shows_where_an_error_arose():
+    with pytest.raises(FileNotFoundError):
+        cli.main(["--debug", "translate", "--model", "no/such/model"])
+
+
+@pytest.mark.parametrize("command", ["prepare", "train", "average", "translate", "evaluate", "attention"])
+def test_every_command_has_a_line_to_paste(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([command, "--help"])
+    assert stop.value.code == 0
+    assert f"    vaswani {command} --" in capsys.readouterr().out

@@ -1,0 +1,140 @@
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+import transformers
+from transformers.pipelines.pt_utils import KeyDataset
+
+from vaswani_transformer import TranslationPipeline, VaswaniConfig, VaswaniForConditionalGeneration, train_tokenizer
+from vaswani_transformer import pipeline as vaswani_pipeline
+from vaswani_transformer.pipeline_vaswani import custom_pipelines
+
+SENTENCES = ["a dog runs", "", "two cats sleep on the bed", "a dog"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A saved model that has learnt nothing."""
+    folder = tmp_path_factory.mktemp("saved") / "model"
+    tokenizer = train_tokenizer(SENTENCES * 3, vocab_size=290)
+    torch.manual_seed(0)
+    config = VaswaniConfig(
+        vocab_size=len(tokenizer), d_model=16, d_ff=24, num_heads=4, encoder_layers=1, decoder_layers=1
+    )
+    config.custom_pipelines = custom_pipelines("translation_en_to_de")
+    VaswaniForConditionalGeneration(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def translate(folder):
+    return vaswani_pipeline("translation", model=folder, max_new_tokens=6)
+
+
+def test_a_sentence_gives_a_list_of_one_translation(translate):
+    assert isinstance(translate, TranslationPipeline)
+    result = translate("a dog runs")
+    assert len(result) == 1
+    assert isinstance(result[0]["translation_text"], str)
+
+
+def test_a_batch_gives_what_its_sentences_give_alone(translate):
+    alone = [translate(sentence) for sentence in SENTENCES]
+    assert translate(SENTENCES) == alone
+    assert translate(SENTENCES, batch_size=3) == alone
+
+
+def test_an_empty_sentence_stays_empty(translate):
+    assert translate("") == [{"translation_text": ""}]
+
+
+def test_a_sentence_longer_than_training_saw_is_translated_with_a_warning(translate, monkeypatch):
+    warnings = []
+    monkeypatch.setattr(translate.tokenizer, "model_max_length", 5)
+    monkeypatch.setattr("vaswani_transformer.pipeline_vaswani.logger.warning", warnings.append)
+    assert len(translate("two cats sleep on the bed " * 3)) == 1
+    assert len(warnings) == 1
+    assert "longer than the 5 that training saw at most" in warnings[0]
+
+
+def test_several_translations_of_each_sentence(translate):
+    results = translate(SENTENCES[:3], num_return_sequences=3, batch_size=2)
+    assert [len(result) for result in results] == [3, 3, 3]
+    assert len({translation["translation_text"] for translation in results[2]}) > 1
+
+
+def test_generators_and_dataset_columns_are_read_lazily(translate):
+    from datasets import Dataset
+
+    expected = translate(SENTENCES)
+    assert list(translate(sentence for sentence in SENTENCES)) == expected
+    dataset = Dataset.from_dict({"en": SENTENCES})
+    assert list(translate(KeyDataset(dataset, "en"))) == expected
+
+
+def test_what_is_no_sentence_is_refused(translate):
+    with pytest.raises(ValueError, match=r"a sentence to translate is a str, got int: 3"):
+        translate([3])
+
+
+@pytest.mark.parametrize("task", ["translation", "translation_en_to_de"])
+def test_the_task_works_in_transformers_with_trust(folder, translate, task):
+    remote = transformers.pipeline(task, model=folder, trust_remote_code=True)
+    assert remote(SENTENCES[0], max_new_tokens=6) == translate(SENTENCES[0])
+
+
+def test_without_trust_transformers_refuses(folder):
+    with pytest.raises(ValueError, match="requires you to execute the code"):
+        transformers.pipeline("translation", model=folder)
+
+
+def test_our_pipeline_knows_translation_between_any_two_languages(folder, translate):
+    other = vaswani_pipeline("translation_xx_to_yy", model=folder, max_new_tokens=6)
+    assert other(SENTENCES[0]) == translate(SENTENCES[0])
+
+
+def test_our_pipeline_hands_other_tasks_to_transformers(folder):
+    with pytest.raises(KeyError, match="The task summarization has been removed from transformers"):
+        vaswani_pipeline("summarization", model=folder)
+
+
+def test_a_missing_model_or_tokenizer_is_said(translate):
+    with pytest.raises(ValueError, match="has no default model"):
+        vaswani_pipeline("translation")
+    with pytest.raises(ValueError, match="a model object brings no tokenizer"):
+        vaswani_pipeline("translation", model=translate.model)
+
+
+WITHOUT_THE_PACKAGE = """
+import json, sys
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "vaswani_transformer":
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Hide())
+import transformers
+translate = transformers.pipeline("translation", model=sys.argv[1], trust_remote_code=True)
+base = transformers.AutoModel.from_pretrained(sys.argv[1], trust_remote_code=True)
+translate.save_pretrained(sys.argv[2])
+again = transformers.pipeline("translation", model=sys.argv[2], trust_remote_code=True)
+sentences = json.loads(sys.argv[3])
+print(json.dumps([
+    translate(sentences, max_new_tokens=6),
+    again(sentences, max_new_tokens=6),
+    type(base).__name__,
+    translate.model.generation_config.length_penalty_type,
+    any(name.split(".")[0] == "vaswani_transformer" for name in sys.modules),
+]))
+"""
+
+
+def test_a_saved_model_translates_where_the_package_is_not_installed(folder, translate, tmp_path):
+    command = [sys.executable, "-c", WITHOUT_THE_PACKAGE, folder, str(tmp_path / "again"), json.dumps(SENTENCES)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    first, second, base, penalty, imported = json.loads(done.stdout.splitlines()[-1])
+    assert first == second == translate(SENTENCES)
+    assert (base, penalty, imported) == ("VaswaniModel", "gnmt", False)

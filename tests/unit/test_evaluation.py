@@ -1,0 +1,132 @@
+import json
+import math
+
+import pytest
+import torch
+
+from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, evaluation, train_tokenizer
+from vaswani_transformer.evaluation import (
+    compute_perplexity,
+    count_over_long,
+    describe_search,
+    load_translator,
+    score_bleu,
+    translate,
+)
+
+SENTENCES = ["a dog runs", "", "two cats sleep on the big bed", " ", "a dog", "the dog runs and runs"]
+
+
+@pytest.fixture(scope="module")
+def translator():
+    tokenizer = train_tokenizer(SENTENCES * 3, vocab_size=290)
+    torch.manual_seed(0)
+    config = VaswaniConfig(
+        vocab_size=len(tokenizer), d_model=16, d_ff=24, num_heads=4, encoder_layers=1, decoder_layers=1
+    )
+    return VaswaniForConditionalGeneration(config).eval(), tokenizer
+
+
+@pytest.fixture
+def saved(translator, tmp_path):
+    model, tokenizer = translator
+    model.save_pretrained(tmp_path / "run" / "model")
+    tokenizer.save_pretrained(tmp_path / "run" / "model")
+    return tmp_path / "run" / "model"
+
+
+def test_translations_keep_the_order_and_the_empty_lines(translator):
+    together = translate(*translator, SENTENCES, max_new_tokens=8, tokens_per_batch=20)
+    alone = [translate(*translator, [sentence], max_new_tokens=8)[0] for sentence in SENTENCES]
+    assert together == alone
+    assert [bool(text) for text in together] == [True, False, True, False, True, True]
+
+
+def test_every_sentence_is_reported_once(translator):
+    counts = []
+    translate(*translator, SENTENCES, max_new_tokens=2, tokens_per_batch=15, on_batch=counts.append)
+    assert sum(counts) == len(SENTENCES)
+    assert len(counts) > 2
+
+
+def test_a_translation_is_one_line(translator, monkeypatch):
+    model, tokenizer = translator
+    monkeypatch.setattr(tokenizer, "batch_decode", lambda tokens, **_: ["two\nlines"] * len(tokens))
+    assert translate(model, tokenizer, ["a dog"], max_new_tokens=2) == ["two lines"]
+
+
+def test_bleu_carries_its_signature():
+    score = score_bleu(["the cat sat on the mat", "a dog ."], ["the cat sat on the mat", "a dog ."], tokenize="none")
+    assert score["bleu"] == pytest.approx(100)
+    assert "tok:none" in score["signature"]
+    assert "case:lc" in score_bleu(["A b c d"], ["a b c d"], lowercase=True)["signature"]
+
+
+def test_unequal_numbers_of_sentences_are_refused():
+    with pytest.raises(ValueError, match="1 translations cannot be scored against 2 references"):
+        score_bleu(["a"], ["a", "b"])
+
+
+def test_perplexity_is_that_of_teacher_forcing_whatever_the_batches(translator):
+    model, tokenizer = translator
+    pairs = [("a dog runs", "two cats"), ("a dog", "the big bed and the dog"), ("cats", "a")]
+    nll, count = 0.0, 0
+    for source, target in pairs:
+        inputs = tokenizer([source], text_target=[target], return_tensors="pt")
+        logits = model(**inputs).logits[0].double().log_softmax(-1)
+        nll -= logits.gather(1, inputs["labels"][0][:, None]).sum().item()
+        count += inputs["labels"].numel()
+    assert compute_perplexity(model, tokenizer, pairs) == pytest.approx(math.exp(nll / count), rel=1e-5)
+    assert compute_perplexity(model, tokenizer, pairs, tokens_per_batch=8) == pytest.approx(math.exp(nll / count))
+
+
+def test_bleu_of_a_model_is_that_of_its_translations(translator, monkeypatch):
+    answers = {"ein Hund läuft schnell nach Hause": "a dog runs home fast", "zwei": "two"}
+    monkeypatch.setattr(
+        evaluation, "translate", lambda model, tokenizer, sentences: [answers[sentence] for sentence in sentences]
+    )
+    assert evaluation.compute_bleu(*translator, answers.items()) == pytest.approx(100)
+
+
+def test_search_settings_stand_in_one_line(translator):
+    line = describe_search(translator[0], num_beams=7)
+    assert line.startswith("num_beams:7|length_penalty:0.6|length_penalty_type:gnmt|max_length_offset:50")
+
+
+def test_sentences_longer_than_training_saw_are_counted(translator):
+    _, tokenizer = translator
+    before, tokenizer.model_max_length = tokenizer.model_max_length, 5
+    try:
+        assert count_over_long(tokenizer, ["a", "a dog", "qwerty uiop asdf"]) == 1
+    finally:
+        tokenizer.model_max_length = before
+
+
+def test_a_run_folder_stands_for_its_final_model(saved):
+    from_model, from_run = load_translator(saved)[0], load_translator(saved.parent)[0]
+    assert torch.equal(from_model.lm_head.weight, from_run.lm_head.weight)
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"nowhere/at/all does not exist; name a model folder"):
+        load_translator(tmp_path / "nowhere/at/all")
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_half_written_folder_is_refused_with_what_it_lacks(saved, name):
+    (saved / name).unlink()
+    with pytest.raises(FileNotFoundError, match=rf"is not a whole model: {name} missing"):
+        load_translator(saved)
+
+
+def test_truncated_weights_are_named(saved):
+    path = saved / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(ValueError, match="holds a damaged file"):
+        load_translator(saved)
+
+
+def test_a_damaged_config_is_named(saved):
+    (saved / "config.json").write_text(json.dumps({"model_type": "vaswani"})[:-3])
+    with pytest.raises((ValueError, OSError), match=r"config\.json|damaged"):
+        load_translator(saved)
