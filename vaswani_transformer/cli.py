@@ -20,7 +20,9 @@ import transformers
 from tqdm import tqdm
 
 from . import evaluation
-from .attention_maps import collect_attention, draw_figures, write_html
+from .attention_drawing import draw_figures
+from .attention_maps import collect_attention
+from .attention_page import write_html
 from .data.corpus import FilterCounts, Pair, PairFilter, decode_lines, open_parallel, read_lines
 from .data.phrasebook import generate_pairs
 from .data.preparation import prepare

@@ -11,16 +11,9 @@ import pytest
 import torch
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
-from vaswani_transformer.attention_maps import (
-    CONTINUATION,
-    AttentionMaps,
-    collect_attention,
-    draw_attention,
-    draw_figures,
-    head_colours,
-    save_figure,
-    write_html,
-)
+from vaswani_transformer.attention_drawing import draw_attention, draw_figures, save_figure
+from vaswani_transformer.attention_maps import CONTINUATION, AttentionMaps, collect_attention, head_colours
+from vaswani_transformer.attention_page import write_html
 from vaswani_transformer.tokenization_vaswani import train_tokenizer
 
 SOURCE = ["The", "law", "will", "<script>alert(1)</script>", "$x$", ".", "</s>"]

@@ -9,17 +9,11 @@ import vaswani_transformer
 
 PACKAGE = Path(vaswani_transformer.__file__).parent
 LAYERS = [
-    {
-        "configuration_vaswani",
-        "loss_vaswani",
-        "pipeline_vaswani",
-        "training.schedule",
-        "data.corpus",
-        "data.phrasebook",
-    },
+    {"configuration_vaswani", "loss_vaswani", "pipeline_vaswani", "attention_maps"},
+    {"training.schedule", "data.corpus", "data.phrasebook"},
     {"layers_vaswani", "generation_vaswani", "tokenization_vaswani"},
     {"modeling_vaswani", "recipes", "data.batching", "data.preparation", "training.checkpoints"},
-    {"training.trainer", "evaluation", "attention_maps"},
+    {"training.trainer", "evaluation", "attention_drawing", "attention_page"},
     {"cli"},
     {"__main__", "__init__"},
 ]
@@ -48,7 +42,7 @@ def own_imports(path: Path) -> set[str]:
             parts = node.module.split(".")[1:]
         else:
             continue
-        names = [parts + [alias.name] for alias in node.names]
+        names = [[*parts, alias.name] for alias in node.names]
         for longer in names:
             module = longer if (PACKAGE.joinpath(*longer).with_suffix(".py")).exists() else parts
             found.add(unit_of(".".join(module)))

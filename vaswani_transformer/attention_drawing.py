@@ -1,0 +1,321 @@
+"""Figures 3 to 5 of the paper for any sentence, drawn with matplotlib. All lengths are inches.
+
+    draw_figures(collect_attention(model, tokenizer, sentence).by_words(), "figures")
+
+Shapes: L layers, H heads, T queries, S keys. Arguments count heads from 0, titles from 1 as the paper does.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .attention_maps import AttentionMaps, head_colours
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from matplotlib.font_manager import FontProperties
+
+Point = tuple[float, float]
+
+_WORD_STEP = 0.26
+_LINES_HEIGHT = 1.9
+_MARGIN = 0.25
+_CELL_HEIGHT = 0.07
+_LEGEND_STEP = 0.36
+_GAP = 0.08  # between words and lines
+_LONGEST_LABEL = 28  # characters
+_FAINTEST = 0.01  # lines below this opacity cannot be seen and make half of a file
+_FONTS = ("DejaVu Sans", "Noto Sans CJK JP", "Noto Sans CJK SC", "WenQuanYi Zen Hei", "Arial Unicode MS")
+_INK, _FADED, _HIGHLIGHT = "#000000", "#8a8a8a", "#dcdcdc"
+
+
+def draw_attention(
+    queries: Sequence[str],
+    keys: Sequence[str],
+    weights: np.ndarray,
+    *,
+    heads: Sequence[int] | None = None,
+    query_word: int | None = None,
+    title: str | None = None,
+) -> Figure:
+    """Draw one layer as the paper does: queries above, keys below, opacity is the weight, one colour a head.
+
+    Args:
+        queries, keys: T and S words.
+        weights: (H, T, S).
+        heads: heads to draw, all when not given. A head keeps its colour whichever are drawn.
+        query_word: draw the attention of this query alone, and under its keys a cell of each head.
+
+    Returns:
+        a figure that belongs to no window; show it in a notebook or pass it to `save_figure`.
+
+    Raises:
+        ValueError: if weights, heads or query_word do not fit the words.
+        ImportError: if matplotlib is missing.
+    """
+    _require_matplotlib()
+    heads = _check_drawing(queries, keys, weights, heads, query_word)
+    colours = head_colours(weights.shape[0])
+    font = _font()
+    top, bottom = [_shorten(word) for word in queries], [_shorten(word) for word in keys]
+    top_height, bottom_height = (max(_width(word, font) for word in words) for words in (top, bottom))
+    # From the lower edge up: legend, keys, cells of one query, lines, queries, title.
+    y_keys = _MARGIN + 0.35 + bottom_height
+    y_low = y_keys + _GAP + (0 if query_word is None else _CELL_HEIGHT * len(heads))
+    y_high = y_low + _LINES_HEIGHT
+    y_queries = y_high + _GAP
+    height = y_queries + top_height + (0 if title is None else 0.4) + _MARGIN
+    width = 2 * _MARGIN + max(
+        _WORD_STEP * max(len(top), len(bottom)), _LEGEND_STEP * (len(heads) + 1.5), _width(title or "", font)
+    )
+    x_queries, x_keys = (
+        width / 2 + _WORD_STEP * (np.arange(len(words)) - (len(words) - 1) / 2) for words in (top, bottom)
+    )
+
+    sheet = _Sheet(width, height, font)
+    drawn = list(range(len(top))) if query_word is None else [query_word]
+    if query_word is not None:
+        sheet.fill_cells(x_keys, y_keys + _GAP / 2, weights[heads, query_word], [colours[h] for h in heads])
+        box = (x_queries[query_word] - 0.42 * _WORD_STEP, y_queries - _GAP / 2)
+        sheet.fill(*box, 0.84 * _WORD_STEP, _width(top[query_word], font) + _GAP, _HIGHLIGHT)
+    # Side by side: lines of several heads between the same words would hide each other.
+    for head, aside in zip(heads, _WORD_STEP * _spread(len(heads)), strict=True):
+        starts = [(x + aside, y_high) for x in x_queries[drawn]]
+        ends = [(x + aside, y_low) for x in x_keys]
+        sheet.connect(starts, ends, weights[head, drawn], colours[head])
+    for i, word in enumerate(top):
+        sheet.write(x_queries[i], y_queries, word, _INK if i in drawn else _FADED, rotation=90)
+    for x, word in zip(x_keys, bottom, strict=True):
+        sheet.write(x, y_keys, word, _INK, ha="right", rotation=90)
+    if title is not None:
+        sheet.write(_MARGIN, height - _MARGIN, title, _INK)
+    sheet.write_legend({str(head + 1): colours[head] for head in heads})
+    return sheet.figure
+
+
+class _Sheet:
+    """A figure of one drawing, measured in inches from its lower left corner."""
+
+    def __init__(self, width: float, height: float, font: FontProperties):
+        from matplotlib.figure import Figure
+
+        self.font = font
+        self.figure = Figure(figsize=(width, height), dpi=150, facecolor="white")
+        self.axes = self.figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(0, height))
+        self.axes.set_axis_off()
+
+    def write(self, x: float, y: float, text: str, ink: str, *, ha: str = "left", rotation: int = 0) -> None:
+        """Text as it is: a dollar sign starts no formula. Its anchor holds it in place in any font."""
+        place = {"ha": ha, "va": "center", "rotation": rotation, "rotation_mode": "anchor"}
+        self.axes.text(x, y, text, color=ink, font=self.font, parse_math=False, usetex=False, **place)
+
+    def fill(self, x: float, y: float, width: float, height: float, colour: str, opacity: float = 1) -> None:
+        """A rectangle from its lower left corner."""
+        from matplotlib.patches import Rectangle
+
+        self.axes.add_patch(Rectangle((x, y), width, height, color=colour, alpha=opacity, linewidth=0))
+
+    def fill_cells(self, xs: np.ndarray, y: float, weights: np.ndarray, colours: list[str]) -> None:
+        """Above each key a column of cells, one a head from the top, as opaque as its weight (H, S)."""
+        for row, colour in enumerate(colours):
+            y_row = y + (len(colours) - 1 - row) * _CELL_HEIGHT
+            for x, weight in zip(xs, weights[row], strict=True):
+                if weight >= _FAINTEST:
+                    corner = (x - 0.4 * _WORD_STEP, y_row)
+                    self.fill(*corner, 0.8 * _WORD_STEP, _CELL_HEIGHT, colour, min(1.0, float(weight)))
+
+    def connect(self, starts: list[Point], ends: list[Point], weights: np.ndarray, colour: str) -> None:
+        """A line from each start to each end, as opaque as its weight (T, S)."""
+        from matplotlib.collections import LineCollection
+        from matplotlib.colors import to_rgba
+
+        visible = [tuple(pair) for pair in np.argwhere(weights >= _FAINTEST)]
+        lines = LineCollection(
+            [(starts[t], ends[s]) for t, s in visible],
+            colors=[to_rgba(colour, min(1.0, float(weights[t, s]))) for t, s in visible],
+            linewidths=1.5,
+        )
+        self.axes.add_collection(lines, autolim=False)
+
+    def write_legend(self, colours: dict[str, str]) -> None:
+        """The heads' names and colours along the lower edge."""
+        self.write(_MARGIN, _MARGIN, "head", _FADED)
+        for i, (name, colour) in enumerate(colours.items()):
+            x = _MARGIN + _LEGEND_STEP * (i + 1.3)
+            self.fill(x, _MARGIN - 0.05, 0.1, 0.1, colour)
+            self.write(x + 0.12, _MARGIN, name, _FADED)
+
+
+def _require_matplotlib() -> None:
+    """Refuse with the command that helps."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise ImportError('Drawing needs matplotlib: pip install "vaswani-transformer[plots]"') from error
+
+
+def _check_drawing(
+    queries: Sequence[str],
+    keys: Sequence[str],
+    weights: np.ndarray,
+    heads: Sequence[int] | None,
+    query_word: int | None,
+) -> list[int]:
+    """The heads to draw, if everything fits."""
+    if weights.ndim != 3 or weights.shape[1:] != (len(queries), len(keys)) or 0 in weights.shape:
+        raise ValueError(
+            f"weights must have the shape (heads, {len(queries)}, {len(keys)}) of one layer, no axis empty; "
+            f"got {weights.shape}."
+        )
+    chosen = list(range(weights.shape[0])) if heads is None else list(heads)
+    if not chosen or not all(0 <= head < weights.shape[0] for head in chosen):
+        raise ValueError(f"heads must be some of 0 to {weights.shape[0] - 1}; got {chosen}.")
+    if query_word is not None and not 0 <= query_word < len(queries):
+        raise ValueError(f"query_word is an index from 0 to {len(queries) - 1}; got {query_word}.")
+    return chosen
+
+
+def _font() -> FontProperties:
+    """Font of all text; fonts for other scripts follow where they are installed."""
+    from matplotlib import font_manager
+
+    installed = set(font_manager.get_font_names())
+    family = [name for name in _FONTS if name in installed]
+    return font_manager.FontProperties(family=family, size=10)
+
+
+def _width(text: str, font: FontProperties) -> float:
+    """Length of a text."""
+    from matplotlib.textpath import text_to_path
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # a missing one is reported when it is drawn
+        return text_to_path.get_text_width_height_descent(text, font, ismath=False)[0] / 72
+
+
+def _shorten(text: str) -> str:
+    """A label that cannot push the picture off the page."""
+    return text if len(text) <= _LONGEST_LABEL else text[: _LONGEST_LABEL - 1] + "…"
+
+
+def _spread(num_heads: int) -> np.ndarray:
+    """Where the lines of each head start and end, in parts of a word's width from its middle."""
+    return (np.arange(num_heads) - (num_heads - 1) / 2) * min(0.1, 0.5 / num_heads)
+
+
+def save_figure(figure: Figure, path: str | Path) -> Path:
+    """Write a figure as its suffix says, .svg or .png; the same figure always gives the same bytes.
+
+    Text in an SVG stays text, in the reader's font if need be: it can be searched, and any script shows.
+    """
+    path = Path(path)
+    if path.suffix not in (".svg", ".png"):
+        raise ValueError(f"a figure is saved as .svg or .png; got {path.name!r}.")
+    _require_matplotlib()
+    import matplotlib
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # matplotlib names the parts of an SVG by random numbers and dates it unless told otherwise.
+    with (
+        matplotlib.rc_context({"svg.hashsalt": "vaswani", "svg.fonttype": "none"}),
+        warnings.catch_warnings(),
+    ):
+        if path.suffix == ".svg":
+            warnings.filterwarnings("ignore", message="Glyph")  # the reader's fonts draw it
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    return path
+
+
+def draw_figures(
+    maps: AttentionMaps, folder: str | Path, stem: str = "attention", *, word: str | None = None
+) -> list[Path]:
+    """Write figures 3, 4 and 5 and the encoder-decoder attention, each as SVG and PNG.
+
+    All show the next to last layer, the paper's layer 5 of 6. Pass `maps.by_words()` to draw words.
+
+        figure3                      all heads, for the word with the strongest long-distance attention
+        figure4_full, figure4_word   the two heads that look most sharply from that word elsewhere
+        figure5_first, _second       the two heads with the most sharp attention that is not simply a fixed
+                                     step, such as "the word before": they may follow the sentence structure
+        cross                        all heads, from every target word when it is written to the source
+
+    Heads and word are chosen by squared weights, which count one strong link more than many weak ones, and
+    between words only: signs and special tokens, where idle heads look, are left out.
+
+    Args:
+        folder: made if missing; files are named `stem`_figure3.svg and so on.
+        word: the word of figures 3 and 4, as in `maps.source_tokens`; its first place counts.
+
+    Raises:
+        ValueError: if `word` is not in the sentence.
+    """
+    words = maps.source_tokens
+    layers = maps.encoder.shape[0]
+    weights = maps.encoder[max(0, layers - 2)]
+    links = _word_links(words, weights)
+    place = _most_distant(links) if word is None else _find(word, words)
+    sharp = _best_two(links[:, place].sum(axis=-1))
+    structural = _best_two(_structure_scores(links))
+    title = f"Encoder self-attention, layer {max(1, layers - 1)} of {layers}"
+    of_word = f'from "{words[place]}"'
+    drawings = {
+        name: draw_attention(words, words, weights, heads=heads, query_word=query, title=f"{title}, {text}")
+        for name, heads, query, text in (
+            ("figure3", None, place, f"all heads, {of_word}"),
+            ("figure4_full", sharp, None, _name(sharp)),
+            ("figure4_word", sharp, place, f"{_name(sharp)}, {of_word}"),
+            ("figure5_first", structural[:1], None, _name(structural[:1])),
+            ("figure5_second", structural[-1:], None, _name(structural[-1:])),
+        )
+    }
+    queries, keys, cross = maps.view("cross")
+    layers = cross.shape[0]
+    title = f"Encoder-decoder attention, layer {max(1, layers - 1)} of {layers}, all heads"
+    drawings["cross"] = draw_attention(queries, keys, cross[max(0, layers - 2)], title=title)
+    return [
+        save_figure(figure, Path(folder) / f"{stem}_{name}{suffix}")
+        for name, figure in drawings.items()
+        for suffix in (".svg", ".png")
+    ]
+
+
+def _name(heads: list[int]) -> str:
+    """Heads as a title says them."""
+    return ("heads " if len(heads) > 1 else "head ") + " and ".join(str(head + 1) for head in heads)
+
+
+def _find(word: str, words: list[str]) -> int:
+    """First place of a word."""
+    if word not in words:
+        raise ValueError(f"word {word!r} is not in the sentence; choose one of: {' '.join(words)}")
+    return words.index(word)
+
+
+def _word_links(words: list[str], weights: np.ndarray) -> np.ndarray:
+    """Squared weights (H, S, S) between different words; 0 from or to signs and special tokens."""
+    is_word = np.array([any(c.isalnum() for c in w) and not re.fullmatch(r"<[^<>]*>", w) for w in words])
+    return weights**2 * (is_word[:, None] & is_word[None, :] & ~np.eye(len(words), dtype=bool))
+
+
+def _most_distant(links: np.ndarray) -> int:
+    """The query whose links (H, S, S) reach farthest, summed over heads."""
+    places = np.arange(links.shape[-1])
+    return int((links * abs(places[:, None] - places[None, :])).sum(axis=(0, 2)).argmax())
+
+
+def _structure_scores(links: np.ndarray) -> np.ndarray:
+    """(H, S, S) -> (H,): strength of the links of a head without those at its favourite fixed step."""
+    length = links.shape[-1]
+    steps = [links.trace(offset=step, axis1=1, axis2=2) for step in range(1 - length, length)]
+    return links.sum(axis=(1, 2)) - np.max(steps, axis=0)
+
+
+def _best_two(scores: np.ndarray) -> list[int]:
+    """Indices of the two largest in ascending order; the first of equals."""
+    return sorted(np.argsort(-scores, kind="stable")[:2].tolist())
