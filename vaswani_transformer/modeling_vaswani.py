@@ -219,6 +219,11 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
         elif past_key_values is not None and not isinstance(past_key_values, EncoderDecoderCache):
             past_key_values = EncoderDecoderCache(past_key_values, DynamicCache(config=self.config))
         past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
+        if self.device.type == "cpu" and self.config._attn_implementation == "flex_attention" and past_length:
+            raise ValueError(
+                'attn_implementation="flex_attention" cannot decode with a cache on a CPU: PyTorch\'s kernel has no '
+                'single query there. Load the model with attn_implementation="sdpa".'
+            )
         x = self._embed(input_ids, inputs_embeds, mask=attention_mask, start=past_length)
         mask = create_causal_mask(
             config=self.config,
