@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 source scripts/setup_venv.sh plots
 
 run=runs/demo
-sentence=${1:-"The old fisherman does not give the children the red apple."}
+sentence=${1:-"Today these birds did not see the young snake next to the river."}
 pairs=40000
 
 echo "== Prepare: $pairs sentence pairs of the phrasebook, a synthetic English-German corpus"
@@ -21,8 +21,7 @@ echo "== Score on sentences that never occur in training"
 vaswani evaluate --model $run --test phrasebook --num_pairs 500
 
 echo "== Translate"
-for text in "The girls do not know whether the tired doctor is sleeping." \
-    "Yesterday my brother gave the old woman a red flower." "$sentence"; do
+for text in "Do you know whether he cleans the kitchen?" "The farmers will thank the boy." "$sentence"; do
     echo "  $text"
     echo "  -> $(echo "$text" | vaswani translate --model $run)"
 done
@@ -30,12 +29,15 @@ python - "$sentence" $pairs <<'E2'
 import re
 import sys
 
-from vaswani_transformer.data.phrasebook import generate_pairs
+from vaswani_transformer.data.phrasebook.pairs import generate_pairs
 
-seen = {word for english, _ in generate_pairs("de", split="train", num_pairs=int(sys.argv[2])) for word in re.findall(r"\w+", english.lower())}
-unknown = [word for word in re.findall(r"\w+", sys.argv[1]) if word.lower() not in seen]
+sentence, num_pairs = sys.argv[1], int(sys.argv[2])
+seen = set()
+for english, _ in generate_pairs("de", split="train", num_pairs=num_pairs):
+    seen.update(re.findall(r"\w+", english.lower()))
+unknown = [word for word in re.findall(r"\w+", sentence) if word.lower() not in seen]
 if unknown:
-    print(f"  The model cannot know: {', '.join(unknown)}. The phrasebook does not have it, so what stands for it is a guess.")
+    print(f"  Not in the phrasebook, so the translation is a guess there: {', '.join(unknown)}")
 E2
 
 echo "== Look inside"

@@ -24,7 +24,7 @@ from .attention_drawing import draw_figures
 from .attention_maps import collect_attention
 from .attention_page import write_html
 from .data.corpus import FilterCounts, Pair, PairFilter, decode_lines, open_parallel, read_lines
-from .data.phrasebook import generate_pairs
+from .data.phrasebook.pairs import generate_pairs
 from .data.preparation import prepare
 from .recipes import RECIPES, load_recipe
 from .training.checkpoints import average_checkpoints, complete_checkpoints
@@ -113,7 +113,7 @@ def run_prepare(args: argparse.Namespace) -> None:
     )
     summary = prepare(
         _reader(args.train, args, split="train", num_pairs=args.num_pairs),
-        _reader(args.dev, args, split="validation", num_pairs=max(1, args.num_pairs // 30)),
+        _reader(args.dev, args, split="validation", num_pairs=min(500, args.num_pairs)),
         args.output,
         vocab_size=args.vocab_size or recipe.vocab_size,
         subword_model=recipe.subword_model,
