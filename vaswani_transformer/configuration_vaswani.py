@@ -6,6 +6,7 @@ row names changed; `vaswani_transformer.recipes` holds them.
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
+from transformers.activations import ACT2FN
 
 POSITION_EMBEDDING_TYPES = ("sinusoidal", "learned")
 POSITION_LAYOUTS = ("interleaved", "concatenated")
@@ -87,6 +88,10 @@ class VaswaniConfig(PreTrainedConfig):
     decoder_start_token_id: int | None = 0
 
     def __post_init__(self, **kwargs):
+        # transformers sets aliases (hidden_size, ...) last; the defaults and checks below need them now.
+        for alias, name in self.attribute_map.items():
+            if alias in kwargs:
+                setattr(self, name, kwargs.pop(alias))
         if self.num_heads > 0 and (self.d_k is None or self.d_v is None):
             if self.d_model % self.num_heads:
                 raise ValueError(
@@ -97,6 +102,7 @@ class VaswaniConfig(PreTrainedConfig):
             self.d_v = self.d_model // self.num_heads if self.d_v is None else self.d_v
         self._check_sizes()
         self._check_probabilities()
+        self._check_names()
         self._check_positions()
         super().__post_init__(**kwargs)
 
@@ -125,7 +131,11 @@ class VaswaniConfig(PreTrainedConfig):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} is a probability in [0, 1), got {getattr(self, name)}.")
 
-    def _check_positions(self) -> None:
+    def _check_names(self) -> None:
+        if self.activation_function not in ACT2FN:
+            raise ValueError(
+                f"activation_function must be one of {', '.join(ACT2FN)}, got {self.activation_function!r}."
+            )
         if self.position_embedding_type not in POSITION_EMBEDDING_TYPES:
             raise ValueError(
                 f"position_embedding_type must be one of {POSITION_EMBEDDING_TYPES}, "
@@ -133,6 +143,8 @@ class VaswaniConfig(PreTrainedConfig):
             )
         if self.position_layout not in POSITION_LAYOUTS:
             raise ValueError(f"position_layout must be one of {POSITION_LAYOUTS}, got {self.position_layout!r}.")
+
+    def _check_positions(self) -> None:
         if self.position_embedding_type == "sinusoidal" and self.d_model % 2:
             raise ValueError(
                 f"d_model must be even for sinusoidal positions, got {self.d_model}: sines and cosines come in "

@@ -185,7 +185,7 @@ class BeamSearch:
         scores, choice = self._best_continuations(totals.flatten(1))
         beams, words = choice // vocab_size, choice % vocab_size  # (L, candidates)
         tokens = torch.cat([_pick(self.tokens, beams), words[..., None]], dim=-1)
-        rows = beams + torch.arange(num_open, device=beams.device)[:, None] * num_beams
+        rows = beams + self.open[:, None] * num_beams
         parents = torch.cat([_pick(self.parents, beams), rows[..., None]], dim=-1)
 
         finished = at_limit[:, None] | torch.isin(words, words.new_tensor(self.eos_token_ids))
@@ -230,7 +230,8 @@ class BeamSearch:
         if not self.do_sample:
             return totals.topk(count)
         # Hopeless continuations stay drawable: at a sentence's limit there may be fewer than `count` others.
-        probs = totals.softmax(dim=-1).clamp(min=torch.finfo(totals.dtype).tiny)
+        # A sentence that is done but still here has no open hypothesis, and its softmax no value.
+        probs = totals.softmax(dim=-1).nan_to_num().clamp(min=torch.finfo(totals.dtype).tiny)
         choice = torch.multinomial(probs, count)
         scores, order = totals.gather(1, choice).sort(descending=True)
         return scores, choice.gather(1, order)
@@ -291,21 +292,30 @@ class VaswaniGenerationMixin(GenerationMixin):
             values = (kwargs.get(name), *(getattr(config, name, None) for config in configs))
             return next((value for value in values if value is not None), None)
 
-        limits = _source_limits(kwargs, option("max_length_offset"))
+        offset = kwargs["max_length_offset"] if "max_length_offset" in kwargs else option("max_length_offset")
+        limits = _source_limits(kwargs, offset)
         if limits is not None:
             if option("max_length") is None and option("max_new_tokens") is None:
                 kwargs["max_new_tokens"] = int(limits.max())
             if option("num_beams") in (None, 1):
-                kwargs["logits_processor"] = self._limit_sources(kwargs, limits, option("eos_token_id"))
+                start, end = option("decoder_start_token_id"), option("eos_token_id")
+                kwargs["logits_processor"] = self._limit_sources(kwargs, limits, start, end)
         return super().generate(inputs, generation_config, **kwargs)
 
-    def _limit_sources(self, kwargs: dict, limits: torch.Tensor, eos_token_id) -> LogitsProcessorList:
+    def _limit_sources(self, kwargs: dict, limits: torch.Tensor, start_token_id, eos_token_id) -> LogitsProcessorList:
         prompt = kwargs.get("decoder_input_ids")
         prompt_length = 1
-        if prompt is not None:  # transformers puts the start token before a prompt that lacks it
-            prompt_length = prompt.shape[1] + int((prompt[:, 0] != self.config.decoder_start_token_id).any())
+        if prompt is not None:  # transformers puts the start token in front where no row has it
+            start = torch.as_tensor(start_token_id, device=prompt.device)
+            prompt_length = prompt.shape[1] + int((prompt[:, 0] != start).all())
         limit = SourceLengthLimit(limits, prompt_length=prompt_length, eos_token_ids=_as_list(eos_token_id))
         return LogitsProcessorList([*(kwargs.get("logits_processor") or []), limit])
+
+    def adjust_generation_fn(self, *args, **kwargs):
+        """Called at the end of loading: without a `generation_config.json` the search is that of section 6.1."""
+        super().adjust_generation_fn(*args, **kwargs)
+        if getattr(self.generation_config, "_from_model_config", None):
+            self.generation_config = build_generation_config(self.config)
 
     def _expand_inputs_for_generation(self, expand_size=1, is_encoder_decoder=True, input_ids=None, **model_kwargs):
         """Repeat the decoder's rows for the beams; all beams of a sentence read one copy of its encoding."""

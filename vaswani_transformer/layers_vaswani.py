@@ -26,7 +26,7 @@ def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     if x.device.type != "cpu" or torch.compiler.is_compiling():
         return nn.functional.dropout(x, p)
     draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-    dropped = round(p * 2**16)
+    dropped = min(round(p * 2**16), 2**16 - 1)
     keep = draws.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - 2**15
     return x * keep.to(x.dtype).mul_(2**16 / (2**16 - dropped))
 

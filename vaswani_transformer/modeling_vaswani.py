@@ -97,6 +97,14 @@ class VaswaniPreTrainedModel(PreTrainedModel):
                 f'(attention_window={config.attention_window}). Load the model with attn_implementation="sdpa".'
             )
 
+    def _resize_token_embeddings(self, new_num_tokens, *args, **kwargs) -> nn.Embedding:
+        """Where the target has a matrix of its own, it grows or shrinks with that of the source."""
+        resized = super()._resize_token_embeddings(new_num_tokens, *args, **kwargs)
+        decoder = self.get_decoder()
+        if not self.config.tie_word_embeddings and decoder is not self:
+            decoder.embed_tokens = self._get_resized_embeddings(decoder.embed_tokens, resized.num_embeddings)
+        return resized
+
     def _window(self):
         """Mask function of restricted self-attention (table 1), or None: r positions around each query."""
         r = self.config.attention_window
@@ -256,18 +264,18 @@ class VaswaniModel(VaswaniPreTrainedModel):
                 "encoder.embed_tokens.weight": "shared.weight",
                 "decoder.embed_tokens.weight": "shared.weight",
             }
-        self.shared = TokenEmbedding(config.vocab_size, config.d_model)
+            self.shared = TokenEmbedding(config.vocab_size, config.d_model)
         self.encoder = VaswaniEncoder(config)
         self.decoder = VaswaniDecoder(config)
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Embedding:
-        return self.shared
+        return self.encoder.embed_tokens
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
-        self.shared = value
         self.encoder.embed_tokens = value
-        self.decoder.embed_tokens = value
+        if self.config.tie_word_embeddings:
+            self.shared = self.decoder.embed_tokens = value
 
     @can_return_tuple
     def forward(

@@ -6,13 +6,15 @@ Both work on bytes, so that any Unicode text comes back unchanged and no word is
 
 from collections.abc import Iterable, Iterator
 
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 SUBWORD_MODELS = ("bpe", "wordpiece")
 # In the order of their ids, which VaswaniConfig's defaults repeat.
 SPECIAL_TOKENS = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
 TEXTS_PER_BATCH = 1000
+# Bytes of a word that word pieces are looked for in at a time; longer words are cut first.
+PIECE_WINDOW = 200
 
 
 def train_tokenizer(
@@ -61,7 +63,14 @@ def train_tokenizer(
             tokenizer.get_vocab(),
             unk_token=SPECIAL_TOKENS["unk_token"],
             continuing_subword_prefix="",
-            max_input_chars_per_word=1_000_000,
+            max_input_chars_per_word=PIECE_WINDOW,
+        )
+        # The search for the longest piece takes cubic time in the length of a word.
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                tokenizer.pre_tokenizer,
+                pre_tokenizers.Split(Regex(f".{{1,{PIECE_WINDOW}}}"), behavior="isolated"),
+            ]
         )
     tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(content=" ", left=1, right=0)])
     eos = SPECIAL_TOKENS["eos_token"]

@@ -1,0 +1,70 @@
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings
+
+from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
+
+# Several threads are slower than one on models this small, and change the last bits of a sum.
+torch.set_num_threads(1)
+
+# How long an example takes says more about the machine than about the code; fixed examples never fail by chance.
+settings.register_profile("suite", deadline=None, derandomize=True)
+settings.load_profile("suite")
+
+# No two sizes are equal, so that a swapped dimension fails.
+TINY_SIZES = {
+    "vocab_size": 37,
+    "d_model": 12,
+    "d_ff": 19,
+    "num_heads": 3,
+    "d_k": 5,
+    "d_v": 7,
+    "encoder_layers": 2,
+    "decoder_layers": 4,
+}
+
+
+@pytest.fixture
+def tiny_config():
+    return VaswaniConfig(**TINY_SIZES)
+
+
+@pytest.fixture
+def tiny_model(tiny_config):
+    torch.manual_seed(0)
+    return VaswaniForConditionalGeneration(tiny_config).eval()
+
+
+@pytest.fixture(scope="session")
+def build_tiny_model():
+    """A function that builds the tiny model with changes, in evaluation mode.
+
+    `noise` moves every weight, so that the zeros of biases and the ones of norms cannot hide a mistake.
+    """
+
+    def build(
+        *, seed: int = 0, noise: float = 0.0, dtype=torch.float32, attention: str = "sdpa", **changes
+    ) -> VaswaniForConditionalGeneration:
+        torch.manual_seed(seed)
+        config = VaswaniConfig(**TINY_SIZES | changes)
+        config._attn_implementation = attention
+        model = VaswaniForConditionalGeneration(config).eval().to(dtype)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn_like(parameter), alpha=noise)
+        return model
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def data_folder():
+    """The folder of real data, in $VASWANI_DATA or beside the repository; skips the test where it is absent."""
+    default = Path(__file__).parents[2] / "shared" / "data"
+    folder = Path(os.environ.get("VASWANI_DATA", default))
+    if not folder.is_dir():
+        pytest.skip("needs the shared corpora: set VASWANI_DATA to the folder that holds them")
+    return folder

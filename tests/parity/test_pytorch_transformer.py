@@ -1,0 +1,122 @@
+"""The stacks against `torch.nn.Transformer` with the same weights, in float64."""
+
+import pytest
+import torch
+from torch import nn
+
+from vaswani_transformer.layers_vaswani import MultiHeadAttention
+
+# PyTorch ties the width of a head to the width of the model.
+SIZES = {"d_model": 12, "num_heads": 3, "d_k": 4, "d_v": 4}
+PADDED = torch.tensor(
+    [[5, 9, 12, 30, 7, 2], [8, 3, 21, 2, 1, 1], [1, 1, 1, 6, 19, 2]]  # whole, padded right, padded left
+)
+
+
+@pytest.fixture(params=["eager", "sdpa"])
+def model(request, build_tiny_model):
+    return build_tiny_model(noise=0.3, dtype=torch.float64, attention=request.param, **SIZES)
+
+
+def copy_attention(ours: MultiHeadAttention, theirs: nn.MultiheadAttention) -> None:
+    theirs.in_proj_weight.copy_(torch.cat([ours.q_proj.weight, ours.k_proj.weight, ours.v_proj.weight]))
+    theirs.out_proj.weight.copy_(ours.out_proj.weight)
+    theirs.in_proj_bias.zero_()
+    theirs.out_proj.bias.zero_()
+
+
+@torch.no_grad()
+def build_reference(model) -> nn.Transformer:
+    config = model.config
+    sizes = {
+        "d_model": config.d_model,
+        "nhead": config.num_heads,
+        "dim_feedforward": config.d_ff,
+        "dropout": 0.0,
+        "layer_norm_eps": config.layer_norm_eps,
+        "batch_first": True,
+        "norm_first": False,
+        "dtype": torch.float64,
+    }
+    # Without the norm that PyTorch puts after each stack: the paper has none.
+    encoder = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(**sizes), config.encoder_layers, norm=None, enable_nested_tensor=False
+    )
+    decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(**sizes), config.decoder_layers, norm=None)
+    reference = nn.Transformer(
+        config.d_model, config.num_heads, custom_encoder=encoder, custom_decoder=decoder, batch_first=True
+    )
+    for ours, theirs in zip(model.model.encoder.layers, encoder.layers, strict=True):
+        copy_attention(ours.self_attention, theirs.self_attn)
+        theirs.norm1.load_state_dict(ours.self_attention_residual.norm.state_dict())
+        theirs.norm2.load_state_dict(ours.feed_forward_residual.norm.state_dict())
+    for ours, theirs in zip(model.model.decoder.layers, decoder.layers, strict=True):
+        copy_attention(ours.self_attention, theirs.self_attn)
+        copy_attention(ours.cross_attention, theirs.multihead_attn)
+        theirs.norm1.load_state_dict(ours.self_attention_residual.norm.state_dict())
+        theirs.norm2.load_state_dict(ours.cross_attention_residual.norm.state_dict())
+        theirs.norm3.load_state_dict(ours.feed_forward_residual.norm.state_dict())
+    for stack, reference_stack in ((model.model.encoder, encoder), (model.model.decoder, decoder)):
+        for ours, theirs in zip(stack.layers, reference_stack.layers, strict=True):
+            theirs.linear1.load_state_dict(ours.feed_forward.fc1.state_dict())
+            theirs.linear2.load_state_dict(ours.feed_forward.fc2.state_dict())
+    # In evaluation mode PyTorch may take a fused path of its own; training mode without dropout is the formula.
+    return reference.train()
+
+
+@pytest.mark.parametrize("target_is_padded", [False, True])
+def test_the_stacks_agree_with_pytorch(model, target_is_padded):
+    torch.manual_seed(0)
+    source, target = torch.randn(3, 6, 12, dtype=torch.float64), torch.randn(3, 5, 12, dtype=torch.float64)
+    source_mask = (PADDED != 1).long()
+    target_mask = torch.ones(3, 5, dtype=torch.long)
+    if target_is_padded:
+        target_mask[1, 3:] = 0
+    # What the stacks see is the sum of embedding and position.
+    positions = {
+        "source": model.model.encoder.positions(6, mask=source_mask, device=source.device),
+        "target": model.model.decoder.positions(5, mask=target_mask, device=source.device),
+    }
+    expected = build_reference(model)(
+        source + positions["source"],
+        target + positions["target"],
+        src_key_padding_mask=source_mask == 0,
+        tgt_key_padding_mask=target_mask == 0,
+        memory_key_padding_mask=source_mask == 0,
+        tgt_mask=torch.ones(5, 5, dtype=torch.bool).triu(1),
+    )
+    actual = model.model(
+        attention_mask=source_mask,
+        decoder_attention_mask=target_mask,
+        inputs_embeds=source,
+        decoder_inputs_embeds=target,
+    ).last_hidden_state
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)
+
+
+def test_the_encoder_agrees_with_pytorch(model):
+    torch.manual_seed(0)
+    source, mask = torch.randn(3, 6, 12, dtype=torch.float64), (PADDED != 1).long()
+    positions = model.model.encoder.positions(6, mask=mask, device=source.device)
+    expected = build_reference(model).encoder(source + positions, src_key_padding_mask=mask == 0)
+    actual = model.model.encoder(inputs_embeds=source, attention_mask=mask).last_hidden_state
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_attention_agrees_with_pytorch(build_tiny_model, implementation):
+    config = build_tiny_model(attention=implementation, attention_bias=True, **SIZES).config
+    attention = MultiHeadAttention(config, layer_idx=0).double()
+    reference = nn.MultiheadAttention(12, 3, batch_first=True, dtype=torch.float64)
+    with torch.no_grad():
+        for projection in attention.children():
+            projection.bias.normal_()
+        copy_attention(attention, reference)
+        biases = [attention.q_proj.bias, attention.k_proj.bias, attention.v_proj.bias]
+        reference.in_proj_bias.copy_(torch.cat(biases))
+        reference.out_proj.bias.copy_(attention.out_proj.bias)
+    queries = torch.randn(2, 5, 12, dtype=torch.float64)
+    memory = torch.randn(2, 7, 12, dtype=torch.float64)
+    expected, _ = reference(queries, memory, memory)
+    actual, _ = attention(queries, key_value_states=memory)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)

@@ -1,0 +1,130 @@
+"""What holds for all sentences: padding, batches, caches, kernels and the future never change a result."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+FEW = settings(max_examples=12)
+EXACT = {"rtol": 0, "atol": 1e-10}
+
+words = st.integers(min_value=2, max_value=36)  # 0 starts a target, 1 is padding
+any_token = st.integers(min_value=0, max_value=36)
+sentences = st.lists(words, min_size=1, max_size=6)
+targets = sentences.map(lambda tokens: [0, *tokens])
+padding = st.lists(any_token, max_size=4)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        {"attention": "eager"},
+        {"attention": "sdpa"},
+        {"attention": "eager", "attention_window": 3},
+        {"attention": "sdpa", "attention_window": 3},
+        {"attention": "sdpa", "position_embedding_type": "learned", "attention_bias": True},
+    ],
+    ids=["eager", "sdpa", "eager window", "sdpa window", "learned positions"],
+)
+def model(request, build_tiny_model):
+    return build_tiny_model(noise=0.3, dtype=torch.float64, **request.param)
+
+
+@pytest.fixture(scope="module")
+def models_by_kernel(build_tiny_model):
+    return {
+        (kernel, dtype): build_tiny_model(noise=0.1, dtype=dtype, attention=kernel)
+        for kernel in ("eager", "sdpa")
+        for dtype in (torch.float32, torch.float64)
+    }
+
+
+@torch.no_grad()
+def logits(model, source, target, source_mask=None, target_mask=None):
+    masks = {"attention_mask": source_mask, "decoder_attention_mask": target_mask}
+    given_masks = {name: torch.tensor(mask) for name, mask in masks.items() if mask is not None}
+    return model(input_ids=torch.tensor(source), decoder_input_ids=torch.tensor(target), **given_masks).logits
+
+
+def pad(tokens, left, right):
+    """The tokens between arbitrary others, and their mask."""
+    return [*left, *tokens, *right], [0] * len(left) + [1] * len(tokens) + [0] * len(right)
+
+
+@FEW
+@given(sentences, targets, padding, padding, padding, padding)
+def test_padding_never_changes_a_result(model, source, target, left, right, target_left, target_right):
+    expected = logits(model, [source], [target])
+    padded_source, source_mask = pad(source, left, right)
+    padded_target, target_mask = pad(target, target_left, target_right)
+    actual = logits(model, [padded_source], [padded_target], [source_mask], [target_mask])
+    real = slice(len(target_left), len(target_left) + len(target))
+    torch.testing.assert_close(actual[:, real], expected, **EXACT)
+
+
+@FEW
+@given(sentences, targets, st.integers(0, 5), st.integers(0, 5))
+def test_the_padding_token_is_hidden_without_a_mask(model, source, target, left, right):
+    expected = logits(model, [source], [target])
+    actual = logits(model, [[1] * left + source + [1] * right], [target])
+    torch.testing.assert_close(actual, expected, **EXACT)
+
+
+@FEW
+@given(st.lists(st.tuples(sentences, targets, st.booleans()), min_size=2, max_size=4))
+def test_a_batch_equals_its_rows(model, pairs):
+    def stack(sequences):
+        longest = max(map(len, sequences))
+        rows = []
+        for tokens, (_, _, on_the_left) in zip(sequences, pairs, strict=True):
+            filler = [1] * (longest - len(tokens))
+            rows.append(pad(tokens, filler, []) if on_the_left else pad(tokens, [], filler))
+        return [ids for ids, _ in rows], [mask for _, mask in rows]
+
+    sources, source_masks = stack([source for source, _, _ in pairs])
+    targets, target_masks = stack([target for _, target, _ in pairs])
+    batch = logits(model, sources, targets, source_masks, target_masks)
+    for row, (source, target, _) in enumerate(pairs):
+        alone = logits(model, [source], [target])[0]
+        torch.testing.assert_close(batch[row][torch.tensor(target_masks[row]) == 1], alone, **EXACT)
+
+
+@FEW
+@given(sentences, targets, padding, st.lists(st.integers(1, 3), min_size=11, max_size=11))
+def test_decoding_in_steps_equals_one_pass(model, source, target, left, steps):
+    ids, mask = pad(target, left, [])
+    expected = logits(model, [source], [ids], target_mask=[mask])
+    cache, done, parts = None, 0, []
+    while done < len(ids):
+        end = min(len(ids), done + steps.pop())
+        with torch.no_grad():
+            output = model(
+                input_ids=torch.tensor([source]),
+                decoder_input_ids=torch.tensor([ids[done:end]]),
+                decoder_attention_mask=torch.tensor([mask[:end]]),
+                past_key_values=cache,
+                use_cache=True,
+            )
+        cache, done = output.past_key_values, end
+        parts.append(output.logits)
+    actual = torch.cat(parts, dim=1)
+    torch.testing.assert_close(actual[:, len(left) :], expected[:, len(left) :], **EXACT)
+
+
+@FEW
+@given(sentences, targets, st.data())
+def test_a_position_never_sees_later_ones(model, source, target, data):
+    position = data.draw(st.integers(0, len(target) - 1))
+    future = data.draw(st.lists(any_token, max_size=5))
+    changed = [*target[: position + 1], *future]
+    expected, actual = logits(model, [source], [target]), logits(model, [source], [changed])
+    torch.testing.assert_close(actual[:, : position + 1], expected[:, : position + 1], **EXACT)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+@FEW
+@given(source=sentences, target=targets, left=padding, right=padding)
+def test_kernels_agree(models_by_kernel, dtype, tolerance, source, target, left, right):
+    ids, mask = pad(source, left, right)
+    eager, sdpa = (logits(models_by_kernel[kernel, dtype], [ids], [target], [mask]) for kernel in ("eager", "sdpa"))
+    torch.testing.assert_close(eager, sdpa, rtol=0, atol=tolerance)

@@ -1,0 +1,223 @@
+import json
+
+import pytest
+from huggingface_hub.errors import StrictDataclassFieldValidationError
+from transformers import AutoConfig
+
+from vaswani_transformer import VaswaniConfig
+
+BASE = {
+    "vocab_size": 37_000,
+    "d_model": 512,
+    "d_ff": 2048,
+    "num_heads": 8,
+    "d_k": 64,
+    "d_v": 64,
+    "encoder_layers": 6,
+    "decoder_layers": 6,
+    "dropout": 0.1,
+    "attention_dropout": 0.0,
+    "activation_dropout": 0.0,
+    "label_smoothing": 0.1,
+    "activation_function": "relu",
+    "attention_bias": False,
+    "output_bias": False,
+    "position_embedding_type": "sinusoidal",
+    "position_layout": "interleaved",
+    "attention_window": None,
+    "tie_word_embeddings": True,
+    "is_encoder_decoder": True,
+}
+OTHER = {
+    "vocab_size": 101,
+    "d_model": 30,
+    "d_ff": 44,
+    "num_heads": 3,
+    "d_k": 4,
+    "d_v": 6,
+    "encoder_layers": 2,
+    "decoder_layers": 5,
+    "dropout": 0.3,
+    "attention_dropout": 0.2,
+    "activation_dropout": 0.4,
+    "label_smoothing": 0.05,
+    "activation_function": "gelu",
+    "attention_bias": True,
+    "output_bias": True,
+    "position_embedding_type": "learned",
+    "position_layout": "concatenated",
+    "max_position_embeddings": 77,
+    "attention_window": 9,
+    "layer_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+    "use_cache": False,
+    "bos_token_id": 7,
+    "pad_token_id": 8,
+    "eos_token_id": [9, 10],
+    "decoder_start_token_id": 11,
+}
+SIZES = (
+    "vocab_size",
+    "d_model",
+    "d_ff",
+    "num_heads",
+    "d_k",
+    "d_v",
+    "encoder_layers",
+    "decoder_layers",
+    "max_position_embeddings",
+)
+PROBABILITIES = ("dropout", "attention_dropout", "activation_dropout", "label_smoothing")
+ALIASES = {
+    "hidden_size": "d_model",
+    "intermediate_size": "d_ff",
+    "num_attention_heads": "num_heads",
+    "num_hidden_layers": "encoder_layers",
+    "encoder_attention_heads": "num_heads",
+    "decoder_attention_heads": "num_heads",
+    "encoder_ffn_dim": "d_ff",
+    "decoder_ffn_dim": "d_ff",
+}
+
+
+@pytest.mark.parametrize(("name", "value"), BASE.items())
+def test_the_defaults_are_the_base_model_of_the_paper(name, value):
+    assert getattr(VaswaniConfig(), name) == value
+
+
+@pytest.mark.parametrize("given", ["d_k", "d_v"])
+def test_a_head_gets_its_share_of_the_width_where_nothing_else_is_said(given):
+    config = VaswaniConfig(d_model=96, num_heads=6, **{given: 5})
+    assert {config.d_k, config.d_v} == {5, 16}
+    assert getattr(config, given) == 5
+
+
+def test_head_widths_are_free_of_the_width_of_the_model():
+    config = VaswaniConfig(d_model=10, num_heads=3, d_k=4, d_v=6)
+    assert (config.d_k, config.d_v) == (4, 6)
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_size_below_one_is_refused_with_its_name_and_value(name):
+    with pytest.raises(ValueError, match=rf"^{name} must be at least 1, got 0\.$"):
+        VaswaniConfig(**{name: 0})
+
+
+def test_an_indivisible_width_is_refused_with_both_numbers():
+    with pytest.raises(ValueError, match=r"d_model \(16\) must be a multiple of num_heads \(3\).*give d_k and d_v"):
+        VaswaniConfig(d_model=16, num_heads=3)
+
+
+def test_an_indivisible_width_is_refused_when_only_one_head_width_is_given():
+    with pytest.raises(ValueError, match=r"d_model \(16\) must be a multiple of num_heads \(3\)"):
+        VaswaniConfig(d_model=16, num_heads=3, d_k=4)
+
+
+def test_an_empty_window_is_refused():
+    with pytest.raises(ValueError, match=r"attention_window counts positions.*at least 1, got 0.*None for full"):
+        VaswaniConfig(attention_window=0)
+
+
+@pytest.mark.parametrize("name", PROBABILITIES)
+@pytest.mark.parametrize("value", [-0.1, 1, 1.5, float("nan")])
+def test_what_is_no_probability_is_refused(name, value):
+    with pytest.raises(ValueError, match=rf"^{name} is a probability in \[0, 1\), got {value}\.$"):
+        VaswaniConfig(**{name: value})
+
+
+def test_an_unknown_position_embedding_is_refused_with_the_choices():
+    with pytest.raises(ValueError, match=r"position_embedding_type.*'sinusoidal', 'learned'.*got 'rotary'"):
+        VaswaniConfig(position_embedding_type="rotary")
+
+
+def test_an_unknown_position_layout_is_refused_with_the_choices():
+    with pytest.raises(ValueError, match=r"position_layout.*'interleaved', 'concatenated'.*got 'mixed'"):
+        VaswaniConfig(position_layout="mixed")
+
+
+def test_an_odd_width_has_no_sinusoids():
+    with pytest.raises(ValueError, match=r"d_model must be even for sinusoidal positions, got 15"):
+        VaswaniConfig(d_model=15, num_heads=3)
+
+
+def test_an_odd_width_may_have_learned_positions():
+    assert VaswaniConfig(d_model=15, num_heads=3, position_embedding_type="learned").d_k == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("d_model", "32"),
+        ("d_model", 32.0),
+        ("num_heads", None),
+        ("d_k", "8"),
+        ("dropout", "0.1"),
+        ("attention_bias", "yes"),
+        ("activation_function", 3),
+        ("attention_window", 2.5),
+        ("eos_token_id", "</s>"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_refused(name, value):
+    with pytest.raises(StrictDataclassFieldValidationError, match=name):
+        VaswaniConfig(**{name: value})
+
+
+def test_a_value_of_the_wrong_type_is_refused_at_assignment():
+    config = VaswaniConfig()
+    with pytest.raises(StrictDataclassFieldValidationError, match="d_ff"):
+        config.d_ff = "many"
+
+
+def test_a_rate_may_be_the_whole_number_zero():
+    assert VaswaniConfig(dropout=0, label_smoothing=0).dropout == 0
+
+
+@pytest.mark.parametrize(("alias", "name"), ALIASES.items())
+def test_an_alias_reads_and_writes_the_field_of_the_paper(alias, name):
+    config = VaswaniConfig(**OTHER)
+    assert getattr(config, alias) == getattr(config, name)
+    setattr(config, alias, 18)
+    assert getattr(config, name) == 18
+
+
+@pytest.mark.parametrize(("alias", "name"), ALIASES.items())
+def test_an_alias_in_the_constructor_means_the_field(alias, name):
+    by_alias, by_name = VaswaniConfig(**{alias: 16}), VaswaniConfig(**{name: 16})
+    assert by_alias.to_dict() == by_name.to_dict()
+
+
+def test_head_widths_follow_a_width_given_by_alias():
+    config = VaswaniConfig(hidden_size=64, num_attention_heads=4)
+    assert (config.d_k, config.d_v) == (16, 16)
+
+
+@pytest.mark.parametrize("alias", ALIASES)
+def test_a_size_below_one_is_refused_under_an_alias_too(alias):
+    with pytest.raises(ValueError, match="must be at least 1, got 0"):
+        VaswaniConfig(**{alias: 0})
+
+
+def test_caches_learn_the_depth_of_the_decoder():
+    config = VaswaniConfig(encoder_layers=2, decoder_layers=3)
+    assert config.get_text_config(decoder=True).num_hidden_layers == 3
+
+
+@pytest.mark.parametrize("loader", [VaswaniConfig, AutoConfig])
+def test_every_field_survives_saving(tmp_path, loader):
+    config = VaswaniConfig(**OTHER)
+    config.save_pretrained(tmp_path)
+    loaded = loader.from_pretrained(tmp_path)
+    assert type(loaded) is VaswaniConfig
+    assert {name: getattr(loaded, name) for name in OTHER} == OTHER
+    assert set(VaswaniConfig.__annotations__) - set(OTHER) == {"is_encoder_decoder"}
+
+
+def test_the_saved_file_names_the_model_type(tmp_path):
+    VaswaniConfig().save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "vaswani"
+
+
+def test_an_unknown_activation_is_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match=r"activation_function must be one of .*relu.*, got 'relux'"):
+        VaswaniConfig(activation_function="relux")

@@ -1,0 +1,649 @@
+import itertools
+import math
+
+import pytest
+import torch
+from transformers import GenerationConfig, GenerationMixin, StoppingCriteria
+
+from vaswani_transformer import VaswaniForConditionalGeneration
+from vaswani_transformer.generation_vaswani import gnmt_length_penalty, power_length_penalty
+
+START, PAD, END = 0, 1, 2
+# Sentences of 2, 5, 7 and 4 tokens with </s>.
+SENTENCES = [[9, 2], [5, 6, 7, 8, 2], [21, 9, 30, 4, 12, 35, 2], [8, 3, 21, 2]]
+LENGTHS = [2, 5, 7, 4]
+
+
+def batch_of(sentences: list[list[int]], side: str = "right") -> torch.LongTensor:
+    longest = max(map(len, sentences))
+    padded = [(s, [PAD] * (longest - len(s))) for s in sentences]
+    return torch.tensor([s + p if side == "right" else p + s for s, p in padded])
+
+
+SOURCE = batch_of(SENTENCES)
+
+
+def new_tokens(row: torch.Tensor, prompt_length: int = 1) -> list[int]:
+    """What was generated, up to and with </s>."""
+    tokens = row[prompt_length:].tolist()
+    return tokens[: tokens.index(END) + 1] if END in tokens else tokens
+
+
+SMALL = {"noise": 0.4, "encoder_layers": 1, "decoder_layers": 2}
+
+
+@pytest.fixture(scope="module")
+def model(build_tiny_model):
+    """Its distributions are uneven enough for beams to matter; it rarely says </s>."""
+    model = build_tiny_model(**SMALL)
+    model.generation_config.max_length_offset = 4
+    return model
+
+
+@pytest.fixture(scope="module")
+def endless(build_tiny_model):
+    """Says </s> only where it must."""
+    model = build_tiny_model(**SMALL, output_bias=True)
+    model.generation_config.max_length_offset = 4
+    with torch.no_grad():
+        model.lm_head.bias[END] = -100.0
+    return model
+
+
+@pytest.fixture(scope="module")
+def brief(build_tiny_model):
+    """Ends many hypotheses after a few words."""
+    model = build_tiny_model(**SMALL, output_bias=True)
+    model.generation_config.max_length_offset = 9
+    with torch.no_grad():
+        model.lm_head.bias[END] += 4.0
+    return model
+
+
+@torch.no_grad()
+def log_likelihoods(model, source: list[int], hypotheses: list[list[int]]) -> torch.Tensor:
+    """log P of each token of each hypothesis (float64, 0 behind the end), by teacher forcing."""
+    longest = max(map(len, hypotheses))
+    targets = torch.tensor([h + [PAD] * (longest - len(h)) for h in hypotheses])
+    inputs = torch.cat([torch.full((len(hypotheses), 1), START), targets[:, :-1]], dim=1)
+    logits = model(input_ids=torch.tensor([source] * len(hypotheses)), decoder_input_ids=inputs).logits
+    chosen = logits.double().log_softmax(-1).gather(-1, targets[..., None])[..., 0]
+    real = torch.arange(longest) < torch.tensor([len(h) for h in hypotheses])[:, None]
+    return chosen * real
+
+
+def penalised_scores(model, source, hypotheses, alpha) -> list[float]:
+    """s(Y, X) of equation 14 in Wu et al., typed again."""
+    totals = log_likelihoods(model, source, hypotheses).sum(-1).tolist()
+    return [t / ((5 + len(h)) / 6) ** alpha for t, h in zip(totals, hypotheses, strict=True)]
+
+
+# The penalty
+
+
+@pytest.mark.parametrize(
+    ("length", "alpha", "expected"),
+    [(1, 0.6, 1.0), (1, 1.0, 1.0), (7, 1.0, 2.0), (25, 0.6, 5**0.6), (49, 0.5, 3.0), (30, 0.0, 1.0)],
+)
+def test_the_gnmt_penalty_by_hand(length, alpha, expected):
+    assert gnmt_length_penalty(length, alpha) == pytest.approx(expected)
+
+
+def test_the_gnmt_penalty_is_computed_for_many_lengths_at_once():
+    assert gnmt_length_penalty(torch.tensor([1, 7, 19]), 1.0).tolist() == [1.0, 2.0, 4.0]
+
+
+@pytest.mark.parametrize(("length", "alpha", "expected"), [(1, 0.6, 1.0), (9, 0.5, 3.0), (9, 0.0, 1.0)])
+def test_the_power_penalty_by_hand(length, alpha, expected):
+    assert power_length_penalty(length, alpha) == pytest.approx(expected)
+
+
+def test_the_search_of_the_paper_is_the_default(tiny_model):
+    config = tiny_model.generation_config
+    assert (config.num_beams, config.length_penalty, config.length_penalty_type) == (4, 0.6, "gnmt")
+    assert (config.max_length_offset, config.early_stopping) == (50, "never")
+
+
+def test_an_unknown_penalty_is_refused_with_the_choices(model):
+    with pytest.raises(ValueError, match=r"length_penalty_type must be one of \('gnmt', 'power'\), got 'sum'"):
+        model.generate(SOURCE, length_penalty_type="sum")
+
+
+# The search against an exhaustive one
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.6, 1.0])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_wide_beam_finds_what_exhaustive_search_finds(build_tiny_model, seed, alpha):
+    model = build_tiny_model(seed=seed, noise=0.7, vocab_size=5, encoder_layers=1, decoder_layers=1)
+    source, limit = [3, 4, 2], 4
+    hypotheses = [[*words, END] for length in range(limit) for words in itertools.product((0, 1, 3, 4), repeat=length)]
+    assert len(hypotheses) == 85
+    scores = penalised_scores(model, source, hypotheses, alpha)
+    ranked = sorted(zip(scores, hypotheses, strict=True), reverse=True)[:3]
+    # Wide enough for all continuations of all open hypotheses: 4 * 4 * 5.
+    found = model.generate(
+        torch.tensor([source]),
+        num_beams=80,
+        num_return_sequences=3,
+        length_penalty=alpha,
+        max_length_offset=1,
+        output_scores=True,
+        return_dict_in_generate=True,
+    )
+    assert [new_tokens(row) for row in found.sequences] == [tokens for _, tokens in ranked]
+    assert found.sequences_scores.tolist() == pytest.approx([score for score, _ in ranked], abs=1e-5)
+
+
+def reference_search(model, source, *, num_beams, limit, alpha):
+    """Beam search on lists, which never stops early: (score, tokens) of finished hypotheses, best first."""
+    running, finished = [(0.0, [])], []
+    for length in range(1, limit + 1):
+        inputs = torch.tensor([[START, *tokens] for _, tokens in running])
+        logits = model(input_ids=torch.tensor([source] * len(running)), decoder_input_ids=inputs).logits
+        log_probs = logits[:, -1].double().log_softmax(-1).tolist()
+        grown = sorted(
+            (
+                (total + log_prob, [*tokens, word])
+                for (total, tokens), row in zip(running, log_probs, strict=True)
+                for word, log_prob in enumerate(row)
+                if length < limit or word == END
+            ),
+            reverse=True,
+        )
+        penalty = ((5 + length) / 6) ** alpha
+        finished += [(total / penalty, tokens) for total, tokens in grown[:num_beams] if tokens[-1] == END]
+        running = [(total, tokens) for total, tokens in grown if tokens[-1] != END][:num_beams]
+    return sorted(finished, reverse=True)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize("num_beams", [2, 4])
+@pytest.mark.parametrize("bias", [0.0, 2.0])
+@torch.no_grad()
+def test_stopping_early_never_changes_the_result(build_tiny_model, bias, num_beams, alpha):
+    model = build_tiny_model(noise=0.5, vocab_size=9, encoder_layers=1, decoder_layers=1, output_bias=True)
+    model.lm_head.bias[END] += bias
+    sources = [[3, 4, 8, 2], [7, 2]]
+    found = model.generate(
+        batch_of(sources),
+        num_beams=num_beams,
+        num_return_sequences=2,
+        length_penalty=alpha,
+        max_length_offset=4,
+        output_scores=True,
+        return_dict_in_generate=True,
+    )
+    for i, source in enumerate(sources):
+        expected = reference_search(model, source, num_beams=num_beams, limit=len(source) + 4, alpha=alpha)[:2]
+        rows = slice(2 * i, 2 * i + 2)
+        assert [new_tokens(row) for row in found.sequences[rows]] == [tokens for _, tokens in expected]
+        assert found.sequences_scores[rows].tolist() == pytest.approx([s for s, _ in expected], abs=1e-5)
+
+
+def test_the_search_ends_when_nothing_can_win_any_more(build_tiny_model):
+    model = build_tiny_model(**SMALL, output_bias=True)
+    with torch.no_grad():
+        model.lm_head.bias[END] += 12.0
+    steps = []
+    model.model.decoder.register_forward_hook(lambda *_: steps.append(1))
+    assert [new_tokens(row) for row in model.generate(SOURCE)] == [[END]] * 4
+    assert len(steps) <= 3
+
+
+# Scores
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+def test_a_score_is_the_likelihood_over_the_penalty(brief, alpha):
+    found = brief.generate(
+        SOURCE,
+        length_penalty=alpha,
+        num_return_sequences=3,
+        output_scores=True,
+        return_dict_in_generate=True,
+    )
+    hypotheses = [new_tokens(row) for row in found.sequences]
+    assert len({len(h) for h in hypotheses}) > 1
+    for i, source in enumerate(SENTENCES):
+        rows = slice(3 * i, 3 * i + 3)
+        expected = penalised_scores(brief, source, hypotheses[rows], alpha)
+        assert found.sequences_scores[rows].tolist() == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("fixture", ["model", "brief"])
+def test_transition_scores_are_the_likelihoods_of_the_words(request, fixture):
+    model = request.getfixturevalue(fixture)
+    found = model.generate(SOURCE, num_return_sequences=2, output_scores=True, return_dict_in_generate=True)
+    transitions = model.compute_transition_scores(found.sequences, found.scores, found.beam_indices)
+    for i, source in enumerate(SENTENCES):
+        for row in (2 * i, 2 * i + 1):
+            hypothesis = new_tokens(found.sequences[row])
+            expected = log_likelihoods(model, source, [hypothesis])[0]
+            torch.testing.assert_close(transitions[row, : len(hypothesis)], expected.float(), atol=1e-5, rtol=0)
+            assert (transitions[row, len(hypothesis) :] == 0).all()
+            penalty = gnmt_length_penalty(len(hypothesis), 0.6)
+            assert found.sequences_scores[row].item() == pytest.approx(expected.sum().item() / penalty, abs=1e-5)
+
+
+def test_several_translations_come_best_first_and_differ(model):
+    found = model.generate(SOURCE, num_return_sequences=4, output_scores=True, return_dict_in_generate=True)
+    scores = found.sequences_scores.view(4, 4)
+    assert (scores[:, :-1] >= scores[:, 1:]).all()
+    for rows in found.sequences.view(4, 4, -1):
+        assert len({tuple(row.tolist()) for row in rows}) == 4
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_asking_for_fewer_translations_gives_the_first_of_more(brief, count):
+    every = brief.generate(SOURCE, num_return_sequences=4).view(4, 4, -1)
+    some = brief.generate(SOURCE, num_return_sequences=count).view(4, count, -1)
+    for few, many in zip(some, every, strict=True):
+        assert [new_tokens(row) for row in few] == [new_tokens(row) for row in many[:count]]
+
+
+@pytest.mark.parametrize("fixture", ["model", "brief"])
+def test_what_is_recorded_does_not_depend_on_what_else_is(request, fixture):
+    model = request.getfixturevalue(fixture)
+    bare = model.generate(SOURCE, return_dict_in_generate=True)
+    full = model.generate(SOURCE, return_dict_in_generate=True, output_scores=True, output_logits=True)
+    assert torch.equal(bare.sequences, full.sequences)
+    assert torch.equal(bare.beam_indices, full.beam_indices)
+
+
+def test_attentions_and_states_of_each_step_are_recorded(model):
+    found = model.generate(SOURCE, return_dict_in_generate=True, output_attentions=True, output_hidden_states=True)
+    steps = found.sequences.shape[1] - 1
+    assert len(found.decoder_attentions) == len(found.cross_attentions) == steps
+    assert len(found.decoder_hidden_states) == steps
+    assert [step[0].shape for step in found.cross_attentions] == [(16, 3, 1, 7)] * steps
+    assert [step[0].shape[-1] for step in found.decoder_attentions] == list(range(1, steps + 1))
+    assert len(found.encoder_attentions) == 1
+    assert found.encoder_attentions[0].shape == (4, 3, 7, 7)
+
+
+# Length
+
+
+SEARCHES = {
+    "beam": {"num_beams": 4},
+    "greedy": {"num_beams": 1},
+    "sampling": {"num_beams": 1, "do_sample": True},
+    "beam sampling": {"num_beams": 3, "do_sample": True},
+}
+each_search = pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES)
+
+
+@each_search
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_sentence_may_grow_to_its_own_limit(endless, options, side):
+    torch.manual_seed(0)
+    translations = endless.generate(batch_of(SENTENCES, side), **options)
+    assert [len(new_tokens(row)) for row in translations] == [length + 4 for length in LENGTHS]
+    assert all(new_tokens(row)[-1] == END for row in translations)
+
+
+@each_search
+def test_a_short_row_is_filled_with_padding(endless, options):
+    torch.manual_seed(0)
+    for row in endless.generate(SOURCE, **options):
+        assert (row[1 + len(new_tokens(row)) :] == PAD).all()
+
+
+@each_search
+@pytest.mark.parametrize("name", ["max_new_tokens", "max_length"])
+def test_a_smaller_limit_wins(endless, options, name):
+    translations = endless.generate(SOURCE, **{name: 7}, **options)
+    most = 7 if name == "max_new_tokens" else 6
+    assert [len(new_tokens(row)) for row in translations] == [min(most, length + 4) for length in LENGTHS]
+
+
+@each_search
+def test_a_larger_limit_does_not_win(endless, options):
+    translations = endless.generate(SOURCE, max_new_tokens=30, **options)
+    assert [len(new_tokens(row)) for row in translations] == [length + 4 for length in LENGTHS]
+
+
+@each_search
+def test_the_offset_of_a_call_wins(endless, options):
+    translations = endless.generate(SOURCE, max_length_offset=1, **options)
+    assert [len(new_tokens(row)) for row in translations] == [length + 1 for length in LENGTHS]
+
+
+@each_search
+def test_the_offset_of_a_given_config_wins(endless, options):
+    config = GenerationConfig(max_length_offset=1, **options)
+    translations = endless.generate(SOURCE, generation_config=config)
+    assert [len(new_tokens(row)) for row in translations] == [length + 1 for length in LENGTHS]
+
+
+@each_search
+def test_without_an_offset_only_the_other_limit_holds(endless, options):
+    translations = endless.generate(SOURCE, max_length_offset=None, max_new_tokens=13, **options)
+    assert [len(new_tokens(row)) for row in translations] == [13] * 4
+
+
+@pytest.mark.filterwarnings("ignore:Using the model-agnostic default")
+def test_without_an_offset_the_limit_does_not_come_from_other_sentences(endless):
+    alone = endless.generate(SOURCE[:1], max_length_offset=None)
+    together = endless.generate(SOURCE, max_length_offset=None)
+    assert new_tokens(together[0]) == new_tokens(alone[0])
+
+
+@pytest.mark.parametrize("search", ["beam", "sampling", "beam sampling"])
+def test_each_of_several_translations_has_the_limit_of_its_sentence(endless, search):
+    translations = endless.generate(SOURCE, num_return_sequences=2, **SEARCHES[search])
+    expected = [length + 4 for length in LENGTHS for _ in range(2)]
+    assert [len(new_tokens(row)) for row in translations] == expected
+
+
+@each_search
+def test_at_least_so_many_tokens_are_generated(brief, options):
+    torch.manual_seed(0)
+    translations = brief.generate(SOURCE, min_new_tokens=5, max_length_offset=4, **options)
+    assert all(len(new_tokens(row)) >= 5 for row in translations)
+
+
+# Prompts
+
+
+@each_search
+@pytest.mark.parametrize("prompt", [[START, 5, 6], [5, 6]], ids=["with start", "without start"])
+def test_a_prompt_begins_the_translation_and_is_not_counted(endless, options, prompt):
+    translations = endless.generate(SOURCE, decoder_input_ids=torch.tensor([prompt] * 4), **options)
+    assert translations[:, :3].tolist() == [[START, 5, 6]] * 4
+    assert [len(new_tokens(row, 3)) for row in translations] == [length + 4 for length in LENGTHS]
+
+
+@each_search
+def test_a_prompt_that_starts_otherwise_in_one_row_is_not_counted(endless, options):
+    # transformers puts a start token in front only where no row has one.
+    prompt = torch.tensor([[START, 5], [6, 7], [6, 7], [6, 7]])
+    translations = endless.generate(SOURCE, decoder_input_ids=prompt, **options)
+    assert torch.equal(translations[:, :2], prompt)
+    assert [len(new_tokens(row, 2)) for row in translations] == [length + 4 for length in LENGTHS]
+
+
+@each_search
+def test_a_prompt_behind_another_start_token_is_not_counted(endless, options):
+    prompt = torch.tensor([[20, 5]] * 4)
+    translations = endless.generate(SOURCE, decoder_input_ids=prompt, decoder_start_token_id=20, **options)
+    assert torch.equal(translations[:, :2], prompt)
+    assert [len(new_tokens(row, 2)) for row in translations] == [length + 4 for length in LENGTHS]
+
+
+def test_the_score_of_a_prompted_translation_counts_what_is_new(brief):
+    found = brief.generate(
+        SOURCE[:1],
+        decoder_input_ids=torch.tensor([[START, 5, 6]]),
+        output_scores=True,
+        return_dict_in_generate=True,
+    )
+    new = new_tokens(found.sequences[0], 3)
+    log_probs = log_likelihoods(brief, SENTENCES[0], [[5, 6, *new]])[0, 2:]
+    expected = log_probs.sum().item() / gnmt_length_penalty(len(new), 0.6)
+    assert found.sequences_scores.item() == pytest.approx(expected, abs=1e-5)
+
+
+# Batches
+
+
+@pytest.mark.parametrize("fixture", ["model", "brief", "endless"])
+@pytest.mark.parametrize("options", [SEARCHES["beam"], SEARCHES["greedy"]], ids=["beam", "greedy"])
+def test_a_translation_does_not_depend_on_its_batch(request, fixture, options):
+    model = request.getfixturevalue(fixture)
+    alone = [new_tokens(model.generate(torch.tensor([s]), **options)[0]) for s in SENTENCES]
+    for batch in ([0, 1, 2, 3], [3, 2, 1, 0], [2, 0], [1, 3], [0, 2, 3]):
+        rows = model.generate(batch_of([SENTENCES[i] for i in batch]), **options)
+        assert [new_tokens(row) for row in rows] == [alone[i] for i in batch]
+
+
+def test_a_score_does_not_depend_on_the_batch(brief):
+    options = {"output_scores": True, "return_dict_in_generate": True}
+    together = brief.generate(SOURCE, **options).sequences_scores
+    alone = [brief.generate(torch.tensor([s]), **options).sequences_scores for s in SENTENCES]
+    torch.testing.assert_close(together, torch.cat(alone), rtol=0, atol=1e-5)
+
+
+@each_search
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_the_mask_is_derived_from_the_padding(model, options, side):
+    source = batch_of(SENTENCES, side)
+    results = []
+    for mask in ({}, {"attention_mask": (source != PAD).long()}):
+        torch.manual_seed(0)
+        results.append(model.generate(source, **mask, **options))
+    assert torch.equal(*results)
+
+
+def test_the_source_may_be_named(model):
+    assert torch.equal(model.generate(input_ids=SOURCE), model.generate(SOURCE))
+
+
+@pytest.mark.parametrize("options", [SEARCHES["beam"], SEARCHES["greedy"]], ids=["beam", "greedy"])
+def test_an_encoded_source_stands_for_the_source(model, options):
+    mask = (SOURCE != PAD).long()
+    encoded = model.get_encoder()(SOURCE, attention_mask=mask)
+    actual = model.generate(encoder_outputs=encoded, attention_mask=mask, **options)
+    assert torch.equal(actual, model.generate(SOURCE, **options))
+
+
+def test_the_limit_of_an_encoded_source_without_a_mask_is_its_length(endless):
+    encoded = endless.get_encoder()(SOURCE[2:3])
+    assert len(new_tokens(endless.generate(encoder_outputs=encoded)[0])) == 7 + 4
+
+
+# Ways of computing
+
+
+@pytest.mark.parametrize("options", [SEARCHES["beam"], SEARCHES["greedy"]], ids=["beam", "greedy"])
+@pytest.mark.parametrize("way", [{"use_cache": False}, {"cache_implementation": "static"}], ids=str)
+def test_the_cache_changes_nothing(brief, options, way):
+    assert torch.equal(brief.generate(SOURCE, **options, **way), brief.generate(SOURCE, **options))
+
+
+def test_kernels_find_the_same_translations(build_tiny_model):
+    sdpa, eager = (build_tiny_model(**SMALL, attention=kernel) for kernel in ("sdpa", "eager"))
+    actual, expected = (m.generate(SOURCE, max_length_offset=4, num_return_sequences=4) for m in (sdpa, eager))
+    assert torch.equal(actual, expected)
+
+
+def test_beams_share_one_encoding(model):
+    rows = []
+    hook = model.model.decoder.layers[0].cross_attention.k_proj.register_forward_hook(
+        lambda _, inputs, output: rows.append(output.shape[0])
+    )
+    model.generate(SOURCE, num_beams=4)
+    hook.remove()
+    assert rows == [4]
+
+
+def test_a_cast_model_searches_in_float32(brief, build_tiny_model):
+    half = build_tiny_model(**SMALL, output_bias=True)
+    half.load_state_dict(brief.state_dict())
+    found = half.to(torch.bfloat16).generate(SOURCE, output_scores=True, return_dict_in_generate=True)
+    assert found.sequences_scores.dtype == torch.float32
+    assert found.sequences_scores.isfinite().all()
+
+
+# The search of transformers
+
+
+class TransformersSearch(VaswaniForConditionalGeneration):
+    """The same model with the beam search it would have inherited."""
+
+    _beam_search = GenerationMixin._beam_search
+    _expand_inputs_for_generation = GenerationMixin._expand_inputs_for_generation
+
+
+@pytest.mark.parametrize("early_stopping", ["never", False, True])
+@pytest.mark.parametrize("alpha", [-0.5, 0.0, 0.6, 1.0])
+def test_the_power_penalty_gives_the_search_of_transformers(build_tiny_model, alpha, early_stopping):
+    # Theirs cuts at the limit without </s>, so no hypothesis may reach it: these have 2 to 32 tokens.
+    ours = build_tiny_model(seed=2, encoder_layers=1, decoder_layers=2, output_bias=True)
+    with torch.no_grad():
+        ours.lm_head.bias[END] += 3.0
+    theirs = TransformersSearch(ours.config).eval()
+    theirs.load_state_dict(ours.state_dict())
+    options = {
+        "num_beams": 4,
+        "num_return_sequences": 4,
+        "max_new_tokens": 40,
+        "length_penalty": alpha,
+        "length_penalty_type": "power",
+        "early_stopping": early_stopping,
+        "output_scores": True,
+        "return_dict_in_generate": True,
+    }
+    actual, expected = ours.generate(SOURCE, **options), theirs.generate(SOURCE, **options)
+    assert all(row.tolist().count(END) == 1 and len(new_tokens(row)) < 40 for row in expected.sequences)
+    assert torch.equal(actual.sequences, expected.sequences)
+    assert torch.equal(actual.beam_indices.int(), expected.beam_indices)
+    torch.testing.assert_close(actual.sequences_scores, expected.sequences_scores, rtol=0, atol=1e-5)
+
+
+# Other options of generate()
+
+
+def test_the_best_of_beams_is_at_least_as_likely_as_the_greedy_one(model):
+    beams = model.generate(SOURCE, num_beams=8, length_penalty=0.0)
+    greedy = model.generate(SOURCE, num_beams=1)
+    for i, source in enumerate(SENTENCES):
+        best, first = (log_likelihoods(model, source, [new_tokens(rows[i])]).sum() for rows in (beams, greedy))
+        assert best >= first - 1e-6
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_sampling_repeats_itself_with_the_seed_only(model, num_beams):
+    results = []
+    for seed in (0, 0, 1, 2, 3):
+        torch.manual_seed(seed)
+        results.append(model.generate(SOURCE[1:2], do_sample=True, top_k=0, num_beams=num_beams).tolist())
+    assert results[0] == results[1]
+    assert any(result != results[0] for result in results[2:])
+
+
+def test_sampled_beams_are_scored_like_others(brief):
+    torch.manual_seed(0)
+    found = brief.generate(
+        SOURCE[1:2],
+        do_sample=True,
+        top_k=0,
+        num_beams=3,
+        num_return_sequences=2,
+        output_scores=True,
+        return_dict_in_generate=True,
+    )
+    hypotheses = [new_tokens(row) for row in found.sequences]
+    expected = penalised_scores(brief, SENTENCES[1], hypotheses, 0.6)
+    assert found.sequences_scores.tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_sentences_that_ended_do_not_disturb_sampled_beams(brief):
+    for seed in range(5):
+        torch.manual_seed(seed)
+        found = brief.generate(
+            SOURCE,
+            do_sample=True,
+            num_beams=3,
+            max_length_offset=4,
+            output_scores=True,
+            return_dict_in_generate=True,
+        )
+        assert found.sequences_scores.isfinite().all()
+
+
+@pytest.mark.parametrize("options", [SEARCHES["beam"], SEARCHES["greedy"]], ids=["beam", "greedy"])
+def test_only_allowed_tokens_are_generated(model, options):
+    allowed = {0: [9, 10, 11, END], 1: [12, 13, END], 2: [14, 15, 16, END], 3: [17, 18, END]}
+    translations = model.generate(SOURCE, prefix_allowed_tokens_fn=lambda i, _: allowed[i], **options)
+    for i, row in enumerate(translations):
+        assert set(new_tokens(row)) <= set(allowed[i])
+
+
+def test_a_forced_translation_is_found_and_scored(model):
+    forced = [7, 8, 9, END]
+    found = model.generate(
+        SOURCE[1:2],
+        prefix_allowed_tokens_fn=lambda _, tokens: [forced[len(tokens) - 1]],
+        num_beams=2,
+        output_scores=True,
+        return_dict_in_generate=True,
+    )
+    assert new_tokens(found.sequences[0]) == forced
+    expected = penalised_scores(model, SENTENCES[1], [forced], 0.6)
+    assert found.sequences_scores.tolist() == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("options", [SEARCHES["beam"], SEARCHES["greedy"]], ids=["beam", "greedy"])
+def test_no_phrase_is_repeated_when_forbidden(endless, options):
+    for row in endless.generate(SOURCE, no_repeat_ngram_size=2, **options):
+        pairs = list(itertools.pairwise(new_tokens(row)))
+        assert len(pairs) == len(set(pairs))
+
+
+class EndsWith(StoppingCriteria):
+    def __init__(self, token: int):
+        self.token = token
+
+    def __call__(self, input_ids, scores, **kwargs):
+        return input_ids[:, -1] == self.token
+
+
+def test_a_further_criterion_ends_hypotheses(endless):
+    found = endless.generate(
+        SOURCE,
+        num_beams=37,
+        stopping_criteria=[EndsWith(5)],
+        length_penalty=0.0,
+        output_scores=True,
+        return_dict_in_generate=True,
+    )
+    for source, row, score in zip(SENTENCES, found.sequences, found.sequences_scores, strict=True):
+        tokens = row[1:].tolist()
+        assert 5 in tokens
+        ended = tokens[: tokens.index(5) + 1]
+        assert set(tokens[len(ended) :]) <= {PAD}
+        assert score.item() == pytest.approx(log_likelihoods(endless, source, [ended]).sum().item(), abs=1e-4)
+
+
+def test_several_tokens_may_end_a_translation(endless):
+    translations = endless.generate(SOURCE, eos_token_id=[END, 29, 33, 22])
+    lengths = [int((row[1:] != PAD).sum()) for row in translations]
+    assert any(length < limit + 4 for length, limit in zip(lengths, LENGTHS, strict=True))
+    for row, length in zip(translations, lengths, strict=True):
+        assert row[length] in (END, 29, 33, 22)
+        assert not set(row[1:length].tolist()) & {END, 29, 33, 22}
+
+
+def test_hypotheses_that_do_not_exist_are_empty(model):
+    # One token is room for </s> alone.
+    found = model.generate(
+        SOURCE, max_new_tokens=1, num_return_sequences=3, output_scores=True, return_dict_in_generate=True
+    )
+    assert found.sequences.tolist() == [[START, END], [START, PAD], [START, PAD]] * 4
+    assert found.sequences_scores.isneginf().tolist() == [False, True, True] * 4
+    assert (found.beam_indices >= 0).tolist() == [[True], [False], [False]] * 4
+
+
+def test_more_translations_than_beams_are_refused(model):
+    with pytest.raises(ValueError, match="num_return_sequences"):
+        model.generate(SOURCE, num_beams=2, num_return_sequences=3)
+
+
+def test_the_penalty_prefers_longer_translations(brief):
+    lengths = []
+    for alpha in (0.0, 3.0):
+        translations = brief.generate(SOURCE, length_penalty=alpha)
+        lengths.append(sum(len(new_tokens(row)) for row in translations))
+    assert lengths[0] < lengths[1]
+
+
+def test_the_penalties_are_not_the_same_search(brief):
+    options = {"output_scores": True, "return_dict_in_generate": True, "length_penalty": 1.0}
+    gnmt, power = (brief.generate(SOURCE, length_penalty_type=kind, **options) for kind in ("gnmt", "power"))
+    for found, penalty in ((gnmt, gnmt_length_penalty), (power, power_length_penalty)):
+        for source, row, score in zip(SENTENCES, found.sequences, found.sequences_scores, strict=True):
+            hypothesis = new_tokens(row)
+            total = log_likelihoods(brief, source, [hypothesis]).sum().item()
+            assert math.isclose(score.item(), total / penalty(len(hypothesis), 1.0), abs_tol=1e-5)

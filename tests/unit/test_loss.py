@@ -1,0 +1,146 @@
+import math
+
+import pytest
+import torch
+
+from vaswani_transformer import loss_vaswani
+from vaswani_transformer.loss_vaswani import sum_label_smoothed_loss
+
+
+@pytest.fixture
+def sample():
+    """Hidden states (6, 4), weight (11, 4), bias (11,) in float64, and labels of which two are left out."""
+    torch.manual_seed(0)
+    tensors = [torch.randn(size, dtype=torch.float64, requires_grad=True) for size in [(6, 4), (11, 4), (11,)]]
+    return *tensors, torch.tensor([3, -100, 0, 10, 3, -100])
+
+
+def test_the_loss_of_one_token_is_the_formula_by_hand():
+    hidden, weight = torch.tensor([[1.0]]), torch.tensor([[0.0], [1.0], [3.0]])
+    loss, nll = sum_label_smoothed_loss(hidden, weight, None, torch.tensor([2]), label_smoothing=0.3)
+    log_sum = math.log(1 + math.exp(1) + math.exp(3))
+    assert nll.item() == pytest.approx(log_sum - 3)
+    # 0.8 on the true token: 1 - eps, and its third of eps.
+    assert loss.item() == pytest.approx(0.8 * (log_sum - 3) + 0.1 * (log_sum - 1) + 0.1 * log_sum)
+
+
+def test_the_loss_is_a_sum_over_tokens(sample):
+    hidden, weight, bias, labels = sample
+    whole = sum_label_smoothed_loss(hidden, weight, bias, labels, label_smoothing=0.1)
+    parts = [
+        sum_label_smoothed_loss(hidden[rows], weight, bias, labels[rows], label_smoothing=0.1)
+        for rows in (slice(0, 2), slice(2, 6))
+    ]
+    for index in (0, 1):
+        torch.testing.assert_close(whole[index], parts[0][index] + parts[1][index])
+
+
+def test_the_shape_of_a_batch_does_not_matter(sample):
+    hidden, weight, bias, labels = sample
+    flat = sum_label_smoothed_loss(hidden, weight, bias, labels, label_smoothing=0.1)
+    batch = sum_label_smoothed_loss(hidden.view(2, 3, 4), weight, bias, labels.view(2, 3), label_smoothing=0.1)
+    assert flat == batch
+
+
+def test_without_smoothing_the_loss_is_the_likelihood(sample):
+    hidden, weight, bias, labels = sample
+    loss, nll = sum_label_smoothed_loss(hidden, weight, bias, labels, label_smoothing=0.0)
+    torch.testing.assert_close(loss, nll)
+
+
+@pytest.mark.parametrize("compiling", [False, True])
+def test_the_likelihood_carries_no_gradient(sample, monkeypatch, compiling):
+    hidden, weight, bias, labels = sample
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
+    loss, nll = sum_label_smoothed_loss(hidden, weight, bias, labels, label_smoothing=0.1)
+    assert loss.requires_grad
+    assert not nll.requires_grad
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_gradients_agree_with_finite_differences(sample, smoothing):
+    hidden, weight, bias, labels = sample
+
+    def loss(*tensors):
+        return sum_label_smoothed_loss(*tensors, labels, label_smoothing=smoothing)[0]
+
+    assert torch.autograd.gradcheck(loss, (hidden, weight, bias))
+
+
+def test_gradients_scale_with_what_follows(sample):
+    hidden, weight, bias, labels = sample
+    loss, _ = sum_label_smoothed_loss(hidden, weight, bias, labels, label_smoothing=0.1)
+    once = torch.autograd.grad(loss, (hidden, weight, bias))
+    loss, _ = sum_label_smoothed_loss(hidden, weight, bias, labels, label_smoothing=0.1)
+    thrice = torch.autograd.grad(3 * loss, (hidden, weight, bias))
+    for a, b in zip(once, thrice, strict=True):
+        torch.testing.assert_close(3 * a, b)
+
+
+@pytest.mark.parametrize("needed", [0, 1, 2])
+def test_a_gradient_is_found_alone(sample, needed):
+    *tensors, labels = sample
+    loss, _ = sum_label_smoothed_loss(*tensors, labels, label_smoothing=0.1)
+    expected = torch.autograd.grad(loss, tensors)[needed]
+    frozen = [tensor.detach().requires_grad_(i == needed) for i, tensor in enumerate(tensors)]
+    sum_label_smoothed_loss(*frozen, labels, label_smoothing=0.1)[0].backward()
+    torch.testing.assert_close(frozen[needed].grad, expected)
+    assert [tensor.grad is None for tensor in frozen].count(False) == 1
+
+
+def test_nothing_is_differentiated_where_nothing_asks_for_it(sample):
+    with torch.no_grad():
+        loss, _ = sum_label_smoothed_loss(*sample, label_smoothing=0.1)
+    assert not loss.requires_grad
+
+
+def test_positions_left_out_get_no_gradient(sample):
+    hidden, weight, bias, labels = sample
+    sum_label_smoothed_loss(hidden, weight, bias, labels, label_smoothing=0.1)[0].backward()
+    assert (hidden.grad[labels == -100] == 0).all()
+    assert (hidden.grad[labels != -100] != 0).all()
+
+
+@pytest.mark.parametrize("logits_per_slice", [1, 11, 25, 44, 10_000])
+def test_the_size_of_a_slice_changes_nothing(sample, monkeypatch, logits_per_slice):
+    *tensors, labels = sample
+    expected_loss, expected_nll = sum_label_smoothed_loss(*tensors, labels, label_smoothing=0.1)
+    expected = torch.autograd.grad(expected_loss, tensors)
+    monkeypatch.setattr(loss_vaswani, "LOGITS_PER_SLICE", {"cpu": logits_per_slice})
+    loss, nll = sum_label_smoothed_loss(*tensors, labels, label_smoothing=0.1)
+    torch.testing.assert_close(loss, expected_loss, rtol=1e-12, atol=0)
+    torch.testing.assert_close(nll, expected_nll, rtol=1e-12, atol=0)
+    for actual, other in zip(torch.autograd.grad(loss, tensors), expected, strict=True):
+        torch.testing.assert_close(actual, other, rtol=1e-10, atol=1e-12)
+
+
+def test_a_batch_without_targets_has_no_loss_and_no_gradient(sample):
+    hidden, weight, bias, labels = sample
+    loss, nll = sum_label_smoothed_loss(hidden, weight, bias, torch.full_like(labels, -100), label_smoothing=0.1)
+    loss.backward()
+    assert loss == nll == 0
+    assert (weight.grad == 0).all()
+
+
+def test_the_compiled_formula_is_the_same(sample, monkeypatch):
+    *tensors, labels = sample
+    tensors = [tensor.detach().float().requires_grad_() for tensor in tensors]
+    expected_loss, expected_nll = sum_label_smoothed_loss(*tensors, labels, label_smoothing=0.1)
+    expected = torch.autograd.grad(expected_loss, tensors)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    loss, nll = sum_label_smoothed_loss(*tensors, labels, label_smoothing=0.1)
+    torch.testing.assert_close(loss, expected_loss)
+    torch.testing.assert_close(nll, expected_nll)
+    for actual, other in zip(torch.autograd.grad(loss, tensors), expected, strict=True):
+        torch.testing.assert_close(actual, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_accumulates_in_float32(sample, dtype):
+    *tensors, labels = sample
+    halves = [tensor.detach().to(dtype).requires_grad_() for tensor in tensors]
+    loss, nll = sum_label_smoothed_loss(*halves, labels, label_smoothing=0.1)
+    exact, _ = sum_label_smoothed_loss(*(t.double() for t in halves), labels, label_smoothing=0.1)
+    assert loss.dtype == nll.dtype == torch.float32
+    assert loss.item() == pytest.approx(exact.item(), rel=0.01)
+    assert all(g.dtype == dtype for g in torch.autograd.grad(loss, halves))

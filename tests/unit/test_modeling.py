@@ -1,0 +1,466 @@
+import math
+import shutil
+
+import pytest
+import torch
+from safetensors import safe_open
+from torch import nn
+from transformers.modeling_outputs import BaseModelOutput
+
+from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
+from vaswani_transformer.recipes import TABLE_3
+
+# Table 3, in millions, where the paper gives a number.
+PAPER_PARAMETERS = {
+    "base": 65,
+    "B1": 58,
+    "B2": 60,
+    "C1": 36,
+    "C2": 50,
+    "C3": 80,
+    "C4": 28,
+    "C5": 168,
+    "C6": 53,
+    "C7": 90,
+    "big": 213,
+}
+SOURCE = torch.tensor([[5, 9, 12, 30, 7, 2], [8, 3, 21, 2, 1, 1]])
+LABELS = torch.tensor([[14, 6, 33, 8, 2], [25, 3, 2, -100, -100]])
+SHIFTED = torch.tensor([[0, 14, 6, 33, 8], [0, 25, 3, 2, 1]])
+
+
+def count_by_formula(config: VaswaniConfig) -> int:
+    d, f, h = config.d_model, config.d_ff, config.num_heads
+    attention = 2 * d * h * config.d_k + 2 * d * h * config.d_v
+    feed_forward = (d * f + f) + (f * d + d)
+    norm = 2 * d
+    encoder_layer = attention + feed_forward + 2 * norm
+    decoder_layer = 2 * attention + feed_forward + 3 * norm
+    learned = 2 * config.max_position_embeddings * d if config.position_embedding_type == "learned" else 0
+    layers = config.encoder_layers * encoder_layer + config.decoder_layers * decoder_layer
+    return config.vocab_size * d + learned + layers
+
+
+def count_on_meta(recipe) -> tuple[int, VaswaniConfig]:
+    config = VaswaniConfig(vocab_size=37_000, **recipe.model)
+    with torch.device("meta"):
+        model = VaswaniForConditionalGeneration(config)
+    return sum(p.numel() for p in model.parameters()), config
+
+
+# Size
+
+
+def test_table_3_is_complete():
+    rows = ["base", "A1", "A2", "A3", "A4", "B1", "B2", "C1", "C2", "C3", "C4", "C5", "C6", "C7"]
+    assert list(TABLE_3) == [*rows, "D1", "D2", "D3", "D4", "E", "big"]
+
+
+@pytest.mark.parametrize("row", TABLE_3)
+def test_the_parameters_of_table_3_are_the_closed_formula(row):
+    count, config = count_on_meta(TABLE_3[row])
+    assert count == count_by_formula(config)
+
+
+@pytest.mark.parametrize(("row", "millions"), PAPER_PARAMETERS.items())
+def test_the_parameters_of_table_3_are_those_of_the_paper(row, millions):
+    count, _ = count_on_meta(TABLE_3[row])
+    assert count / 1e6 == pytest.approx(millions, rel=0.07)
+
+
+# Tying
+
+
+def embeddings(model) -> list[torch.Tensor]:
+    stacks = (model.model.encoder, model.model.decoder)
+    return [*(stack.embed_tokens.weight for stack in stacks), model.lm_head.weight]
+
+
+def test_three_uses_of_the_matrix_are_one_tensor(tiny_model):
+    assert len({tensor.data_ptr() for tensor in (*embeddings(tiny_model), tiny_model.model.shared.weight)}) == 1
+
+
+def test_the_tied_matrix_is_stored_once(tiny_model, tmp_path):
+    tiny_model.save_pretrained(tmp_path)
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        stored = [name for name in file.keys() if list(file.get_slice(name).get_shape()) == [37, 12]]  # noqa: SIM118
+    assert stored == ["model.shared.weight"]
+
+
+def test_an_update_moves_all_uses_of_the_matrix(tiny_model):
+    tiny_model.train()(input_ids=SOURCE, labels=LABELS).loss.backward()
+    torch.optim.SGD(tiny_model.parameters(), lr=1.0).step()
+    first, *others = embeddings(tiny_model)
+    assert all(torch.equal(first, other) for other in others)
+
+
+def test_the_gradients_of_all_uses_are_added(build_tiny_model):
+    tied, untied = build_tiny_model(dropout=0), build_tiny_model(dropout=0, tie_word_embeddings=False)
+    untied.load_state_dict({name: tied.state_dict()[name] for name in untied.state_dict()})
+    for model in (tied, untied):
+        model.train()(input_ids=SOURCE, labels=LABELS).loss.backward()
+    parts = sum(tensor.grad for tensor in embeddings(untied))
+    torch.testing.assert_close(tied.model.shared.weight.grad, parts)
+
+
+def test_untied_embeddings_are_three_tensors(build_tiny_model, tmp_path):
+    model = build_tiny_model(tie_word_embeddings=False)
+    assert len({tensor.data_ptr() for tensor in embeddings(model)}) == 3
+    model.save_pretrained(tmp_path)
+    loaded = VaswaniForConditionalGeneration.from_pretrained(tmp_path)
+    assert len({tensor.data_ptr() for tensor in embeddings(loaded)}) == 3
+    assert all(torch.equal(a, b) for a, b in zip(embeddings(model), embeddings(loaded), strict=True))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_every_parameter_is_trained(build_tiny_model, tied):
+    model = build_tiny_model(tie_word_embeddings=tied, attention_bias=True, output_bias=True)
+    model.train()(input_ids=SOURCE, labels=LABELS).loss.backward()
+    assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
+
+
+@pytest.mark.parametrize("size", [31, 40])
+def test_a_resized_vocabulary_stays_tied(tiny_model, size):
+    kept = min(size, 37)
+    rows = tiny_model.model.shared.weight[:kept].detach().clone()
+    tiny_model.resize_token_embeddings(size)
+    assert len({tensor.data_ptr() for tensor in embeddings(tiny_model)}) == 1
+    assert tiny_model.config.vocab_size == tiny_model.lm_head.out_features == size
+    assert torch.equal(tiny_model.lm_head.weight[:kept], rows)
+
+
+def test_a_resized_vocabulary_gives_the_old_words_their_old_logits(tiny_model):
+    before = tiny_model(input_ids=SOURCE, decoder_input_ids=SHIFTED).logits
+    tiny_model.resize_token_embeddings(40)
+    after = tiny_model(input_ids=SOURCE, decoder_input_ids=SHIFTED).logits
+    assert after.shape[-1] == 40
+    torch.testing.assert_close(after[..., :37], before)
+
+
+def test_untied_embeddings_keep_their_own_words_when_resized(build_tiny_model):
+    model = build_tiny_model(tie_word_embeddings=False)
+    before = [tensor.detach().clone() for tensor in embeddings(model)]
+    model.resize_token_embeddings(40)
+    assert all(torch.equal(new[:37], old) for new, old in zip(embeddings(model), before, strict=True))
+
+
+# Initialisation
+
+
+@pytest.fixture(scope="module")
+def fresh():
+    """Large enough for statistics: the smallest matrix has 64 x 64 entries."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 2000, "d_model": 64, "d_ff": 96, "num_heads": 4, "d_v": 24}
+    return VaswaniForConditionalGeneration(
+        VaswaniConfig(**sizes, encoder_layers=1, decoder_layers=2, attention_bias=True, output_bias=True)
+    ).eval()
+
+
+def test_projections_start_uniform_within_the_bound_of_glorot(fresh):
+    projections = [
+        module for name, module in fresh.named_modules() if isinstance(module, nn.Linear) and name != "lm_head"
+    ]
+    assert len(projections) == 1 * 6 + 2 * 10
+    for module in projections:
+        bound = math.sqrt(6 / (module.in_features + module.out_features))
+        assert 0.99 * bound < module.weight.abs().max().item() <= bound
+        assert module.weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05)
+
+
+def test_embeddings_start_normal_with_the_root_of_the_width(fresh):
+    matrix = fresh.lm_head.weight
+    assert matrix.mean().item() == pytest.approx(0, abs=0.002)
+    assert matrix.std().item() == pytest.approx(64**-0.5, rel=0.02)
+    # A uniform distribution would have a kurtosis of 1.8.
+    assert (matrix / matrix.std()).pow(4).mean().item() == pytest.approx(3, abs=0.1)
+
+
+def test_learned_positions_start_like_embeddings():
+    torch.manual_seed(0)
+    config = VaswaniConfig(vocab_size=10, encoder_layers=1, decoder_layers=1, position_embedding_type="learned")
+    model = VaswaniForConditionalGeneration(config)
+    for stack in (model.model.encoder, model.model.decoder):
+        assert stack.positions.embedding.weight.std().item() == pytest.approx(512**-0.5, rel=0.02)
+
+
+def test_biases_start_at_zero_and_norms_at_one(fresh):
+    for name, parameter in fresh.named_parameters():
+        if name.endswith("bias"):
+            assert (parameter == 0).all(), name
+        elif "norm" in name:
+            assert (parameter == 1).all(), name
+
+
+def test_an_untied_projection_to_words_starts_like_the_other_projections(build_tiny_model):
+    model = build_tiny_model(tie_word_embeddings=False, vocab_size=2000)
+    bound = math.sqrt(6 / (2000 + 12))
+    assert 0.99 * bound < model.lm_head.weight.abs().max().item() <= bound
+
+
+def test_the_first_loss_is_that_of_guessing(fresh):
+    torch.manual_seed(1)
+    source, labels = torch.randint(4, 2000, (8, 20)), torch.randint(4, 2000, (8, 20))
+    # Logits of unit variance cost half a nat more than equal ones.
+    assert fresh(input_ids=source, labels=labels).loss.item() == pytest.approx(math.log(2000) + 0.5, abs=0.3)
+
+
+# Loss
+
+
+def test_decoder_inputs_are_the_labels_behind_the_start_token(tiny_model):
+    labels = LABELS.clone()
+    assert torch.equal(tiny_model.prepare_decoder_input_ids_from_labels(labels), SHIFTED)
+    assert torch.equal(labels, LABELS)
+
+
+def test_labels_alone_make_the_decoder_inputs(tiny_model):
+    made = tiny_model(input_ids=SOURCE, labels=LABELS)
+    given = tiny_model(input_ids=SOURCE, labels=LABELS, decoder_input_ids=SHIFTED)
+    assert torch.equal(made.logits, given.logits)
+    assert torch.equal(made.loss, given.loss)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_loss_is_smoothed_in_training_mode_only(build_tiny_model, smoothing):
+    model = build_tiny_model(dropout=0, label_smoothing=smoothing, output_bias=True, noise=0.3)
+    logits = model(input_ids=SOURCE, decoder_input_ids=SHIFTED).logits.flatten(0, 1)
+    smooth = nn.functional.cross_entropy(logits, LABELS.flatten(), label_smoothing=smoothing)
+    plain = nn.functional.cross_entropy(logits, LABELS.flatten())
+    evaluated = model(input_ids=SOURCE, labels=LABELS)
+    trained = model.train()(input_ids=SOURCE, labels=LABELS)
+    torch.testing.assert_close(evaluated.loss, plain)
+    torch.testing.assert_close(trained.loss, smooth)
+    torch.testing.assert_close(trained.nll_loss, plain)
+    assert evaluated.nll_loss is None
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_loss_of_a_part_is_divided_by_the_tokens_of_the_whole(build_tiny_model, training):
+    model = build_tiny_model(dropout=0).train(training)
+    whole = model(input_ids=SOURCE, labels=LABELS)
+    parts = [
+        model(input_ids=SOURCE[i : i + 1], labels=LABELS[i : i + 1], num_items_in_batch=torch.tensor(8)) for i in (0, 1)
+    ]
+    torch.testing.assert_close(sum(part.loss for part in parts), whole.loss)
+    if training:
+        torch.testing.assert_close(sum(part.nll_loss for part in parts), whole.nll_loss)
+
+
+def test_gradients_of_parts_add_up_to_those_of_the_whole(build_tiny_model):
+    model = build_tiny_model(dropout=0, dtype=torch.float64).train()
+    model(input_ids=SOURCE, labels=LABELS).loss.backward()
+    expected = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    for i in (0, 1):
+        model(input_ids=SOURCE[i : i + 1], labels=LABELS[i : i + 1], num_items_in_batch=8).loss.backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, expected[name], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("training", "labelled", "skip", "has_logits"),
+    [
+        (True, True, None, False),
+        (True, False, None, True),
+        (False, True, None, True),
+        (True, True, False, True),
+        (False, True, True, False),
+    ],
+)
+def test_logits_are_left_out_only_where_nobody_reads_them(tiny_model, training, labelled, skip, has_logits):
+    target = {"labels": LABELS} if labelled else {"decoder_input_ids": SHIFTED}
+    output = tiny_model.train(training)(input_ids=SOURCE, skip_logits=skip, **target)
+    assert (output.logits is not None) == has_logits
+
+
+# Forward
+
+
+def test_the_mask_is_derived_from_the_padding(tiny_model):
+    derived = tiny_model(input_ids=SOURCE, decoder_input_ids=SHIFTED)
+    given = tiny_model(
+        input_ids=SOURCE, decoder_input_ids=SHIFTED, attention_mask=torch.tensor([[1] * 6, [1] * 4 + [0] * 2])
+    )
+    assert torch.equal(derived.logits, given.logits)
+
+
+def test_the_encoder_alone_derives_its_mask_too(tiny_model):
+    alone = tiny_model.get_encoder()(SOURCE).last_hidden_state
+    within = tiny_model(input_ids=SOURCE, decoder_input_ids=SHIFTED).encoder_last_hidden_state
+    assert torch.equal(alone, within)
+
+
+def test_encoder_outputs_stand_for_the_source(tiny_model):
+    mask = (SOURCE != 1).long()
+    expected = tiny_model(input_ids=SOURCE, decoder_input_ids=SHIFTED)
+    states = expected.encoder_last_hidden_state
+    for encoder_outputs in (BaseModelOutput(last_hidden_state=states), (states,)):
+        actual = tiny_model(attention_mask=mask, encoder_outputs=encoder_outputs, decoder_input_ids=SHIFTED)
+        assert torch.equal(actual.logits, expected.logits)
+
+
+def test_embeddings_stand_for_the_tokens(tiny_model):
+    embed = tiny_model.get_input_embeddings()
+    expected = tiny_model(input_ids=SOURCE, decoder_input_ids=SHIFTED).logits
+    actual = tiny_model(
+        inputs_embeds=embed(SOURCE), attention_mask=(SOURCE != 1).long(), decoder_inputs_embeds=embed(SHIFTED)
+    ).logits
+    assert torch.equal(actual, expected)
+
+
+def test_tokens_and_embeddings_together_are_refused(tiny_model):
+    with pytest.raises(ValueError, match="VaswaniEncoder needs exactly one of token ids and embeddings, got both"):
+        tiny_model.model.encoder(SOURCE, inputs_embeds=torch.zeros(2, 6, 12))
+
+
+def test_a_missing_target_is_refused(tiny_model):
+    message = "VaswaniDecoder needs exactly one of token ids and embeddings, got neither"
+    with pytest.raises(ValueError, match=message):
+        tiny_model(input_ids=SOURCE)
+
+
+@pytest.mark.parametrize("kept", [1, 2, torch.tensor([0, 3])])
+def test_logits_of_some_positions_are_those_of_all(tiny_model, kept):
+    every = tiny_model(input_ids=SOURCE, decoder_input_ids=SHIFTED).logits
+    some = tiny_model(input_ids=SOURCE, decoder_input_ids=SHIFTED, logits_to_keep=kept).logits
+    expected = every[:, -kept:] if isinstance(kept, int) else every[:, kept]
+    torch.testing.assert_close(some, expected)
+
+
+def test_a_tuple_is_returned_when_asked_for(tiny_model):
+    output = tiny_model(input_ids=SOURCE, labels=LABELS, return_dict=False)
+    expected = tiny_model(input_ids=SOURCE, labels=LABELS)
+    assert isinstance(output, tuple)
+    assert torch.equal(output[0], expected.loss)
+    assert torch.equal(output[1], expected.logits)
+
+
+def test_attention_weights_are_those_of_eager_attention(build_tiny_model):
+    sdpa, eager = build_tiny_model(noise=0.3), build_tiny_model(noise=0.3, attention="eager")
+    inputs = {"input_ids": SOURCE, "decoder_input_ids": SHIFTED}
+    expected = eager(**inputs, output_attentions=True)
+    actual = sdpa(**inputs, output_attentions=True)
+    sizes = {"encoder_attentions": (2, 6, 6), "decoder_attentions": (4, 5, 5), "cross_attentions": (4, 5, 6)}
+    for name, (num_layers, num_queries, num_keys) in sizes.items():
+        assert len(actual[name]) == num_layers
+        for ours, theirs in zip(actual[name], expected[name], strict=True):
+            assert ours.shape == (2, 3, num_queries, num_keys)
+            torch.testing.assert_close(ours, theirs)
+            torch.testing.assert_close(ours.sum(-1), torch.ones(2, 3, num_queries))
+
+
+def test_asking_for_attention_weights_changes_no_logit(tiny_model):
+    inputs = {"input_ids": SOURCE, "decoder_input_ids": SHIFTED}
+    with_weights = tiny_model(**inputs, output_attentions=True)
+    torch.testing.assert_close(with_weights.logits, tiny_model(**inputs).logits)
+
+
+def test_no_weight_falls_on_padding_or_on_later_positions(tiny_model):
+    output = tiny_model(input_ids=SOURCE, decoder_input_ids=SHIFTED, output_attentions=True)
+    assert all((layer[1, :, :, 4:] == 0).all() for layer in output.encoder_attentions)
+    assert all((layer[1, :, :, 4:] == 0).all() for layer in output.cross_attentions)
+    assert all((layer.triu(1) == 0).all() for layer in output.decoder_attentions)
+
+
+def test_hidden_states_are_the_embeddings_and_each_layer(tiny_model):
+    output = tiny_model(input_ids=SOURCE, decoder_input_ids=SHIFTED, output_hidden_states=True)
+    assert len(output.encoder_hidden_states) == 1 + 2
+    assert len(output.decoder_hidden_states) == 1 + 4
+    assert torch.equal(output.encoder_hidden_states[-1], output.encoder_last_hidden_state)
+    torch.testing.assert_close(tiny_model.lm_head(output.decoder_hidden_states[-1]), output.logits)
+
+
+@pytest.mark.parametrize("source", [SOURCE, torch.full((2, 6), 1)], ids=["words", "padding only"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_half_precision_is_finite_and_near(build_tiny_model, implementation, dtype, source):
+    inputs = {"input_ids": source, "decoder_input_ids": SHIFTED}
+    expected = build_tiny_model(attention=implementation)(**inputs).logits
+    actual = build_tiny_model(attention=implementation, dtype=dtype)(**inputs).logits
+    assert actual.dtype == dtype
+    assert actual.isfinite().all()
+    torch.testing.assert_close(actual.float(), expected, rtol=0, atol=0.15)
+
+
+# Kernels and training aids
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"d_k": 4, "d_v": 8}, r"'flash_attention_2'.*needs d_k == d_v, got d_k=4, d_v=8.*\"sdpa\""),
+        ({"d_v": 5, "attention_window": 3}, r"'flash_attention_2'.*window \(attention_window=3\).*\"sdpa\""),
+    ],
+)
+def test_what_flash_attention_cannot_compute_is_refused(build_tiny_model, changes, message):
+    model = build_tiny_model(**changes)
+    model.config._attn_implementation = "flash_attention_2"
+    for part in (model, model.model.encoder, model.model.decoder):
+        with pytest.raises(ValueError, match=message):
+            part._check_attention_kernel()
+
+
+def test_flash_attention_takes_the_paper_s_model(build_tiny_model):
+    model = build_tiny_model(d_v=5)
+    model.config._attn_implementation = "flash_attention_2"
+    model._check_attention_kernel()
+
+
+def test_what_flex_attention_cannot_decode_is_refused(tiny_model):
+    cache = tiny_model(input_ids=SOURCE, decoder_input_ids=SHIFTED, use_cache=True).past_key_values
+    tiny_model.config._attn_implementation = "flex_attention"
+    with pytest.raises(ValueError, match=r'"flex_attention" cannot decode with a cache on a CPU.*"sdpa"'):
+        tiny_model.model.decoder(SHIFTED[:, :1], past_key_values=cache)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_other_kernels_take_any_shape_of_attention(build_tiny_model, implementation):
+    build_tiny_model(attention=implementation, attention_window=3)._check_attention_kernel()
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_gradient_checkpointing_gives_the_same_gradients(build_tiny_model, dropout):
+    gradients = []
+    for checkpointing in (False, True):
+        model = build_tiny_model(dropout=dropout, activation_dropout=dropout, attention_dropout=dropout).train()
+        if checkpointing:
+            model.activation_checkpointing_enable()
+            assert model.model.encoder.gradient_checkpointing
+            assert model.model.decoder.gradient_checkpointing
+        torch.manual_seed(1)
+        model(input_ids=SOURCE, labels=LABELS).loss.backward()
+        gradients.append({name: p.grad for name, p in model.named_parameters()})
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient, msg=name)
+
+
+def test_gradient_checkpointing_computes_layers_again(build_tiny_model):
+    model = build_tiny_model().train()
+    model.activation_checkpointing_enable()
+    calls = []
+    model.model.decoder.layers[2].feed_forward.register_forward_hook(lambda *_: calls.append(1))
+    model(input_ids=SOURCE, labels=LABELS).loss.backward()
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_the_graph_has_no_breaks(build_tiny_model, training):
+    # A rate that practically never drops takes the way of dropout and leaves the numbers comparable.
+    model = build_tiny_model(dropout=1e-12, encoder_layers=1, decoder_layers=1).train(training)
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    expected, actual = (m(input_ids=SOURCE, labels=LABELS) for m in (model, compiled))
+    torch.testing.assert_close(actual.loss, expected.loss)
+    if not training:
+        torch.testing.assert_close(actual.logits, expected.logits)
+
+
+@pytest.mark.slow
+def test_the_compiled_model_equals_the_eager_one(build_tiny_model):
+    if not any(map(shutil.which, ("g++", "clang++", "c++"))):
+        pytest.skip("the compiler of PyTorch needs a C++ compiler on a CPU")
+    model = build_tiny_model(encoder_layers=1, decoder_layers=1)
+    compiled = torch.compile(model, fullgraph=True)
+    with torch.no_grad():
+        expected, actual = (m(input_ids=SOURCE, decoder_input_ids=SHIFTED).logits for m in (model, compiled))
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
