@@ -28,9 +28,10 @@ from vaswani_transformer.layers_vaswani import sinusoids
 from vaswani_transformer.recipes import MULTI30K_TINY
 
 OURS, MARIAN = "vaswani_transformer", "MarianMTModel"
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 RESULTS_FOLDER = Path(__file__).parent / "benchmarks" / "results"
 
-# Fields of VaswaniConfig, vocabulary included; a tokenizer learnt from little text may have fewer entries.
+# Fields of VaswaniConfig.
 SIZES: dict[str, dict] = {
     "tiny": MULTI30K_TINY.model | {"vocab_size": MULTI30K_TINY.vocab_size},
     "small": {
@@ -62,17 +63,30 @@ def add_common_options(parser: argparse.ArgumentParser, *, default_size: str) ->
     parser.add_argument("--source", type=Path, help="sentences, one a line; default: the built-in phrasebook")
     parser.add_argument("--repeats", type=int, default=5, help="default: %(default)s")
     parser.add_argument("--threads", type=int, help="default: as many as PyTorch takes")
+    parser.add_argument(
+        "--clock",
+        choices=tuple(CLOCKS),
+        default="wall",
+        help="cpu counts processor time, for a machine that has other work; with --threads 1, or the waiting of "
+        "threads for each other counts too; default: %(default)s",
+    )
     parser.add_argument("--output", type=Path, help="write the result to this file, as JSON")
     parser.add_argument(
         "--save", action="store_true", help=f"append the table to a dated file in {RESULTS_FOLDER.name}/"
     )
 
 
+def build_config(args: argparse.Namespace) -> VaswaniConfig:
+    """That of `--size`, with `--vocab_size` entries also where the text is too short to fill them: they cost time."""
+    vocab_size = {} if args.vocab_size is None else {"vocab_size": args.vocab_size}
+    return VaswaniConfig(**SIZES[args.size] | vocab_size)
+
+
 def read_pairs(source: Path | None, target: Path | None, *, count: int) -> list[Pair]:
     """The first `count` pairs of two text files, or of the built-in phrasebook."""
     if source is None:
         # Imported here because files need none of it.
-        from vaswani_transformer.data.phrasebook import generate_pairs
+        from vaswani_transformer.data.phrasebook.pairs import generate_pairs
 
         return list(generate_pairs("de", split="train", num_pairs=count))
     return list(islice(read_parallel_files(source, target), count))
@@ -158,23 +172,23 @@ def num_trained(model: torch.nn.Module) -> int:
 
 
 def time_interleaved(
-    systems: dict[str, Callable[[dict], object]], batches: Sequence[dict], *, repeats: int
+    systems: dict[str, Callable[[dict], object]], batches: Sequence[dict], *, repeats: int, clock: str
 ) -> dict[str, list[float]]:
     """Seconds each system takes for all `batches`, a number for each repeat.
 
     The systems take turns batch by batch, and another one begins each time, so that whatever else the machine
     has to do falls on all of them alike.
     """
-    names = list(systems)
+    now, names = CLOCKS[clock], list(systems)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for repeat in range(repeats):
         totals = dict.fromkeys(names, 0.0)
         for turn, batch in enumerate(batches):
             first = (repeat + turn) % len(names)
             for name in names[first:] + names[:first]:
-                started = time.perf_counter()
+                started = now()
                 systems[name](batch)
-                totals[name] += time.perf_counter() - started
+                totals[name] += now() - started
         for name in names:
             seconds[name].append(totals[name])
     return seconds

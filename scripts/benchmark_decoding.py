@@ -5,7 +5,8 @@
 Three searches are timed in turns, sentence by sentence or batch by batch, in the order of the file:
 
     equal       ours as Marian searches: score log P / |Y|^alpha, the stopping rule of transformers, one limit
-                for the whole batch (longest source + 50 tokens). Translations have to be Marian's.
+                for the whole batch (longest source + 50 tokens). Translations have to be Marian's, but for
+                those that reach the limit: there they are cut, here they end with </s>.
     paper       ours as in section 6.1: the penalty of Wu et al., its exact stopping rule, a limit for each sentence.
     Marian      transformers' own.
 
@@ -25,9 +26,9 @@ import torch
 from benchmark_common import (
     MARIAN,
     OURS,
-    SIZES,
     Ratio,
     add_common_options,
+    build_config,
     build_marian,
     copy_weights,
     describe_machine,
@@ -42,7 +43,7 @@ from benchmark_common import (
 )
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
+from vaswani_transformer import VaswaniForConditionalGeneration
 from vaswani_transformer.data.corpus import read_lines
 from vaswani_transformer.tokenization_vaswani import train_tokenizer
 
@@ -50,7 +51,6 @@ Batch = dict[str, torch.Tensor]
 Translate = Callable[[Batch], torch.Tensor]
 
 EQUAL, PAPER = f"{OURS}, equal", f"{OURS}, paper"
-SYSTEMS = (EQUAL, PAPER, MARIAN)
 LENGTH_OFFSET = 50
 TOLERANCE = 1e-4  # of the logits
 
@@ -77,9 +77,7 @@ def load(
         model = VaswaniForConditionalGeneration.from_pretrained(args.model)
         return model.eval(), PreTrainedTokenizerFast.from_pretrained(args.model)
     torch.manual_seed(0)
-    sizes = {} if args.vocab_size is None else {"vocab_size": args.vocab_size}
-    config = VaswaniConfig(**SIZES[args.size] | sizes)
-    # Few sentences give few entries; the model has all of them all the same, for they cost time.
+    config = build_config(args)
     tokenizer = train_tokenizer(sentences, vocab_size=config.vocab_size)
     return VaswaniForConditionalGeneration(config).eval(), tokenizer
 
@@ -174,8 +172,10 @@ def compare(models: dict[str, PreTrainedModel], batches: list[Batch], args: argp
         name: list_translations([translate(batch) for batch in batches], models[name].config.pad_token_id)
         for name, translate in systems.items()
     }
-    seconds = time_interleaved(systems, batches, repeats=args.repeats)
+    seconds = time_interleaved(systems, batches, repeats=args.repeats, clock=args.clock)
     memories = measure_memories(models, batches, args)
+    eos_token_id = models[MARIAN].config.eos_token_id
+    cut = sum(tokens[-1] != eos_token_id for tokens in translations[MARIAN])
     rows = []
     for name in systems:
         median = statistics.median(seconds[name])
@@ -189,6 +189,7 @@ def compare(models: dict[str, PreTrainedModel], batches: list[Batch], args: argp
                 "ratio": Ratio.of(seconds[name], seconds[MARIAN]),
                 "same_translations": sum(ours == theirs for ours, theirs in pairs),
                 "sentences": len(translations[name]),
+                "cut_by_marian": cut,
                 "peak_memory_mib": memories[name],
                 "seconds": seconds[name],
             }
@@ -214,29 +215,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         rows += compare(models, build_batches(sentences, tokenizer, batch_size), args)
 
     table = format_table(
-        ("batch", "system", "sentences/s", "tokens/s", "ratio (min to max)", "as Marian's", "memory, MiB"),
+        ("system", "batch", "sentences/s", "tokens/s", "ratio (min to max)", "as Marian's", "memory, MiB"),
         [
             (
+                row["system"],
                 str(row["batch_size"]),
-                row["system"].ljust(max(map(len, SYSTEMS))),
                 f"{row['sentences_per_second']:.2f}",
                 f"{row['tokens_per_second']:,.0f}",
-                str(row["ratio"]),
+                "1" if row["system"] == MARIAN else str(row["ratio"]),
                 f"{row['same_translations']} of {row['sentences']}",
                 f"{row['peak_memory_mib']:,.0f}",
             )
             for row in rows
         ],
     )
+    cut = max(row["cut_by_marian"] for row in rows)
+    weights = f"random, forced to {args.forced_length} tokens" if args.model is None else args.model.name
     description = describe_machine() | {
-        "model": f"{describe_model(model.config)}; {num_trained(model):,} parameters, {num_trained(marian):,} in "
-        f"Marian; logits differ by {difference:.0e} at most",
-        "weights": "random, forced to {args.forced_length} tokens" if args.model is None else str(args.model.name),
-        "search": f"beam {args.num_beams}, alpha {args.length_penalty}",
+        "model": describe_model(model.config),
+        "weights": f"{weights}; {num_trained(model):,} parameters, {num_trained(marian):,} in Marian; logits "
+        f"differ by {difference:.1e} at most",
+        "search": f"beam {args.num_beams}, alpha {args.length_penalty}; the limit cuts {cut} translations of Marian's",
         "sentences": f"{len(sentences)} of {args.source.name if args.source else 'the phrasebook'}",
-        "measured": f"{args.repeats} repeats, in turns batch by batch; the ratio is of sentences/s to Marian's",
+        "measured": f"{args.repeats} repeats, in turns batch by batch, {args.clock} time; the ratio is of sentences/s "
+        f"to Marian's",
     }
-    description["weights"] = description["weights"].format(args=args)
     for row in rows:
         row["ratio"] = row["ratio"].__dict__
     size = args.size if args.model is None else args.model.name

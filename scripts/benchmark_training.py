@@ -18,9 +18,9 @@ import torch
 from benchmark_common import (
     MARIAN,
     OURS,
-    SIZES,
     Ratio,
     add_common_options,
+    build_config,
     build_marian,
     copy_weights,
     describe_machine,
@@ -59,10 +59,9 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def build_batches(args: argparse.Namespace) -> tuple[list[Batch], int]:
-    """The batches of `--updates` updates, and the entries of the vocabulary."""
+def build_batches(args: argparse.Namespace, vocab_size: int) -> list[Batch]:
+    """The batches of `--updates` updates."""
     pairs = read_pairs(args.source, args.target, count=args.pairs)
-    vocab_size = args.vocab_size or VaswaniConfig(**SIZES[args.size]).vocab_size
     tokenizer = train_tokenizer((side for pair in pairs for side in pair), vocab_size=vocab_size)
     sources, targets = (
         [np.asarray(ids) for ids in tokenizer([pair[side] for pair in pairs]).input_ids] for side in (0, 1)
@@ -84,7 +83,7 @@ def build_batches(args: argparse.Namespace) -> tuple[list[Batch], int]:
                 "labels": pad([targets[row] for row in rows], IGNORE_INDEX),
             }
         )
-    return batches, len(tokenizer)
+    return batches
 
 
 def pad(sentences: Sequence[np.ndarray], value: int) -> torch.Tensor:
@@ -144,15 +143,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise SystemExit("--source and --target go together: give both, or neither for the phrasebook.")
     if args.threads is not None:
         torch.set_num_threads(args.threads)
-    batches, vocab_size = build_batches(args)
     torch.manual_seed(0)
-    config = VaswaniConfig(**SIZES[args.size] | {"vocab_size": vocab_size})
+    config = build_config(args)
+    batches = build_batches(args, config.vocab_size)
     models = {OURS: VaswaniForConditionalGeneration(config), MARIAN: build_marian(config)}
     copy_weights(models[OURS], models[MARIAN])
 
     steps = {name: build_step(model) for name, model in models.items()}
-    time_interleaved(steps, batches[:1], repeats=1)  # the first update also sets up the optimizers
-    seconds = time_interleaved(steps, batches, repeats=args.repeats)
+    time_interleaved(steps, batches[:1], repeats=1, clock=args.clock)  # the first update also sets up the optimizers
+    seconds = time_interleaved(steps, batches, repeats=args.repeats, clock=args.clock)
     ratio = Ratio.of(seconds[OURS], seconds[MARIAN])
     arrays = [{key: tensor.numpy() for key, tensor in batch.items()} for batch in batches]
     memory = {name: measure_in_child(measure_memory, name, config, arrays, torch.get_num_threads()) for name in steps}
@@ -196,7 +195,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "batches": f"{len(batches)} updates of at most {args.tokens_per_batch:,} padded tokens a side, "
         f"{target_tokens:,} target tokens in all ({target_tokens / padded:.0%} of the padded); "
         f"{args.pairs:,} pairs of {args.source.name if args.source else 'the phrasebook'}",
-        "measured": f"{args.repeats} repeats, in turns update by update",
+        "measured": f"{args.repeats} repeats, in turns update by update, {args.clock} time",
     }
     report(f"Training, {args.size}", description, table, rows, args)
     return 0
