@@ -101,6 +101,8 @@ class MultiHeadAttention(nn.Module):
         self.layer_idx = layer_idx
         self.is_causal = is_causal  # read by the fused kernels when there is no mask
         self.scaling = config.d_k**-0.5
+        # Reading a field of a transformers config takes as long as a small tensor operation.
+        self.num_heads, self.d_k, self.attention_dropout = config.num_heads, config.d_k, config.attention_dropout
         bias = config.attention_bias
         self.q_proj = nn.Linear(config.d_model, config.num_heads * config.d_k, bias=bias)
         self.k_proj = nn.Linear(config.d_model, config.num_heads * config.d_k, bias=bias)
@@ -128,24 +130,22 @@ class MultiHeadAttention(nn.Module):
         Returns:
             output (B, T, D) and attention weights (B, H, T, S), or `None` from kernels that never build them.
         """
-        q = self._split_heads(self.q_proj(hidden_states))
+        num_rows, query_length = hidden_states.shape[:2]
         k, v = self._keys_and_values(hidden_states, key_value_states, past_key_values)
-        num_beams, query_length = q.shape[0] // k.shape[0], q.shape[2]
-        if num_beams > 1:
-            # (B * beams, H, T, K) -> (B, H, beams * T, K)
-            q = q.unflatten(0, (-1, num_beams)).transpose(1, 2).flatten(2, 3)
-            if attention_mask is not None and attention_mask.shape[2] > 1:
-                attention_mask = attention_mask.repeat(1, 1, num_beams, 1)
+        # Rows that share their keys become queries of one row: (B * beams, T, H * K) -> (B, H, beams * T, K).
+        q = self.q_proj(hidden_states).reshape(k.shape[0], -1, self.num_heads, self.d_k).transpose(1, 2)
+        num_beams = num_rows // k.shape[0]
+        if num_beams > 1 and attention_mask is not None and attention_mask.shape[2] > 1:
+            attention_mask = attention_mask.repeat(1, 1, num_beams, 1)
         attend = scaled_dot_product_attention
         if not kwargs.get("output_attentions"):  # fused kernels never build the weights
             attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, attend)
-        dropout = self.config.attention_dropout if self.training else 0.0
+        dropout = self.attention_dropout if self.training else 0.0
         context, weights = attend(self, q, k, v, attention_mask, scaling=self.scaling, dropout=dropout, **kwargs)
-        if num_beams > 1:
-            context = context.unflatten(1, (num_beams, query_length)).flatten(0, 1)
-            if weights is not None:
-                weights = weights.unflatten(2, (num_beams, query_length)).transpose(1, 2).flatten(0, 1)
-        return self.out_proj(context.flatten(2)), weights  # (B, T, H, K) -> (B, T, H * K) -> (B, T, D)
+        if num_beams > 1 and weights is not None:
+            weights = weights.unflatten(2, (num_beams, query_length)).transpose(1, 2).flatten(0, 1)
+        # (B, beams * T, H, K) -> (B * beams, T, H * K) -> (B * beams, T, D)
+        return self.out_proj(context.reshape(num_rows, query_length, -1)), weights
 
     def _keys_and_values(
         self,
@@ -172,7 +172,7 @@ class MultiHeadAttention(nn.Module):
 
     def _split_heads(self, x: torch.Tensor) -> torch.Tensor:
         """(B, T, H * K) -> (B, H, T, K)."""
-        return x.unflatten(-1, (self.config.num_heads, -1)).transpose(1, 2)
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
 
 class FeedForward(nn.Module):
