@@ -1,0 +1,30 @@
+"""What the README tells people to type is what the package understands."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from vaswani_transformer import cli
+
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^(vaswani .*)$", "\n".join(re.findall(r"```bash\n(.*?)```", README, re.DOTALL)), re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_of_the_readme_is_understood(command):
+    args = cli.build_parser().parse_args(shlex.split(command)[1:])
+    assert callable(args.run)
+
+
+@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
+def test_every_python_block_of_the_readme_compiles(block):
+    compile(block, "README.md", "exec")
+
+
+def test_every_file_of_the_tree_in_the_readme_exists():
+    tree = README.split("## The files")[1].split("```")[1]
+    package = Path(cli.__file__).parent
+    for name in re.findall(r"\w+\.py", tree):
+        assert (package / name).exists(), name
