@@ -138,8 +138,14 @@ class MultiHeadAttention(nn.Module):
         if num_beams > 1 and attention_mask is not None and attention_mask.shape[2] > 1:
             attention_mask = attention_mask.repeat(1, 1, num_beams, 1)
         attend = scaled_dot_product_attention
+        kernel = self.config._attn_implementation
         if not kwargs.get("output_attentions"):  # fused kernels never build the weights
-            attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, attend)
+            attend = ALL_ATTENTION_FUNCTIONS.get_interface(kernel, attend)
+        elif kernel not in ("eager", "sdpa"):  # whose masks equation 1 can read
+            raise ValueError(
+                f"attn_implementation={kernel!r} cannot give attention weights: "
+                f'use model.set_attn_implementation("eager").'
+            )
         dropout = self.attention_dropout if self.training else 0.0
         context, weights = attend(self, q, k, v, attention_mask, scaling=self.scaling, dropout=dropout, **kwargs)
         if num_beams > 1 and weights is not None:

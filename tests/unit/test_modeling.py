@@ -464,3 +464,10 @@ def test_the_compiled_model_equals_the_eager_one(build_tiny_model):
     with torch.no_grad():
         expected, actual = (m(input_ids=SOURCE, decoder_input_ids=SHIFTED).logits for m in (model, compiled))
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-5)
+
+
+def test_weights_are_refused_where_the_kernel_has_none(tiny_model):
+    tiny_model.set_attn_implementation("flex_attention")
+    ids = torch.tensor([[5, 6, 2]])
+    with torch.no_grad(), pytest.raises(ValueError, match=r"'flex_attention' cannot give attention weights"):
+        tiny_model(input_ids=ids, decoder_input_ids=ids, output_attentions=True)
