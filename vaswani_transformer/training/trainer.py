@@ -1,4 +1,4 @@
-"""The training loop of section 5, on one CPU or many GPUs through Accelerate.
+"""The training loop of section 5, through Accelerate; tried on one process so far.
 
 A run folder is all there is to a run: start the same command again and it goes on where it stopped.
 
@@ -346,7 +346,7 @@ class Trainer:
         self._tally.started += time.perf_counter() - started  # not training time
 
     def _save(self) -> None:
-        """One checkpoint. Every process writes its random states, the first one all the rest."""
+        """One checkpoint, written by the first process: the random states of others are not in it yet."""
         started, accelerator, step = time.perf_counter(), self.accelerator, self.progress.update
         model = accelerator.unwrap_model(self.model)
         if accelerator.is_main_process:
