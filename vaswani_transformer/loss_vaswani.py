@@ -42,7 +42,10 @@ def sum_label_smoothed_loss(
     """
     real = labels != IGNORE_INDEX
     if not torch.compiler.is_compiling():
-        return _SlicedCrossEntropy.apply(hidden_states[real], weight, bias, labels[real], label_smoothing)
+        if labels.device.type == "cpu":
+            hidden_states, labels = hidden_states[real], labels[real]
+        # Elsewhere to select rows the host would have to wait for the device, which costs more than padding does.
+        return _SlicedCrossEntropy.apply(hidden_states.flatten(0, -2), weight, bias, labels.flatten(), label_smoothing)
     # The compiler fuses the plain formula itself, and selecting rows would make the shapes depend on data.
     log_probs = nn.functional.linear(hidden_states, weight, bias).float().log_softmax(dim=-1)
     nll = -log_probs.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
@@ -57,6 +60,10 @@ class _SlicedCrossEntropy(torch.autograd.Function):
     def forward(ctx, hidden_states, weight, bias, labels, label_smoothing):
         need_hidden, need_weight, need_bias = ctx.needs_input_grad[:3]
         accumulate = torch.promote_types(hidden_states.dtype, torch.float32)
+        real = labels != IGNORE_INDEX
+        labels = labels.where(real, 0)
+        # Rows of zeros add nothing to sums over tokens; what remains of them is masked where it arises.
+        hidden_states = hidden_states * real[:, None]
         num_tokens, vocab_size = hidden_states.shape[0], weight.shape[0]
         grad_hidden = torch.empty_like(hidden_states) if need_hidden else None
         grad_weight = torch.zeros_like(weight, dtype=accumulate) if need_weight else None
@@ -67,24 +74,24 @@ class _SlicedCrossEntropy(torch.autograd.Function):
         mean_logits = hidden_states.to(accumulate) @ mean_row
         if bias is not None:
             mean_logits = mean_logits + bias.mean(dtype=accumulate)
-        loss, nll = -label_smoothing * mean_logits.sum(), mean_logits.new_zeros(())
+        loss, nll = -label_smoothing * (mean_logits * real).sum(), mean_logits.new_zeros(())
 
         slice_length = LOGITS_PER_SLICE.get(hidden_states.device.type, DEFAULT_LOGITS_PER_SLICE) // vocab_size
         for start in range(0, num_tokens, max(1, slice_length)):
             rows = slice(start, start + max(1, slice_length))
-            h, y = hidden_states[rows], labels[rows, None]
+            h, y, is_real = hidden_states[rows], labels[rows, None], real[rows, None]
             logits = nn.functional.linear(h, weight, bias).to(accumulate)
             log_probs = logits.log_softmax(dim=-1)
             chosen, chosen_log_probs = logits.gather(1, y), log_probs.gather(1, y)
-            nll = nll - chosen_log_probs.sum()
+            nll = nll - (chosen_log_probs * is_real).sum()
             # logsumexp(z) = z_y - log P(y)
-            loss = loss + (label_smoothing * chosen - chosen_log_probs).sum()
+            loss = loss + ((label_smoothing * chosen - chosen_log_probs) * is_real).sum()
             if not (need_hidden or need_weight or need_bias):
                 continue
             grad_logits = log_probs.exp_()
             grad_logits.scatter_add_(1, y, torch.full_like(y, label_smoothing - 1, dtype=accumulate))
             if need_bias:
-                grad_bias += grad_logits.sum(dim=0)
+                grad_bias += (grad_logits * is_real).sum(dim=0)
             grad_logits = grad_logits.to(h.dtype)
             if need_hidden:
                 grad_hidden[rows] = grad_logits @ weight
@@ -93,10 +100,11 @@ class _SlicedCrossEntropy(torch.autograd.Function):
         # The eps / V of every entry of the gradient, added once instead of entry by entry.
         if need_hidden:
             grad_hidden -= (label_smoothing * mean_row).to(grad_hidden.dtype)
+            grad_hidden *= real[:, None]
         if need_weight:
             grad_weight -= label_smoothing / vocab_size * hidden_states.sum(dim=0, dtype=accumulate)
         if need_bias:
-            grad_bias -= label_smoothing / vocab_size * num_tokens
+            grad_bias -= label_smoothing / vocab_size * real.sum().to(accumulate)
         ctx.gradients = (grad_hidden, grad_weight, grad_bias)
         ctx.dtypes = (hidden_states.dtype, weight.dtype, None if bias is None else bias.dtype)
         ctx.mark_non_differentiable(nll)

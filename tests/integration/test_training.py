@@ -1,4 +1,7 @@
 import json
+import os
+import resource
+import signal
 from dataclasses import replace
 
 import pytest
@@ -7,6 +10,7 @@ from safetensors.torch import load_file
 
 from vaswani_transformer.data.preparation import prepare
 from vaswani_transformer.recipes import BASE
+from vaswani_transformer.training.interruption import Interrupted
 from vaswani_transformer.training.trainer import Trainer
 
 TINY = replace(
@@ -51,6 +55,26 @@ def stop_after(trainer, saves):
     trainer._save = save_and_count
 
 
+def before_update(trainer, number, act):
+    """Call `act` before update `number` of this sitting, counted from 1."""
+    run_update, calls = trainer._run_update, 0
+
+    def count_and_run(update):
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            act()
+        run_update(update)
+
+    trainer._run_update = count_and_run
+
+
+def timeless(run):
+    """The log without what the clock wrote."""
+    clock = ("seconds", "target_tokens_per_second")
+    return [{name: value for name, value in line.items() if name not in clock} for line in read_log(run)]
+
+
 def assert_equal_weights(one, other):
     assert one.keys() == other.keys()
     for name in one:
@@ -90,25 +114,52 @@ def test_a_run_stopped_twice_ends_with_the_weights_of_one_never_stopped(data, tm
             trainer.train()
     stopped = Trainer(TINY, data, tmp_path / "stopped", log_interval=1).train()
     assert_equal_weights(weights(whole), weights(stopped))
-    timeless = [
-        [{name: line[name] for name in ("update", "loss", "dev_perplexity") if name in line} for line in read_log(run)]
-        for run in (tmp_path / "whole", tmp_path / "stopped")
-    ]
-    assert timeless[0] == timeless[1]
+    assert timeless(tmp_path / "whole") == timeless(tmp_path / "stopped")
+
+
+def test_a_line_of_the_log_is_the_same_when_the_run_was_stopped_inside_it(data, tmp_path):
+    Trainer(TINY, data, tmp_path / "whole", log_interval=3).train()
+    trainer = Trainer(TINY, data, tmp_path / "stopped", log_interval=3)
+    stop_after(trainer, 2)  # after update 4: the line of update 6 is begun
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    Trainer(TINY, data, tmp_path / "stopped", log_interval=3).train()
+    assert timeless(tmp_path / "whole") == timeless(tmp_path / "stopped")
+
+
+def test_sigterm_finishes_the_update_saves_and_changes_nothing(data, tmp_path):
+    whole = Trainer(TINY, data, tmp_path / "whole", log_interval=1).train()
+    trainer = Trainer(TINY, data, tmp_path / "run", log_interval=1)
+    before_update(trainer, 3, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Interrupted, match="stopped by SIGTERM after update 3 and saved"):
+        trainer.train()
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert (tmp_path / "run" / "checkpoints" / "stopped-00000003" / "COMPLETE").exists()
+    model = Trainer(TINY, data, tmp_path / "run", log_interval=1).train()
+    assert_equal_weights(weights(whole), weights(model))
+    assert timeless(tmp_path / "whole") == timeless(tmp_path / "run")
+
+
+def test_a_full_disk_is_said_and_the_run_goes_on_when_there_is_room(data, tmp_path):
+    whole = Trainer(TINY, data, tmp_path / "whole").train()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    trainer = Trainer(TINY, data, tmp_path / "run", log_interval=10)
+    before_update(trainer, 4, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1])))
+    try:
+        with pytest.raises(OSError, match=r"checkpoint of update 4 could not be written: .*step-00000002 is intact"):
+            trainer.train()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000002"]
+    assert_equal_weights(weights(whole), weights(Trainer(TINY, data, tmp_path / "run", log_interval=10).train()))
 
 
 def test_lines_logged_after_the_last_checkpoint_are_written_once(data, tmp_path):
+    def die():
+        raise KeyboardInterrupt
+
     trainer = Trainer(TINY, data, tmp_path / "run", log_interval=1)
-    update, calls = trainer._update, 0
-
-    def die_at_the_fourth(batches):
-        nonlocal calls
-        calls += 1
-        if calls == 4:
-            raise KeyboardInterrupt
-        update(batches)
-
-    trainer._update = die_at_the_fourth
+    before_update(trainer, 4, die)
     with pytest.raises(KeyboardInterrupt):
         trainer.train()
     assert [line["update"] for line in read_log(tmp_path / "run") if "loss" in line] == [1, 2, 3]
@@ -159,9 +210,52 @@ def test_missing_data_is_said(tmp_path):
         Trainer(TINY, tmp_path / "nowhere", tmp_path / "run")
 
 
-def test_a_loss_that_is_not_finite_stops_the_run(data, tmp_path):
-    trainer = Trainer(TINY, data, tmp_path / "run")
+def spoil_gradients(trainer, updates):
+    """Let a gradient be NaN in these updates, counted from 1."""
+
+    def spoil(gradient):
+        return gradient * float("nan") if trainer.progress.update + 1 in updates else gradient
+
+    trainer.model.lm_head.weight.register_hook(spoil)
+
+
+def test_an_update_without_a_finite_gradient_is_skipped_and_counted(data, tmp_path):
+    trainer = Trainer(replace(TINY, num_updates=4), data, tmp_path / "run", log_interval=1)
+    spoil_gradients(trainer, {2, 3})
+    seen = []
+    run_update = trainer._run_update
+
+    def run_and_look(update):
+        run_update(update)
+        seen.append(trainer.model.lm_head.weight.detach().clone())
+
+    trainer._run_update = run_and_look
+    trainer.train()
+    assert torch.equal(seen[0], seen[1])
+    assert torch.equal(seen[1], seen[2])
+    assert not torch.equal(seen[2], seen[3])
+    lines = [line for line in read_log(tmp_path / "run") if "lr" in line]
+    assert [line["skipped"] for line in lines] == [0, 1, 2, 2]
+    assert [line["loss"] is None for line in lines] == [False, True, True, False]
+
+
+def test_ten_such_updates_in_a_row_end_the_run_and_name_the_cause(data, tmp_path):
+    trainer = Trainer(replace(TINY, num_updates=50), data, tmp_path / "run")
     with torch.no_grad():
-        trainer.model.lm_head.weight[5, 0] = float("inf")
-    with pytest.raises(FloatingPointError, match="the loss of update 1 is not finite"):
+        trainer.model.model.encoder.layers[0].feed_forward.fc1.weight[0, 0] = float("inf")
+    with pytest.raises(FloatingPointError, match=r"10 updates in a row, up to update 10, had a gradient that is not"):
+        trainer.train()
+    report = json.loads((tmp_path / "run" / "0-non_finite.json").read_text())
+    (micro_batch,) = report["micro_batches"]
+    assert micro_batch["first_non_finite"].startswith("model.encoder.layers.0.feed_forward.fc1")
+    assert all([source, target] == list(PAIRS[row]) for row, source, target in micro_batch["pairs"])
+    assert report["update"] == 10
+
+
+def test_running_out_of_memory_names_the_batch_and_what_to_change(data, tmp_path):
+    trainer = Trainer(TINY, data, tmp_path / "run")
+    trainer.model.register_forward_hook(lambda *_: torch.empty(2**60))
+    with pytest.raises(
+        MemoryError, match=r"micro-batch of \d+ pairs, padded to \d+ source .* Raise accumulation_steps"
+    ):
         trainer.train()

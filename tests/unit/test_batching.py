@@ -1,11 +1,20 @@
+from itertools import chain
+
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, concatenate_datasets
+from datasets.arrow_writer import ArrowWriter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vaswani_transformer.data.batching import TokenizedPairs, plan_updates, split_update
+from vaswani_transformer.data.batching import (
+    IGNORE_INDEX,
+    TokenizedPairs,
+    UpdateStream,
+    plan_updates,
+    split_update,
+)
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=200)
 
@@ -31,10 +40,30 @@ def test_lengths_are_read_without_reading_tokens(pairs):
 
 def test_columns_in_several_chunks_are_one_column():
     parts = [Dataset.from_dict({"input_ids": [[i, 2]] * (i + 1), "labels": [[2]] * (i + 1)}) for i in range(3)]
-    from datasets import concatenate_datasets
-
     pairs = TokenizedPairs(concatenate_datasets(parts), pad_token_id=1)
     assert [pairs.sources[row].tolist() for row in range(len(pairs))] == [[0, 2]] + [[1, 2]] * 2 + [[2, 2]] * 3
+    assert pairs[np.array([4, 0, 2])]["input_ids"].tolist() == [[2, 2], [0, 2], [1, 2]]
+
+
+def test_a_folder_of_parts_is_read_in_their_order(tmp_path):
+    for part, tokens in (("00001", [7, 8]), ("00000", [5, 6])):
+        with ArrowWriter(path=str(tmp_path / f"part-{part}.arrow")) as writer:
+            for token in tokens:
+                writer.write({"input_ids": [token, 2], "labels": [2]})
+            writer.finalize()
+    pairs = TokenizedPairs.load(tmp_path, pad_token_id=1)
+    assert [pairs.sources[row].tolist() for row in range(4)] == [[5, 2], [6, 2], [7, 2], [8, 2]]
+
+
+@given(rows=st.lists(st.integers(0, 39), min_size=1, max_size=20))
+def test_padding_many_rows_at_once_equals_padding_each(rows):
+    rng = np.random.default_rng(0)
+    sentences = [rng.integers(3, 90, size=rng.integers(1, 9)).tolist() for _ in range(40)]
+    parts = [{"input_ids": sentences[a:b], "labels": sentences[a:b]} for a, b in ((0, 7), (7, 8), (8, 40))]
+    pairs = TokenizedPairs(concatenate_datasets([Dataset.from_dict(part) for part in parts]), pad_token_id=1)
+    batch = pairs[rows]
+    width = max(len(sentences[row]) for row in rows)
+    assert batch["input_ids"].tolist() == [sentences[row] + [1] * (width - len(sentences[row])) for row in rows]
 
 
 @settings(max_examples=60, deadline=None)
@@ -66,9 +95,111 @@ def test_a_pair_longer_than_a_batch_is_refused_with_its_place():
         plan_updates(np.array([3, 51]), np.array([3, 4]), tokens_per_batch=50, seed=0, epoch=0)
 
 
-@given(size=st.integers(0, 50), parts=st.integers(1, 9))
-def test_micro_batches_share_out_an_update(size, parts):
-    shares = split_update(np.arange(size), parts)
-    assert len(shares) == parts
-    assert sorted(np.concatenate(shares)) == list(range(size))
-    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+def lengths_of(sides):
+    return [np.array(side, dtype=np.int32) for side in zip(*sides, strict=True)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(lengths=LENGTHS, num_parts=st.integers(1, 9))
+def test_every_pair_of_an_update_is_in_exactly_one_micro_batch(lengths, num_parts):
+    source, target = lengths_of(lengths)
+    rows = np.arange(len(lengths))[::-1]
+    parts = split_update(rows, source, target, num_parts=num_parts)
+    assert len(parts) == num_parts
+    assert sorted(np.concatenate(parts)) == list(range(len(lengths)))
+
+
+def draw_corpus(num_pairs):
+    """Lengths like those of sentences and their translations."""
+    rng = np.random.default_rng(0)
+    source = rng.gamma(5, 3, num_pairs).astype(np.int32) + 2
+    target = np.maximum(2, (source * rng.normal(1, 0.2, num_pairs)).astype(np.int32))
+    return source, target
+
+
+def padded_tokens(rows, source, target):
+    return len(rows) * int(source[rows].max() + target[rows].max())
+
+
+@pytest.mark.parametrize("num_parts", [2, 8])
+def test_micro_batches_carry_equal_work_and_pad_less_than_the_whole(num_parts):
+    source, target = draw_corpus(20_000)
+    plan = plan_updates(source, target, tokens_per_batch=25_000, seed=0, epoch=0)
+    whole = sum(padded_tokens(rows, source, target) for rows in plan)
+    slowest = total = 0
+    for rows in plan:
+        work = [padded_tokens(part, source, target) for part in split_update(rows, source, target, num_parts=num_parts)]
+        if len(rows) > 100 * num_parts:  # of a handful of pairs each, one more is more than 5 %
+            assert max(work) <= 1.05 * sum(work) / num_parts
+        slowest, total = slowest + max(work), total + sum(work)
+    assert slowest <= 1.01 * total / num_parts
+    assert total < whole * (0.95 if num_parts == 8 else 1)
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    source, target = draw_corpus(300)
+    rows = {"input_ids": [[i] * n for i, n in enumerate(source)], "labels": [[i] * n for i, n in enumerate(target)]}
+    return TokenizedPairs(Dataset.from_dict(rows), pad_token_id=1)
+
+
+def read(corpus, num_updates, **place):
+    stream = iter(UpdateStream(corpus, tokens_per_batch=400, seed=3, **place))
+    return [next(stream) for _ in range(num_updates)]
+
+
+def pairs_of(updates):
+    """The pairs of each update, read from its tensors."""
+    return [
+        sorted(i for batch in update.micro_batches for i in batch["labels"][:, 0].tolist() if i != IGNORE_INDEX)
+        for update in updates
+    ]
+
+
+@pytest.mark.parametrize(("num_processes", "accumulation_steps"), [(1, 1), (8, 1), (1, 8), (2, 4)])
+def test_an_update_holds_the_same_pairs_however_it_is_split(corpus, num_processes, accumulation_steps):
+    expected = read(corpus, 40)
+    found = [[] for _ in expected]
+    for process_index in range(num_processes):
+        updates = read(
+            corpus,
+            40,
+            num_processes=num_processes,
+            process_index=process_index,
+            accumulation_steps=accumulation_steps,
+        )
+        assert [len(update.micro_batches) for update in updates] == [accumulation_steps] * 40
+        assert [update.target_tokens for update in updates] == [update.target_tokens for update in expected]
+        found = [sorted(one + other) for one, other in zip(found, pairs_of(updates), strict=True)]
+    assert found == pairs_of(expected)
+
+
+def test_a_stream_from_the_middle_goes_on_as_one_from_the_start(corpus):
+    whole = read(corpus, 60)
+    end_of_epoch = [update.is_last_of_epoch for update in whole].index(True)
+    assert end_of_epoch < 50
+    rest = read(corpus, 62 - end_of_epoch, epoch=0, updates_of_epoch=end_of_epoch - 2)
+    assert pairs_of(rest) == pairs_of(whole)[end_of_epoch - 2 :]
+    later = read(corpus, 59 - end_of_epoch, epoch=1)
+    assert pairs_of(later) == pairs_of(whole)[end_of_epoch + 1 :]
+
+
+def test_an_epoch_holds_each_pair_once(corpus):
+    updates = read(corpus, 60)
+    end_of_epoch = [update.is_last_of_epoch for update in updates].index(True)
+    assert sorted(chain.from_iterable(pairs_of(updates[: end_of_epoch + 1]))) == list(range(300))
+
+
+def test_a_process_without_pairs_gets_one_that_does_not_count(pairs):
+    stream = UpdateStream(pairs, tokens_per_batch=100, seed=0, num_processes=5, process_index=4)
+    (batch,) = next(iter(stream)).micro_batches
+    assert batch["input_ids"].shape[0] == 1
+    assert (batch["labels"] == IGNORE_INDEX).all()
+
+
+def test_an_update_knows_the_tokens_of_all_processes(pairs):
+    update = next(iter(UpdateStream(pairs, tokens_per_batch=100, seed=0, num_processes=3)))
+    assert update.target_tokens == 7
+    assert update.tokens == 16
+    assert update.padded_tokens == (3 + 2) + (2 + 4) + (4 + 1)
+    assert update.is_last_of_epoch

@@ -7,10 +7,13 @@ from safetensors.torch import load_file, save_file
 
 from vaswani_transformer.training.checkpoints import (
     average_checkpoints,
+    begin_checkpoint,
+    checkpoint_name,
     complete_checkpoints,
     drop_old_checkpoints,
+    finish_checkpoint,
     resumable_checkpoints,
-    write_checkpoint,
+    select_checkpoints,
 )
 
 
@@ -24,32 +27,34 @@ def write_model(folder, *, seed, d_model=4, value=None):
     return weight
 
 
-def write_step(folder, step):
-    def write(path):
-        write_model(path, seed=step)
-        (path / "training_state").mkdir()
-        (path / "training_state" / "optimizer.bin").write_bytes(b"state")
+def fill(folder, step, *, is_scheduled=True):
+    """A checkpoint folder with all in it, not yet complete."""
+    partial = begin_checkpoint(folder, checkpoint_name(step, is_scheduled=is_scheduled))
+    write_model(partial, seed=step)
+    (partial / "training_state").mkdir()
+    (partial / "training_state" / "optimizer.bin").write_bytes(b"state")
+    return partial
 
-    return write_checkpoint(folder, step, write)
+
+def write_step(folder, step, *, is_scheduled=True, seconds=0.0):
+    return finish_checkpoint(fill(folder, step, is_scheduled=is_scheduled), seconds=seconds)
+
+
+def names(checkpoints):
+    return [path.name for path in checkpoints]
 
 
 def test_only_checkpoints_written_to_the_end_are_seen(tmp_path):
     write_step(tmp_path, 2)
     write_step(tmp_path, 10)
     (write_step(tmp_path, 11) / "COMPLETE").unlink()
-
-    def fail(path):
-        write_model(path, seed=0)
-        raise OSError("No space left on device")
-
-    with pytest.raises(OSError, match="No space left"):
-        write_checkpoint(tmp_path, 12, fail)
-    assert [path.name for path in complete_checkpoints(tmp_path)] == ["step-00000002", "step-00000010"]
+    fill(tmp_path, 12)
+    assert names(complete_checkpoints(tmp_path)) == ["step-00000002", "step-00000010"]
+    assert names(resumable_checkpoints(tmp_path)) == ["step-00000002", "step-00000010"]
 
 
 def test_a_half_written_checkpoint_is_written_anew(tmp_path):
-    (tmp_path / "partial-step-00000003").mkdir()
-    (tmp_path / "partial-step-00000003" / "rubbish").write_text("x")
+    (fill(tmp_path, 3) / "rubbish").write_text("x")
     folder = write_step(tmp_path, 3)
     assert sorted(path.name for path in folder.iterdir()) == [
         "COMPLETE",
@@ -57,6 +62,29 @@ def test_a_half_written_checkpoint_is_written_anew(tmp_path):
         "model.safetensors",
         "training_state",
     ]
+
+
+def test_a_complete_checkpoint_says_when_it_was_written(tmp_path):
+    folder = write_step(tmp_path, 57, seconds=600.5)
+    assert json.loads((folder / "COMPLETE").read_text()) == {"update": 57, "seconds": 600.5}
+
+
+def test_a_stop_leaves_a_checkpoint_to_resume_from_but_not_to_average(tmp_path):
+    write_step(tmp_path, 10)
+    write_step(tmp_path, 13, is_scheduled=False)
+    assert names(complete_checkpoints(tmp_path)) == ["step-00000010"]
+    assert names(resumable_checkpoints(tmp_path)) == ["step-00000010", "stopped-00000013"]
+
+
+def test_what_stops_and_kills_left_behind_goes_with_the_next_checkpoint(tmp_path):
+    write_step(tmp_path, 10)
+    write_step(tmp_path, 13, is_scheduled=False)
+    fill(tmp_path, 15)
+    drop_old_checkpoints(tmp_path, keep=5)  # the stop is the newest still
+    assert sorted(names(tmp_path.iterdir())) == ["step-00000010", "stopped-00000013"]
+    write_step(tmp_path, 20)
+    drop_old_checkpoints(tmp_path, keep=5)
+    assert sorted(names(tmp_path.iterdir())) == ["step-00000010", "step-00000020"]
 
 
 def test_old_checkpoints_go_but_those_the_average_needs_stay(tmp_path):
@@ -71,6 +99,16 @@ def test_the_last_good_checkpoint_is_never_deleted(tmp_path):
     write_step(tmp_path, 1)
     drop_old_checkpoints(tmp_path, keep=0)
     assert len(resumable_checkpoints(tmp_path)) == 1
+
+
+def test_checkpoints_are_selected_by_the_time_between_them(tmp_path):
+    for step, minutes in enumerate([4, 9, 12, 19, 22, 29, 31, 40], start=1):
+        write_step(tmp_path, step, seconds=60 * minutes)
+    assert names(select_checkpoints(tmp_path, last=3)) == ["step-00000006", "step-00000007", "step-00000008"]
+    apart = select_checkpoints(tmp_path, last=4, minutes_apart=10)
+    assert names(apart) == ["step-00000002", "step-00000004", "step-00000006", "step-00000008"]  # 9, 19, 29, 40
+    with pytest.raises(ValueError, match="holds 4 checkpoints 10 minutes apart, 5 are asked for"):
+        select_checkpoints(tmp_path, last=5, minutes_apart=10)
 
 
 def test_the_average_is_the_mean_in_float64_cast_once(tmp_path):

@@ -144,3 +144,15 @@ def test_half_precision_accumulates_in_float32(sample, dtype):
     assert loss.dtype == nll.dtype == torch.float32
     assert loss.item() == pytest.approx(exact.item(), rel=0.01)
     assert all(g.dtype == dtype for g in torch.autograd.grad(loss, halves))
+
+
+def test_rows_left_out_may_be_masked_instead_of_selected(sample):
+    # As on a GPU, where selecting would make the host wait.
+    hidden, weight, bias, labels = sample
+    selected = sum_label_smoothed_loss(hidden, weight, bias, labels, label_smoothing=0.1)
+    masked = loss_vaswani._SlicedCrossEntropy.apply(hidden, weight, bias, labels, 0.1)
+    expected = torch.autograd.grad(selected[0], (hidden, weight, bias))
+    for one, other in zip(
+        [*masked, *torch.autograd.grad(masked[0], (hidden, weight, bias))], [*selected, *expected], strict=True
+    ):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)

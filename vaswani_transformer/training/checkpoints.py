@@ -3,14 +3,17 @@
 checkpoints/
     step-00000057/
         model.safetensors, config.json, generation_config.json, tokenizer files    a model like any other
-        training_state/         optimizer, schedule, random states, place in the data
-        COMPLETE                written last
+        training_state/         optimizer, schedule, random states of every process, place in the data and the log
+        COMPLETE                written last: update and seconds of training
+    stopped-00000061/           the same, written because the run was asked to stop: to resume from, not to average
+    partial-step-00000064/      being written, or left so by a run that was killed; never read
 """
 
 import json
+import math
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -21,43 +24,57 @@ WEIGHTS = "model.safetensors"
 STATE_FOLDER = "training_state"
 COMPLETE = "COMPLETE"
 PREFIX = "step-"
+STOPPED_PREFIX = "stopped-"
+PARTIAL_PREFIX = "partial-"
 # Keys of config.json that say how a model was saved, not what its weights mean.
 HOUSEKEEPING = {"architectures", "auto_map", "custom_pipelines", "dtype", "transformers_version"}
 
 
 def checkpoint_step(folder: Path) -> int:
     """Updates done when checkpoint `folder` was written."""
-    return int(folder.name.removeprefix(PREFIX))
+    return int(folder.name.rpartition("-")[2])
 
 
-def complete_checkpoints(folder: Path) -> list[Path]:
+def complete_checkpoints(folder: Path, prefix: str = PREFIX) -> list[Path]:
     """Checkpoints in `folder` that were written to the end, oldest first."""
-    found = [path for path in folder.glob(f"{PREFIX}*") if (path / COMPLETE).exists()]
+    found = [path for path in folder.glob(f"{prefix}*") if (path / COMPLETE).exists()]
     return sorted(found, key=checkpoint_step)
 
 
 def resumable_checkpoints(folder: Path) -> list[Path]:
     """Complete checkpoints that still hold the state of training, oldest first."""
-    return [path for path in complete_checkpoints(folder) if (path / STATE_FOLDER).exists()]
+    found = complete_checkpoints(folder) + complete_checkpoints(folder, STOPPED_PREFIX)
+    return sorted((path for path in found if (path / STATE_FOLDER).exists()), key=checkpoint_step)
 
 
-def write_checkpoint(folder: Path, step: int, write: Callable[[Path], None]) -> Path:
-    """Write checkpoint `step`: beside its place, synced, marked complete last, then renamed into place.
+def checkpoint_name(step: int, *, is_scheduled: bool = True) -> str:
+    """Name of the folder of a checkpoint after `step` updates."""
+    return f"{PREFIX if is_scheduled else STOPPED_PREFIX}{step:08d}"
+
+
+def begin_checkpoint(folder: Path, name: str) -> Path:
+    """Make the folder to fill; `finish_checkpoint` gives it its `name`."""
+    partial = folder / f"{PARTIAL_PREFIX}{name}"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    return partial
+
+
+def finish_checkpoint(partial: Path, *, seconds: float) -> Path:
+    """Sync a filled folder, mark it complete last, then rename it into place.
 
     Args:
-        write: fills the folder it is given.
+        seconds: of training that led to this checkpoint, over all sittings.
     """
-    final, partial = folder / f"{PREFIX}{step:08d}", folder / f"partial-{PREFIX}{step:08d}"
-    for leftover in (partial, final):
-        shutil.rmtree(leftover, ignore_errors=True)
-    partial.mkdir(parents=True)
-    write(partial)
+    final = partial.with_name(partial.name.removeprefix(PARTIAL_PREFIX))
     for path in [*partial.rglob("*"), partial]:
         _sync(path)
-    (partial / COMPLETE).write_text(f"{step}\n", encoding="utf-8")
+    mark = {"update": checkpoint_step(partial), "seconds": seconds}
+    (partial / COMPLETE).write_text(json.dumps(mark) + "\n", encoding="utf-8")
     _sync(partial / COMPLETE)
+    shutil.rmtree(final, ignore_errors=True)
     partial.rename(final)
-    _sync(folder)
+    _sync(final.parent)
     return final
 
 
@@ -73,15 +90,42 @@ def _sync(path: Path) -> None:
 def drop_old_checkpoints(folder: Path, *, keep: int, keep_states: int = 2) -> None:
     """Delete all but the last `keep` checkpoints, and the training state of all but the last `keep_states`.
 
+    Call it when a new checkpoint is complete. Those of earlier stops and what killed runs left behind go too.
+
     Args:
         keep: at least as many as the average needs, and at least one.
     """
+    for path in folder.glob(f"{PARTIAL_PREFIX}*"):
+        shutil.rmtree(path)
     checkpoints = complete_checkpoints(folder)
-    for path in checkpoints[: -max(keep, 1)]:
+    newest = resumable_checkpoints(folder)[-1:]
+    stopped = [path for path in complete_checkpoints(folder, STOPPED_PREFIX) if path not in newest]
+    for path in checkpoints[: -max(keep, 1)] + stopped:
         (path / COMPLETE).unlink()  # first, so that a half-deleted folder is never taken for a whole one
         shutil.rmtree(path)
     for path in checkpoints[:-keep_states]:
         shutil.rmtree(path / STATE_FOLDER, ignore_errors=True)
+
+
+def select_checkpoints(folder: Path, *, last: int, minutes_apart: float = 0.0) -> list[Path]:
+    """The `last` checkpoints of a run that are at least `minutes_apart` minutes of training apart, oldest first.
+
+    The paper averages the last 5 (base) or 20 (big), written at 10-minute intervals (section 6.1).
+
+    Raises:
+        ValueError: if there are fewer.
+    """
+    chosen: list[Path] = []
+    next_seconds = math.inf
+    for path in reversed(complete_checkpoints(folder)):
+        seconds = json.loads((path / COMPLETE).read_text(encoding="utf-8"))["seconds"]
+        if seconds <= next_seconds and len(chosen) < last:
+            chosen.insert(0, path)
+            next_seconds = seconds - 60 * minutes_apart
+    if len(chosen) < last:
+        apart = f" {minutes_apart:g} minutes apart" if minutes_apart else ""
+        raise ValueError(f"{folder} holds {len(chosen)} checkpoints{apart}, {last} are asked for. Ask for fewer.")
+    return chosen
 
 
 def average_checkpoints(folders: Sequence[Path], output: Path) -> None:

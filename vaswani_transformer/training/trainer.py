@@ -1,4 +1,4 @@
-"""The training loop of section 5, through Accelerate; tried on one process so far.
+"""The training loop of section 5, through Accelerate, on any number of processes.
 
 A run folder is all there is to a run: start the same command again and it goes on where it stopped.
 
@@ -9,39 +9,51 @@ A run folder is all there is to a run: start the same command again and it goes 
         model/              the mean of the last checkpoints: the result
 """
 
+import contextlib
 import json
 import math
+import os
 import platform
+import shutil
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import accelerate
 import tokenizers
 import torch
 import transformers
-from accelerate import Accelerator
+from accelerate import Accelerator, DistributedDataParallelKwargs
+from accelerate.utils import DistributedType
+from safetensors import SafetensorError
 from safetensors.torch import load_file
+from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerFast
 
 from ..configuration_vaswani import VaswaniConfig
-from ..data.batching import IGNORE_INDEX, TokenizedPairs, plan_updates, split_update
+from ..data.batching import TokenizedPairs, Update, UpdateStream, plan_updates, split_update
 from ..data.preparation import PREPARATION_FILE
 from ..modeling_vaswani import VaswaniForConditionalGeneration
 from ..pipeline_vaswani import custom_pipelines
 from ..recipes import Recipe
 from .checkpoints import (
+    PARTIAL_PREFIX,
     STATE_FOLDER,
     WEIGHTS,
     average_checkpoints,
+    begin_checkpoint,
+    checkpoint_name,
     complete_checkpoints,
     drop_old_checkpoints,
+    finish_checkpoint,
     resumable_checkpoints,
-    write_checkpoint,
 )
+from .diagnosis import explain_out_of_memory, find_non_finite
+from .interruption import Interrupted, StopRequest
 from .schedule import inverse_sqrt_schedule
+from .tally import Tally
 
 try:
     from torch.utils.tensorboard import SummaryWriter
@@ -50,6 +62,12 @@ except ImportError:  # TensorBoard is not installed
 
 LOG_FILE = "log.jsonl"
 RECIPE_FILE = "recipe.json"
+NON_FINITE_FILE = "non_finite.json"
+SKIPPED_IN_A_ROW = 10  # updates without a finite gradient that end a run
+# Updates between two looks at what all processes must agree on. A GPU is ten updates behind the host at best, and
+# each look makes the host wait for it.
+UPDATES_PER_CHECK = {"cpu": 1}
+DEFAULT_UPDATES_PER_CHECK = 10
 
 
 @dataclass
@@ -63,6 +81,7 @@ class Progress:
     best_dev_loss: float = math.inf
     evaluations_without_gain: int = 0
     log_bytes: int = 0  # of the log that belong to what is saved
+    num_processes: int = 1
 
     def state_dict(self) -> dict:
         return dict(self.__dict__)
@@ -71,31 +90,22 @@ class Progress:
         self.__dict__.update(state)
 
 
-@dataclass
-class Tally:
-    """Sums since the last line of the log."""
-
-    loss: float = 0.0
-    nll: float = 0.0
-    target_tokens: int = 0
-    tokens: int = 0
-    padded_tokens: int = 0
-    updates: int = 0
-    started: float = field(default_factory=time.perf_counter)
-
-
 class Trainer:
     """Trains one recipe on prepared data.
+
+    The same global batch gives the same update however it is split: over processes, or over time by accumulation.
 
     Args:
         recipe: what to do.
         data: folder written by `vaswani prepare`.
-        run: folder to write, or to go on with.
+        run: folder to write, or to go on with; all processes must see it.
         seed: of initialisation, dropout and the order of the data.
         accumulation_steps: micro-batches an update is cut into on each process; changes memory, not results.
         mixed_precision: "no", "bf16" or "fp16".
         log_interval: updates between two lines of the log.
         score_dev: (model, tokenizer, pairs of text) -> BLEU of the development set, logged at each evaluation.
+        change_processes: go on with a run that another number of processes began. No pair is skipped or repeated,
+            but dropout draws other numbers than it would have.
     """
 
     def __init__(
@@ -109,23 +119,29 @@ class Trainer:
         mixed_precision: str = "no",
         log_interval: int = 50,
         score_dev: Callable[..., float] | None = None,
+        change_processes: bool = False,
     ):
         self.recipe, self.data, self.run_folder, self.seed = recipe, data, run, seed
         self.accumulation_steps = accumulation_steps
         self.log_interval = log_interval
         self.score_dev = score_dev
+        self.change_processes = change_processes
         self.checkpoint_folder = run / "checkpoints"
         self.model_folder = run / "model"
-        self.accelerator = Accelerator(mixed_precision=mixed_precision, step_scheduler_with_optimizer=False)
-        accelerate.utils.set_seed(seed)
+        self.accelerator = Accelerator(
+            mixed_precision=mixed_precision,
+            step_scheduler_with_optimizer=False,
+            # Without a second copy of the gradients.
+            kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],
+        )
         if not (data / PREPARATION_FILE).exists():  # it is written last
             raise FileNotFoundError(f"{data} holds no prepared data; run `vaswani prepare` with --output {data} first.")
         self.tokenizer = PreTrainedTokenizerFast.from_pretrained(data)
         self.train_pairs, self.dev_pairs = (
-            TokenizedPairs.load(data / f"{name}.arrow", pad_token_id=self.tokenizer.pad_token_id)
-            for name in ("train", "dev")
+            TokenizedPairs.load(data / name, pad_token_id=self.tokenizer.pad_token_id) for name in ("train", "dev")
         )
-        self.progress = Progress()
+        self.progress = Progress(num_processes=self.accelerator.num_processes)
+        self.tally = Tally(self.accelerator)
         self.tensorboard = None
         self._build()
 
@@ -141,23 +157,38 @@ class Trainer:
         languages = json.loads((self.data / PREPARATION_FILE).read_text(encoding="utf-8"))
         task = f"translation_{languages['source_language']}_to_{languages['target_language']}"
         config.custom_pipelines = custom_pipelines(task)
+        accelerate.utils.set_seed(self.seed)  # the same weights everywhere ...
         model = VaswaniForConditionalGeneration(config)
+        accelerate.utils.set_seed(self.seed, device_specific=True)  # ... but other dropout
         model.generation_config.num_beams = recipe.num_beams
         model.generation_config.length_penalty = recipe.length_penalty
-        optimizer = torch.optim.Adam(
-            model.parameters(), lr=recipe.lr_scale, betas=recipe.adam_betas, eps=recipe.adam_eps, fused=True
+        # Without weight decay this is the paper's Adam to the bit.
+        optimizer = torch.optim.AdamW(
+            model.parameters(),
+            lr=recipe.lr_scale,
+            betas=recipe.adam_betas,
+            eps=recipe.adam_eps,
+            weight_decay=recipe.weight_decay,
+            fused=True,
         )
         self.schedule = inverse_sqrt_schedule(optimizer, d_model=config.d_model, warmup_steps=recipe.warmup_updates)
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
-        self.accelerator.register_for_checkpointing(self.schedule, self.progress)
+        self.accelerator.register_for_checkpointing(self.schedule, self.progress, self.tally)
         # The weights are in the checkpoint already, as a model like any other.
         self.accelerator.register_save_state_pre_hook(lambda models, weights, folder: weights.clear())
         self.accelerator.register_load_state_pre_hook(self._load_weights)
         if SummaryWriter is not None and self.accelerator.is_main_process:
             self.tensorboard = SummaryWriter(str(self.run_folder / "tensorboard"))
 
+    @property
+    def _is_sharded(self) -> bool:
+        """Whether each process holds a part of the weights only (FSDP): then Accelerate saves and loads them."""
+        return self.accelerator.distributed_type == DistributedType.FSDP
+
     def _load_weights(self, models: list[torch.nn.Module], folder: str) -> None:
         """Put the weights beside `folder` into the model; for Accelerate, in place of its own way."""
+        if self._is_sharded:
+            return
         state = load_file(Path(folder).parent / WEIGHTS)
         mismatch = self.accelerator.unwrap_model(models[0]).load_state_dict(state, strict=False)
         assert not mismatch.unexpected_keys  # missing are the names of tied weights, stored once
@@ -170,15 +201,18 @@ class Trainer:
             the folder of the final model, the mean of the last checkpoints.
 
         Raises:
-            ValueError: if the run folder belongs to another recipe or seed.
-            FloatingPointError: if the loss is no longer finite.
+            ValueError: if the run folder belongs to another recipe or seed, or to another number of processes.
+            FloatingPointError: if ten updates in a row had no finite gradient.
+            MemoryError: if a micro-batch does not fit; the message names its shape.
+            OSError: if a checkpoint cannot be written; the one before is intact.
+            Interrupted: after SIGTERM, when the update under way is done and saved.
         """
         self._open_run()
-        done = self._is_finished()
-        self._tally, self._last_save = Tally(), time.perf_counter()
+        self._last_save = time.perf_counter()
         self._sitting_started = time.perf_counter() - self.progress.seconds
-        while not done:
-            done = self._train_epoch()
+        with StopRequest() as self._stop_request:
+            if not self._is_finished():
+                self._train()
         self.accelerator.wait_for_everyone()
         if self.accelerator.is_main_process:
             last = complete_checkpoints(self.checkpoint_folder)[-self.recipe.num_averaged_checkpoints :]
@@ -215,12 +249,29 @@ class Trainer:
         elif self.accelerator.is_main_process:
             self.run_folder.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(description, indent=2), encoding="utf-8")
+        for partial in sorted(self.checkpoint_folder.glob(f"{PARTIAL_PREFIX}*")):
+            self._print(f"{partial} was not written to the end and is left aside")
         if checkpoints:
-            self.accelerator.load_state(str(checkpoints[-1] / STATE_FOLDER))
-            self._print(f"resuming after update {self.progress.update} from {checkpoints[-1]}")
+            self._resume(checkpoints[-1])
+        self.accelerator.wait_for_everyone()  # before the first process changes what the others look at
         if self.accelerator.is_main_process:
             with (self.run_folder / LOG_FILE).open("ab") as log:
                 log.truncate(self.progress.log_bytes)  # lines that no checkpoint remembers are written again
+
+    def _resume(self, checkpoint: Path) -> None:
+        """Go to where `checkpoint` was written."""
+        progress, now = self.progress, self.accelerator.num_processes
+        self.accelerator.load_state(str(checkpoint / STATE_FOLDER))
+        if progress.num_processes != now:
+            if not self.change_processes:
+                raise ValueError(
+                    f"{checkpoint} was written by {progress.num_processes} processes, this is a run of {now}. Start "
+                    f"{progress.num_processes}, or give --change_processes: no pair is skipped or repeated, but "
+                    f"dropout will draw other numbers."
+                )
+            accelerate.utils.set_seed(self.seed + progress.update, device_specific=True)
+            progress.num_processes = now
+        self._print(f"resuming after update {progress.update} from {checkpoint}")
 
     def _is_finished(self) -> bool:
         patience = self.recipe.patience
@@ -228,140 +279,210 @@ class Trainer:
             patience is not None and self.progress.evaluations_without_gain >= patience
         )
 
-    def _train_epoch(self) -> bool:
-        """Go through what is left of the present epoch; True when the run is finished."""
-        progress, parts = self.progress, self.accelerator.num_processes * self.accumulation_steps
-        plan = plan_updates(
-            self.train_pairs.sources.lengths,
-            self.train_pairs.targets.lengths,
+    def _read_updates(self) -> Iterator[Update]:
+        """The updates of this process from where the run stands, made ready beside the training on a GPU."""
+        stream = UpdateStream(
+            self.train_pairs,
             tokens_per_batch=self.recipe.tokens_per_batch,
             seed=self.seed,
-            epoch=progress.epoch,
+            epoch=self.progress.epoch,
+            updates_of_epoch=self.progress.updates_of_epoch,
+            num_processes=self.accelerator.num_processes,
+            process_index=self.accelerator.process_index,
+            accumulation_steps=self.accumulation_steps,
         )
-        first = self.accelerator.process_index * self.accumulation_steps
-        for rows in plan[progress.updates_of_epoch :]:
-            shares = split_update(rows, parts)[first : first + self.accumulation_steps]
-            self._update([self.train_pairs[share] for share in shares if len(share)])
+        on_gpu = self.accelerator.device.type != "cpu"
+        # On a CPU a worker would take a core from the training; one is enough for any GPU.
+        workers = {"num_workers": 1, "prefetch_factor": 16} if on_gpu else {}
+        # Its own generator: the loader draws a number to seed workers, and dropout must not notice.
+        return iter(DataLoader(stream, batch_size=None, pin_memory=on_gpu, generator=torch.Generator(), **workers))
+
+    def _train(self) -> None:
+        """The loop: one update after the other, until the recipe or its patience ends."""
+        progress = self.progress
+        interval = UPDATES_PER_CHECK.get(self.accelerator.device.type, DEFAULT_UPDATES_PER_CHECK)
+        for update in self._read_updates():
+            self._run_update(update)
             progress.update += 1
             progress.updates_of_epoch += 1
-            end_of_epoch = progress.updates_of_epoch == len(plan)
-            if end_of_epoch:
+            if update.is_last_of_epoch:
                 progress.epoch, progress.updates_of_epoch = progress.epoch + 1, 0
             last = progress.update >= self.recipe.num_updates
+            must_stop = is_time = False
+            if progress.update % interval == 0 or last:
+                must_stop, is_time = self._agree()
+                self._check_finite(update)
             if progress.update % self.log_interval == 0 or last:
                 self._log_training()
-            if last or self._is_checkpoint_due(end_of_epoch):
+            if last or is_time or self._is_checkpoint_due(update.is_last_of_epoch):
                 self._evaluate()
                 self._save()
+            elif must_stop:
+                self._save(is_scheduled=False)
             if self._is_finished():
-                return True
-        return False
+                return
+            if must_stop:
+                raise Interrupted(
+                    f"stopped by SIGTERM after update {progress.update} and saved; the same command goes on from there."
+                )
 
-    def _update(self, micro_batches: list[dict[str, torch.Tensor]]) -> None:
+    def _run_update(self, update: Update) -> None:
         """One optimizer step. The loss is the mean over the target tokens of all processes and micro-batches."""
         self.model.train()
-        device, tally = self.accelerator.device, self._tally
-        counts = [int((batch["labels"] != IGNORE_INDEX).sum()) for batch in micro_batches]
-        total = self.accelerator.reduce(torch.tensor(sum(counts), device=device), reduction="sum")
-        for i, batch in enumerate(micro_batches):
-            batch = {name: tensor.to(device) for name, tensor in batch.items()}
-            with self.accelerator.accumulate(self.model) if i == len(micro_batches) - 1 else self._no_sync():
-                output = self.model(**batch, num_items_in_batch=total)
+        device = self.accelerator.device
+        losses = torch.zeros(2, dtype=torch.float64, device=device)
+        for i, batch in enumerate(update.micro_batches):
+            is_last = i == len(update.micro_batches) - 1
+            batch = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
+            # Gradients travel between the processes once, with the last micro-batch.
+            sync = contextlib.nullcontext() if is_last else self.accelerator.no_sync(self.model)
+            with sync, explain_out_of_memory(batch):
+                output = self.model(**batch, num_items_in_batch=update.target_tokens)
                 # Data parallelism takes the mean of the gradients, the formula wants their sum.
                 self.accelerator.backward(output.loss * self.accelerator.num_processes)
-            tally.loss += float(output.loss.detach()) * int(total)
-            tally.nll += float(output.nll_loss) * int(total)
-            tally.tokens += int(batch["attention_mask"].sum()) + counts[i]
-            tally.padded_tokens += batch["input_ids"].numel() + batch["labels"].numel()
-        if not math.isfinite(tally.loss):
-            raise FloatingPointError(
-                f"the loss of update {self.progress.update + 1} is not finite. Go on from the last checkpoint with "
-                f"a smaller lr_scale or without mixed precision."
-            )
-        tally.target_tokens += int(total)
-        tally.updates += 1
+            losses += torch.stack([output.loss.detach(), output.nll_loss]) * update.target_tokens
+        gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+        is_finite = torch.nn.utils.get_total_norm(gradients).isfinite()
+        if self.accelerator.scaler is None:
+            # The fused kernel then leaves weights and averages as they are, and the host need not know.
+            self.optimizer.optimizer.found_inf = (~is_finite).float()
         self.optimizer.step()
         self.schedule.step()
         self.optimizer.zero_grad()
+        self.tally.add(losses, is_finite, update)
 
-    def _no_sync(self):
-        return self.accelerator.no_sync(self.model)
+    def _agree(self) -> tuple[bool, bool]:
+        """What all processes must do alike: stop because one was asked to, save because the first one's time is up."""
+        amount, unit = self.recipe.checkpoint_interval
+        is_time = unit == "minutes" and time.perf_counter() - self._last_save >= 60 * amount
+        own = [self._stop_request.received, is_time and self.accelerator.is_main_process]
+        must_stop, is_time = self.accelerator.reduce(torch.tensor(own, device=self.accelerator.device).int(), "sum")
+        return bool(must_stop), bool(is_time)
+
+    def _check_finite(self, update: Update) -> None:
+        """End the run when nothing has been learnt for a while; `update` is the last one."""
+        skipped = self.tally.count_skipped_in_a_row()
+        if skipped < SKIPPED_IN_A_ROW:
+            return
+        device, model = self.accelerator.device, self.accelerator.unwrap_model(self.model)
+        report = {"update": self.progress.update, "process": self.accelerator.process_index, "micro_batches": []}
+        for rows, batch in zip(update.rows, update.micro_batches, strict=True):
+            first = find_non_finite(model, {name: tensor.to(device) for name, tensor in batch.items()})
+            sources, targets = (
+                self.tokenizer.batch_decode([column[row] for row in rows], skip_special_tokens=True)
+                for column in (self.train_pairs.sources, self.train_pairs.targets)
+            )
+            pairs = [[int(row), *texts] for row, *texts in zip(rows, sources, targets, strict=True)]
+            report["micro_batches"].append({"first_non_finite": first, "pairs": pairs})
+        path = self.run_folder / f"{self.accelerator.process_index}-{NON_FINITE_FILE}"
+        path.write_text(json.dumps(report, ensure_ascii=False, indent=1), encoding="utf-8")
+        raise FloatingPointError(
+            f"{skipped} updates in a row, up to update {self.progress.update}, had a gradient that is not finite, and "
+            f"were skipped. {path} names the first module with such an output and the pairs of the last batch. Go on "
+            f"from the last checkpoint with a smaller lr_scale or without mixed precision."
+        )
 
     def _log_training(self) -> None:
-        tally, progress = self._tally, self.progress
-        seconds = time.perf_counter() - tally.started
-        sums = torch.tensor([tally.loss, tally.nll, tally.tokens, tally.padded_tokens], dtype=torch.float64)
-        loss, nll, tokens, padded = self.accelerator.reduce(sums.to(self.accelerator.device), "sum").tolist()
+        progress, tally = self.progress, self.tally
         progress.seconds = time.perf_counter() - self._sitting_started
+        means = tally.compute_means()
         line = {
             "update": progress.update,
             "epoch": progress.epoch,
-            "loss": loss / tally.target_tokens,
-            "perplexity": math.exp(nll / tally.target_tokens),
             "lr": self.schedule.get_last_lr()[0],
-            "target_tokens_per_second": tally.target_tokens / seconds,
-            "fill": tokens / padded,
+            **means,
             "seconds": progress.seconds,
         }
         self._write_log(line)
-        remaining = (self.recipe.num_updates - progress.update) * seconds / tally.updates
+        remaining = (self.recipe.num_updates - progress.update) * tally.seconds / tally.updates
+        losses = "no finite update"
+        if line["loss"] is not None:
+            losses = f"loss {line['loss']:.3f}  ppl {line['perplexity']:.2f}"
+        skipped = f"  skipped {line['skipped']}" if line["skipped"] else ""
         self._print(
-            f"update {line['update']}/{self.recipe.num_updates}  epoch {line['epoch']}  loss {line['loss']:.3f}  "
-            f"ppl {line['perplexity']:.2f}  lr {line['lr']:.2e}  {line['target_tokens_per_second']:.0f} tok/s  "
-            f"fill {line['fill']:.1%}  ETA {_hours(remaining)}",
+            f"update {line['update']}/{self.recipe.num_updates}  epoch {line['epoch']}  {losses}  lr {line['lr']:.2e}  "
+            f"{line['target_tokens_per_second']:.0f} tok/s  fill {line['fill']:.1%}{skipped}  ETA {_hours(remaining)}",
             live=True,
         )
-        self._tally = Tally()
+        tally.start_line()
 
     def _is_checkpoint_due(self, end_of_epoch: bool) -> bool:
         amount, unit = self.recipe.checkpoint_interval
-        if unit == "updates":
-            return self.progress.update % amount == 0
         if unit == "epochs":
             return end_of_epoch and self.progress.epoch % amount == 0
-        # Clocks differ between processes: the first one's decides.
-        due = torch.tensor(int(time.perf_counter() - self._last_save >= 60 * amount), device=self.accelerator.device)
-        return bool(accelerate.utils.broadcast(due))
+        return unit == "updates" and self.progress.update % amount == 0
 
     @torch.no_grad()
     def _evaluate(self) -> None:
         """Perplexity of the development set, without label smoothing, and its BLEU if asked for."""
-        started, progress, pairs = time.perf_counter(), self.progress, self.dev_pairs
-        self.model.eval()
-        batches = plan_updates(pairs.sources.lengths, pairs.targets.lengths, tokens_per_batch=8_192, seed=0, epoch=0)
-        nll = torch.zeros((), dtype=torch.float64, device=self.accelerator.device)
-        for rows in batches[self.accelerator.process_index :: self.accelerator.num_processes]:
-            batch = {name: tensor.to(self.accelerator.device) for name, tensor in pairs[rows].items()}
-            nll += self.model(**batch, num_items_in_batch=1, skip_logits=True).loss.double()
-        dev_loss = float(self.accelerator.reduce(nll, "sum")) / int(pairs.targets.lengths.sum())
+        started, progress, accelerator = time.perf_counter(), self.progress, self.accelerator
+        # Without the wrapper of data parallelism; what is sharded takes part in every forward of all processes.
+        model = self.model if self._is_sharded else accelerator.unwrap_model(self.model)
+        model.eval()
+        dev_loss = self._compute_dev_loss(model)
         line = {"update": progress.update, "epoch": progress.epoch, "dev_perplexity": math.exp(dev_loss)}
-        if self.score_dev is not None:
+        if self.score_dev is not None and accelerator.is_main_process:
             texts = json.loads((self.data / "dev.json").read_text(encoding="utf-8"))
-            line["dev_bleu"] = self.score_dev(self.accelerator.unwrap_model(self.model), self.tokenizer, texts)
+            line["dev_bleu"] = self.score_dev(model, self.tokenizer, texts)
         progress.evaluations_without_gain += 1
         if dev_loss < progress.best_dev_loss:
             progress.best_dev_loss, progress.evaluations_without_gain = dev_loss, 0
         self._write_log(line)
         self._print("  ".join(f"{name} {value:.4g}" for name, value in line.items()))
-        self._tally.started += time.perf_counter() - started  # not training time
+        accelerator.wait_for_everyone()
+        self.tally.leave_out(time.perf_counter() - started)
 
-    def _save(self) -> None:
-        """One checkpoint, written by the first process: the random states of others are not in it yet."""
-        started, accelerator, step = time.perf_counter(), self.accelerator, self.progress.update
-        model = accelerator.unwrap_model(self.model)
-        if accelerator.is_main_process:
-            self.progress.log_bytes = (self.run_folder / LOG_FILE).stat().st_size
+    def _compute_dev_loss(self, model: torch.nn.Module) -> float:
+        """-log P of the development set in nats a token."""
+        sources, targets = self.dev_pairs.sources.lengths, self.dev_pairs.targets.lengths
+        accelerator, num_processes = self.accelerator, self.accelerator.num_processes
+        tokens_per_batch = max(8_192, int(sources.max()), int(targets.max()))
+        nll = torch.zeros((), dtype=torch.float64, device=accelerator.device)
+        for rows in plan_updates(sources, targets, tokens_per_batch=tokens_per_batch, seed=0, epoch=0):
+            part = split_update(rows, sources, targets, num_parts=num_processes)[accelerator.process_index]
+            batch = self.dev_pairs[part if len(part) else rows[:1]]
+            batch = {name: tensor.to(accelerator.device) for name, tensor in batch.items()}
+            nll += model(**batch, num_items_in_batch=1, skip_logits=True).loss.double() * bool(len(part))
+        return float(accelerator.reduce(nll, "sum")) / int(targets.sum())
 
-            def write(folder: Path) -> None:
-                model.save_pretrained(folder)
-                self.tokenizer.save_pretrained(folder)
-                accelerator.save_state(str(folder / STATE_FOLDER))
-
-            write_checkpoint(self.checkpoint_folder, step, write)
-            drop_old_checkpoints(self.checkpoint_folder, keep=self.recipe.num_averaged_checkpoints)
+    def _save(self, *, is_scheduled: bool = True) -> None:
+        """One checkpoint, by all processes together: each has random states of its own."""
+        started, accelerator, progress = time.perf_counter(), self.accelerator, self.progress
+        progress.seconds = started - self._sitting_started
+        name = checkpoint_name(progress.update, is_scheduled=is_scheduled)
+        try:
+            partial = self._begin_checkpoint(name)
+            weights = accelerator.get_state_dict(self.model) if self._is_sharded else None
+            if accelerator.is_main_process:
+                accelerator.unwrap_model(self.model).save_pretrained(partial, state_dict=weights)
+                self.tokenizer.save_pretrained(partial)
+            accelerator.save_state(str(partial / STATE_FOLDER))
+            accelerator.wait_for_everyone()
+            if accelerator.is_main_process:
+                finish_checkpoint(partial, seconds=progress.seconds)
+                drop_old_checkpoints(self.checkpoint_folder, keep=self.recipe.num_averaged_checkpoints)
+        except (OSError, SafetensorError, RuntimeError) as error:  # each library has its own for a full disk
+            shutil.rmtree(self.checkpoint_folder / f"{PARTIAL_PREFIX}{name}", ignore_errors=True)
+            before = resumable_checkpoints(self.checkpoint_folder)[-1:]
+            intact = f"{before[0]} is intact" if before else "there is none before it"
+            raise OSError(
+                f"the checkpoint of update {progress.update} could not be written: {error}. {intact}. "
+                f"Mend the cause, for example make room on the disk, and start the same command again."
+            ) from error
         accelerator.wait_for_everyone()
         self._last_save = time.perf_counter()
-        self._tally.started += time.perf_counter() - started
+        self.tally.leave_out(self._last_save - started)
+
+    def _begin_checkpoint(self, name: str) -> Path:
+        """An empty folder for all processes to fill, with the log on the disk up to here."""
+        path = self.run_folder / LOG_FILE
+        if self.accelerator.is_main_process:
+            with path.open("ab") as log:
+                os.fsync(log.fileno())
+            self.progress.log_bytes = path.stat().st_size
+            begin_checkpoint(self.checkpoint_folder, name)
+        self.accelerator.wait_for_everyone()
+        return self.checkpoint_folder / f"{PARTIAL_PREFIX}{name}"
 
     def _write_log(self, line: dict) -> None:
         if self.accelerator.is_main_process:

@@ -1,0 +1,138 @@
+"""Kill a training run again and again; its end must be that of a run never touched, to the last bit.
+
+    python scripts/kill_test.py --kills 25
+
+Trains a small model with dropout on the built-in corpus, once undisturbed, then with SIGKILL at random moments:
+every other one as soon as a checkpoint is being written, so inside a save, the rest anywhere. Each time the same
+command is started again. One line a kill says where it struck and whether the newest checkpoint is whole; the
+last lines compare weights and logs of both runs. The exit status is 0 if all is equal.
+"""
+
+import argparse
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from vaswani_transformer.data.phrasebook.pairs import generate_pairs
+from vaswani_transformer.data.preparation import prepare
+from vaswani_transformer.recipes import PHRASEBOOK
+from vaswani_transformer.training.checkpoints import PARTIAL_PREFIX, resumable_checkpoints
+from vaswani_transformer.training.trainer import Trainer
+
+# About 60 updates an epoch, so that several kills fall into one.
+RECIPE = replace(
+    PHRASEBOOK,
+    model={"d_model": 64, "d_ff": 128, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.1},
+    tokens_per_batch=1_000,
+    num_updates=150,
+    checkpoint_interval=(5, "updates"),
+)
+TIMES = ("seconds", "target_tokens_per_second")  # of a line of the log, all that may differ
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=25)
+    parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument("--child", type=Path, nargs=2, metavar=("DATA", "RUN"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        torch.set_num_threads(1)
+        Trainer(RECIPE, *args.child, log_interval=2).train()
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        return compare_runs(Path(folder), num_kills=args.kills, rng=random.Random(args.seed))
+
+
+def compare_runs(folder: Path, *, num_kills: int, rng: random.Random) -> int:
+    """Both runs and the verdict, an exit status."""
+    data, whole, killed = folder / "data", folder / "whole", folder / "killed"
+    prepare(
+        lambda: generate_pairs("de", split="train", num_pairs=4_000),
+        lambda: generate_pairs("de", split="dev", num_pairs=50),
+        data,
+        vocab_size=500,
+    )
+    started = time.perf_counter()
+    start_child(data, whole).wait()
+    length = time.perf_counter() - started
+    print(f"undisturbed run: {length:.1f} s")
+    faults = sum(strike(data, killed, number, num_kills, length, rng) for number in range(1, num_kills + 1))
+    if start_child(data, killed).wait():
+        print("the last start FAILED")
+        return 1
+    equal_weights = have_equal_weights(whole / "model", killed / "model")
+    logs = [read_log(run) for run in (whole, killed)]
+    print(f"weights after {num_kills} kills: {'bitwise equal' if equal_weights else 'DIFFERENT'}")
+    print(f"log of {len(logs[0])} lines: {'equal, no gap, no double' if logs[0] == logs[1] else 'DIFFERENT'}")
+    return int(bool(faults) or not equal_weights or logs[0] != logs[1])
+
+
+def start_child(data: Path, run: Path) -> subprocess.Popen:
+    command = [sys.executable, __file__, "--child", str(data), str(run)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def strike(data: Path, run: Path, number: int, num_kills: int, length: float, rng: random.Random) -> bool:
+    """Start the run, kill it once, say what is left; True if that is not whole."""
+    checkpoints = run / "checkpoints"
+    child = start_child(data, run)
+    before = count_updates(run)
+    while count_updates(run) <= before and child.poll() is None:  # it has begun to train
+        time.sleep(0.002)
+    # So that the run does not end before the last kill, each may cost a share of its length.
+    time.sleep(rng.uniform(0, length / (2 * num_kills)))
+    if number % 2:
+        while not list(checkpoints.glob(f"{PARTIAL_PREFIX}*")) and child.poll() is None:
+            time.sleep(0.0005)
+        time.sleep(rng.uniform(0, 0.02))
+    child.send_signal(signal.SIGKILL)
+    ended = child.wait()
+    partial = sorted(path.name for path in checkpoints.glob(f"{PARTIAL_PREFIX}*"))
+    kept = resumable_checkpoints(checkpoints)
+    fault = ""
+    try:
+        for path in kept:
+            load_file(path / "model.safetensors")
+    except Exception as error:  # whatever it is, the checkpoint is not whole
+        fault = f"  BROKEN: {error}"
+    if ended != -signal.SIGKILL:
+        fault += f"  the run had ended with status {ended}"
+    newest = kept[-1].name if kept else "none yet"
+    where = f"inside the save of {partial[0]}" if partial else "between saves"
+    print(f"kill {number:2}: after {count_updates(run)} updates in the log, {where}; goes on from {newest}{fault}")
+    return bool(fault)
+
+
+def count_updates(run: Path) -> int:
+    lines = read_log(run)
+    return lines[-1]["update"] if lines else 0
+
+
+def read_log(run: Path) -> list[dict]:
+    """The lines of the log without what the clock wrote."""
+    path = run / "log.jsonl"
+    if not path.exists():
+        return []
+    lines = [json.loads(line) for line in path.read_text().split("\n")[:-1]]
+    return [{name: value for name, value in line.items() if name not in TIMES} for line in lines]
+
+
+def have_equal_weights(one: Path, other: Path) -> bool:
+    states = [load_file(folder / "model.safetensors") for folder in (one, other)]
+    return states[0].keys() == states[1].keys() and all(
+        torch.equal(states[0][name], states[1][name]) for name in states[0]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""Several processes on one CPU, joined by gloo: what eight GPUs do, at a size a test can afford."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from accelerate import debug_launcher
+from accelerate.state import AcceleratorState, GradientState
+from safetensors.torch import load_file
+from torch.multiprocessing import ProcessRaisedException
+
+from vaswani_transformer.data.preparation import prepare
+from vaswani_transformer.recipes import BASE
+from vaswani_transformer.training.trainer import Trainer
+
+TINY = replace(
+    BASE,
+    model={"d_model": 16, "d_ff": 24, "num_heads": 4, "encoder_layers": 1, "decoder_layers": 1},
+    vocab_size=300,
+    tokens_per_batch=160,
+    num_updates=5,
+    warmup_updates=10,
+    checkpoint_interval=(2, "updates"),
+    num_averaged_checkpoints=2,
+)
+WITHOUT_DROPOUT = replace(TINY, model=TINY.model | {"dropout": 0.0})
+PAIRS = [(f"the dog {i} runs" + " far" * (i % 5), f"der hund {i} läuft" + " weit" * (i % 7)) for i in range(60)]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    prepare(lambda: PAIRS, lambda: PAIRS[:9], folder, vocab_size=300)
+    return folder
+
+
+def train(recipe, data, run, settings, double):
+    # The processes are forks of this one, in which Accelerate knows itself alone.
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+    torch.set_num_threads(1)
+    if double:
+        torch.set_default_dtype(torch.float64)
+    Trainer(recipe, data, run, log_interval=1, **settings).train()
+
+
+def train_in_processes(num_processes, recipe, data, run, *, double=False, **settings):
+    debug_launcher(train, args=(recipe, data, run, settings, double), num_processes=num_processes)
+    return load_file(run / "model" / "model.safetensors")
+
+
+def read_log(run):
+    clock = ("seconds", "target_tokens_per_second", "fill")
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name not in clock} for line in lines]
+
+
+def assert_close(one, other):
+    for name in one:
+        torch.testing.assert_close(one[name], other[name], rtol=0, atol=1e-10)
+
+
+@pytest.fixture(scope="module")
+def one_process(data, tmp_path_factory):
+    run = tmp_path_factory.mktemp("one") / "run"
+    return train_in_processes(1, WITHOUT_DROPOUT, data, run, double=True), read_log(run)
+
+
+@pytest.mark.parametrize(("num_processes", "accumulation_steps"), [(8, 1), (2, 4), (1, 8)])
+def test_an_update_is_the_same_however_it_is_split(num_processes, accumulation_steps, one_process, data, tmp_path):
+    run = tmp_path / "run"
+    weights = train_in_processes(
+        num_processes, WITHOUT_DROPOUT, data, run, double=True, accumulation_steps=accumulation_steps
+    )
+    assert weights["model.shared.weight"].dtype == torch.float64
+    assert_close(weights, one_process[0])
+    for line, expected in zip(read_log(run), one_process[1], strict=True):
+        assert line == pytest.approx(expected, abs=1e-10)
+
+
+def test_another_number_of_processes_is_refused_unless_asked_for(one_process, data, tmp_path):
+    run = tmp_path / "run"
+    train_in_processes(2, WITHOUT_DROPOUT, data, run, double=True)
+    for path in (run / "checkpoints").glob("step-00000005"):
+        (path / "COMPLETE").unlink()  # as if it had been killed after update 4, inside the third epoch
+    with pytest.raises(ProcessRaisedException, match=r"was written by 2 processes, this is a run of 3\. Start 2"):
+        train_in_processes(3, WITHOUT_DROPOUT, data, run, double=True)
+    weights = train_in_processes(3, WITHOUT_DROPOUT, data, run, double=True, change_processes=True)
+    assert_close(weights, one_process[0])
+    assert [line["update"] for line in read_log(run) if "lr" in line] == [1, 2, 3, 4, 5]
+
+
+def test_processes_draw_different_dropout_and_a_stopped_run_goes_on_with_it(data, tmp_path):
+    whole = train_in_processes(2, TINY, data, tmp_path / "whole")
+    run = tmp_path / "stopped"
+    train_in_processes(2, TINY, data, run)
+    states = [torch.load(path, weights_only=False) for path in run.glob("checkpoints/*/training_state/random_*_?.pkl")]
+    assert len({state["torch_manual_seed"].numpy().tobytes() for state in states}) == len(states) == 4
+    (run / "checkpoints" / "step-00000005" / "COMPLETE").unlink()
+    stopped = train_in_processes(2, TINY, data, run)
+    for name in whole:
+        assert torch.equal(whole[name], stopped[name])
+
+
+LAUNCH = {
+    "ACCELERATE_USE_CPU": "true",
+    "OMP_NUM_THREADS": "1",
+    # Else a restarted worker may find the address of a dead one in the launcher's store, and wait for it.
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+}
+WORKER = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from test_distributed_training import TINY, Trainer
+
+run = Path(sys.argv[2])
+trainer = Trainer(TINY, Path(sys.argv[1]), run, log_interval=1)
+run_update = trainer._run_update
+
+def die_once(update):
+    first_life = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    if first_life and os.environ["RANK"] == "1" and trainer.progress.update == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+    run_update(update)
+
+if "killed" in sys.argv:
+    trainer._run_update = die_once
+trainer.train()
+"""
+
+
+@pytest.mark.slow
+def test_torchrun_restarts_a_run_of_which_one_process_was_killed(data, tmp_path):
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER.format(tests=str(Path(__file__).parent)))
+    run = tmp_path / "run"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    result = subprocess.run(
+        [*torchrun, "--max-restarts", "1", str(script), str(data), str(run), "killed"],
+        env=os.environ | LAUNCH,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert result.returncode == 0, result.stderr
+    assert f"exitcode: -{signal.SIGKILL.value}" in result.stderr or "Signal 9" in result.stderr
+    assert "resuming after update 2" in result.stderr
+    whole = train_in_processes(2, TINY, data, tmp_path / "whole")
+    for name, tensor in load_file(run / "model" / "model.safetensors").items():
+        assert torch.equal(tensor, whole[name])

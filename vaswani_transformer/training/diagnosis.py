@@ -1,0 +1,67 @@
+"""What to tell a user whose training run has gone wrong: out of memory, or no longer finite."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+
+@contextmanager
+def explain_out_of_memory(batch: dict[str, torch.Tensor]) -> Iterator[None]:
+    """Name the shape of the micro-batch that did not fit, and what to lower.
+
+    Raises:
+        MemoryError: in place of PyTorch's errors, which name bytes only.
+    """
+    try:
+        yield
+    except RuntimeError as error:  # CUDA's OutOfMemoryError is one; the CPU's allocator has no class of its own
+        if not isinstance(error, torch.OutOfMemoryError) and "DefaultCPUAllocator" not in str(error):
+            raise
+        num_pairs, source_length = batch["input_ids"].shape
+        raise MemoryError(
+            f"out of memory in a micro-batch of {num_pairs} pairs, padded to {source_length} source and "
+            f"{batch['labels'].shape[1]} target tokens. Raise accumulation_steps, which changes no result, or "
+            f"lower the recipe's tokens_per_batch. ({str(error).splitlines()[0]})"
+        ) from error
+
+
+def find_non_finite(model: nn.Module, batch: dict[str, torch.Tensor]) -> str | None:
+    """Where the numbers stop being finite in one forward and backward pass of `batch`.
+
+    Returns:
+        the first module, in the order of the forward pass, with an output that is not finite; else "the loss";
+        else "the gradient of" the first parameter concerned; `None` if all is finite. Leaves no gradients.
+    """
+    found: list[str] = []
+
+    def look(name: str):
+        def hook(module: nn.Module, inputs: tuple, output: object) -> None:
+            tensors = output if isinstance(output, tuple) else (output,)
+            tensors = [value for value in tensors if isinstance(value, torch.Tensor) and value.is_floating_point()]
+            if any(not value.isfinite().all() for value in tensors):
+                found.append(name)
+
+        return hook
+
+    # A module's hook runs when it is done, so the innermost of nested modules is found first.
+    handles = [module.register_forward_hook(look(name)) for name, module in model.named_modules() if name]
+    try:
+        loss = model(**batch).loss
+    finally:
+        for handle in handles:
+            handle.remove()
+    if found:
+        return found[0]
+    if not loss.isfinite():
+        return "the loss"
+    model.zero_grad()
+    loss.backward()
+    bad = [
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None and not parameter.grad.isfinite().all()
+    ]
+    model.zero_grad()
+    return f"the gradient of {bad[0]}" if bad else None

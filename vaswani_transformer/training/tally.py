@@ -1,0 +1,91 @@
+"""What is summed up between two lines of the log."""
+
+import math
+import time
+
+import torch
+from accelerate import Accelerator
+
+from ..data.batching import Update
+
+
+class Tally:
+    """Sums since the last line. They stay on the device: reading them would make the host wait for it.
+
+    An update that was skipped because its gradient was not finite adds nothing but to the number of those.
+    """
+
+    def __init__(self, accelerator: Accelerator):
+        self.accelerator = accelerator
+        # Loss and -log P over the target tokens of this process, in nats.
+        self._losses = torch.zeros(2, dtype=torch.float64, device=accelerator.device)
+        # Target tokens that were learnt from, over all processes; updates skipped in the whole run, and in a row.
+        self._counts = torch.zeros(3, dtype=torch.float64, device=accelerator.device)
+        self.start_line()
+
+    def start_line(self) -> None:
+        """Begin the next line of the log."""
+        self._losses.zero_()
+        self._counts[0] = 0
+        self.tokens = self.padded_tokens = self.updates = 0
+        self._started = time.perf_counter()
+
+    def add(self, losses: torch.Tensor, is_finite: torch.Tensor, update: Update) -> None:
+        """Count one update.
+
+        Args:
+            losses: (2,), loss and -log P summed over the target tokens of this process.
+            is_finite: scalar, whether the update was made.
+        """
+        self._losses += torch.where(is_finite, losses, 0)
+        self._counts[0] += is_finite * update.target_tokens
+        self._counts[1] += ~is_finite
+        self._counts[2] = (self._counts[2] + 1) * ~is_finite
+        self.tokens += update.tokens
+        self.padded_tokens += update.padded_tokens
+        self.updates += 1
+
+    def leave_out(self, seconds: float) -> None:
+        """Take time that was not spent on training out of the line's."""
+        self._started += seconds
+
+    @property
+    def seconds(self) -> float:
+        """Of training since the last line."""
+        return time.perf_counter() - self._started
+
+    def count_skipped_in_a_row(self) -> int:
+        """Updates without a finite gradient up to now; waits for the device."""
+        return int(self._counts[2])
+
+    def compute_means(self) -> dict[str, float | int | None]:
+        """Loss, perplexity, speed and fill since the last line; all processes must call it together."""
+        loss, nll = self.accelerator.reduce(self._losses, "sum").tolist()
+        target_tokens, skipped, _ = self._counts.tolist()
+        return {
+            # No update since the last line may have been finite; then there is nothing to say.
+            "loss": loss / target_tokens if target_tokens else None,
+            "perplexity": math.exp(nll / target_tokens) if target_tokens else None,
+            "target_tokens_per_second": target_tokens / self.seconds,
+            "fill": self.tokens / self.padded_tokens,
+            "skipped": int(skipped),
+        }
+
+    def state_dict(self) -> dict:
+        """All processes must call it together."""
+        return {
+            "losses": self.accelerator.reduce(self._losses, "sum").cpu(),
+            "counts": self._counts.cpu(),
+            "tokens": self.tokens,
+            "padded_tokens": self.padded_tokens,
+            "updates": self.updates,
+            "seconds": self.seconds,
+        }
+
+    def load_state_dict(self, state: dict) -> None:
+        if self.accelerator.is_main_process:  # the sum is over all processes; one carries it on
+            self._losses.copy_(state["losses"])
+        self._counts.copy_(state["counts"])
+        self.tokens, self.padded_tokens = state["tokens"], state["padded_tokens"]
+        self.updates = state["updates"]
+        self._started = time.perf_counter() - state["seconds"]
