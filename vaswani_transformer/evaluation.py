@@ -21,7 +21,7 @@ MODEL_FOLDER = "model"
 def load_translator(
     folder: str | Path, *, dtype: str | None = None
 ) -> tuple[VaswaniForConditionalGeneration, PreTrainedTokenizerFast]:
-    """Model and tokenizer from a model folder, a run folder (its final model) or a Hub id.
+    """Model and tokenizer from a model folder, a run folder (its final model) or a Hub id, on the GPU if there is one.
 
     Raises:
         FileNotFoundError: if the folder holds no model, or lacks a part of one.
@@ -39,6 +39,8 @@ def load_translator(
         tokenizer = AutoTokenizer.from_pretrained(folder)
     except (SafetensorError, json.JSONDecodeError) as error:
         raise ValueError(f"{folder} holds a damaged file ({error}); copy or download the model again.") from error
+    if torch.accelerator.is_available():
+        model.to(torch.accelerator.current_accelerator())
     return model.eval(), tokenizer
 
 

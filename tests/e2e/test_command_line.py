@@ -1,7 +1,11 @@
 import io
 import json
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
@@ -100,6 +104,28 @@ def test_averaging_the_last_checkpoints_gives_the_final_model(workshop, tmp_path
 
 
 @pytest.mark.slow
+def test_sigterm_ends_training_with_status_75_and_the_same_command_goes_on(workshop, tmp_path, capsys):
+    run = tmp_path / "run"
+    arguments = ["train", "--recipe", "phrasebook", "--data", str(workshop / "data"), "--output", str(run)]
+    arguments += ["--num_updates", "30", "--log_interval", "1"]
+
+    def ask_to_stop():
+        while not (run / "log.jsonl").exists() or not (run / "log.jsonl").stat().st_size:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    asker = threading.Thread(target=ask_to_stop)
+    asker.start()
+    assert cli.main(arguments) == 75
+    asker.join()
+    assert "saved; the same command goes on from there" in capsys.readouterr().err
+    assert cli.main(arguments) == 0
+    assert "resuming after update" in capsys.readouterr().err
+    updates = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    assert [line["update"] for line in updates if "lr" in line] == list(range(1, 31))
+
+
+@pytest.mark.slow
 def test_attention_pictures_are_written(workshop, tmp_path, capsys):
     arguments = ["--model", str(workshop / "run"), "--source", "alpha beta gamma", "--output", str(tmp_path / "maps")]
     assert cli.main(["attention", *arguments]) == 0
@@ -157,7 +183,7 @@ def test_empty_sides_are_counted(tmp_path, capsys):
     [
         (["translate", "--model", "no/such/model"], "no/such/model does not exist; name a model folder"),
         (["train", "--recipe", "huge", "--data", "x", "--output", "y"], "there is no recipe 'huge'"),
-        (["average", "--run", "nowhere", "--output", "y"], "there is no checkpoint to average"),
+        (["average", "--run", "nowhere", "--output", "y"], "nowhere/checkpoints holds 0 checkpoints, 5 are asked for"),
         (["prepare", "--train", "gone.en", "gone.de", "--dev", "a", "b", "--output", "y"], "gone.en"),
     ],
 )

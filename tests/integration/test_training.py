@@ -167,6 +167,23 @@ def test_lines_logged_after_the_last_checkpoint_are_written_once(data, tmp_path)
     assert [line["update"] for line in read_log(tmp_path / "run") if "loss" in line] == list(range(1, 8))
 
 
+def test_batches_of_all_shapes_share_a_compilation_which_changes_no_result(data, tmp_path, monkeypatch):
+    recipe = replace(TINY, model=TINY.model | {"dropout": 0.0})
+    plain = Trainer(recipe, data, tmp_path / "plain").train()
+    compile_module = torch.nn.Module.compile
+
+    def without_code_generation(self, **options):  # which takes minutes, and is not what is tested
+        compile_module(self, backend="aot_eager", **options)
+
+    monkeypatch.setattr(torch.nn.Module, "compile", without_code_generation)
+    torch.compiler.reset()
+    torch._dynamo.utils.counters.clear()
+    compiled = Trainer(replace(recipe, compile=True), data, tmp_path / "compiled").train()
+    assert 1 <= torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 3
+    for name, tensor in weights(plain).items():
+        torch.testing.assert_close(weights(compiled)[name], tensor, rtol=0, atol=1e-4)
+
+
 def test_accumulation_gives_the_same_update_as_one_batch(data, tmp_path):
     recipe = replace(TINY, model=TINY.model | {"dropout": 0.0}, num_updates=5, num_averaged_checkpoints=1)
     results = []
@@ -203,6 +220,14 @@ def test_a_folder_of_another_recipe_is_refused_with_the_difference(data, tmp_pat
         Trainer(replace(TINY, num_updates=9), data, tmp_path / "run").train()
     with pytest.raises(ValueError, match=r"run with another seed: 0 there, 1 here"):
         Trainer(TINY, data, tmp_path / "run", seed=1).train()
+
+
+def test_accumulation_steps_are_chosen_by_the_size_of_a_micro_batch(data, tmp_path):
+    for tokens_per_batch, expected in ((160, 1), (8_192, 2), (25_000, 6)):
+        trainer = Trainer(replace(TINY, tokens_per_batch=tokens_per_batch), data, tmp_path / "run")
+        assert trainer.accumulation_steps == expected
+    with pytest.raises(ValueError, match="accumulation_steps must be at least 1, one micro-batch; got 0"):
+        Trainer(TINY, data, tmp_path / "run", accumulation_steps=0)
 
 
 def test_missing_data_is_said(tmp_path):

@@ -2,9 +2,19 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
 
-from vaswani_transformer import VaswaniConfig
-from vaswani_transformer.recipes import BASE, BIG, MULTI30K_TINY, RECIPES, Recipe, load_recipe
+from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
+from vaswani_transformer.recipes import (
+    BASE,
+    BIG,
+    GENERAL_EN_DE,
+    IWSLT14_DE_EN,
+    MULTI30K_TINY,
+    RECIPES,
+    Recipe,
+    load_recipe,
+)
 
 
 def test_base_is_section_5():
@@ -22,9 +32,32 @@ def test_big_differs_from_base_in_what_the_paper_names():
     assert (load_recipe("big_en_fr").vocab_size, load_recipe("big_en_fr").subword_model) == (32_000, "wordpiece")
 
 
-def test_the_peak_rate_of_multi30k_tiny_is_0_005():
-    peak = MULTI30K_TINY.lr_scale * (MULTI30K_TINY.model["d_model"] * MULTI30K_TINY.warmup_updates) ** -0.5
-    assert peak == pytest.approx(0.005, rel=1e-3)
+@pytest.mark.parametrize(
+    ("recipe", "expected"), [(BASE, 6.99e-4), (MULTI30K_TINY, 5e-3), (IWSLT14_DE_EN, 5e-4), (GENERAL_EN_DE, 6.92e-4)]
+)
+def test_the_peak_rate_is_the_one_published_or_chosen(recipe, expected):
+    d_model = VaswaniConfig(**recipe.model).d_model
+    assert recipe.lr_scale * (d_model * recipe.warmup_updates) ** -0.5 == pytest.approx(expected, rel=1e-3)
+
+
+def test_iwslt14_is_the_architecture_and_data_of_fairseq():
+    config = VaswaniConfig(**IWSLT14_DE_EN.model)
+    assert (config.encoder_layers, config.decoder_layers, config.d_model, config.d_ff) == (6, 6, 512, 1024)
+    assert (config.num_heads, config.dropout, config.label_smoothing) == (4, 0.3, 0.1)
+    assert (IWSLT14_DE_EN.vocab_size, IWSLT14_DE_EN.max_length, IWSLT14_DE_EN.max_length_ratio) == (10_000, 175, 1.5)
+    assert (IWSLT14_DE_EN.tokens_per_batch, IWSLT14_DE_EN.weight_decay, IWSLT14_DE_EN.num_beams) == (4_096, 1e-4, 5)
+
+
+def test_only_iwslt14_decays_weights():
+    assert [name for name, recipe in RECIPES.items() if recipe.weight_decay] == ["iwslt14_de_en"]
+
+
+def test_general_en_de_has_about_30_million_parameters():
+    with torch.device("meta"):
+        model = VaswaniForConditionalGeneration(
+            VaswaniConfig(vocab_size=GENERAL_EN_DE.vocab_size, **GENERAL_EN_DE.model)
+        )
+    assert model.num_parameters() == pytest.approx(30e6, rel=0.02)
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -44,6 +77,7 @@ def test_an_unknown_recipe_is_refused_with_those_there_are():
     [
         ({"num_updates": 0}, r"num_updates must be at least 1, got 0"),
         ({"num_averaged_checkpoints": 0}, r"num_averaged_checkpoints must be at least 1 \(no averaging\), got 0"),
+        ({"weight_decay": -0.1}, r"weight_decay must be at least 0 \(none\), got -0.1"),
         ({"checkpoint_interval": (10, "days")}, r"one of \('minutes', 'updates', 'epochs'\), got \(10, 'days'\)"),
     ],
 )

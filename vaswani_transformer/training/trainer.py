@@ -67,6 +67,7 @@ SKIPPED_IN_A_ROW = 10  # updates without a finite gradient that end a run
 # Updates between two looks at what all processes must agree on. A GPU is ten updates behind the host at best, and
 # each look makes the host wait for it.
 UPDATES_PER_CHECK = {"cpu": 1}
+TOKENS_PER_MICRO_BATCH = {"cpu": 4_096}  # padded tokens of a side
 DEFAULT_UPDATES_PER_CHECK = 10
 
 
@@ -100,7 +101,8 @@ class Trainer:
         data: folder written by `vaswani prepare`.
         run: folder to write, or to go on with; all processes must see it.
         seed: of initialisation, dropout and the order of the data.
-        accumulation_steps: micro-batches an update is cut into on each process; changes memory, not results.
+        accumulation_steps: micro-batches an update is cut into on each process; changes speed and memory, not
+            results. When not given: one on a GPU, on a CPU as many as keep them at about 4,096 tokens.
         mixed_precision: "no", "bf16" or "fp16".
         log_interval: updates between two lines of the log.
         score_dev: (model, tokenizer, pairs of text) -> BLEU of the development set, logged at each evaluation.
@@ -115,14 +117,13 @@ class Trainer:
         run: Path,
         *,
         seed: int = 0,
-        accumulation_steps: int = 1,
+        accumulation_steps: int | None = None,
         mixed_precision: str = "no",
         log_interval: int = 50,
         score_dev: Callable[..., float] | None = None,
         change_processes: bool = False,
     ):
         self.recipe, self.data, self.run_folder, self.seed = recipe, data, run, seed
-        self.accumulation_steps = accumulation_steps
         self.log_interval = log_interval
         self.score_dev = score_dev
         self.change_processes = change_processes
@@ -134,6 +135,16 @@ class Trainer:
             # Without a second copy of the gradients.
             kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],
         )
+        if int(os.environ.get("WORLD_SIZE", "1")) != self.accelerator.num_processes:
+            raise ValueError(
+                f"the launcher started {os.environ['WORLD_SIZE']} processes, but each takes itself for one of "
+                f"{self.accelerator.num_processes}. Without GPUs, set ACCELERATE_USE_CPU=true for the launcher."
+            )
+        if accumulation_steps is None:
+            accumulation_steps = self._choose_accumulation_steps()
+        if accumulation_steps < 1:
+            raise ValueError(f"accumulation_steps must be at least 1, one micro-batch; got {accumulation_steps}.")
+        self.accumulation_steps = accumulation_steps
         if not (data / PREPARATION_FILE).exists():  # it is written last
             raise FileNotFoundError(f"{data} holds no prepared data; run `vaswani prepare` with --output {data} first.")
         self.tokenizer = PreTrainedTokenizerFast.from_pretrained(data)
@@ -144,6 +155,11 @@ class Trainer:
         self.tally = Tally(self.accelerator)
         self.tensorboard = None
         self._build()
+
+    def _choose_accumulation_steps(self) -> int:
+        """A GPU wants large products; on a CPU smaller micro-batches stay in the cache, and they pad less."""
+        limit = TOKENS_PER_MICRO_BATCH.get(self.accelerator.device.type, math.inf)
+        return max(1, round(self.recipe.tokens_per_batch / self.accelerator.num_processes / limit))
 
     def _build(self) -> None:
         recipe, tokenizer = self.recipe, self.tokenizer
@@ -162,6 +178,12 @@ class Trainer:
         accelerate.utils.set_seed(self.seed, device_specific=True)  # ... but other dropout
         model.generation_config.num_beams = recipe.num_beams
         model.generation_config.length_penalty = recipe.length_penalty
+        if recipe.compile:
+            # Not the loss, which goes slice by slice. Lengths are symbols, so one compilation serves all batches.
+            model.model.compile(dynamic=True)
+        if self._is_sharded:
+            # One module, and not three that share a matrix: FSDP2 keeps a matrix in one group of modules.
+            model.set_input_embeddings(model.get_input_embeddings())
         # Without weight decay this is the paper's Adam to the bit.
         optimizer = torch.optim.AdamW(
             model.parameters(),
@@ -342,7 +364,8 @@ class Trainer:
                 self.accelerator.backward(output.loss * self.accelerator.num_processes)
             losses += torch.stack([output.loss.detach(), output.nll_loss]) * update.target_tokens
         gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
-        is_finite = torch.nn.utils.get_total_norm(gradients).isfinite()
+        norm = torch.nn.utils.get_total_norm(gradients)
+        is_finite = (norm.full_tensor() if self._is_sharded else norm).isfinite()
         if self.accelerator.scaler is None:
             # The fused kernel then leaves weights and averages as they are, and the host need not know.
             self.optimizer.optimizer.found_inf = (~is_finite).float()
@@ -454,7 +477,7 @@ class Trainer:
             partial = self._begin_checkpoint(name)
             weights = accelerator.get_state_dict(self.model) if self._is_sharded else None
             if accelerator.is_main_process:
-                accelerator.unwrap_model(self.model).save_pretrained(partial, state_dict=weights)
+                self._gather_model(weights).save_pretrained(partial)
                 self.tokenizer.save_pretrained(partial)
             accelerator.save_state(str(partial / STATE_FOLDER))
             accelerator.wait_for_everyone()
@@ -472,6 +495,18 @@ class Trainer:
         accelerator.wait_for_everyone()
         self._last_save = time.perf_counter()
         self.tally.leave_out(self._last_save - started)
+
+    def _gather_model(self, weights: dict[str, torch.Tensor] | None) -> VaswaniForConditionalGeneration:
+        """The model itself, or where it is sharded one of the class that was sharded, with the gathered `weights`."""
+        model = self.accelerator.unwrap_model(self.model)
+        if weights is None:
+            return model
+        with torch.device("meta"):  # draws no random numbers
+            gathered = VaswaniForConditionalGeneration(model.config)
+        gathered.load_state_dict(weights, assign=True)
+        gathered.tie_weights()
+        gathered.generation_config = model.generation_config
+        return gathered
 
     def _begin_checkpoint(self, name: str) -> Path:
         """An empty folder for all processes to fill, with the log on the disk up to here."""

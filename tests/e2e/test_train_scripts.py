@@ -1,0 +1,181 @@
+"""The documented runs: each script gives commands that the package understands, and one is run to its scores."""
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from vaswani_transformer import cli
+from vaswani_transformer.data.phrasebook.pairs import generate_pairs
+from vaswani_transformer.recipes import RECIPES
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+COMMANDS_OF_PACKAGE = Path(sys.executable).parent
+CORPORA = ("tatoeba_en_de", "multi30k", "europarl_en_de", "news_en-de")
+VARIABLES = {"DATA", "RUN", "RECIPE", "ACCELERATE_CONFIG", "ACCELERATE_USE_CPU"}
+# Writes down how it was called, one argument a line and an empty line at the end, and does nothing.
+STUB = '#!/bin/sh\nprintf "%s\\n" "{name}" "$@" "" >> "$COMMANDS"\n'
+
+
+def run_script(name, *arguments, commands, **variables):
+    """`bash scripts/NAME`, with the commands it uses taken from the folder `commands`."""
+    inherited = {key: value for key, value in os.environ.items() if key not in VARIABLES}
+    environment = inherited | {"PATH": f"{commands}{os.pathsep}{os.environ['PATH']}"} | variables
+    return subprocess.run(
+        ["bash", str(SCRIPTS / name), *map(str, arguments)],
+        env=environment,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+
+
+@pytest.fixture
+def record(tmp_path):
+    """A function that runs a script and returns the commands it gave, each a list of words, without obeying them."""
+    (tmp_path / "stubs").mkdir()
+    for name in ("vaswani", "accelerate"):
+        stub = tmp_path / "stubs" / name
+        stub.write_text(STUB.format(name=name))
+        stub.chmod(0o755)
+    log = tmp_path / "commands"
+
+    def run_and_read(name, *arguments, **variables):
+        variables = {"COMMANDS": str(log), "RUN": str(tmp_path / "run")} | variables
+        done = run_script(name, *arguments, commands=tmp_path / "stubs", **variables)
+        assert done.returncode == 0, done.stderr
+        return [command.split("\n") for command in log.read_text().removesuffix("\n\n").split("\n\n")]
+
+    return run_and_read
+
+
+@pytest.fixture
+def corpora(tmp_path):
+    """A folder with what the scripts that take one look for."""
+    folder = tmp_path / "corpora of mine"
+    for corpus in CORPORA:
+        (folder / corpus).mkdir(parents=True)
+        for language in ("en", "de"):
+            (folder / corpus / f"train.{language}").write_text(f"{language} of {corpus}\n")
+    return folder
+
+
+def understood(command):
+    """What the package makes of a command of a script."""
+    if command[0] == "accelerate":
+        command = command[command.index("vaswani_transformer") :]
+    return cli.build_parser().parse_args(command[1:])
+
+
+def launch_options(command):
+    """The options of `accelerate launch` itself."""
+    assert command[:2] == ["accelerate", "launch"]
+    return dict(zip(*[iter(command[2 : command.index("-m")])] * 2, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "takes_folder", "num_devices", "languages"),
+    [
+        ("base_en_de", False, "8", ("en", "de")),
+        ("big_en_de", False, "8", ("en", "de")),
+        ("big_en_fr", False, "8", ("en", "fr")),
+        ("iwslt14_de_en", True, "1", ("de", "en")),
+        ("general_en_de", True, "1", ("en", "de")),
+    ],
+)
+def test_a_script_prepares_trains_and_scores_its_recipe(record, corpora, name, takes_folder, num_devices, languages):
+    prepare, train, *scores = record(f"train_{name}.sh", *([corpora] if takes_folder else []))
+    options = launch_options(train)
+    assert options["--num_processes"] == num_devices
+    assert (SCRIPTS.parent / options["--config_file"]).exists()
+    prepare, train, *scores = map(understood, (prepare, train, *scores))
+    assert name in RECIPES
+    assert prepare.recipe == train.recipe == name
+    assert train.data == prepare.output
+    assert train.mixed_precision == "bf16"
+    for command in (prepare, *scores):
+        assert (command.source_language, command.target_language) == languages
+    assert scores
+    assert all(score.model == str(train.output) for score in scores)
+
+
+def test_the_paper_s_data_are_read_from_the_hub(record):
+    prepare, _, cased, uncased = map(understood, (record("train_big_en_fr.sh")))
+    assert prepare.train == prepare.dev == cased.test == uncased.test == ["wmt/wmt14:fr-en"]
+    assert (cased.lowercase, uncased.lowercase) == (False, True)
+
+
+def test_number_of_gpus_arguments_and_environment_reach_the_commands(record, tmp_path):
+    config = tmp_path / "mine.yaml"
+    config.write_text("distributed_type: MULTI_GPU\n")
+    arguments = ["2", "--accumulation_steps", "4", "--mixed_precision", "no"]
+    variables = {"DATA": "/corpora/mine", "RECIPE": "multi30k_tiny", "ACCELERATE_CONFIG": str(config)}
+    commands = record("train_base_en_de.sh", *arguments, **variables)
+    assert launch_options(commands[1]) == {"--config_file": str(config), "--num_processes": "2"}
+    prepare, train, score, _ = map(understood, commands)
+    assert prepare.train == score.test == ["/corpora/mine"]
+    assert prepare.recipe == train.recipe == "multi30k_tiny"
+    assert (train.accumulation_steps, train.mixed_precision) == (4, "no")
+
+
+def test_the_general_set_is_its_corpora_one_after_the_other(record, corpora, tmp_path):
+    record("train_general_en_de.sh", corpora)
+    joined = tmp_path / "run" / "train.de"
+    assert joined.read_text() == "".join(f"de of {corpus}\n" for corpus in CORPORA)
+    date = joined.stat().st_mtime_ns
+    record("train_general_en_de.sh", corpora)
+    assert joined.stat().st_mtime_ns == date
+    (corpora / "multi30k" / "train.de").write_text("changed\n")
+    record("train_general_en_de.sh", corpora)
+    assert "changed\n" in joined.read_text()
+
+
+@pytest.mark.parametrize("name", ["iwslt14_de_en", "general_en_de"])
+def test_a_script_without_its_folder_says_so(name, tmp_path):
+    done = run_script(f"train_{name}.sh", commands=tmp_path)
+    assert done.returncode != 0
+    assert "give the folder that the top of this file describes" in done.stderr
+
+
+def write_parquet(folder, split, pairs):
+    """Pairs in the schema of the Hub's WMT 2014."""
+    rows = [{"translation": {"de": german, "en": english}} for english, german in pairs]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / f"{split}-00000-of-00001.parquet")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not all(shutil.which(name, path=COMMANDS_OF_PACKAGE) for name in ("vaswani", "accelerate")),
+    reason="needs the package installed (pip install -e .) beside the interpreter that runs the tests",
+)
+def test_the_base_script_goes_from_parquet_to_scores_on_two_processes(tmp_path):
+    data, run = tmp_path / "wmt14", tmp_path / "run"
+    data.mkdir()
+    for split, num_pairs in (("train", 300), ("validation", 10), ("test", 10)):
+        write_parquet(data, split, generate_pairs("de", split=split.replace("validation", "dev"), num_pairs=num_pairs))
+    arguments = shlex.split("2 --num_updates 6 --tokens_per_batch 800 --log_interval 3 --mixed_precision no")
+    done = run_script(
+        "train_base_en_de.sh",
+        *arguments,
+        commands=COMMANDS_OF_PACKAGE,
+        DATA=str(data),
+        RUN=str(run),
+        RECIPE="phrasebook",
+        ACCELERATE_CONFIG="scripts/accelerate/8_cpu_processes.yaml",
+        OMP_NUM_THREADS="1",
+    )
+    assert done.returncode == 0, done.stderr
+    scores = [line for line in done.stdout.splitlines() if line.startswith("BLEU ")]
+    assert ["case:mixed" in scores[0], "case:lc" in scores[1]] == [True, True]
+    assert len((run / "translations.txt").read_text(encoding="utf-8").splitlines()) == 10
+    log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    assert [line["update"] for line in log if "loss" in line] == [3, 6]
+    random_states = list((run / "checkpoints").rglob("random_states_*.pkl"))
+    assert {path.stem for path in random_states} == {"random_states_0", "random_states_1"}
