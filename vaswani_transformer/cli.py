@@ -18,21 +18,24 @@ from typing import TextIO
 import torch
 import transformers
 from tqdm import tqdm
+from transformers import AutoTokenizer
 
 from . import evaluation
 from .attention_drawing import draw_figures
 from .attention_maps import collect_attention
 from .attention_page import write_html
-from .data.corpus import FilterCounts, Pair, PairFilter, decode_lines, open_parallel, read_lines
+from .data.corpus import Pair, decode_lines, describe_source, open_parallel, read_lines
+from .data.filtering import FilterCounts, PairFilter
 from .data.phrasebook.pairs import generate_pairs
 from .data.preparation import prepare
 from .recipes import RECIPES, load_recipe
-from .training.checkpoints import average_checkpoints, complete_checkpoints
+from .training.checkpoints import average_checkpoints, select_checkpoints
+from .training.interruption import EXIT_CODE, Interrupted
 from .training.trainer import Trainer
 
 PHRASEBOOK = "phrasebook"
 LINES_PER_WINDOW = 4_096  # read, translated and written at a time
-USER_ERRORS = (ValueError, OSError, FloatingPointError)
+USER_ERRORS = (ValueError, OSError, FloatingPointError, MemoryError)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -55,6 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read the output has seen enough (`vaswani translate ... | head`). What is still buffered must
         # not be flushed into the closed pipe at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except Interrupted as error:
+        print(f"vaswani {args.command}: {error}", file=sys.stderr)
+        return EXIT_CODE
     except USER_ERRORS as error:
         if args.debug:
             raise
@@ -86,7 +92,9 @@ def _add_prepare(commands) -> None:
     command.add_argument("--output", type=Path, required=True, help="folder for tokenizer and token ids")
     _add_languages(command)
     command.add_argument("--recipe", default="base_en_de", help="take vocabulary and limits from this recipe")
-    command.add_argument("--vocab_size", type=int, help="entries of the shared vocabulary")
+    vocabulary = command.add_mutually_exclusive_group()
+    vocabulary.add_argument("--vocab_size", type=int, help="entries of the shared vocabulary to learn")
+    vocabulary.add_argument("--tokenizer", type=Path, help="folder with a vocabulary to use instead of learning one")
     command.add_argument("--num_pairs", type=int, default=30_000, help="training pairs of the phrasebook to write")
     filters = command.add_argument_group("filters, counted in what is printed")
     filters.add_argument("--max_length_ratio", type=float, help="longer side over shorter, in words")
@@ -100,28 +108,36 @@ def _add_languages(command: argparse.ArgumentParser) -> None:
 
 
 def run_prepare(args: argparse.Namespace) -> None:
-    """Learn a vocabulary and turn parallel text into token ids (section 5.1).
+    """Learn a vocabulary and turn parallel text into token ids (section 5.1); start it again to go on.
 
     vaswani prepare --train train.en train.de --dev dev.en dev.de --output data
 
     With --train phrasebook --dev phrasebook the built-in synthetic corpus is used.
+    All cores are used; RAYON_NUM_THREADS=2 in the environment limits them to two.
     """
     recipe = load_recipe(args.recipe)
     ratio = recipe.max_length_ratio if args.max_length_ratio is None else args.max_length_ratio
     pair_filter = PairFilter(
         max_length_ratio=ratio, drop_duplicates=args.drop_duplicates, drop_identical=args.drop_identical
     )
-    summary = prepare(
-        _reader(args.train, args, split="train", num_pairs=args.num_pairs),
-        _reader(args.dev, args, split="validation", num_pairs=min(500, args.num_pairs)),
-        args.output,
-        vocab_size=args.vocab_size or recipe.vocab_size,
-        subword_model=recipe.subword_model,
-        max_length=recipe.max_length,
-        pair_filter=pair_filter,
-        source_language=args.source_language,
-        target_language=args.target_language,
-    )
+    train = {"split": "train", "num_pairs": args.num_pairs}
+    dev = {"split": "validation", "num_pairs": min(500, args.num_pairs)}
+    with tqdm(unit=" pairs", file=sys.stderr, disable=None) as bar:
+        summary = prepare(
+            _reader(args.train, args, **train),
+            _reader(args.dev, args, **dev),
+            args.output,
+            vocab_size=args.vocab_size or recipe.vocab_size,
+            subword_model=recipe.subword_model,
+            max_length=recipe.max_length,
+            pair_filter=pair_filter,
+            tokenizer=None if args.tokenizer is None else AutoTokenizer.from_pretrained(args.tokenizer),
+            source_language=args.source_language,
+            target_language=args.target_language,
+            inputs={"train": _describe(args.train, **train), "dev": _describe(args.dev, **dev)},
+            log=bar.write,
+            on_pairs=bar.update,
+        )
     for name in ("train", "dev"):
         counts = summary[name]
         tally = FilterCounts(**{field: counts[field] for field in FilterCounts.__dataclass_fields__})
@@ -142,6 +158,13 @@ def _reader(names: list[str], args: argparse.Namespace, *, split: str, num_pairs
     return lambda: open_parallel(names if len(names) > 1 else names[0], split=split, **languages)
 
 
+def _describe(names: list[str], *, split: str, num_pairs: int) -> list[dict]:
+    """What the reader of `names` reads, for the fingerprint."""
+    if names == [PHRASEBOOK]:
+        return [{"dataset": PHRASEBOOK, "split": split, "num_pairs": num_pairs}]
+    return describe_source(names, split=split)
+
+
 # train
 
 
@@ -153,11 +176,14 @@ def _add_train(commands) -> None:
     command.add_argument("--seed", type=int, default=0)
     command.add_argument("--num_updates", type=int, help="instead of the recipe's")
     command.add_argument("--tokens_per_batch", type=int, help="instead of the recipe's")
-    command.add_argument("--accumulation_steps", type=int, default=1, help="parts of an update, for less memory")
+    command.add_argument("--accumulation_steps", type=int, help="parts of an update on each process, for less memory")
     command.add_argument("--mixed_precision", choices=("no", "bf16", "fp16"), default="no")
     command.add_argument("--log_interval", type=int, default=50, help="updates between two lines of the log")
     command.add_argument("--dev_bleu", action="store_true", help="translate the development set at each evaluation")
     command.add_argument("--threads", type=int, help="CPU threads of each process")
+    command.add_argument(
+        "--change_processes", action="store_true", help="go on with a run that another number of processes began"
+    )
 
 
 def run_train(args: argparse.Namespace) -> None:
@@ -166,6 +192,7 @@ def run_train(args: argparse.Namespace) -> None:
     vaswani train --recipe multi30k_tiny --data data --output runs/multi30k
 
     On several devices: accelerate launch -m vaswani_transformer train --data data --output runs/base
+    After SIGTERM the update under way is finished and saved; the exit code is then 75: start the same command again.
     """
     changes = {name: getattr(args, name) for name in ("num_updates", "tokens_per_batch")}
     recipe = replace(load_recipe(args.recipe), **{name: value for name, value in changes.items() if value})
@@ -180,6 +207,7 @@ def run_train(args: argparse.Namespace) -> None:
         mixed_precision=args.mixed_precision,
         log_interval=args.log_interval,
         score_dev=evaluation.compute_bleu if args.dev_bleu else None,
+        change_processes=args.change_processes,
     )
     trainer.train()
 
@@ -193,15 +221,18 @@ def _add_average(commands) -> None:
     models.add_argument("--run", type=Path, dest="run_folder", help="run folder")
     models.add_argument("--models", type=Path, nargs="+", help="model folders")
     command.add_argument("--last", type=int, default=5, help="checkpoints of the run to average")
+    command.add_argument("--minutes_apart", type=float, default=0.0, help="of training, at least, between two of them")
     command.add_argument("--output", type=Path, required=True)
 
 
 def run_average(args: argparse.Namespace) -> None:
     """Average the weights of the last checkpoints of a run (section 6.1).
 
-    vaswani average --run runs/base --last 5 --output runs/base/averaged
+    vaswani average --run runs/base --last 5 --minutes_apart 10 --output runs/base/averaged
     """
-    folders = args.models or complete_checkpoints(args.run_folder / "checkpoints")[-args.last :]
+    folders = args.models or select_checkpoints(
+        args.run_folder / "checkpoints", last=args.last, minutes_apart=args.minutes_apart
+    )
     average_checkpoints(folders, args.output)
     print(f"averaged {', '.join(folder.name for folder in folders)} into {args.output}")
 

@@ -1,4 +1,4 @@
-"""Reading parallel text: which line belongs to which, what is refused, and what the filter counts."""
+"""Reading parallel text: which line belongs to which, and what is refused."""
 
 import json
 import os
@@ -16,9 +16,7 @@ from hypothesis import strategies as st
 
 from vaswani_transformer.data import corpus
 from vaswani_transformer.data.corpus import (
-    FilterCounts,
-    PairFilter,
-    filter_pairs,
+    describe_source,
     open_parallel,
     read_hub_dataset,
     read_json_lines,
@@ -138,11 +136,10 @@ def test_a_surrogate_in_the_bytes_is_not_utf8(tmp_path):
 def test_memory_does_not_grow_with_the_file(tmp_path):
     source = write(tmp_path / "train.en", "A dog runs.\n" * 50_000)
     tracemalloc.start()
-    counts = FilterCounts()
-    num_kept = sum(1 for _ in filter_pairs(read_parallel_files(source, source), PairFilter(), counts))
+    num_pairs = sum(1 for _ in read_parallel_files(source, source))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert num_kept == 50_000
+    assert num_pairs == 50_000
     assert peak < 1_000_000
 
 
@@ -388,109 +385,28 @@ def test_two_files_with_both_sides_are_not_aligned_with_each_other(tmp_path):
         open_en_de(files)
 
 
-# Filters
+# What is read, for a fingerprint
 
 
-def kept_and_counts(pairs, **options) -> tuple[list, FilterCounts]:
-    length = options.pop("length", corpus.count_words)
-    counts = FilterCounts()
-    return list(filter_pairs(pairs, PairFilter(**options), counts, length=length)), counts
+def test_a_source_is_described_by_its_files(tmp_path):
+    files = [write(tmp_path / f"train.{language}", "text\n") for language in ("en", "de")]
+    os.utime(files[1], ns=(0, 7))
+    described = describe_source(files, split="train")
+    assert [source["file"] for source in described] == [str(file) for file in files]
+    assert described[1] == {"file": str(files[1]), "size": 5, "modified": 7}
+    assert describe_source([f"{tmp_path}/train.*"], split="train") == described[::-1]
+    json.dumps(described)
 
 
-@given(
-    st.lists(
-        st.tuples(st.sampled_from(["", " ", "a", "a b", "a b c d"]) | texts, st.sampled_from(["a", "b "]) | texts)
-    ),
-    st.none() | st.integers(1, 3),
-    st.none() | st.floats(1, 3),
-    st.booleans(),
-    st.booleans(),
-)
-def test_every_pair_is_in_exactly_one_count(pairs, max_length, max_length_ratio, drop_duplicates, drop_identical):
-    kept, counts = kept_and_counts(
-        pairs,
-        max_length=max_length,
-        max_length_ratio=max_length_ratio,
-        drop_duplicates=drop_duplicates,
-        drop_identical=drop_identical,
-    )
-    dropped = counts.empty + counts.too_long + counts.ratio + counts.duplicate + counts.identical
-    assert counts.read == len(pairs) == counts.kept + dropped
-    assert counts.kept == len(kept)
-    rest = iter(pairs)
-    assert all(pair in rest for pair in kept)  # unchanged and in order
+def test_a_folder_is_described_by_its_parquet_files(tmp_path):
+    for name in ("train-1.parquet", "train-0.parquet", "notes.txt"):
+        write(tmp_path / name, "")
+    described = describe_source([tmp_path], split="train")
+    assert [Path(source["file"]).name for source in described] == ["train-0.parquet", "train-1.parquet"]
 
 
-def test_by_default_only_empty_sides_are_dropped():
-    pairs = [("a", "a"), ("a", "a"), (" ", "b"), ("a", "\u2028"), ("a", " b " * 99)]
-    kept, counts = kept_and_counts(pairs)
-    assert kept == [("a", "a"), ("a", "a"), ("a", " b " * 99)]
-    assert counts == FilterCounts(read=5, kept=3, empty=2)
-
-
-def test_max_length_holds_for_both_sides():
-    kept, counts = kept_and_counts([("a b", "c d"), ("a b c", "d"), ("a", "b c d")], max_length=2)
-    assert kept == [("a b", "c d")]
-    assert counts.too_long == 2
-
-
-def test_ratio_is_longer_over_shorter_side():
-    pairs = [("a b", "c d e"), ("a b c", "d e"), ("a", "b c"), ("a b c d", "e")]
-    kept, counts = kept_and_counts(pairs, max_length_ratio=1.5)
-    assert kept == pairs[:2]
-    assert counts.ratio == 2
-
-
-def test_length_is_what_the_caller_counts():
-    kept, _ = kept_and_counts([("abc", "d"), ("ab", "cd")], max_length=2, length=len)
-    assert kept == [("ab", "cd")]
-
-
-def test_a_length_of_zero_fails_the_ratio_and_divides_nothing():
-    kept, counts = kept_and_counts([("?", "a")], max_length_ratio=9, length=lambda side: side.count("a"))
-    assert kept == []
-    assert counts.ratio == 1
-
-
-def test_duplicates_are_equal_on_both_sides():
-    pairs = [("a", "b"), ("a", "c"), (" a", "b "), ("ab", "c"), ("a", "bc")]
-    kept, counts = kept_and_counts(pairs, drop_duplicates=True)
-    assert kept == [("a", "b"), ("a", "c"), ("ab", "c"), ("a", "bc")]
-    assert counts.duplicate == 1
-
-
-def test_identical_sides_are_dropped_on_demand():
-    kept, counts = kept_and_counts([("Berlin", "Berlin "), ("one", "eins")], drop_identical=True)
-    assert kept == [("one", "eins")]
-    assert counts.identical == 1
-
-
-def test_counts_are_right_while_the_pairs_go_by():
-    counts = FilterCounts()
-    pairs = filter_pairs([("", "b"), ("a", "b"), ("c", "d")], PairFilter(), counts)
-    assert next(pairs) == ("a", "b")
-    assert counts == FilterCounts(read=2, kept=1, empty=1)
-
-
-def test_summary_says_in_one_line_what_was_dropped():
-    counts = FilterCounts(read=4000, kept=3990, empty=1, too_long=2, ratio=3, duplicate=4)
-    assert counts.summary() == (
-        "read 4,000 pairs, kept 3,990 (99.75%), dropped 1 with an empty side, 2 too long, "
-        "3 of too unequal length, 4 seen before"
-    )
-    assert FilterCounts().summary() == "read 0 pairs, kept 0, dropped none"
-
-
-@pytest.mark.parametrize("max_length", [0, -1])
-def test_a_limit_below_one_is_refused(max_length):
-    with pytest.raises(ValueError, match=rf"max_length must be at least 1, or None for no limit, got {max_length}"):
-        PairFilter(max_length=max_length)
-
-
-@pytest.mark.parametrize("ratio", [0.5, float("nan")])
-def test_a_ratio_below_one_is_refused(ratio):
-    with pytest.raises(ValueError, match=rf"max_length_ratio is longer over shorter .* got {ratio}"):
-        PairFilter(max_length_ratio=ratio)
+def test_a_hub_dataset_is_described_by_name_and_split():
+    assert describe_source(["wmt/wmt14:de-en"], split="train") == [{"dataset": "wmt/wmt14:de-en", "split": "train"}]
 
 
 # Real data
@@ -498,7 +414,6 @@ def test_a_ratio_below_one_is_refused(ratio):
 
 def test_a_real_corpus_is_read_to_its_end():
     folder = data_folder("tatoeba_en_de")
-    pairs = open_parallel([folder / "dev.en", folder / "dev.de"], source_language="en", target_language="de")
-    kept, counts = kept_and_counts(pairs, max_length=100, max_length_ratio=9, drop_duplicates=True)
-    assert counts.read == (folder / "dev.en").read_bytes().count(b"\n")
-    assert counts.kept == len(kept) > 1000
+    pairs = open_en_de([folder / "dev.en", folder / "dev.de"])
+    num_pairs = sum(1 for _ in pairs)
+    assert num_pairs == (folder / "dev.en").read_bytes().count(b"\n") > 1000

@@ -1,11 +1,21 @@
+"""What lies in a prepared folder, what becomes of each pair, and that a preparation which was stopped goes on."""
+
 import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+from datasets import Dataset, concatenate_datasets
 from transformers import AutoTokenizer
 
-from vaswani_transformer.data.batching import TokenizedPairs
-from vaswani_transformer.data.corpus import PairFilter
+from vaswani_transformer import cli
+from vaswani_transformer.data import preparation
+from vaswani_transformer.data.filtering import PairFilter
 from vaswani_transformer.data.preparation import prepare
+from vaswani_transformer.tokenization_vaswani import train_tokenizer
 
 PAIRS = [
     ("a dog runs", "ein hund läuft"),
@@ -13,18 +23,80 @@ PAIRS = [
     ("a cat", " ".join(map(str, range(150)))),
     ("same", "same"),
 ] * 3
+# 64 pairs, in parts of 7; each fourth comes twice.
+CORPUS = [(f"a dog runs {number % 48} times", f"ein hund läuft  {number % 48} mal") for number in range(64)]
+SETTINGS = {"vocab_size": 280, "pairs_per_part": 7, "pair_filter": PairFilter(drop_duplicates=True)}
+# Prepares CORPUS and is killed inside the third part, between its two sides.
+KILLED_PROGRAM = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from test_preparation import SETTINGS, read_corpus, read_dev
+from vaswani_transformer.data.encoding import BlockEncoder
+from vaswani_transformer.data.preparation import prepare
+
+encode, num_calls = BlockEncoder.encode, 0
+
+def encode_five_times(self, texts):
+    global num_calls
+    num_calls += 1
+    if num_calls == 6:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return encode(self, texts)
+
+BlockEncoder.encode = encode_five_times
+prepare(read_corpus, read_dev, Path(sys.argv[2]), **SETTINGS)
+"""
+
+
+def read_corpus():
+    return iter(CORPUS)
+
+
+def read_dev():
+    return iter(CORPUS[:9])
+
+
+def load(folder: Path) -> Dataset:
+    """The parts of a set, in their order."""
+    return concatenate_datasets([Dataset.from_file(str(path)) for path in sorted(folder.glob("part-*.arrow"))])
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """All files of a folder, with their contents."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def never_stopped(tmp_path_factory):
+    """The files of CORPUS prepared in one go."""
+    folder = tmp_path_factory.mktemp("never_stopped")
+    prepare(read_corpus, read_dev, folder, **SETTINGS)
+    return files_of(folder)
 
 
 def test_prepared_tokens_spell_the_pairs_that_were_kept(tmp_path):
     summary = prepare(lambda: PAIRS, lambda: PAIRS[:1], tmp_path, vocab_size=280, max_length=100)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
-    pairs = TokenizedPairs.load(tmp_path / "train.arrow", pad_token_id=tokenizer.pad_token_id)
-    decoded = [tokenizer.decode(pairs.targets[row], skip_special_tokens=True) for row in range(len(pairs))]
-    assert decoded == ["ein hund läuft", "same"] * 3
-    assert all(pairs.sources[row][-1] == tokenizer.eos_token_id for row in range(len(pairs)))
-    train = summary["train"]
-    assert (train["read"], train["empty"], train["over_max_length"], train["pairs"]) == (12, 3, 3, 6)
+    train = load(tmp_path / "train")
+    assert tokenizer.batch_decode(train["labels"][:], skip_special_tokens=True) == ["ein hund läuft", "same"] * 3
+    assert all(ids[-1] == tokenizer.eos_token_id for ids in train["input_ids"])
+    counts = summary["train"]
+    assert (counts["read"], counts["empty"], counts["over_max_length"], counts["pairs"]) == (12, 3, 3, 6)
+    assert counts["source_tokens"] == sum(map(len, train["input_ids"]))
+    assert counts["target_tokens"] == sum(map(len, train["labels"]))
     assert json.loads((tmp_path / "preparation.json").read_text()) == summary
+
+
+def test_parts_are_in_the_order_of_the_corpus(tmp_path):
+    summary = prepare(read_corpus, read_dev, tmp_path, vocab_size=280, pairs_per_part=7)
+    names = [path.name for path in sorted((tmp_path / "train").iterdir())]
+    assert names == [f"part-{number:05d}.arrow" for number in range(10)]
+    assert summary["train"]["parts"] == 10
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    assert load(tmp_path / "train")["labels"][:] == tokenizer([target for _, target in CORPUS]).input_ids
+    assert load(tmp_path / "dev")["input_ids"][:] == tokenizer([source for source, _ in CORPUS[:9]]).input_ids
+    assert json.loads((tmp_path / "dev.json").read_text()) == [list(pair) for pair in CORPUS[:9]]
 
 
 def test_filters_are_counted(tmp_path):
@@ -33,17 +105,193 @@ def test_filters_are_counted(tmp_path):
     assert (summary["train"]["duplicate"], summary["train"]["identical"], summary["train"]["kept"]) == (4, 3, 2)
 
 
-def test_a_given_tokenizer_is_used(tmp_path):
+def test_a_given_tokenizer_is_used_and_left_as_it_was(tmp_path):
     prepare(lambda: PAIRS, lambda: PAIRS[:1], tmp_path / "first", vocab_size=280)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "first")
     other = [("zebra", "zebra zebra")] * 5
-    prepare(lambda: other, lambda: other, tmp_path / "second", vocab_size=400, tokenizer=tokenizer)
+    prepare(lambda: other, lambda: other, tmp_path / "second", vocab_size=400, max_length=99, tokenizer=tokenizer)
     second = AutoTokenizer.from_pretrained(tmp_path / "second")
     assert second.get_vocab() == tokenizer.get_vocab()
+    assert (tokenizer.model_max_length, second.model_max_length) == (256, 99)
+
+
+def test_a_vocabulary_is_learnt_from_every_kth_pair_of_a_large_corpus(tmp_path, monkeypatch):
+    learnt_from = []
+
+    def learn(texts, **options):
+        learnt_from.extend(texts)
+        return train_tokenizer(learnt_from, **options)
+
+    monkeypatch.setattr(preparation, "train_tokenizer", learn)
+    log = []
+    prepare(read_corpus, read_dev, tmp_path, vocab_size=280, vocabulary_pairs=30, log=log.append)
+    assert "learning a vocabulary of 280 from 22 of 64 pairs" in log
+    assert learnt_from == [side for pair in CORPUS[::3] for side in pair]
 
 
 def test_nothing_left_to_train_on_is_said(tmp_path):
     with pytest.raises(ValueError, match=r"no training pair is left: read 2 pairs, kept 0 .*2 with an empty side"):
-        prepare(lambda: [("", "a"), ("b", " ")], lambda: PAIRS, tmp_path, vocab_size=280)
-    with pytest.raises(ValueError, match=r"no development pair is left"):
-        prepare(lambda: PAIRS, list, tmp_path, vocab_size=280)
+        prepare(lambda: [("", "a"), ("b", " ")], lambda: PAIRS, tmp_path / "empty", vocab_size=280)
+    with pytest.raises(ValueError, match=r"no training pair is left: read 1 pairs, kept 1 .*, 1 too long"):
+        prepare(lambda: PAIRS[2:3], lambda: PAIRS, tmp_path / "long", vocab_size=280, max_length=9)
+    with pytest.raises(ValueError, match=r"no development pair is left: read 0 pairs"):
+        prepare(lambda: PAIRS, list, tmp_path / "dev", vocab_size=280)
+
+
+@pytest.mark.parametrize("name", ["vocabulary_pairs", "pairs_per_part"])
+def test_a_size_below_one_is_refused(tmp_path, name):
+    with pytest.raises(ValueError, match=rf"{name} must be at least 1, got 0"):
+        prepare(read_corpus, read_dev, tmp_path, vocab_size=280, **{name: 0})
+
+
+# Stopped and started again
+
+
+def test_the_number_of_threads_changes_no_byte(tmp_path, monkeypatch, never_stopped):
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+    prepare(read_corpus, read_dev, tmp_path, **SETTINGS)
+    assert files_of(tmp_path) == never_stopped
+
+
+def test_stopped_before_any_file_is_whole_it_ends_as_if_never_stopped(tmp_path, monkeypatch, never_stopped):
+    num_syncs = len(never_stopped) + 1  # the fingerprint gets that of the tokenizer later
+    for last in range(num_syncs):
+        folder = tmp_path / str(last)
+        syncs = iter(range(num_syncs))
+
+        def sync(descriptor, syncs=syncs, last=last):
+            if next(syncs) == last:
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(preparation.os, "fsync", sync)
+            with pytest.raises(KeyboardInterrupt):
+                prepare(read_corpus, read_dev, folder, **SETTINGS)
+        assert not (folder / "preparation.json").exists()
+        prepare(read_corpus, read_dev, folder, **SETTINGS)
+        assert files_of(folder) == never_stopped
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
+def test_killed_inside_a_part_it_ends_as_if_never_stopped(tmp_path, never_stopped):
+    program = [sys.executable, "-c", KILLED_PROGRAM, str(Path(__file__).parent), str(tmp_path)]
+    environment = os.environ | {"RAYON_NUM_THREADS": "1"}
+    assert subprocess.run(program, env=environment, check=False).returncode == -signal.SIGKILL
+    parts = sorted(path.name for path in (tmp_path / "train").iterdir())
+    assert parts == ["part-00000.arrow", "part-00001.arrow"]
+    log = []
+    prepare(read_corpus, read_dev, tmp_path, **SETTINGS, log=log.append)
+    assert log == ["tokenising, 2 parts are there already"]
+    assert files_of(tmp_path) == never_stopped
+
+
+def test_a_complete_folder_is_not_read_for_again(tmp_path):
+    summary = prepare(read_corpus, read_dev, tmp_path, **SETTINGS)
+    log = []
+    assert prepare(None, None, tmp_path, **SETTINGS, log=log.append) == summary
+    assert log == [f"{tmp_path} is complete: nothing to do"]
+
+
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        ({"pair_filter": PairFilter(max_length_ratio=3)}, r"filter\.max_length_ratio was null, is 3"),
+        ({"max_length": 99}, r"max_length was 256, is 99"),
+        ({"vocab_size": 290}, r"vocabulary\.vocab_size was 280, is 290"),
+        ({"inputs": {"train": [{"size": 6}]}}, r"inputs\.train\[0\]\.size was 5, is 6"),
+        ({"inputs": {"train": []}}, r"inputs\.train was \[\{\"size\": 5\}\], is \[\]"),
+    ],
+)
+def test_other_settings_in_the_same_folder_are_refused_with_what_differs(tmp_path, change, difference):
+    settings = SETTINGS | {"inputs": {"train": [{"size": 5}]}}
+    prepare(read_corpus, read_dev, tmp_path, **settings)
+    before = files_of(tmp_path)
+    with pytest.raises(ValueError, match=rf"was begun with other data or settings: .*{difference}.*choose another"):
+        prepare(read_corpus, read_dev, tmp_path, **settings | change)
+    assert files_of(tmp_path) == before
+
+
+def test_another_tokenizer_in_an_unfinished_folder_is_refused(tmp_path):
+    prepare(read_corpus, read_dev, tmp_path, **SETTINGS)
+    (tmp_path / "preparation.json").unlink()
+    (tmp_path / "tokenizer.json").write_text((tmp_path / "tokenizer.json").read_text() + " ")
+    with pytest.raises(ValueError, match=r"tokenizer was .*, is "):
+        prepare(read_corpus, read_dev, tmp_path, **SETTINGS)
+
+
+def test_settings_may_change_until_there_is_a_vocabulary(tmp_path):
+    def fail():
+        raise ValueError("line 3 is wrong")
+
+    with pytest.raises(ValueError, match="line 3 is wrong"):
+        prepare(fail, read_dev, tmp_path, **SETTINGS)
+    assert prepare(read_corpus, read_dev, tmp_path, vocab_size=290)["vocab_size"] == 290
+
+
+def test_a_folder_that_holds_something_else_is_refused(tmp_path):
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"has a tokenizer\.json but no fingerprint\.json .*Choose another folder"):
+        prepare(read_corpus, read_dev, tmp_path, **SETTINGS)
+    assert files_of(tmp_path) == {"tokenizer.json": b"{}"}
+
+
+def test_the_fingerprint_tells_what_the_tokens_are_made_from(tmp_path):
+    summaries = [
+        prepare(read_corpus, read_dev, tmp_path / str(number), **SETTINGS, inputs={"train": number})
+        for number in (0, 1)
+    ]
+    assert summaries[0]["fingerprint"] != summaries[1]["fingerprint"]
+    assert summaries[0]["tokenizer"] == summaries[1]["tokenizer"]
+
+
+# The command
+
+
+@pytest.fixture
+def command(tmp_path):
+    """A function that runs `vaswani prepare` on files of CORPUS, and returns its exit code."""
+    for language, sentences in zip(("en", "de"), zip(*CORPUS, strict=True), strict=True):
+        (tmp_path / f"text.{language}").write_text("\n".join(sentences) + "\n", encoding="utf-8")
+    files = [str(tmp_path / f"text.{language}") for language in ("en", "de")]
+
+    def run(*options: str, output: str = "data") -> int:
+        arguments = ["--train", *files, "--dev", *files, "--output", str(tmp_path / output), *options]
+        return cli.main(["prepare", *arguments])
+
+    return run
+
+
+def test_the_command_given_again_says_that_nothing_is_to_do(command, capsys):
+    assert command("--vocab_size", "280") == 0
+    first = capsys.readouterr().out
+    assert "learning a vocabulary of 280 from 64 of 64 pairs\ntokenising\ntrain: read 64 pairs, kept 64" in first
+    assert command("--vocab_size", "280") == 0
+    again = capsys.readouterr().out
+    assert "data is complete: nothing to do\ntrain: read 64 pairs, kept 64" in again
+    assert "learning" not in again
+
+
+def test_a_text_that_has_changed_since_is_refused(command, tmp_path, capsys):
+    assert command("--vocab_size", "280") == 0
+    with open(tmp_path / "text.de", "a", encoding="utf-8") as file:
+        file.write("noch eine\n")
+    assert command("--vocab_size", "280") == 1
+    error = capsys.readouterr().err
+    assert "inputs.train[1].size was " in error
+    assert "inputs.train[1].modified was " in error
+    assert "inputs.train[0]" not in error
+
+
+def test_the_command_takes_the_vocabulary_of_another_folder(command, tmp_path, capsys):
+    assert command("--vocab_size", "280") == 0
+    for _ in range(2):
+        assert command("--tokenizer", str(tmp_path / "data"), output="second") == 0
+    assert "second is complete: nothing to do" in capsys.readouterr().out
+    tokenizers = [(tmp_path / folder / "tokenizer.json").read_bytes() for folder in ("data", "second")]
+    assert tokenizers[0] == tokenizers[1]
+
+
+def test_a_vocabulary_is_either_given_or_learnt(command, capsys):
+    with pytest.raises(SystemExit):
+        command("--vocab_size", "280", "--tokenizer", "data")
+    assert "not allowed with argument --vocab_size" in capsys.readouterr().err

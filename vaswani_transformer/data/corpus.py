@@ -1,22 +1,18 @@
-"""Parallel text in: read, align, filter. Nothing here knows about tokens or tensors.
+"""Parallel text in: read and align. Nothing here knows about tokens or tensors.
 
 A corpus is an iterator of `(source, target)` sentence pairs, so that one of 36M pairs (English-French of
 section 5.1) needs no more memory than one of ten. Every reader checks that its file exists when it is
 called, and checks the contents as they go by: a fault in line 3M is reported when line 3M is reached.
 
     pairs = open_parallel(["train.en", "train.de"], source_language="en", target_language="de")
-    counts = FilterCounts()
-    for source, target in filter_pairs(pairs, PairFilter(max_length=100), counts):
+    for source, target in pairs:
         ...
-    print(counts.summary())
 """
 
 import glob
-import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -433,118 +429,31 @@ def _read_shards(paths: Sequence[Path], source_language: str, target_language: s
     return chain.from_iterable(readers[path.suffix](path) for path in paths)
 
 
-def count_words(text: str) -> int:
-    """Number of words between whitespace: the length of a sentence before there is a vocabulary."""
-    return len(text.split())
+def describe_source(spec: Sequence[str | Path], *, split: str) -> list[dict]:
+    """What tells one state of the text that `open_parallel` reads from another, as JSON values.
 
-
-@dataclass(frozen=True, kw_only=True)
-class PairFilter:
-    """Which pairs to keep. The paper mentions no filter; the defaults drop empty sides only.
-
-    Attributes:
-        max_length: longest sentence on either side, in units of the `length` given to `filter_pairs`.
-        max_length_ratio: largest length of the longer side over the shorter. Short sentences fail
-            it sooner: one word for four is common, ten for forty is not. Moses's cleaning script uses 9.
-        drop_duplicates: keep the first of equal pairs. A source with two translations is two pairs.
-        drop_identical: drop pairs whose two sides are equal, untranslated text for the most part.
-    """
-
-    max_length: int | None = None
-    max_length_ratio: float | None = None
-    drop_duplicates: bool = False
-    drop_identical: bool = False
-
-    def __post_init__(self) -> None:
-        if self.max_length is not None and self.max_length < 1:
-            raise ValueError(f"max_length must be at least 1, or None for no limit, got {self.max_length}")
-        # `not >=` and not `<`, so that nan is refused too.
-        if self.max_length_ratio is not None and not self.max_length_ratio >= 1:
-            raise ValueError(
-                f"max_length_ratio is longer over shorter side and at least 1, or None for no limit, "
-                f"got {self.max_length_ratio}"
-            )
-
-
-@dataclass
-class FilterCounts:
-    """What became of each pair that was read. Each is in one count: `read` = `kept` + the rest."""
-
-    read: int = 0
-    kept: int = 0
-    empty: int = 0
-    too_long: int = 0
-    ratio: int = 0
-    duplicate: int = 0
-    identical: int = 0
-
-    def summary(self) -> str:
-        """One line in plain words."""
-        share = f" ({self.kept / self.read:.2%})" if self.read else ""
-        reasons = {
-            "with an empty side": self.empty,
-            "too long": self.too_long,
-            "of too unequal length": self.ratio,
-            "seen before": self.duplicate,
-            "with two identical sides": self.identical,
-        }
-        dropped = [f"{count:,} {reason}" for reason, count in reasons.items() if count]
-        return f"read {self.read:,} pairs, kept {self.kept:,}{share}, dropped {', '.join(dropped) or 'none'}"
-
-
-def filter_pairs(
-    pairs: Iterable[Pair],
-    pair_filter: PairFilter,
-    counts: FilterCounts,
-    *,
-    length: Callable[[str], int] = count_words,
-) -> Iterator[Pair]:
-    """The pairs that pass, unchanged and in order; `counts` grows as they go by.
-
-    A pair is counted under the first of these that applies: empty side, identical sides, too long, ratio,
-    duplicate. Whitespace around a side is ignored in all of them. Duplicates come last so that
-    only pairs which are kept are remembered, each by a 128-bit digest that takes about 120 bytes in the set:
-    0.5 GB for the paper's 4.5M English-German pairs, 4 GB for its 36M English-French ones. That two different
-    pairs among 36M share a digest has probability 2e-24. All else takes constant memory.
+    Name, size and time of the last change of each file; of a hub dataset name, config and split, but not its
+    revision. A file that is not there is left to `open_parallel` to complain about.
 
     Args:
-        length: of one side. The default counts words; with a vocabulary at hand, count its tokens.
+        spec: one or two names, as `open_parallel` takes them.
+        split: of a hub dataset.
     """
-    seen: set[bytes] = set()
-    for source, target in pairs:
-        counts.read += 1
-        reason = _reason_to_drop(source.strip(), target.strip(), pair_filter, length, seen)
-        if reason is None:
-            counts.kept += 1
-            yield source, target
+    described: list[dict] = []
+    for name in map(str, spec):
+        path = Path(name).expanduser()
+        if path.is_dir():
+            files = sorted(path.glob("*.parquet"))
         else:
-            setattr(counts, reason, getattr(counts, reason) + 1)
+            files = [path] if path.exists() else [Path(match) for match in sorted(glob.glob(str(path)))]
+        if files:
+            described += ({"file": str(file), **_state_of_file(file)} for file in files)
+        else:
+            described.append({"dataset": name, "split": split})
+    return described
 
 
-def _reason_to_drop(
-    source: str, target: str, pair_filter: PairFilter, length: Callable[[str], int], seen: set[bytes]
-) -> str | None:
-    """The field of `FilterCounts` for a pair that is dropped, `None` for one that is kept."""
-    if not source or not target:
-        return "empty"
-    if pair_filter.drop_identical and source == target:
-        return "identical"
-    if pair_filter.max_length is not None or pair_filter.max_length_ratio is not None:
-        shorter, longer = sorted((length(source), length(target)))
-        if pair_filter.max_length is not None and longer > pair_filter.max_length:
-            return "too_long"
-        if pair_filter.max_length_ratio is not None and longer > pair_filter.max_length_ratio * shorter:
-            return "ratio"
-    if pair_filter.drop_duplicates:
-        digest = _digest(source, target)
-        if digest in seen:
-            return "duplicate"
-        seen.add(digest)
-    return None
-
-
-def _digest(source: str, target: str) -> bytes:
-    """128 bits that stand for the pair."""
-    # The length in front marks where the source ends: ("ab", "c") and ("a", "bc") must differ.
-    text = f"{len(source)} {source}{target}"
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+def _state_of_file(path: Path) -> dict:
+    """Size in bytes and time of the last change, in nanoseconds since 1970."""
+    state = path.stat()
+    return {"size": state.st_size, "modified": state.st_mtime_ns}

@@ -1,29 +1,48 @@
 """From sentence pairs to a folder that training reads: a tokenizer, and token ids in memory-mapped Arrow.
 
 data/
+    fingerprint.json            what all the rest is made from; written first
     tokenizer.json, tokenizer_config.json
-    train.arrow, dev.arrow      columns input_ids and labels, </s> included
+    train/part-00000.arrow ...  columns input_ids and labels, </s> included, in the order of the corpus
+    dev/part-00000.arrow        the same
     dev.json                    the development pairs as text, for BLEU during training
-    preparation.json            settings, and what became of every pair that was read
+    preparation.json            the settings, and what became of every pair that was read; written last
+
+Every file is written beside its place, synced and renamed, so a file that is there is whole. A preparation that was
+killed and is started again keeps the vocabulary and the parts that are there, reads and filters the text anew, and
+ends with the same files and counts as one that was never stopped.
 """
 
+import contextlib
+import copy
+import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import BinaryIO
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from datasets import Features, Sequence, Value
-from datasets.arrow_writer import ArrowWriter
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ..tokenization_vaswani import train_tokenizer
-from .corpus import FilterCounts, Pair, PairFilter, filter_pairs
+from .corpus import Pair
+from .encoding import BlockEncoder
+from .filtering import FilterCounts, PairFilter, filter_pairs
 
-FEATURES = Features({"input_ids": Sequence(Value("int32")), "labels": Sequence(Value("int32"))})
-PAIRS_PER_BATCH = 1_000
+FORMAT = 1  # of the folder's files
+SCHEMA = Features({"input_ids": Sequence(Value("int32")), "labels": Sequence(Value("int32"))}).arrow_schema
 KEEP_ALL = PairFilter()
+FINGERPRINT_FILE = "fingerprint.json"
+TOKENIZER_FILE = "tokenizer.json"
 PREPARATION_FILE = "preparation.json"
+PART_NAMES = "part-*.arrow"
 
 
 def prepare(
@@ -38,80 +57,228 @@ def prepare(
     tokenizer: PreTrainedTokenizerFast | None = None,
     source_language: str = "en",
     target_language: str = "de",
+    inputs: Mapping[str, object] | None = None,
+    vocabulary_pairs: int = 500_000,
+    pairs_per_part: int = 100_000,
+    log: Callable[[str], object] = lambda message: None,
+    on_pairs: Callable[[int], object] = lambda num_pairs: None,
 ) -> dict:
-    """Learn the vocabulary and tokenise both sets into `folder`. Memory does not grow with the corpus.
+    """Learn the vocabulary and tokenise both sets into `folder`; go on where an earlier call was stopped.
+
+    Memory does not grow with the corpus, but for the digests that `drop_duplicates` remembers (`DigestSet`). The
+    same arguments give the same bytes, on however many cores and after however many stops.
 
     Args:
-        read_train, read_dev: each call reads the pairs from the start; training pairs are read twice.
+        read_train, read_dev: each call reads the pairs from the start; training pairs are read three times.
         max_length: longest side of a training pair in tokens; longer pairs are dropped and counted.
         pair_filter: which training pairs to keep, lengths in words.
-        tokenizer: use this one instead of learning.
+        tokenizer: use this one instead of learning with `vocab_size`, `subword_model` and `vocabulary_pairs`.
+        inputs: what tells one state of the text from another, as JSON; see `corpus.describe_source`. Without it a
+            corpus that changes between two calls goes unnoticed.
+        vocabulary_pairs: learn from every k-th pair, k as small as this limit allows. Learning takes 1.2 KB of
+            memory for each different word, and new words never cease to come: without a limit, gigabytes for the
+            paper's 4.5M pairs.
+        pairs_per_part: kept training pairs in a file; what a kill loses at most.
+        log: gets a line at each stage.
+        on_pairs: gets the number of pairs of each part that is done.
 
     Returns:
         what `preparation.json` holds.
 
     Raises:
-        ValueError: if no training or no development pair is left, and as the readers do.
+        ValueError: if no training or no development pair is left; if `folder` was begun with other arguments, with
+            what differs; and as the readers do.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    if tokenizer is None:
-        kept = filter_pairs(read_train(), pair_filter, FilterCounts())
-        tokenizer = train_tokenizer(
-            (side for pair in kept for side in pair), vocab_size=vocab_size, subword_model=subword_model
-        )
-    # Longer inputs than training has seen draw transformers' warning.
-    tokenizer.model_max_length = max_length
-    tokenizer.save_pretrained(folder)
-    counts = FilterCounts()
-    train = _write_tokens(
-        filter_pairs(read_train(), pair_filter, counts),
-        tokenizer,
-        folder / "train.arrow",
-        max_length=max_length,
-    )
-    dev_counts = FilterCounts()
-    dev_pairs = list(filter_pairs(read_dev(), KEEP_ALL, dev_counts))
-    dev = _write_tokens(dev_pairs, tokenizer, folder / "dev.arrow", max_length=None)
-    for name, tally, written in (("training", counts, train), ("development", dev_counts, dev)):
-        if not written["pairs"]:
-            raise ValueError(f"no {name} pair is left: {tally.summary()}, {written['over_max_length']} too long.")
-    (folder / "dev.json").write_text(json.dumps(dev_pairs, ensure_ascii=False), encoding="utf-8")
-    summary = {
+    for name, value in (("vocabulary_pairs", vocabulary_pairs), ("pairs_per_part", pairs_per_part)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}.")
+    learning = {"vocab_size": vocab_size, "subword_model": subword_model, "vocabulary_pairs": vocabulary_pairs}
+    settings = {
+        "format": FORMAT,
         "source_language": source_language,
         "target_language": target_language,
-        "vocab_size": len(tokenizer),
-        "subword_model": subword_model,
+        "vocabulary": learning if tokenizer is None else {"given": _sha256(tokenizer.backend_tokenizer.to_str())},
         "max_length": max_length,
         "filter": asdict(pair_filter),
+        "pairs_per_part": pairs_per_part,
+        "inputs": dict(inputs or {}),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    _claim(folder, settings)
+    if (folder / PREPARATION_FILE).exists():
+        log(f"{folder} is complete: nothing to do")
+        return json.loads((folder / PREPARATION_FILE).read_text(encoding="utf-8"))
+
+    # What is missing, and what is wrong with the few development pairs, shows before the long work.
+    read_train()
+    dev_counts = FilterCounts()
+    dev_pairs = list(filter_pairs(read_dev(), KEEP_ALL, dev_counts))
+    if not dev_pairs:
+        raise ValueError(f"no development pair is left: {dev_counts.summary()}.")
+    if not (folder / TOKENIZER_FILE).exists():
+        if tokenizer is None:
+            tokenizer = _learn_vocabulary(read_train, pair_filter, **learning, log=log)
+        _save_tokenizer(tokenizer, folder, max_length=max_length)
+    claimed = _claim(folder, {"tokenizer": _sha256((folder / TOKENIZER_FILE).read_text(encoding="utf-8"))})
+    # From the folder even if it was learnt just now, so that a second start works with the same one.
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+
+    num_parts = len(list((folder / "train").glob(PART_NAMES)))
+    log("tokenising" + (f", {num_parts} parts are there already" if num_parts else ""))
+    write = partial(_write_parts, encoder=BlockEncoder(tokenizer), pairs_per_part=pairs_per_part, on_pairs=on_pairs)
+    counts = FilterCounts()
+    train = write(filter_pairs(read_train(), pair_filter, counts), folder / "train", max_length=max_length)
+    if not train["pairs"]:
+        raise ValueError(f"no training pair is left: {counts.summary()}, {train['over_max_length']} too long.")
+    dev = write(dev_pairs, folder / "dev", max_length=None)
+    _write_json(folder / "dev.json", dev_pairs)
+    summary = {
+        "fingerprint": _sha256(json.dumps(claimed, sort_keys=True)),
+        **claimed,
+        "vocab_size": len(tokenizer),
         "train": asdict(counts) | train,
         "dev": asdict(dev_counts) | dev,
     }
-    (folder / PREPARATION_FILE).write_text(json.dumps(summary, indent=2), encoding="utf-8")
+    _write_json(folder / PREPARATION_FILE, summary)
     return summary
 
 
-def _write_tokens(
-    pairs: Iterable[Pair], tokenizer: PreTrainedTokenizerFast, path: Path, *, max_length: int | None
+# Fingerprint
+
+
+def _claim(folder: Path, values: Mapping[str, object]) -> dict:
+    """Record in `folder` what it is made from, and return all that was recorded; refuse a folder made otherwise."""
+    path = folder / FINGERPRINT_FILE
+    is_begun = (folder / TOKENIZER_FILE).exists()  # before that there is nothing to lose
+    if is_begun and not path.exists():
+        raise ValueError(
+            f"{folder} has a {TOKENIZER_FILE} but no {FINGERPRINT_FILE} that tells what it was made from: it is no "
+            f"prepared data, or another version of this package wrote it. Choose another folder, or remove this one."
+        )
+    recorded = json.loads(path.read_text(encoding="utf-8")) if is_begun else {}
+    values = json.loads(json.dumps(values))
+    changes = [
+        change for name in recorded.keys() & values.keys() for change in _changes(recorded[name], values[name], name)
+    ]
+    if changes:
+        raise ValueError(
+            f"{folder} was begun with other data or settings: {'; '.join(sorted(changes))}. Give what it was begun "
+            f"with to go on, choose another folder, or remove this one to begin anew."
+        )
+    if not values.keys() <= recorded.keys():
+        recorded |= values
+        _write_json(path, recorded)
+    return recorded
+
+
+def _changes(recorded: object, given: object, name: str) -> Iterator[str]:
+    """What differs between two JSON values, each difference as `path.to.it was 1, is 2`."""
+    if isinstance(recorded, dict) and isinstance(given, dict):
+        for key in recorded.keys() | given.keys():
+            yield from _changes(recorded.get(key), given.get(key), f"{name}.{key}")
+    elif isinstance(recorded, list) and isinstance(given, list) and len(recorded) == len(given):
+        for place, (old, new) in enumerate(zip(recorded, given, strict=True)):
+            yield from _changes(old, new, f"{name}[{place}]")
+    elif recorded != given:
+        yield f"{name} was {json.dumps(recorded)}, is {json.dumps(given)}"
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()
+
+
+# Vocabulary
+
+
+def _learn_vocabulary(
+    read_train: Callable[[], Iterable[Pair]],
+    pair_filter: PairFilter,
+    *,
+    vocab_size: int,
+    subword_model: str,
+    vocabulary_pairs: int,
+    log: Callable[[str], object],
+) -> PreTrainedTokenizerFast:
+    """Learn from every k-th pair, evenly over the corpus, whose parts may differ in kind."""
+    num_pairs = sum(1 for _ in read_train())
+    stride = max(1, -(-num_pairs // vocabulary_pairs))
+    log(f"learning a vocabulary of {vocab_size:,} from {-(-num_pairs // stride):,} of {num_pairs:,} pairs")
+    kept = filter_pairs(islice(read_train(), 0, None, stride), pair_filter, FilterCounts())
+    return train_tokenizer((side for pair in kept for side in pair), vocab_size=vocab_size, subword_model=subword_model)
+
+
+def _save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path, *, max_length: int) -> None:
+    """Write the tokenizer's files into `folder`, `tokenizer.json` last: where that is, they all are."""
+    tokenizer = copy.deepcopy(tokenizer)
+    # Longer inputs than training has seen draw transformers' warning.
+    tokenizer.model_max_length = max_length
+    with tempfile.TemporaryDirectory() as temporary:
+        tokenizer.save_pretrained(temporary)
+        for path in sorted(Path(temporary).iterdir(), key=lambda path: (path.name == TOKENIZER_FILE, path.name)):
+            with _write_beside(folder / path.name) as file:
+                file.write(path.read_bytes())
+
+
+# Parts
+
+
+def _write_parts(
+    pairs: Iterable[Pair],
+    folder: Path,
+    *,
+    encoder: BlockEncoder,
+    max_length: int | None,
+    pairs_per_part: int,
+    on_pairs: Callable[[int], object],
 ) -> dict[str, int]:
-    """Tokenise `pairs` into an Arrow file; returns how many pairs and tokens it holds."""
-    counts = {"pairs": 0, "over_max_length": 0, "source_tokens": 0, "target_tokens": 0}
-    with ArrowWriter(path=str(path), features=FEATURES) as writer:
-        for sources, targets in _in_batches(pairs):
-            for source, target in zip(tokenizer(sources).input_ids, tokenizer(targets).input_ids, strict=True):
-                if max_length is not None and max(len(source), len(target)) > max_length:
-                    counts["over_max_length"] += 1
-                    continue
-                writer.write({"input_ids": source, "labels": target})
-                counts["pairs"] += 1
-                counts["source_tokens"] += len(source)
-                counts["target_tokens"] += len(target)
-        if counts["pairs"]:  # the writer cannot close a file it wrote nothing to
-            writer.finalize()
+    """Tokenise `pairs` into the parts that `folder` lacks; returns what all parts hold, and what they left out."""
+    folder.mkdir(exist_ok=True)
+    remaining = iter(pairs)
+    counts = dict.fromkeys(("pairs", "over_max_length", "source_tokens", "target_tokens", "parts"), 0)
+    while block := list(islice(remaining, pairs_per_part)):
+        path = folder / PART_NAMES.replace("*", f"{counts['parts']:05d}")
+        if not path.exists():
+            _write_part(path, block, encoder, max_length=max_length)
+        with pa.memory_map(str(path)) as file:
+            part = pa.ipc.open_stream(file).read_all()
+        counts["parts"] += 1
+        counts["pairs"] += part.num_rows
+        counts["over_max_length"] += len(block) - part.num_rows
+        counts["source_tokens"] += _num_tokens(part["input_ids"])
+        counts["target_tokens"] += _num_tokens(part["labels"])
+        on_pairs(len(block))
     return counts
 
 
-def _in_batches(pairs: Iterable[Pair]) -> Iterator[tuple[list[str], list[str]]]:
-    remaining = iter(pairs)
-    while batch := list(islice(remaining, PAIRS_PER_BATCH)):
-        sources, targets = zip(*batch, strict=True)
-        yield list(sources), list(targets)
+def _write_part(path: Path, pairs: list[Pair], encoder: BlockEncoder, *, max_length: int | None) -> None:
+    """Tokenise `pairs` into one Arrow file of one batch."""
+    sources, targets = map(list, zip(*pairs, strict=True))
+    batch = pa.record_batch([encoder.encode(sources), encoder.encode(targets)], schema=SCHEMA)
+    if max_length is not None:
+        longer_side = pc.max_element_wise(*(pc.list_value_length(column) for column in batch.columns))
+        batch = batch.filter(pc.less_equal(longer_side, max_length))
+    with _write_beside(path) as file, pa.ipc.new_stream(file, SCHEMA) as stream:
+        stream.write_batch(batch)
+
+
+def _num_tokens(column: pa.ChunkedArray) -> int:
+    return pc.sum(pc.list_value_length(column)).as_py() or 0
+
+
+# Files
+
+
+@contextlib.contextmanager
+def _write_beside(path: Path) -> Iterator[BinaryIO]:
+    """A new file that takes its place at `path` when it is whole and on disk."""
+    partial = path.with_name(f"{path.name}.partial")
+    with open(partial, "wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def _write_json(path: Path, value: object) -> None:
+    with _write_beside(path) as file:
+        file.write(json.dumps(value, ensure_ascii=False, indent=2).encode("utf-8"))

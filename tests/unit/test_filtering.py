@@ -1,0 +1,155 @@
+"""Which pairs the filter keeps, what it counts, and the set of digests that finds duplicates."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vaswani_transformer.data import filtering
+from vaswani_transformer.data.filtering import DigestSet, FilterCounts, PairFilter, count_words, filter_pairs
+
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=20)
+
+
+def kept_and_counts(pairs, **options) -> tuple[list, FilterCounts]:
+    length = options.pop("length", count_words)
+    counts = FilterCounts()
+    return list(filter_pairs(pairs, PairFilter(**options), counts, length=length)), counts
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["", " ", "a", "a b", "a b c d"]) | texts, st.sampled_from(["a", "b "]) | texts)
+    ),
+    st.none() | st.integers(1, 3),
+    st.none() | st.floats(1, 3),
+    st.booleans(),
+    st.booleans(),
+)
+def test_every_pair_is_in_exactly_one_count(pairs, max_length, max_length_ratio, drop_duplicates, drop_identical):
+    kept, counts = kept_and_counts(
+        pairs,
+        max_length=max_length,
+        max_length_ratio=max_length_ratio,
+        drop_duplicates=drop_duplicates,
+        drop_identical=drop_identical,
+    )
+    dropped = counts.empty + counts.too_long + counts.ratio + counts.duplicate + counts.identical
+    assert counts.read == len(pairs) == counts.kept + dropped
+    assert counts.kept == len(kept)
+    rest = iter(pairs)
+    assert all(pair in rest for pair in kept)  # unchanged and in order
+
+
+def test_by_default_only_empty_sides_are_dropped():
+    pairs = [("a", "a"), ("a", "a"), (" ", "b"), ("a", "\u2028"), ("a", " b " * 99)]
+    kept, counts = kept_and_counts(pairs)
+    assert kept == [("a", "a"), ("a", "a"), ("a", " b " * 99)]
+    assert counts == FilterCounts(read=5, kept=3, empty=2)
+
+
+def test_max_length_holds_for_both_sides():
+    kept, counts = kept_and_counts([("a b", "c d"), ("a b c", "d"), ("a", "b c d")], max_length=2)
+    assert kept == [("a b", "c d")]
+    assert counts.too_long == 2
+
+
+def test_ratio_is_longer_over_shorter_side():
+    pairs = [("a b", "c d e"), ("a b c", "d e"), ("a", "b c"), ("a b c d", "e")]
+    kept, counts = kept_and_counts(pairs, max_length_ratio=1.5)
+    assert kept == pairs[:2]
+    assert counts.ratio == 2
+
+
+def test_length_is_what_the_caller_counts():
+    kept, _ = kept_and_counts([("abc", "d"), ("ab", "cd")], max_length=2, length=len)
+    assert kept == [("ab", "cd")]
+
+
+def test_a_length_of_zero_fails_the_ratio_and_divides_nothing():
+    kept, counts = kept_and_counts([("?", "a")], max_length_ratio=9, length=lambda side: side.count("a"))
+    assert kept == []
+    assert counts.ratio == 1
+
+
+def test_duplicates_are_equal_on_both_sides():
+    pairs = [("a", "b"), ("a", "c"), (" a", "b "), ("ab", "c"), ("a", "bc")]
+    kept, counts = kept_and_counts(pairs, drop_duplicates=True)
+    assert kept == [("a", "b"), ("a", "c"), ("ab", "c"), ("a", "bc")]
+    assert counts.duplicate == 1
+
+
+def test_identical_sides_are_dropped_on_demand():
+    kept, counts = kept_and_counts([("Berlin", "Berlin "), ("one", "eins")], drop_identical=True)
+    assert kept == [("one", "eins")]
+    assert counts.identical == 1
+
+
+def test_counts_are_right_while_the_pairs_go_by():
+    counts = FilterCounts()
+    pairs = filter_pairs([("", "b"), ("a", "b"), ("c", "d")], PairFilter(), counts)
+    assert next(pairs) == ("a", "b")
+    assert counts == FilterCounts(read=2, kept=1, empty=1)
+
+
+def test_summary_says_in_one_line_what_was_dropped():
+    counts = FilterCounts(read=4000, kept=3990, empty=1, too_long=2, ratio=3, duplicate=4)
+    assert counts.summary() == (
+        "read 4,000 pairs, kept 3,990 (99.75%), dropped 1 with an empty side, 2 too long, "
+        "3 of too unequal length, 4 seen before"
+    )
+    assert FilterCounts().summary() == "read 0 pairs, kept 0, dropped none"
+
+
+@pytest.mark.parametrize("max_length", [0, -1])
+def test_a_limit_below_one_is_refused(max_length):
+    with pytest.raises(ValueError, match=rf"max_length must be at least 1, or None for no limit, got {max_length}"):
+        PairFilter(max_length=max_length)
+
+
+@pytest.mark.parametrize("ratio", [0.5, float("nan")])
+def test_a_ratio_below_one_is_refused(ratio):
+    with pytest.raises(ValueError, match=rf"max_length_ratio is longer over shorter .* got {ratio}"):
+        PairFilter(max_length_ratio=ratio)
+
+
+# Duplicates
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab "), st.sampled_from("abc")), max_size=40),
+    st.integers(1, 9),
+)
+def test_duplicates_are_found_across_blocks(pairs, block_size):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(filtering, "DUPLICATES_BLOCK", block_size)
+        kept, counts = kept_and_counts(pairs, drop_duplicates=True)
+    full = [pair for pair in pairs if pair[0].strip()]
+    assert kept == list(dict.fromkeys(full))
+    assert counts.duplicate == len(full) - len(kept)
+
+
+@given(st.lists(st.lists(st.integers(0, 50) | st.integers(0, 2**64 - 1), max_size=12), max_size=30))
+def test_digest_set_answers_as_a_python_set(blocks):
+    ours, reference = DigestSet(), set()
+    for block in blocks:
+        expected = []
+        for digest in block:
+            expected.append(digest not in reference)
+            reference.add(digest)
+        assert ours.add(np.array(block, dtype=np.uint64)).tolist() == expected
+
+
+def test_digest_set_takes_sixteen_bytes_a_digest_at_most():
+    digests = np.random.default_rng(0).permutation(2**18).astype(np.uint64)
+    ours = DigestSet()
+    tracemalloc.start()
+    for block in digests.reshape(-1, 2**11):
+        assert ours.add(block).all()
+    held, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert not ours.add(digests).any()
+    assert held < 8.5 * len(digests)
+    assert peak < 17 * len(digests)
