@@ -1,13 +1,19 @@
 """The benchmark programs run from end to end, and what they compare is the same model."""
 
 import json
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from accelerate.state import AcceleratorState, GradientState
+from datasets import Dataset
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
+from vaswani_transformer.data.batching import TokenizedPairs
 from vaswani_transformer.tokenization_vaswani import train_tokenizer
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -66,9 +72,12 @@ def test_marian_with_copied_weights_has_our_logits(common, options):
 
 
 def test_marian_with_copied_weights_has_our_loss_and_gradients(common):
-    import benchmark_training
+    from benchmark_peers import Marian
 
-    model, marian = build_pair(common, dropout=0.0)
+    torch.manual_seed(0)
+    model = VaswaniForConditionalGeneration(VaswaniConfig(**TINY, dropout=0.0))
+    marian = Marian(model.config)
+    common.copy_weights(model, marian.model)
     labels = torch.randint(3, 300, (2, 6))
     labels[1, 4:] = -100
     batch = {
@@ -76,14 +85,71 @@ def test_marian_with_copied_weights_has_our_loss_and_gradients(common):
         "attention_mask": torch.ones(2, 5, dtype=torch.long),
         "labels": labels,
     }
-    ours = benchmark_training.our_loss(model.train(), batch)
-    theirs = benchmark_training.marian_loss(marian.train(), batch)
-    torch.testing.assert_close(ours, theirs)
+    for num_items in ({}, {"num_items_in_batch": 70}):
+        ours, theirs = (system.train()(**batch, **num_items).loss for system in (model, marian))
+        torch.testing.assert_close(ours, theirs)
     ours.backward()
     theirs.backward()
     torch.testing.assert_close(
-        model.model.shared.weight.grad[3:], marian.model.shared.weight.grad[3:], atol=1e-5, rtol=1e-4
+        model.model.shared.weight.grad[3:], marian.model.model.shared.weight.grad[3:], atol=1e-5, rtol=1e-4
     )
+
+
+PEERS = ("marian", "torch", "x-transformers", "opennmt-py", "joeynmt")
+
+
+@pytest.fixture(params=PEERS)
+def peer(request, common):
+    """The other systems one by one, in evaluation mode."""
+    from benchmark_peers import PEERS
+
+    torch.manual_seed(0)
+    try:
+        return PEERS[request.param](VaswaniConfig(**TINY)).eval()
+    except ImportError as error:
+        pytest.skip(f"needs {PEERS[request.param].package}: {error}")
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@torch.no_grad()
+def test_a_peer_sees_neither_padding_nor_the_future(peer):
+    input_ids, decoder_input_ids = torch.randint(3, 300, (3, 5)), torch.randint(3, 300, (3, 7))
+    attention_mask = torch.ones_like(input_ids)
+    attention_mask[1, 3:] = 0
+    before = peer.compute_logits(input_ids, attention_mask, decoder_input_ids)
+    input_ids[1, 3:], decoder_input_ids[:, 5:] = 9, 11
+    after = peer.compute_logits(input_ids, attention_mask, decoder_input_ids)
+    torch.testing.assert_close(before[:, :5], after[:, :5])
+    assert not torch.allclose(before[:, 5:], after[:, 5:])
+
+
+def test_a_peer_has_matrices_as_large_as_ours_and_trains_them_all(peer):
+    from benchmark_peers import num_matrix_weights
+
+    assert num_matrix_weights(peer) == num_matrix_weights(VaswaniForConditionalGeneration(peer.config))
+    ids = torch.randint(3, 300, (2, 5))
+    peer(input_ids=ids, attention_mask=torch.ones_like(ids), labels=ids).loss.backward()
+    assert all(weight.grad is not None for weight in peer.parameters() if weight.requires_grad)
+
+
+def test_a_peer_that_is_not_installed_is_named(common, monkeypatch):
+    import benchmark_peers
+
+    monkeypatch.setitem(sys.modules, "x_transformers", None)
+    model = VaswaniForConditionalGeneration(VaswaniConfig(**TINY))
+    found, missing = benchmark_peers.find_peers(["x-transformers", "torch"], model)
+    assert found == ["torch"]
+    assert "x_transformers" in missing["x-transformers"]
+    assert f"torch {torch.__version__}" in benchmark_peers.describe_peers(found)
+
+
+def test_a_peer_of_another_size_is_refused(common, monkeypatch):
+    import benchmark_peers
+
+    larger = VaswaniConfig(**TINY | {"d_ff": 48})
+    monkeypatch.setitem(benchmark_peers.PEERS, "torch", lambda config: benchmark_peers.TorchTransformer(larger))
+    with pytest.raises(ValueError, match=r"torch has matrices of [\d,]+ entries, our model of [\d,]+"):
+        benchmark_peers.find_peers(["torch"], VaswaniForConditionalGeneration(VaswaniConfig(**TINY)))
 
 
 @pytest.mark.parametrize("options", [{"d_k": 8}, {"position_embedding_type": "learned"}, {"attention_window": 3}])
@@ -99,18 +165,68 @@ def test_the_peak_of_memory_is_seen_after_it_was_given_back(common):
     assert 90 < common.peak_growth(work) < 150
 
 
-def test_training_benchmark_runs(common, corpus, capsys):
+@pytest.fixture
+def train(common, corpus, monkeypatch):
+    """A function that runs the training benchmark and returns the rows of its result."""
     import benchmark_training
 
-    output = corpus / "result.json"
-    arguments = ["--size", "tiny", "--source", corpus / "text.en", "--target", corpus / "text.de", "--repeats", 2]
-    arguments += ["--vocab_size", 300, "--tokens_per_batch", 64, "--updates", 2, "--threads", 1, "--output", output]
-    assert benchmark_training.main([str(argument) for argument in arguments]) == 0
+    def run(*options, in_children: bool = False) -> list[dict]:
+        if not in_children:  # a process for each memory would take longer than all the rest
+            # Where there is memory to be had already, it does not grow.
+            monkeypatch.setattr(benchmark_training, "measure_in_child", lambda work, *args: work(*args) or 1.0)
+        output = corpus / "result.json"
+        arguments = ["--size", "tiny", "--source", corpus / "text.en", "--target", corpus / "text.de", "--repeats", 2]
+        arguments += ["--vocab_size", 300, "--tokens_per_batch", 128, "--updates", 2, "--threads", 1]
+        arguments += ["--output", output, *options]
+        assert benchmark_training.main([str(argument) for argument in arguments]) == 0
+        return json.loads(output.read_text(encoding="utf-8"))["rows"]
+
+    return run
+
+
+def test_training_benchmark_runs(common, train, capsys):
+    ours, theirs = train(in_children=True)
     assert "target tokens/s" in capsys.readouterr().out
-    ours, theirs, ratio = json.loads(output.read_text(encoding="utf-8"))["rows"]
     assert (ours["system"], theirs["system"]) == (common.OURS, common.MARIAN)
     assert ours["parameters"] < theirs["parameters"]
-    assert ratio["min"] <= ratio["median"] <= ratio["max"]
+    assert theirs["ratio"]["min"] <= theirs["ratio"]["median"] <= theirs["ratio"]["max"]
+
+
+def test_training_benchmark_compares_several_systems_in_bfloat16(train, capsys):
+    rows = train("--peers", "marian,torch", "--dtype", "bfloat16")
+    assert [row["system"] for row in rows] == ["vaswani_transformer", "MarianMTModel", "torch.nn.Transformer"]
+    assert "Training, tiny, bfloat16" in capsys.readouterr().out
+
+
+def test_training_benchmark_shows_what_grows(train, capsys):
+    rows = train("--growth")
+    lengths, runs = rows[:6], rows[6:]
+    assert [row["sentence_length"] for row in lengths] == [10, 10, 30, 30, 100, 100]
+    assert [(run["pairs"], run["updates"]) for run in runs] == [(4, 2), (40, 2), (4, 20)]
+    assert all(run["target_tokens_per_second"] > 0 and 0 < run["reading_share"] < 1 for run in runs)
+    assert "sentence length" in capsys.readouterr().out
+
+
+def test_training_benchmark_shows_padding_and_balance(train, capsys):
+    rows = train("--fill")
+    assert [(row["tokens_per_batch"], row["parts"]) for row in rows] == [
+        (tokens, parts) for tokens in (25_000, 4_096) for parts in (1, 4, 8)
+    ]
+    assert all(0 < row["fill"] <= 1 <= row["epoch"] <= row["worst_update"] for row in rows)
+    assert "slowest / mean" in capsys.readouterr().out
+
+
+def test_fill_and_balance_are_those_of_a_plan_by_hand(common):
+    import benchmark_training
+
+    lengths = [(4, 3), (2, 4), (2, 2), (3, 1)]
+    columns = {"input_ids": [[5] * source for source, _ in lengths], "labels": [[5] * target for _, target in lengths]}
+    pairs = TokenizedPairs(Dataset.from_dict(columns), pad_token_id=1)
+    whole = benchmark_training.measure_fill(pairs, 100, 1)
+    assert whole["fill"] == (11 + 10) / (4 * (4 + 4))
+    assert whole["epoch"] == whole["worst_update"] == 1
+    assert benchmark_training.measure_fill(pairs, 100, 4)["fill"] == 1
+    assert benchmark_training.measure_fill(pairs, 100, 4)["worst_update"] == 7 / (21 / 4)
 
 
 def test_training_benchmark_wants_both_sides_of_the_text(common, corpus):
@@ -118,6 +234,14 @@ def test_training_benchmark_wants_both_sides_of_the_text(common, corpus):
 
     with pytest.raises(SystemExit, match="go together"):
         benchmark_training.main(["--source", str(corpus / "text.en")])
+
+
+def test_training_benchmark_refuses_peers_it_does_not_know(common, capsys):
+    import benchmark_training
+
+    with pytest.raises(SystemExit):
+        benchmark_training.main(["--peers", "marian,fairseq"])
+    assert "there is no peer fairseq; choose from marian,torch," in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -162,3 +286,98 @@ def test_decoding_benchmark_refuses_models_that_differ(common):
     batch = {"input_ids": torch.tensor([[5, 6, 2]]), "attention_mask": torch.ones(1, 3, dtype=torch.long)}
     with pytest.raises(RuntimeError, match="logits of both systems differ"):
         benchmark_decoding.largest_difference(model, marian, batch)
+
+
+@pytest.fixture
+def gpu_report(common, monkeypatch):
+    """The module, running all in this process and on the CPU."""
+    import gpu_report
+
+    def run_here(work, *args):
+        AcceleratorState._reset_state(reset_partial_state=True)
+        GradientState._reset_state()
+        return work(*args)
+
+    monkeypatch.setattr(gpu_report, "measure_in_child", run_here)
+    monkeypatch.setitem(gpu_report.MATRICES, "cpu", (64, 5))
+    # Compiled code is not under test, and takes a minute to compile.
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    yield gpu_report
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+
+
+def run_gpu_report(gpu_report, corpus, *options) -> int:
+    arguments = ["--device", "cpu", "--size", "tiny", "--updates", 2, "--warmup_updates", 1, "--vocab_size", 300]
+    arguments += ["--source", corpus / "text.en", "--target", corpus / "text.de", "--output", corpus, *options]
+    return gpu_report.main([str(argument) for argument in arguments])
+
+
+def test_gpu_report_measures_all_systems_and_writes_both_files(gpu_report, corpus, capsys):
+    assert run_gpu_report(gpu_report, corpus) == 0
+    printed = capsys.readouterr().out
+    text, result = corpus.glob("*_training_cpu_tiny.md"), corpus.glob("*_training_cpu_tiny.json")
+    assert next(text).read_text(encoding="utf-8") == f"```\n{printed}```\n"
+    result = json.loads(next(result).read_text(encoding="utf-8"))
+    assert "CPU, which shows that the program works" in result["device"]
+    assert [row["system"] for row in result["rows"]] == list(gpu_report.LABELS.values())
+    for row in result["rows"]:
+        assert len(row["milliseconds"]) == row["updates"] == 2
+        assert row["median_ms"] <= row["p90_ms"]
+        assert row["model_flop_per_second"] > 0
+        assert row["skipped_updates"] == 0
+    ours, _, marian = result["rows"]
+    assert ours["target_tokens_per_update"] == marian["target_tokens_per_update"]
+
+
+def test_gpu_report_goes_on_after_a_system_that_failed(gpu_report, corpus, capsys, monkeypatch):
+    def fail(self):
+        raise MemoryError("a batch of (90, 70) does not fit")
+
+    monkeypatch.setattr(gpu_report.MarianTrainer, "_build", fail)
+    assert run_gpu_report(gpu_report, corpus, "--systems", "marian", "eager") == 0
+    printed = capsys.readouterr().out
+    assert "tiny, MarianMTModel: MemoryError: a batch of (90, 70) does not fit" in printed
+    assert "\ntiny  vaswani_transformer " in printed
+    assert run_gpu_report(gpu_report, corpus, "--systems", "marian") == 1
+
+
+def test_gpu_report_wants_one_kind_of_data(common):
+    import gpu_report
+
+    for arguments in ([], ["--data", "a", "--source", "b", "--target", "c"], ["--source", "b"]):
+        with pytest.raises(SystemExit, match="give --data, or --source and --target"):
+            gpu_report.main(arguments)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
+def test_gpu_report_never_takes_the_cpu_for_a_gpu(common):
+    import gpu_report
+
+    with pytest.raises(SystemExit, match="there is no CUDA device here"):
+        gpu_report.main(["--data", "a"])
+
+
+def test_gpu_report_has_the_training_cost_of_the_paper(common):
+    import gpu_report
+
+    rows = [dict(zip(gpu_report.HEADER, gpu_report.format_paper_row(size), strict=True)) for size in ("base", "big")]
+    assert [row["training cost, FLOP"] for row in rows] == ["3.3e+18", "2.3e+19"]
+
+
+def test_model_flop_are_those_that_pytorch_counts(common):
+    import gpu_report
+
+    config = VaswaniConfig(**TINY, d_k=5, d_v=3, label_smoothing=0.0)
+    config._attn_implementation = "eager"
+    model = VaswaniForConditionalGeneration(config).train()
+    batch, source_length, target_length = 3, 6, 5
+    input_ids, labels = torch.randint(3, 300, (batch, source_length)), torch.randint(3, 300, (batch, target_length))
+    with FlopCounterMode(display=False) as counter:
+        model(input_ids=input_ids, labels=labels).loss.backward()
+    # PyTorch counts the whole square of the decoder's self-attention, of which the causal mask hides almost half.
+    hidden = batch * target_length * (target_length - 1) // 2
+    hidden *= 3 * 2 * config.num_heads * (config.d_k + config.d_v) * config.decoder_layers
+    lengths = np.full(batch, source_length), np.full(batch, target_length)
+    assert counter.get_total_flops() - hidden == gpu_report.count_flop(config, *lengths)

@@ -1,0 +1,437 @@
+"""Speed of training on one GPU: base and big on full batches, eager and compiled, beside MarianMTModel.
+
+    python scripts/gpu_report.py --data data/general --output results
+    python scripts/gpu_report.py --source train.en --target train.de --output results
+    python scripts/gpu_report.py --device cpu --size tiny --updates 2 --source train.en --target train.de
+
+Each system trains in a process of its own. Batches come as in `vaswani train` and its code makes the updates, in
+bfloat16 autocast; checkpoints, log and the look for SIGTERM every ten updates are left out. Marian takes the place of
+our model there, on the same batches, with `cross_entropy` on all its logits. A system that fails, for want of memory
+say, is reported and the others go on; the result files are written anew after each.
+
+An update takes the time between two marks that the device sets, with all that happens in between: reading, copying,
+forward, backward, Adam. The first updates are left out; compilation falls there. Tokens a second count target tokens
+without padding. Host waits are how often the host waited for the device during one more update.
+
+Model FLOP count what the formulas of section 3 need for the tokens without padding: two for a multiplication and an
+addition, and three times the forward pass for an update. With s source and t target tokens of a sentence,
+a = h (d_k + d_v), W_qo = W_kv = d_model a and W_ff = 2 d_model d_ff:
+
+    encoder layer    2 s (W_qo + W_kv + W_ff)                  +  2 a s^2
+    decoder layer    2 t (2 W_qo + W_kv + W_ff) + 2 s W_kv     +  2 a (t (t + 1) / 2 + t s)
+    projection       2 t d_model V
+
+Embeddings, norms, softmax, dropout and Adam count nothing. The share is that of the rate of a large bfloat16 matrix
+product, measured in the same run. Hours are those of the recipe's number of updates at the mean of those measured.
+The training cost is the paper's: time x devices x sustained rate of a device, for which the matrix rate stands.
+
+On a machine without a network, bring as wheels what it lacks or has in too old a version. Where there is PyTorch with
+an earlier transformers 5, fetch beforehand
+
+    pip download --no-deps --only-binary=:all: --python-version 3.12 --constraint constraints.txt --dest wheels \\
+        transformers datasets dill multiprocess
+    vaswani prepare --train train.en train.de --dev dev.en dev.de --vocab_size 37000 --output data/general
+
+and run there, in the root of this repository with `wheels` and `data` in it,
+
+    python3 -m pip install --no-index --no-deps --no-build-isolation --upgrade --target site wheels/*.whl . &&
+        PYTHONPATH=site python3 scripts/gpu_report.py --data data/general --output results
+"""
+
+import argparse
+import json
+import os
+import re
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import accelerate
+import numpy as np
+import torch
+from benchmark_common import (
+    OURS,
+    RESULTS_FOLDER,
+    describe_machine,
+    format_report,
+    format_table,
+    measure_in_child,
+    num_trained,
+    peak_growth,
+    prepare_pairs,
+    read_pairs,
+)
+from benchmark_peers import Marian
+from torch._dynamo.utils import counters
+
+from vaswani_transformer import VaswaniConfig
+from vaswani_transformer.data.batching import Update
+from vaswani_transformer.recipes import BASE, BIG, MULTI30K_TINY, Recipe
+from vaswani_transformer.training.schedule import inverse_sqrt_schedule
+from vaswani_transformer.training.trainer import Trainer
+
+TITLE = "Training on one device"
+RECIPES: dict[str, Recipe] = {"base": BASE, "big": BIG, "tiny": MULTI30K_TINY}
+EAGER, COMPILED, MARIAN = "eager", "compiled", "marian"
+LABELS = {EAGER: OURS, COMPILED: f"{OURS}, compiled", MARIAN: Marian.label}
+MATRICES = {"cuda": (8192, 200), "cpu": (1024, 5)}  # rows and columns of a square one, and products of it
+
+# The paper, sections 5.2 and 6.1 and table 2: 8 P100, whose sustained rate it takes for 9.5 TFLOP/s in float32.
+PAPER_DEVICES, PAPER_RATE = 8, 9.5e12
+PAPER_SECONDS = {"base": 0.4, "big": 1.0}  # an update
+PAPER_HOURS = {"base": 12.0, "big": 3.5 * 24}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="folder of `vaswani prepare`")
+    parser.add_argument("--source", type=Path, nargs="+", help="or text to prepare: sentences, one a line")
+    parser.add_argument("--target", type=Path, nargs="+", help="their translations, in as many files")
+    parser.add_argument("--vocab_size", type=int, default=37_000, help="to learn from the text; default: %(default)s")
+    parser.add_argument("--device", choices=tuple(MATRICES), default="cuda", help="default: %(default)s")
+    parser.add_argument("--size", nargs="+", choices=tuple(RECIPES), default=["base", "big"], help="default: base big")
+    parser.add_argument("--systems", nargs="+", choices=tuple(LABELS), default=list(LABELS), help="default: all")
+    parser.add_argument("--updates", type=int, default=200, help="measured of each system; default: %(default)s")
+    parser.add_argument("--warmup_updates", type=int, default=10, help="before those; default: %(default)s")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=RESULTS_FOLDER,
+        help=f"folder of the result files; default: {RESULTS_FOLDER.name}/",
+    )
+    return parser
+
+
+# What the work is worth
+
+
+def count_flop(config: VaswaniConfig, source_lengths: np.ndarray, target_lengths: np.ndarray) -> int:
+    """Model FLOP of updates on sentences of these lengths in tokens; the formula stands at the top."""
+    s, t = source_lengths.astype(np.int64), target_lengths.astype(np.int64)
+    a = config.num_heads * (config.d_k + config.d_v)
+    w_qo = w_kv = config.d_model * a
+    w_ff = 2 * config.d_model * config.d_ff
+    encoder_layer = (s * (w_qo + w_kv + w_ff) + a * s**2).sum()
+    causal = t * (t + 1) // 2
+    decoder_layer = (t * (2 * w_qo + w_kv + w_ff) + s * w_kv + a * (causal + t * s)).sum()
+    projection = t.sum() * config.d_model * config.vocab_size
+    products = config.encoder_layers * encoder_layer + config.decoder_layers * decoder_layer + projection
+    return 3 * 2 * int(products)
+
+
+def compute_training_cost(seconds: float, devices: int, rate: float) -> float:
+    """FLOP of a training as the paper counts them (section 6.1).
+
+    Args:
+        rate: sustained by a device, in FLOP a second.
+    """
+    return seconds * devices * rate
+
+
+# The measuring
+
+
+class Marks:
+    """Points in the work of a device, set without waiting for it, and the time between them."""
+
+    def __init__(self, device: str):
+        self.device = device
+        self.marks: list = []
+
+    def set(self) -> None:
+        if self.device == "cuda":
+            self.marks.append(torch.cuda.Event(enable_timing=True))
+            self.marks[-1].record()
+        else:
+            self.marks.append(time.perf_counter())
+
+    def milliseconds(self) -> list[float]:
+        """From each mark to the next; waits for the device."""
+        pairs = zip(self.marks[:-1], self.marks[1:], strict=True)
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+            return [first.elapsed_time(second) for first, second in pairs]
+        return [1000 * (second - first) for first, second in pairs]
+
+
+def measure_matrix_rate(device: str) -> float:
+    """FLOP a second of a large bfloat16 matrix product, the median of many."""
+    size, repeats = MATRICES[device]
+    # Not zeros: products of those run faster.
+    one, other = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
+    marks = Marks(device)
+    for _ in range(repeats):
+        one @ other
+    for _ in range(repeats + 1):
+        marks.set()
+        one @ other
+    return 2 * size**3 / (statistics.median(marks.milliseconds()) / 1000)
+
+
+def measure_peak_memory(work: Callable[[], None], device: str) -> float:
+    """MiB: allocated on a GPU; by how much the process grows on a CPU."""
+    if device == "cpu":
+        return peak_growth(work)
+    work()
+    return torch.cuda.max_memory_allocated() / 2**20
+
+
+class MarianTrainer(Trainer):
+    """The trainer of our model, with Marian in its place."""
+
+    def _build(self) -> None:
+        accelerate.utils.set_seed(self.seed)
+        model = Marian(VaswaniConfig(**{"vocab_size": len(self.tokenizer)} | self.recipe.model))
+        optimizer = torch.optim.AdamW(
+            model.parameters(),
+            lr=self.recipe.lr_scale,
+            betas=self.recipe.adam_betas,
+            eps=self.recipe.adam_eps,
+            weight_decay=self.recipe.weight_decay,
+            fused=True,
+        )
+        self.schedule = inverse_sqrt_schedule(
+            optimizer, d_model=model.config.d_model, warmup_steps=self.recipe.warmup_updates
+        )
+        self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
+
+
+class Run:
+    """The first updates of a training."""
+
+    def __init__(self, system: str, size: str, data: Path, args: argparse.Namespace):
+        self.system, self.size, self.data, self.args = system, size, data, args
+        self.marks = Marks(args.device)
+        self.source_lengths: list[np.ndarray] = []
+        self.target_lengths: list[np.ndarray] = []
+
+    def train(self) -> None:
+        """From building the model to the last update."""
+        recipe = replace(RECIPES[self.size], compile=self.system == COMPILED)
+        trainer_class = MarianTrainer if self.system == MARIAN else Trainer
+        with tempfile.TemporaryDirectory() as folder:
+            self.trainer = trainer_class(recipe, self.data, Path(folder), mixed_precision="bf16")
+            updates = self.trainer._read_updates()
+            self._warm_up(islice(updates, self.args.warmup_updates))
+            self._measure(islice(updates, self.args.updates))
+            self.host_waits = self._count_host_waits(next(updates))
+
+    def _warm_up(self, updates: Iterable[Update]) -> None:
+        started = time.perf_counter()
+        for update in updates:
+            self.trainer._run_update(update)
+        self.trainer.tally.compute_means()  # waits for the device
+        self.warmup_seconds = time.perf_counter() - started
+
+    def _measure(self, updates: Iterable[Update]) -> None:
+        pairs = self.trainer.train_pairs
+        self.trainer.tally.start_line()
+        self.marks.set()
+        for update in updates:
+            self.trainer._run_update(update)
+            self.marks.set()
+            rows = np.concatenate(update.rows)
+            self.source_lengths.append(pairs.sources.lengths[rows])
+            self.target_lengths.append(pairs.targets.lengths[rows])
+        self.means = self.trainer.tally.compute_means()
+
+    def _count_host_waits(self, update: Update) -> int | None:
+        """How often one more update makes the host wait for the device; `None` on a CPU, which is both."""
+        if self.args.device == "cpu":
+            return None
+        with warnings.catch_warnings(record=True) as waits:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            self.trainer._run_update(update)
+            torch.cuda.set_sync_debug_mode("default")
+        return sum("synchronizing" in str(wait.message) for wait in waits)
+
+    def summarise(self) -> dict:
+        """A row of the result."""
+        milliseconds = self.marks.milliseconds()
+        seconds = sum(milliseconds) / 1000
+        sources, targets = np.concatenate(self.source_lengths), np.concatenate(self.target_lengths)
+        model = self.trainer.accelerator.unwrap_model(self.trainer.model)
+        return {
+            "parameters": num_trained(model),
+            "vocab_size": model.config.vocab_size,
+            "updates": len(milliseconds),
+            "median_ms": statistics.median(milliseconds),
+            "p90_ms": float(np.quantile(milliseconds, 0.9)),
+            "mean_ms": statistics.mean(milliseconds),
+            "warmup_seconds": self.warmup_seconds,
+            "graphs": counters["stats"]["unique_graphs"],
+            "target_tokens_per_update": int(targets.sum()) / len(milliseconds),
+            "target_tokens_per_second": int(targets.sum()) / seconds,
+            "model_flop_per_second": count_flop(model.config, sources, targets) / seconds,
+            "fill": self.means["fill"],
+            "loss": self.means["loss"],
+            "skipped_updates": self.means["skipped"],
+            "host_waits": self.host_waits,
+            "milliseconds": milliseconds,
+        }
+
+
+def measure_system(system: str, size: str, data: Path, args: argparse.Namespace) -> dict:
+    """Train `system` for a few updates; runs in a process of its own."""
+    run = Run(system, size, data, args)
+    memory = measure_peak_memory(run.train, args.device)
+    return run.summarise() | {"peak_memory_mib": memory}
+
+
+def measure_all(data: Path, args: argparse.Namespace, on_row: Callable[[list[dict]], None]) -> list[dict]:
+    """A row for each system of each size; `on_row` gets all rows after each."""
+    rows = []
+    for size in args.size:
+        for system in args.systems:
+            row = {"size": size, "system": LABELS[system]}
+            print(f"{size}: {row['system']} ...", file=sys.stderr, flush=True)
+            try:
+                row |= measure_in_child(measure_system, system, size, data, args)
+            except Exception as error:  # whatever befalls one system, the others can be measured
+                row["error"] = f"{type(error).__name__}: {error}"
+                print(row["error"], file=sys.stderr, flush=True)
+            rows.append(row)
+            on_row(rows)
+    return rows
+
+
+# The report
+
+
+HEADER = (
+    "size",
+    "system",
+    "ms an update",
+    "90 % below",
+    "target tokens/s",
+    "to Marian",
+    "model TFLOP/s",
+    "of matrix rate",
+    "memory, GiB",
+    "hours (updates)",
+    "training cost, FLOP",
+    "host waits",
+    "loss",
+)
+
+
+def format_row(row: dict, marian: dict | None, matrix_rate: float) -> tuple[str, ...]:
+    """The cells under `HEADER`; `marian` is the row of the same size, if it was measured."""
+    if "error" in row:
+        return (row["size"], row["system"], "failed", *[""] * (len(HEADER) - 3))
+    num_updates = RECIPES[row["size"]].num_updates
+    seconds = num_updates * row["mean_ms"] / 1000
+    speed, rate = row["target_tokens_per_second"], row["model_flop_per_second"]
+    return (
+        row["size"],
+        row["system"],
+        f"{row['median_ms']:.1f}",
+        f"{row['p90_ms']:.1f}",
+        f"{speed:,.0f}",
+        f"{speed / marian['target_tokens_per_second']:.2f}" if marian else "",
+        f"{rate / 1e12:.3g}",
+        f"{rate / matrix_rate:.1%}",
+        f"{row['peak_memory_mib'] / 2**10:.1f}",
+        f"{seconds / 3600:,.1f} ({num_updates:,})",
+        f"{compute_training_cost(seconds, 1, matrix_rate):.1e}",
+        "" if row["host_waits"] is None else str(row["host_waits"]),
+        "not finite" if row["loss"] is None else f"{row['loss']:.2f}",
+    )
+
+
+def format_paper_row(size: str) -> tuple[str, ...]:
+    """What the paper says of its own training, under `HEADER`."""
+    hours = PAPER_HOURS[size]
+    cost = compute_training_cost(3600 * hours, PAPER_DEVICES, PAPER_RATE)
+    cells = {
+        "size": size,
+        "system": f"the paper, {PAPER_DEVICES} P100",
+        "ms an update": f"{1000 * PAPER_SECONDS[size]:.0f}",
+        "hours (updates)": f"{hours:,.1f} ({RECIPES[size].num_updates:,})",
+        "training cost, FLOP": f"{cost:.1e}",
+    }
+    return tuple(cells.get(name, "") for name in HEADER)
+
+
+def format_rows(rows: list[dict], matrix_rate: float) -> str:
+    marians = {row["size"]: row for row in rows if row["system"] == LABELS[MARIAN] and "error" not in row}
+    lines = []
+    for size in dict.fromkeys(row["size"] for row in rows):
+        lines += [format_row(row, marians.get(size), matrix_rate) for row in rows if row["size"] == size]
+        lines += [format_paper_row(size)] if size in PAPER_HOURS else []
+    errors = [f"{row['size']}, {row['system']}: {row['error']}" for row in rows if "error" in row]
+    return "\n\n".join([format_table(HEADER, lines), *errors])
+
+
+def describe_device(device: str) -> str:
+    """Its name before the first comma."""
+    if device == "cpu":
+        return "CPU, which shows that the program works, and nothing of a GPU's speed"
+    properties = torch.cuda.get_device_properties(0)
+    return (
+        f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB, {properties.multi_processor_count} "
+        f"multiprocessors, CUDA {torch.version.cuda}"
+    )
+
+
+def write_result(description: dict[str, str], matrix_rate: float, rows: list[dict], args: argparse.Namespace) -> str:
+    """Both files of a result; returns the text of one."""
+    hardware = re.sub(r"\W+", "-", description["device"].split(",")[0]).lower()
+    path = args.output / "_".join([description["date"], "training", hardware, *args.size])
+    text = format_report(TITLE, description, format_rows(rows, matrix_rate))
+    args.output.mkdir(parents=True, exist_ok=True)
+    path.with_suffix(".md").write_text(f"```\n{text}\n```\n", encoding="utf-8")
+    result = {"title": TITLE, **description, "matrix_flop_per_second": matrix_rate, "rows": rows}
+    path.with_suffix(".json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    return text
+
+
+# The program
+
+
+def find_data(args: argparse.Namespace, folder: Path) -> Path:
+    """That of `--data`, or what `--source` and `--target` hold, prepared in `folder`."""
+    if args.data is not None:
+        return args.data
+    print("preparing the text ...", file=sys.stderr, flush=True)
+    files = zip(args.source, args.target, strict=True)
+    pairs = [pair for source, target in files for pair in read_pairs(source, target, count=sys.maxsize)]
+    prepare_pairs(pairs, folder, vocab_size=args.vocab_size)
+    return folder
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = build_parser().parse_args(argv)
+    if (args.data is None) == (args.source is None) or len(args.source or ()) != len(args.target or ()):
+        raise SystemExit("give --data, or --source and --target with as many files each.")
+    if args.device == "cuda" and not torch.cuda.is_available():
+        raise SystemExit("there is no CUDA device here; --device cpu --size tiny --updates 2 tries the program.")
+    os.environ["ACCELERATE_USE_CPU"] = str(args.device == "cpu")  # for the processes that train
+    matrix_rate = measure_in_child(measure_matrix_rate, args.device)
+    size, _ = MATRICES[args.device]
+    with tempfile.TemporaryDirectory() as folder:
+        data = find_data(args, Path(folder))
+        description = {"device": describe_device(args.device)} | describe_machine()
+        description |= {
+            "data": str(args.data or ", ".join(path.name for path in args.source)),
+            "matrix rate": f"{matrix_rate / 1e12:.3g} TFLOP/s, bfloat16, {size:,} x {size:,} x {size:,}",
+            "measured": f"{args.updates} updates after {args.warmup_updates} others, bfloat16 autocast, one device",
+        }
+
+        def on_row(rows: list[dict]) -> None:
+            write_result(description, matrix_rate, rows, args)
+
+        rows = measure_all(data, args, on_row)
+    print(write_result(description, matrix_rate, rows, args))
+    return int(all("error" in row for row in rows))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
