@@ -29,9 +29,9 @@ from transformers.generation import (
     StoppingCriteriaList,
 )
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
-from transformers.modeling_outputs import BaseModelOutput
 
 from .configuration_vaswani import VaswaniConfig
+from .decoding_vaswani import SHARED_ENCODING_KERNELS, BeamSteps, ForwardSteps
 
 Length = int | torch.Tensor
 
@@ -44,7 +44,7 @@ ROW_WISE_PROCESSORS = (
     NoRepeatNGramLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
 )
-SHARED_ENCODING_KERNELS = ("eager", "sdpa")
+NUM_COLUMNS = 256  # of `top_entries`
 
 
 def gnmt_length_penalty(length: Length, alpha: float) -> float | torch.Tensor:
@@ -143,29 +143,41 @@ class BeamSearch:
         self.length_penalty = length_penalty
         self.early_stopping = early_stopping
         self.eos_token_ids = eos_token_ids
+        self.end_tokens = torch.tensor(eos_token_ids, dtype=torch.long, device=device)
         self.pad_token_id = pad_token_id
         self.do_sample = do_sample
         self.prompt_length = prompt.shape[1]
 
         self.open = torch.arange(num_sentences, device=device)  # (L,) their places in the batch
         self.done = torch.zeros(num_sentences, dtype=torch.bool, device=device)  # (L,) done but still here
-        self.tokens = prompt.unflatten(0, (num_sentences, num_beams))  # (L, b, T)
-        self.parents = prompt.new_empty((num_sentences, num_beams, 0))  # (L, b, T - P) row each token grew from
+        # (2, L, b, T): tokens, and the row of B * b that each grew from, -1 in the prompt
+        self.history = torch.stack((prompt, torch.full_like(prompt, -1))).unflatten(1, (num_sentences, num_beams))
         # All beams start equal: only the first may grow, or the b best continuations would be b times the same.
         self.scores = torch.full((num_sentences, num_beams), -torch.inf, device=device)
         self.scores[:, 0] = 0.0
 
         room = int(limits.max()) if num_sentences else 0
-        shape = (num_sentences, num_kept)
-        self.kept_scores = torch.full(shape, -torch.inf, device=device)
-        self.kept_tokens = torch.full((*shape, self.prompt_length + room), pad_token_id, device=device)
-        self.kept_tokens[..., : self.prompt_length] = self.tokens[:, :1]
-        self.kept_parents = torch.full((*shape, room), -1, device=device)
+        self.kept_scores = torch.full((num_sentences, num_kept), -torch.inf, device=device)
+        kept = self.history[:, :, :1].expand(-1, -1, num_kept, -1)
+        self.kept_history = nn.functional.pad(kept, (0, room), value=-1)  # (2, B, num_kept, P + room)
+        self._prepare_checks()
+
+    def _prepare_checks(self) -> None:
+        """What the checks of each step read, of the sentences that are open."""
+        self.num_done = int(self.done.sum())
+        self.worst = self.kept_scores[self.open, -1]
+        self.limit_penalties = self.length_penalty(self.limits)
+        self.next_limit = int(self.limits.min()) if len(self.limits) else 0
 
     @property
     def flat_tokens(self) -> torch.LongTensor:
         """(L * b, T) as the model reads them."""
-        return self.tokens.flatten(0, 1)
+        return self.history[0].flatten(0, 1)
+
+    @property
+    def length(self) -> int:
+        """New tokens so far."""
+        return self.history.shape[-1] - self.prompt_length
 
     def advance(self, log_probs: torch.Tensor, stops: Callable[[torch.LongTensor], torch.Tensor] | None):
         """Grow every running beam by one token.
@@ -177,33 +189,36 @@ class BeamSearch:
         Returns:
             (L, b) the beam each new one grew from.
         """
-        num_open, num_beams = self.scores.shape
-        vocab_size, length = log_probs.shape[-1], self.tokens.shape[-1] + 1 - self.prompt_length
-        at_limit = (self.limits <= length) & ~self.done
-        log_probs = _only_end(log_probs, at_limit.repeat_interleave(num_beams), self.eos_token_ids)
-        totals = self.scores[:, :, None] + log_probs.unflatten(0, (num_open, num_beams))  # (L, b, V)
-        scores, choice = self._best_continuations(totals.flatten(1))
-        beams, words = choice // vocab_size, choice % vocab_size  # (L, candidates)
-        tokens = torch.cat([_pick(self.tokens, beams), words[..., None]], dim=-1)
-        rows = beams + self.open[:, None] * num_beams
-        parents = torch.cat([_pick(self.parents, beams), rows[..., None]], dim=-1)
-
-        finished = at_limit[:, None] | torch.isin(words, words.new_tensor(self.eos_token_ids))
+        length, at_limit = self.length + 1, None
+        if length >= self.next_limit:
+            at_limit = (self.limits <= length) & ~self.done
+            log_probs = _only_end(log_probs, at_limit.repeat_interleave(self.num_beams), self.eos_token_ids)
+        scores, beams, words = self._best_continuations(log_probs)  # (L, candidates) each
+        finished = (words[..., None] == self.end_tokens).any(dim=-1)
+        if at_limit is not None:
+            finished = finished | at_limit[:, None]
         if stops is not None:
+            tokens = self._grow(beams, words)[0]
             finished = finished | stops(tokens.flatten(0, 1)).unflatten(0, finished.shape)
-        finished = finished & ~self.done[:, None]
+        if self.num_done:
+            finished = finished & ~self.done[:, None]
         if finished.any():
-            self._keep(scores, tokens, parents, finished, length)
-        self.scores, order = scores.masked_fill(finished, -torch.inf).topk(num_beams)
-        self.tokens, self.parents = _pick(tokens, order), _pick(parents, order)
-        self.done = self.done | at_limit | self._is_decided(length)
-        return beams.gather(1, order)
+            self._keep(scores, self._grow(beams, words), finished, length)
+            scores = scores.masked_fill(finished, -torch.inf)
+        self.scores, order = scores.topk(self.num_beams)
+        beams, words = beams.gather(1, order), words.gather(1, order)
+        self.history = self._grow(beams, words)
+        self.done = self.done | self._is_decided(length)
+        if at_limit is not None:
+            self.done = self.done | at_limit
+        self.num_done = int(self.done.sum())
+        return beams
 
     def leave(self, staying: torch.Tensor) -> None:
         """Go on with the open sentences of index `staying` only."""
         self.open, self.limits, self.scores = self.open[staying], self.limits[staying], self.scores[staying]
-        self.tokens, self.parents = self.tokens[staying], self.parents[staying]
-        self.done = self.done[staying]
+        self.history, self.done = self.history[:, staying], self.done[staying]
+        self._prepare_checks()
 
     def best(self, count: int) -> tuple[torch.LongTensor, torch.Tensor, torch.LongTensor]:
         """The `count` best hypotheses of each sentence, best first, cropped to the longest of them.
@@ -214,58 +229,85 @@ class BeamSearch:
             score -inf.
         """
         scores = self.kept_scores[:, :count].flatten()
-        tokens, parents = (
-            self.kept_tokens[:, :count].flatten(0, 1),
-            self.kept_parents[:, :count].flatten(0, 1),
-        )
-        empty = (scores == -torch.inf)[:, None]
-        parents = parents.masked_fill(empty, -1)
-        tokens[:, self.prompt_length :] = tokens[:, self.prompt_length :].masked_fill(empty, self.pad_token_id)
+        tokens, parents = self.kept_history[:, :, :count].flatten(1, 2)
+        parents = parents[:, self.prompt_length :].masked_fill((scores == -torch.inf)[:, None], -1)
         longest = int((parents >= 0).sum(dim=-1).max()) if parents.numel() else 0
-        return tokens[:, : self.prompt_length + longest], scores, parents[:, :longest]
+        parents = parents[:, :longest]
+        new = tokens[:, self.prompt_length :][:, :longest].masked_fill(parents < 0, self.pad_token_id)
+        return torch.cat([tokens[:, : self.prompt_length], new], dim=-1), scores, parents
 
-    def _best_continuations(self, totals: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _best_continuations(self, log_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Scores, beams and words, each (L, candidates), of log_probs (L * b, V)."""
+        vocab_size = log_probs.shape[-1]
         # As many as could finish and still leave b to go on with.
-        count = min(max(2, 1 + len(self.eos_token_ids)) * self.num_beams, totals.shape[-1])
+        count = min(max(2, 1 + len(self.eos_token_ids)) * self.num_beams, self.num_beams * vocab_size)
         if not self.do_sample:
-            return totals.topk(count)
+            # The best of a sentence are among the best of each of its beams.
+            best, words = top_entries(log_probs, min(count, vocab_size))
+            totals = (self.scores.view(-1, 1) + best).view(len(self.open), -1)
+            scores, choice = totals.topk(count)
+            return scores, choice // best.shape[-1], words.view(totals.shape).gather(1, choice)
+        totals = (self.scores[:, :, None] + log_probs.unflatten(0, self.scores.shape)).flatten(1)  # (L, b * V)
         # Hopeless continuations stay drawable: at a sentence's limit there may be fewer than `count` others.
         # A sentence that is done but still here has no open hypothesis, and its softmax no value.
         probs = totals.softmax(dim=-1).nan_to_num().clamp(min=torch.finfo(totals.dtype).tiny)
         choice = torch.multinomial(probs, count)
         scores, order = totals.gather(1, choice).sort(descending=True)
-        return scores, choice.gather(1, order)
+        choice = choice.gather(1, order)
+        return scores, choice // vocab_size, choice % vocab_size
 
-    def _keep(self, scores, tokens, parents, finished, length: int) -> None:
+    def _grow(self, beams: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+        """The histories of `beams` (L, n) with a word more each, (2, L, n, T + 1)."""
+        rows = beams + self.open[:, None] * self.num_beams
+        return torch.cat([_pick(self.history, beams), torch.stack((words, rows))[..., None]], dim=-1)
+
+    def _keep(self, scores: torch.Tensor, history: torch.Tensor, finished: torch.Tensor, length: int) -> None:
         """Merge newly finished hypotheses among the b best into the kept ones."""
         # A candidate past the b best is there to go on with; it may not finish (as in transformers).
         finished = finished & (torch.arange(scores.shape[1], device=scores.device) < self.num_beams)
         penalised = (scores / self.length_penalty(length)).masked_fill(~finished, -torch.inf)
         num_kept = self.kept_scores.shape[1]
         best, order = torch.cat([self.kept_scores[self.open], penalised], dim=1).topk(num_kept)
+        kept = self.kept_history[:, self.open]
+        history = nn.functional.pad(history, (0, kept.shape[-1] - history.shape[-1]), value=-1)
         self.kept_scores[self.open] = best
-        for kept, new, filler in (
-            (self.kept_tokens, tokens, self.pad_token_id),
-            (self.kept_parents, parents, -1),
-        ):
-            new = nn.functional.pad(new, (0, kept.shape[-1] - new.shape[-1]), value=filler)
-            kept[self.open] = _pick(torch.cat([kept[self.open], new], dim=1), order)
+        self.kept_history[:, self.open] = _pick(torch.cat([kept, history], dim=2), order)
+        self.worst = best[:, -1]
 
     def _is_decided(self, length: int) -> torch.Tensor:
         """(L,) True where no running beam can beat the worst kept hypothesis."""
-        worst, best_open = self.kept_scores[self.open, -1], self.scores[:, 0]
         if self.early_stopping is True:
-            return worst > -torch.inf
+            return self.worst > -torch.inf
+        best_open = self.scores[:, 0]
         bound = best_open / self.length_penalty(length)
         if self.early_stopping == "never":
             # log P only falls. Where the penalty grows with the length, the limit flatters an open hypothesis most.
-            bound = torch.maximum(bound, best_open / self.length_penalty(self.limits))
-        return bound <= worst
+            bound = torch.maximum(bound, best_open / self.limit_penalties)
+        return bound <= self.worst
 
 
-def _pick(beams: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """Rows `index` (L, n) of `beams` (L, b, T) -> (L, n, T)."""
-    return beams.gather(1, index[..., None].expand(-1, -1, beams.shape[-1]))
+def top_entries(rows: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """`rows.topk(count)` of (n, V); many rows on a CPU take half the time.
+
+    A row is folded into columns. The `count` columns of the greatest maxima hold its `count` greatest entries, and
+    maxima are cheap, while PyTorch's `topk` partially sorts all of V. Which of equal entries come first, or come at
+    all, is as undefined as there.
+    """
+    depth = rows.shape[-1] // NUM_COLUMNS
+    if rows.device.type != "cpu" or rows.numel() < 100_000 or depth < 8 or count > NUM_COLUMNS // 8:
+        return rows.topk(count)
+    folded = rows[:, : depth * NUM_COLUMNS].unflatten(1, (depth, NUM_COLUMNS))
+    columns = folded.amax(dim=1).topk(count, sorted=False).indices  # (n, count)
+    kept = folded.gather(2, columns[:, None].expand(-1, depth, -1)).flatten(1)
+    values, places = torch.cat([kept, rows[:, depth * NUM_COLUMNS :]], dim=1).topk(count)
+    inside = places // count * NUM_COLUMNS + columns.gather(1, places % count)
+    behind = places - kept.shape[1]
+    return values, torch.where(behind < 0, inside, depth * NUM_COLUMNS + behind)
+
+
+def _pick(history: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Rows `index` (L, n) of `history` (2, L, b, T) -> (2, L, n, T)."""
+    return history.gather(2, index[..., None].expand(2, -1, -1, history.shape[-1]))
 
 
 class VaswaniGenerationMixin(GenerationMixin):
@@ -277,7 +319,8 @@ class VaswaniGenerationMixin(GenerationMixin):
 
         `length_penalty` means the formula of `length_penalty_type` ("gnmt" by default), and a sentence gets at
         most its source length + `max_length_offset` new tokens, besides `max_length` or `max_new_tokens`. A
-        missing `attention_mask` is derived from the padding.
+        missing `attention_mask` is derived from the padding. A beam search returns `past_key_values` only where it
+        calls `forward` at each step (see `decoding_vaswani`).
 
         Raises:
             ValueError: for an unknown `length_penalty_type`, and for what transformers itself refuses.
@@ -343,31 +386,27 @@ class VaswaniGenerationMixin(GenerationMixin):
             isinstance(processor, ROW_WISE_PROCESSORS) for processor in logits_processor
         )
         search = self._start_search(input_ids, generation_config, model_kwargs)
-        outputs = self._prefill(input_ids, generation_config, model_kwargs)
+        kind = ForwardSteps
+        if not (synced_gpus or records.wants_states) and BeamSteps.suit(self, generation_config, model_kwargs):
+            kind = BeamSteps
+        steps = kind(self, generation_config, model_kwargs)
         all_done = False
         while self._has_unfinished_sequences(all_done, synced_gpus, device=input_ids.device):
-            if search.tokens.shape[-1] > search.prompt_length:
-                inputs = self.prepare_inputs_for_generation(
-                    search.flat_tokens,
-                    next_sequence_length=1 if model_kwargs["use_cache"] else None,
-                    **model_kwargs,
-                )
-                outputs = self(**inputs, return_dict=True)
-            model_kwargs = self._update_model_kwargs_for_generation(outputs, model_kwargs, is_encoder_decoder=True)
+            logits = steps(search.flat_tokens)
             if all_done:  # the other processes of a sharded model still need this one's forward passes
                 continue
-            logits = outputs.logits[:, -1].float()
+            logits = logits.float()
             log_probs = logits_processor(search.flat_tokens, logits.log_softmax(dim=-1))
-            records.add(outputs, logits, log_probs)
+            records.add(steps.outputs, logits, log_probs)
             stops = None if not criteria else (lambda tokens, scores=records.scores: criteria(tokens, scores))
             beams = search.advance(log_probs, stops)
-            staying = torch.arange(len(search.open), device=beams.device)
-            if may_leave and search.done.any():
-                staying = staying[~search.done]
+            all_done, staying = search.num_done == len(search.done), None
+            if may_leave and search.num_done and not all_done:
+                staying = (~search.done).nonzero()[:, 0]
                 search.leave(staying)
-            all_done = bool(search.done.all())
-            _follow(model_kwargs, beams, staying)
-        return records.result(search, generation_config, model_kwargs)
+            if not all_done or synced_gpus:
+                steps.follow(beams, staying)
+        return records.result(search, generation_config, steps)
 
     def _start_search(
         self, input_ids: torch.LongTensor, generation_config: GenerationConfig, model_kwargs: dict
@@ -418,6 +457,11 @@ class _Records:
         self.steps: dict[str, tuple] = dict.fromkeys(self.wanted, ())
 
     @property
+    def wants_states(self) -> bool:
+        """Whether something from inside the decoder is asked for."""
+        return not self.wanted <= {"scores", "logits"}
+
+    @property
     def scores(self) -> tuple | None:
         return self.steps.get("scores")
 
@@ -426,44 +470,20 @@ class _Records:
             own = {"scores": log_probs, "logits": logits}
             self.steps[name] += (own[name] if name in own else getattr(outputs, name),)
 
-    def result(self, search: BeamSearch, config: GenerationConfig, model_kwargs: dict):
+    def result(self, search: BeamSearch, config: GenerationConfig, steps: BeamSteps | ForwardSteps):
         tokens, scores, parents = search.best(config.num_return_sequences)
         if not self.as_dict:
             return tokens
-        encoder = model_kwargs["encoder_outputs"]
+        encoder = steps.model_kwargs["encoder_outputs"]
         return GenerateBeamEncoderDecoderOutput(
             sequences=tokens,
             sequences_scores=scores if config.output_scores else None,
             beam_indices=parents,
             encoder_attentions=encoder.get("attentions") if config.output_attentions else None,
             encoder_hidden_states=encoder.get("hidden_states") if config.output_hidden_states else None,
-            past_key_values=model_kwargs.get("past_key_values"),
+            past_key_values=steps.cache,
             **self.steps,
         )
-
-
-def _follow(model_kwargs: dict, beams: torch.Tensor, staying: torch.Tensor) -> None:
-    """Make cache and encoding follow the beams (L, b) of the sentences `staying`.
-
-    Beams never leave their sentence, so what belongs to the source moves only when sentences leave.
-    """
-    num_open, num_beams = beams.shape
-    rows = (staying[:, None] * num_beams + beams[staying]).flatten()
-    cache = model_kwargs.get("past_key_values")
-    if cache is not None:
-        cache.self_attention_cache.reorder_cache(rows)
-    if len(staying) == num_open:
-        return
-    encoder_states = model_kwargs["encoder_outputs"].last_hidden_state
-    copies = encoder_states.shape[0] // num_open  # 1, or b where the kernel cannot share
-    source_rows = (staying[:, None] * copies + torch.arange(copies, device=staying.device)).flatten()
-    model_kwargs["encoder_outputs"] = BaseModelOutput(last_hidden_state=encoder_states[source_rows])
-    if model_kwargs.get("attention_mask") is not None:
-        model_kwargs["attention_mask"] = model_kwargs["attention_mask"][source_rows]
-    if model_kwargs.get("decoder_attention_mask") is not None:
-        model_kwargs["decoder_attention_mask"] = model_kwargs["decoder_attention_mask"][rows]
-    if cache is not None:
-        cache.cross_attention_cache.reorder_cache(source_rows)
 
 
 def _source_limits(kwargs: dict, offset: int | None) -> torch.Tensor | None:

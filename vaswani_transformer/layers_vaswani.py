@@ -1,9 +1,12 @@
 """Building blocks of the Transformer, in the order of section 3 of the paper.
 
-Shapes: B batch, T query length, S key length, D d_model, F d_ff, H num_heads, K d_k or d_v.
+Shapes: B batch, T query length, S key length, D d_model, F d_ff, H num_heads, K d_k or d_v; in the steps of a
+beam search L sentences, b beams, N keys remembered.
 A mask is additive (0 where a query may look, the dtype's minimum where not), boolean (True where it may look),
 or whatever else the attention kernel of `config._attn_implementation` asks for.
 """
+
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import nn
@@ -13,6 +16,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .configuration_vaswani import VaswaniConfig
+from .decoding_vaswani import BeamMemory
 
 
 def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
@@ -67,6 +71,35 @@ def scaled_dot_product_attention(
     weights = weights.to(query.dtype)
     weights = nn.functional.dropout(weights, p=dropout, training=module.training)
     return (weights @ value).transpose(1, 2), weights
+
+
+def find_attention_function(kernel: str, output_attentions: bool | None) -> Callable:
+    """Equation 1 as computed by `kernel`, an `attn_implementation` of transformers.
+
+    Raises:
+        ValueError: if the kernel cannot give the attention weights that are asked for.
+    """
+    if not output_attentions:  # fused kernels never build the weights
+        return ALL_ATTENTION_FUNCTIONS.get_interface(kernel, scaled_dot_product_attention)
+    if kernel not in ("eager", "sdpa"):  # whose masks equation 1 can read
+        raise ValueError(
+            f'attn_implementation={kernel!r} cannot give attention weights: use model.set_attn_implementation("eager").'
+        )
+    return scaled_dot_product_attention
+
+
+def fused_attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+) -> tuple[torch.Tensor, None]:
+    """As transformers' "sdpa" without what decoding steps do not need; for arguments see equation 1 above."""
+    context = nn.functional.scaled_dot_product_attention(query, key, value, attention_mask, dropout, scale=scaling)
+    return context.transpose(1, 2), None
 
 
 def _hidden_positions(
@@ -133,25 +166,36 @@ class MultiHeadAttention(nn.Module):
         num_rows, query_length = hidden_states.shape[:2]
         k, v = self._keys_and_values(hidden_states, key_value_states, past_key_values)
         # Rows that share their keys become queries of one row: (B * beams, T, H * K) -> (B, H, beams * T, K).
-        q = self.q_proj(hidden_states).reshape(k.shape[0], -1, self.num_heads, self.d_k).transpose(1, 2)
+        q = self._split_heads(self.q_proj(hidden_states), k.shape[0])
         num_beams = num_rows // k.shape[0]
         if num_beams > 1 and attention_mask is not None and attention_mask.shape[2] > 1:
             attention_mask = attention_mask.repeat(1, 1, num_beams, 1)
-        attend = scaled_dot_product_attention
-        kernel = self.config._attn_implementation
-        if not kwargs.get("output_attentions"):  # fused kernels never build the weights
-            attend = ALL_ATTENTION_FUNCTIONS.get_interface(kernel, attend)
-        elif kernel not in ("eager", "sdpa"):  # whose masks equation 1 can read
-            raise ValueError(
-                f"attn_implementation={kernel!r} cannot give attention weights: "
-                f'use model.set_attn_implementation("eager").'
-            )
+        attend = find_attention_function(self.config._attn_implementation, kwargs.get("output_attentions"))
         dropout = self.attention_dropout if self.training else 0.0
         context, weights = attend(self, q, k, v, attention_mask, scaling=self.scaling, dropout=dropout, **kwargs)
         if num_beams > 1 and weights is not None:
             weights = weights.unflatten(2, (num_beams, query_length)).transpose(1, 2).flatten(0, 1)
         # (B, beams * T, H, K) -> (B * beams, T, H * K) -> (B * beams, T, D)
         return self.out_proj(context.reshape(num_rows, query_length, -1)), weights
+
+    def step(
+        self, x: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, attend: Callable
+    ) -> torch.Tensor:
+        """`forward` for one token of each hypothesis, where keys and values are at hand: (L * b, D) -> (L * b, D).
+
+        Args:
+            k, v: (L, H, S, K), each row for b consecutive rows of `x`.
+            mask: broadcastable to (L, H, b, S).
+            attend: equation 1.
+        """
+        q = self._split_heads(self.q_proj(x), k.shape[0])
+        dropout = self.attention_dropout if self.training else 0.0
+        context, _ = attend(self, q, k, v, mask, scaling=self.scaling, dropout=dropout)
+        return self.out_proj(context.reshape(x.shape[0], -1))
+
+    def project_keys_and_values(self, source: torch.Tensor, num_rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of `source` (..., D), each (num_rows, H, S, K)."""
+        return self._split_heads(self.k_proj(source), num_rows), self._split_heads(self.v_proj(source), num_rows)
 
     def _keys_and_values(
         self,
@@ -169,16 +213,16 @@ class MultiHeadAttention(nn.Module):
                 return layer.keys, layer.values
             cache = past_key_values.cross_attention_cache if is_cross else past_key_values.self_attention_cache
         source = key_value_states if is_cross else hidden_states
-        k, v = self._split_heads(self.k_proj(source)), self._split_heads(self.v_proj(source))
+        k, v = self.project_keys_and_values(source, source.shape[0])
         if cache is None:
             return k, v
         if is_cross:
             past_key_values.is_updated[self.layer_idx] = True
         return cache.update(k, v, self.layer_idx)
 
-    def _split_heads(self, x: torch.Tensor) -> torch.Tensor:
-        """(B, T, H * K) -> (B, H, T, K)."""
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+    def _split_heads(self, x: torch.Tensor, num_rows: int) -> torch.Tensor:
+        """(..., H * K) -> (num_rows, H, T, K)."""
+        return x.reshape(num_rows, -1, self.num_heads, x.shape[-1] // self.num_heads).transpose(1, 2)
 
 
 class FeedForward(nn.Module):
@@ -267,6 +311,16 @@ class PositionEncoding(nn.Module):
             return nn.functional.embedding(positions, table)
         return self._encode(positions, end=start + length)
 
+    def onwards(self, start: int, *, device: torch.device) -> Iterator[torch.Tensor]:
+        """Encodings (1, D) of position `start`, of the next, and so on, to decode token by token."""
+        # Sinusoids of a block take as long as those of one position.
+        length = 32 if self.config.position_embedding_type == "sinusoidal" else 1
+        while True:
+            block = self(length, start=start, mask=None, device=device)
+            for index in range(length):
+                yield block[:, index]
+            start += length
+
     def _encode(self, positions: torch.Tensor, end: int | torch.Tensor) -> torch.Tensor:
         config = self.config
         if config.position_embedding_type == "sinusoidal":
@@ -344,4 +398,27 @@ class DecoderLayer(GradientCheckpointingLayer):
             **kwargs,
         )
         x = self.cross_attention_residual(x, attended)
+        return self.feed_forward_residual(x, self.feed_forward(x))
+
+    def step(
+        self,
+        x: torch.Tensor,
+        memory: BeamMemory,
+        *,
+        mask: torch.Tensor,
+        source_mask: torch.Tensor | None,
+        attend: Callable,
+    ) -> torch.Tensor:
+        """`forward` for one token of each hypothesis, (L * b, D) -> (L * b, D).
+
+        Args:
+            memory: what this layer remembers of the search; the token is added.
+            mask: which of the remembered keys a beam sees, (L, 1, b, N).
+            source_mask: broadcastable to (L, H, 1, S).
+            attend: equation 1.
+        """
+        k, v = memory.remember(*self.self_attention.project_keys_and_values(x, mask.shape[0]))
+        x = self.self_attention_residual(x, self.self_attention.step(x, k, v, mask, attend))
+        k, v = memory.source_keys, memory.source_values
+        x = self.cross_attention_residual(x, self.cross_attention.step(x, k, v, source_mask, attend))
         return self.feed_forward_residual(x, self.feed_forward(x))

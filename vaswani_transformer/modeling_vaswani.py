@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import GenerationMixin, PreTrainedModel
 from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_outputs import (
     BaseModelOutput,
@@ -22,6 +23,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_vaswani import VaswaniConfig
+from .decoding_vaswani import BeamMemory
 from .generation_vaswani import VaswaniGenerationMixin, build_generation_config
 from .layers_vaswani import (
     DecoderLayer,
@@ -30,6 +32,8 @@ from .layers_vaswani import (
     PositionEncoding,
     TokenEmbedding,
     dropout,
+    find_attention_function,
+    fused_attention,
 )
 from .loss_vaswani import IGNORE_INDEX, sum_label_smoothed_loss
 from .pipeline_vaswani import custom_pipelines
@@ -122,8 +126,11 @@ class VaswaniPreTrainedModel(PreTrainedModel):
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)
         positions = self.positions(inputs_embeds.shape[1], start=start, mask=mask, device=inputs_embeds.device)
+        return self._add_positions(inputs_embeds, positions)
+
+    def _add_positions(self, inputs_embeds: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         x = inputs_embeds + positions.to(inputs_embeds.dtype)
-        return dropout(x, self.config.dropout, self.training)
+        return dropout(x, self.config.dropout, self.training) if self.training else x
 
 
 class VaswaniEncoder(VaswaniPreTrainedModel):
@@ -241,17 +248,47 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
             and_mask_function=self._window(),
         )
         if encoder_hidden_states is not None:
-            encoder_attention_mask = create_bidirectional_mask(
-                config=self.config,
-                inputs_embeds=x,
-                attention_mask=encoder_attention_mask,
-                encoder_hidden_states=encoder_hidden_states,
-            )
+            encoder_attention_mask = self.mask_source(x, encoder_hidden_states, encoder_attention_mask)
         for layer in self.layers:
             x = layer(x, mask, encoder_hidden_states, encoder_attention_mask, past_key_values, **kwargs)
         return BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=x, past_key_values=past_key_values if use_cache else None
         )
+
+    def mask_source(
+        self, inputs_embeds: torch.Tensor, encoder_hidden_states: torch.Tensor, attention_mask: torch.Tensor | None
+    ):
+        """The mask of encoder-decoder attention as the kernel wants it, from that of the source (B, S)."""
+        return create_bidirectional_mask(
+            config=self.config,
+            inputs_embeds=inputs_embeds,
+            attention_mask=attention_mask,
+            encoder_hidden_states=encoder_hidden_states,
+        )
+
+    def step(
+        self,
+        words: torch.LongTensor,
+        positions: torch.Tensor,
+        memories: list[BeamMemory],
+        *,
+        mask: torch.Tensor,
+        source_mask: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """`forward` for the next word (L * b,) of each hypothesis -> (L * b, D).
+
+        Args:
+            positions: (1, D), the encoding of its position.
+            memories: one a layer.
+            mask, source_mask: see `DecoderLayer.step`.
+        """
+        attend = find_attention_function(self.config._attn_implementation, None)
+        if attend is sdpa_attention_forward:
+            attend = fused_attention
+        x = self._add_positions(self.embed_tokens(words), positions)
+        for layer, memory in zip(self.layers, memories, strict=True):
+            x = layer.step(x, memory, mask=mask, source_mask=source_mask, attend=attend)
+        return x
 
 
 class VaswaniModel(VaswaniPreTrainedModel):
@@ -345,6 +382,24 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
 
     def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
         self.lm_head = new_embeddings
+
+    def has_plain_forward(self) -> bool:
+        """Whether nobody has changed what a call of this model does, by a subclass, a hook or compilation.
+
+        Then a search may go past `forward` of the modules looked at here. Those inside of them it calls like any.
+        """
+        classes = (VaswaniForConditionalGeneration, VaswaniModel, VaswaniDecoder, DecoderLayer, MultiHeadAttention)
+        own = {cls.forward for cls in classes}
+        decoder = self.model.decoder
+        attentions = (part for layer in decoder.layers for part in (layer.self_attention, layer.cross_attention))
+        prepare = getattr(self.prepare_inputs_for_generation, "__func__", None)
+        return prepare is GenerationMixin.prepare_inputs_for_generation and all(
+            type(module).forward in own
+            and "forward" not in vars(module)
+            and module._compiled_call_impl is None
+            and not (module._forward_pre_hooks or module._forward_hooks)
+            for module in (self, self.model, decoder, *decoder.layers, *attentions)
+        )
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """(B, T) labels, shifted right behind the start token (section 3.1); -100 becomes padding."""

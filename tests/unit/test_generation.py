@@ -6,7 +6,7 @@ import torch
 from transformers import GenerationConfig, GenerationMixin, StoppingCriteria
 
 from vaswani_transformer import VaswaniForConditionalGeneration
-from vaswani_transformer.generation_vaswani import gnmt_length_penalty, power_length_penalty
+from vaswani_transformer.generation_vaswani import gnmt_length_penalty, power_length_penalty, top_entries
 
 START, PAD, END = 0, 1, 2
 # Sentences of 2, 5, 7 and 4 tokens with </s>.
@@ -189,6 +189,40 @@ def test_the_search_ends_when_nothing_can_win_any_more(build_tiny_model):
     model.model.decoder.register_forward_hook(lambda *_: steps.append(1))
     assert [new_tokens(row) for row in model.generate(SOURCE)] == [[END]] * 4
     assert len(steps) <= 3
+
+
+# The best of many
+
+
+@pytest.mark.parametrize("count", [1, 8, 24, 32])
+@pytest.mark.parametrize(("num_rows", "vocab_size"), [(64, 2048), (50, 2303), (16, 10_000), (4, 37_001)])
+def test_the_top_entries_are_those_of_pytorch(num_rows, vocab_size, count):
+    torch.manual_seed(0)
+    rows = torch.stack([torch.randperm(vocab_size) for _ in range(num_rows)]).float()
+    values, places = top_entries(rows, count)
+    expected = rows.topk(count)
+    assert torch.equal(values, expected.values)
+    assert torch.equal(places, expected.indices)
+
+
+@pytest.mark.parametrize("shape", [(16, 10_000), (2, 50), (1, 300)])
+def test_of_equal_entries_each_comes_at_most_once(shape):
+    torch.manual_seed(0)
+    for highest in (2, 5, 40):
+        rows = torch.randint(highest, shape).float()
+        values, places = top_entries(rows, 8)
+        assert torch.equal(values, rows.topk(8).values)
+        assert torch.equal(rows.gather(1, places), values)
+        assert all(len(set(row)) == 8 for row in places.tolist())
+
+
+def test_top_entries_may_be_fewer_than_asked_for_but_for_forbidden_ones():
+    rows = torch.full((16, 10_000), -torch.inf)
+    rows[:, [3, 9_999, 700]] = torch.tensor([1.0, 3.0, 2.0])
+    values, places = top_entries(rows, 8)
+    assert values[0].tolist() == [3.0, 2.0, 1.0] + [-torch.inf] * 5
+    assert (places[:, :3] == torch.tensor([9_999, 700, 3])).all()
+    assert all(len(set(row)) == 8 for row in places.tolist())
 
 
 # Scores
@@ -440,6 +474,40 @@ def test_the_limit_of_an_encoded_source_without_a_mask_is_its_length(endless):
 @pytest.mark.parametrize("way", [{"use_cache": False}, {"cache_implementation": "static"}], ids=str)
 def test_the_cache_changes_nothing(brief, options, way):
     assert torch.equal(brief.generate(SOURCE, **options, **way), brief.generate(SOURCE, **options))
+
+
+@pytest.mark.parametrize("fixture", ["model", "brief", "endless"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"num_return_sequences": 4},
+        {"no_repeat_ngram_size": 2},
+        {"eos_token_id": [END, 29, 33, 22]},
+        {"eos_token_id": None, "max_new_tokens": 6},
+        {"early_stopping": False},
+        {"early_stopping": True, "length_penalty_type": "power"},
+        {"decoder_input_ids": torch.tensor([[START, 5, 6]] * 4)},
+        {"prefix_allowed_tokens_fn": lambda _, tokens: [END, 5, 9, int(tokens[-1])]},
+        {"do_sample": True, "num_beams": 3},
+    ],
+    ids=str,
+)
+def test_calling_parts_of_the_model_finds_what_calling_it_finds(request, fixture, options):
+    model = request.getfixturevalue(fixture)
+    results = []
+    for whole in (False, True):
+        hook = model.model.decoder.register_forward_hook(lambda *_: None) if whole else None  # needs whole calls
+        torch.manual_seed(0)
+        results.append(model.generate(SOURCE, output_scores=True, return_dict_in_generate=True, **options))
+        torch.manual_seed(0)
+        assert torch.equal(model.generate(SOURCE, **options), results[-1].sequences) or options.get("do_sample")
+        if hook is not None:
+            hook.remove()
+    parts, whole = results
+    assert torch.equal(parts.sequences, whole.sequences)
+    assert torch.equal(parts.beam_indices, whole.beam_indices)
+    torch.testing.assert_close(parts.sequences_scores, whole.sequences_scores, rtol=0, atol=1e-5)
 
 
 def test_kernels_find_the_same_translations(build_tiny_model):

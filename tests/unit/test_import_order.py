@@ -9,10 +9,12 @@ import vaswani_transformer
 
 PACKAGE = Path(vaswani_transformer.__file__).parent
 LAYERS = [
-    {"configuration_vaswani", "loss_vaswani", "pipeline_vaswani", "attention_maps"},
-    {"training.schedule", "data.corpus", "data.phrasebook"},
-    {"layers_vaswani", "generation_vaswani", "tokenization_vaswani"},
-    {"modeling_vaswani", "recipes", "data.batching", "data.preparation", "training.checkpoints"},
+    {"configuration_vaswani", "decoding_vaswani", "loss_vaswani", "pipeline_vaswani", "attention_maps"},
+    {"training.schedule", "training.diagnosis", "training.interruption", "data.corpus", "data.phrasebook"},
+    {"layers_vaswani", "generation_vaswani", "tokenization_vaswani", "data.filtering"},
+    {"modeling_vaswani", "recipes", "data.batching", "data.encoding", "training.checkpoints"},
+    {"data.preparation"},
+    {"training.tally"},
     {"training.trainer", "evaluation", "attention_drawing", "attention_page"},
     {"cli"},
     {"__main__", "__init__"},

@@ -1,10 +1,12 @@
 import math
+from itertools import islice
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from vaswani_transformer import VaswaniConfig
 from vaswani_transformer.layers_vaswani import (
@@ -16,6 +18,8 @@ from vaswani_transformer.layers_vaswani import (
     Residual,
     TokenEmbedding,
     dropout,
+    find_attention_function,
+    fused_attention,
     scaled_dot_product_attention,
     sinusoids,
 )
@@ -248,6 +252,31 @@ def test_the_source_is_projected_once_while_decoding(attention):
     assert cache.get_seq_length() == 0  # the other half is for self-attention
 
 
+@pytest.mark.parametrize("rows_of_mask", [None, 1, 4])
+def test_a_step_of_attention_is_one_query_a_row(attention, rows_of_mask):
+    torch.manual_seed(0)
+    x, source = torch.randn(8, 12), torch.randn(2, 5, 12)
+    mask, copied = None, None
+    if rows_of_mask is not None:
+        mask = torch.zeros(2, 1, rows_of_mask, 5).masked_fill(torch.rand(2, 1, rows_of_mask, 5) < 0.3, -1e38)
+        mask = mask.clamp(min=torch.finfo(mask.dtype).min)
+        copied = mask.expand(-1, -1, 4, -1).transpose(1, 2).reshape(8, 1, 1, 5)
+    expected, _ = attention(x[:, None], source.repeat_interleave(4, dim=0), attention_mask=copied)
+    attend = find_attention_function(attention.config._attn_implementation, None)
+    k, v = attention.project_keys_and_values(source, 2)
+    torch.testing.assert_close(attention.step(x, k, v, mask, attend), expected[:, 0])
+
+
+def test_fused_attention_is_that_of_transformers():
+    torch.manual_seed(0)
+    q, k, v = torch.randn(2, 3, 4, 5), torch.randn(2, 3, 6, 5), torch.randn(2, 3, 6, 7)
+    for mask in (None, torch.rand(2, 1, 4, 6) < 0.7, torch.randn(2, 1, 4, 6)):
+        expected, _ = sdpa_attention_forward(ATTENDING, q, k, v, mask, scaling=0.3)
+        actual, weights = fused_attention(ATTENDING, q, k, v, mask, scaling=0.3)
+        assert torch.equal(actual, expected)
+        assert weights is None
+
+
 # Section 3.3 to 3.5
 
 
@@ -304,6 +333,23 @@ def test_positions_go_on_from_the_tokens_already_decoded(tiny_config):
     device = torch.device("cpu")
     whole = positions(9, mask=None, device=device)
     assert torch.equal(positions(3, start=6, mask=None, device=device), whole[:, 6:])
+
+
+@pytest.mark.parametrize("kind", ["sinusoidal", "learned"])
+def test_positions_one_by_one_are_those_of_a_sequence(tiny_config, kind):
+    tiny_config.position_embedding_type = kind
+    positions = PositionEncoding(tiny_config)
+    whole = positions(80, mask=None, device=torch.device("cpu"))[0]
+    onwards = positions.onwards(3, device=torch.device("cpu"))
+    torch.testing.assert_close(torch.cat(list(islice(onwards, 77))), whole[3:], rtol=0, atol=1e-7)
+
+
+def test_a_learned_table_is_refused_only_where_it_ends():
+    config = VaswaniConfig(d_model=8, num_heads=2, position_embedding_type="learned", max_position_embeddings=5)
+    onwards = PositionEncoding(config).onwards(2, device=torch.device("cpu"))
+    assert len(list(islice(onwards, 3))) == 3
+    with pytest.raises(ValueError, match="a sequence of 6 tokens is longer than"):
+        next(onwards)
 
 
 @pytest.mark.parametrize("kind", ["sinusoidal", "learned"])
