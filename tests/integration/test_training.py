@@ -230,6 +230,29 @@ def test_accumulation_steps_are_chosen_by_the_size_of_a_micro_batch(data, tmp_pa
         Trainer(TINY, data, tmp_path / "run", accumulation_steps=0)
 
 
+def test_processes_that_do_not_know_each_other_are_refused(data, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "3")  # as a launcher of GPU processes sets it, on a machine without
+    with pytest.raises(ValueError, match=r"started 3 processes, but each .* one of 1\. .* ACCELERATE_USE_CPU=true"):
+        Trainer(TINY, data, tmp_path / "run")
+
+
+def test_a_line_without_a_finite_update_has_no_loss_for_tensorboard(data, tmp_path):
+    class Writer:
+        def __init__(self):
+            self.names = []
+
+        def add_scalar(self, name, value, step):
+            self.names.append(name)
+            float(value)
+
+    trainer = Trainer(replace(TINY, num_updates=1), data, tmp_path / "run", log_interval=1)
+    trainer.tensorboard = Writer()
+    spoil_gradients(trainer, {1})
+    trainer.train()
+    assert "skipped" in trainer.tensorboard.names
+    assert "loss" not in trainer.tensorboard.names
+
+
 def test_missing_data_is_said(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"run `vaswani prepare` with --output"):
         Trainer(TINY, tmp_path / "nowhere", tmp_path / "run")

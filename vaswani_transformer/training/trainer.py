@@ -67,8 +67,8 @@ SKIPPED_IN_A_ROW = 10  # updates without a finite gradient that end a run
 # Updates between two looks at what all processes must agree on. A GPU is ten updates behind the host at best, and
 # each look makes the host wait for it.
 UPDATES_PER_CHECK = {"cpu": 1}
-TOKENS_PER_MICRO_BATCH = {"cpu": 4_096}  # padded tokens of a side
 DEFAULT_UPDATES_PER_CHECK = 10
+TOKENS_PER_MICRO_BATCH = {"cpu": 4_096}  # padded tokens of a side
 
 
 @dataclass
@@ -525,7 +525,8 @@ class Trainer:
                 log.write(json.dumps(line) + "\n")
         if self.tensorboard is not None:
             for name in line.keys() - {"update"}:
-                self.tensorboard.add_scalar(name, line[name], line["update"])
+                if line[name] is not None:  # a line without a finite update has no loss
+                    self.tensorboard.add_scalar(name, line[name], line["update"])
 
     def _print(self, text: str, *, live: bool = False) -> None:
         """A line on standard error; on a terminal a `live` one is written over by the next."""
