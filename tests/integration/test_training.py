@@ -253,6 +253,17 @@ def test_a_line_without_a_finite_update_has_no_loss_for_tensorboard(data, tmp_pa
     assert "loss" not in trainer.tensorboard.names
 
 
+def test_a_missing_part_of_the_data_is_said(tmp_path):
+    folder = tmp_path / "data"
+    prepare(lambda: PAIRS, lambda: PAIRS[:9], folder, vocab_size=300, pairs_per_part=40)
+    (folder / "train" / "part-00001.arrow").unlink()
+    with pytest.raises(ValueError, match=r"train holds 40 pairs, but preparation\.json counts 60: a part is missing"):
+        Trainer(TINY, folder, tmp_path / "run")
+    (folder / "train" / "part-00000.arrow").unlink()
+    with pytest.raises(FileNotFoundError, match=r"train holds no part-\*\.arrow; run `vaswani prepare` with --output"):
+        Trainer(TINY, folder, tmp_path / "run")
+
+
 def test_missing_data_is_said(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"run `vaswani prepare` with --output"):
         Trainer(TINY, tmp_path / "nowhere", tmp_path / "run")

@@ -71,8 +71,16 @@ class TokenizedPairs(torch.utils.data.Dataset):
 
     @classmethod
     def load(cls, folder: Path, *, pad_token_id: int) -> "TokenizedPairs":
-        """Map the Arrow files that `prepare` wrote into `folder`."""
+        """Map the Arrow files that `prepare` wrote into `folder`.
+
+        Raises:
+            FileNotFoundError: if there is none.
+        """
         parts = [Dataset.from_file(str(path)) for path in sorted(folder.glob("part-*.arrow"))]
+        if not parts:
+            raise FileNotFoundError(
+                f"{folder} holds no part-*.arrow; run `vaswani prepare` with --output {folder.parent}."
+            )
         return cls(concatenate_datasets(parts), pad_token_id=pad_token_id)
 
     def __len__(self) -> int:

@@ -148,13 +148,23 @@ class Trainer:
         if not (data / PREPARATION_FILE).exists():  # it is written last
             raise FileNotFoundError(f"{data} holds no prepared data; run `vaswani prepare` with --output {data} first.")
         self.tokenizer = PreTrainedTokenizerFast.from_pretrained(data)
-        self.train_pairs, self.dev_pairs = (
-            TokenizedPairs.load(data / name, pad_token_id=self.tokenizer.pad_token_id) for name in ("train", "dev")
-        )
+        self.preparation = json.loads((data / PREPARATION_FILE).read_text(encoding="utf-8"))
+        self.train_pairs, self.dev_pairs = self._load_pairs("train"), self._load_pairs("dev")
         self.progress = Progress(num_processes=self.accelerator.num_processes)
         self.tally = Tally(self.accelerator)
         self.tensorboard = None
         self._build()
+
+    def _load_pairs(self, name: str) -> TokenizedPairs:
+        """One of the prepared sets, whole."""
+        pairs = TokenizedPairs.load(self.data / name, pad_token_id=self.tokenizer.pad_token_id)
+        expected = self.preparation[name]["pairs"]
+        if len(pairs) != expected:
+            raise ValueError(
+                f"{self.data / name} holds {len(pairs)} pairs, but {PREPARATION_FILE} counts {expected}: a part is "
+                f"missing or foreign. Copy the folder again, or remove it and run `vaswani prepare`."
+            )
+        return pairs
 
     def _choose_accumulation_steps(self) -> int:
         """A GPU wants large products; on a CPU smaller micro-batches stay in the cache, and they pad less."""
@@ -170,8 +180,7 @@ class Trainer:
             eos_token_id=tokenizer.eos_token_id,
             decoder_start_token_id=tokenizer.bos_token_id,
         )
-        languages = json.loads((self.data / PREPARATION_FILE).read_text(encoding="utf-8"))
-        task = f"translation_{languages['source_language']}_to_{languages['target_language']}"
+        task = f"translation_{self.preparation['source_language']}_to_{self.preparation['target_language']}"
         config.custom_pipelines = custom_pipelines(task)
         accelerate.utils.set_seed(self.seed)  # the same weights everywhere ...
         model = VaswaniForConditionalGeneration(config)
