@@ -81,14 +81,14 @@ class _SlicedCrossEntropy(torch.autograd.Function):
             rows = slice(start, start + max(1, slice_length))
             h, y, is_real = hidden_states[rows], labels[rows, None], real[rows, None]
             logits = nn.functional.linear(h, weight, bias).to(accumulate)
-            log_probs = logits.log_softmax(dim=-1)
-            chosen, chosen_log_probs = logits.gather(1, y), log_probs.gather(1, y)
-            nll = nll - (chosen_log_probs * is_real).sum()
-            # logsumexp(z) = z_y - log P(y)
-            loss = loss + ((label_smoothing * chosen - chosen_log_probs) * is_real).sum()
+            chosen, greatest = logits.gather(1, y), logits.amax(dim=-1, keepdim=True)
+            grad_logits = logits.softmax(dim=-1)
+            # Of the most likely word, whose probability is at least 1 / V: log P(y) itself could be log 0.
+            log_normaliser = greatest - grad_logits.amax(dim=-1, keepdim=True).log()
+            nll = nll + ((log_normaliser - chosen) * is_real).sum()
+            loss = loss + ((log_normaliser - (1 - label_smoothing) * chosen) * is_real).sum()
             if not (need_hidden or need_weight or need_bias):
                 continue
-            grad_logits = log_probs.exp_()
             grad_logits.scatter_add_(1, y, torch.full_like(y, label_smoothing - 1, dtype=accumulate))
             if need_bias:
                 grad_bias += (grad_logits * is_real).sum(dim=0)
@@ -96,7 +96,7 @@ class _SlicedCrossEntropy(torch.autograd.Function):
             if need_hidden:
                 grad_hidden[rows] = grad_logits @ weight
             if need_weight:
-                grad_weight += grad_logits.T @ h
+                _add_product(grad_weight, grad_logits.T, h)
         # The eps / V of every entry of the gradient, added once instead of entry by entry.
         if need_hidden:
             grad_hidden -= (label_smoothing * mean_row).to(grad_hidden.dtype)
@@ -118,3 +118,11 @@ class _SlicedCrossEntropy(torch.autograd.Function):
             for gradient, dtype in zip(ctx.gradients, ctx.dtypes, strict=True)
         ]
         return (*grads, None, None)
+
+
+def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+    """total += left @ right, in one pass over `total` where that is the same."""
+    if total.dtype == left.dtype and not torch.is_autocast_enabled(left.device.type):
+        total.addmm_(left, right)
+    else:  # autocast would not touch a product in place
+        total += left @ right
