@@ -1,12 +1,11 @@
 """Building blocks of the Transformer, in the order of section 3 of the paper.
 
-Shapes: B batch, T query length, S key length, D d_model, F d_ff, H num_heads, K d_k or d_v; in the steps of a
-beam search L sentences, b beams, N keys remembered.
+Shapes: B batch, T query length, S key length, D d_model, F d_ff, H num_heads, K d_k or d_v.
 A mask is additive (0 where a query may look, the dtype's minimum where not), boolean (True where it may look),
 or whatever else the attention kernel of `config._attn_implementation` asks for.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import nn
@@ -16,7 +15,6 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .configuration_vaswani import VaswaniConfig
-from .decoding_vaswani import BeamMemory
 
 
 def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
@@ -118,6 +116,27 @@ def _hidden_positions(
     return None
 
 
+def is_changed(module: nn.Module) -> bool:
+    """Whether somebody has changed what a call of `module` does, by a hook, another `forward` or compilation."""
+    return bool(
+        "forward" in vars(module)
+        or module._compiled_call_impl is not None
+        or module._forward_pre_hooks
+        or module._forward_hooks
+    )
+
+
+def project(x: torch.Tensor, projections: Sequence[nn.Module], *, at_once: bool) -> Sequence[torch.Tensor]:
+    """`x` (..., D) through each of `projections`, by one matrix product if `at_once` and none of them is adapted."""
+    if not at_once or any(type(projection) is not nn.Linear or is_changed(projection) for projection in projections):
+        return [projection(x) for projection in projections]
+    weight = torch.cat([projection.weight for projection in projections])
+    biases = [projection.bias for projection in projections]
+    bias = None if biases[0] is None else torch.cat(biases)
+    sizes = [projection.out_features for projection in projections]
+    return nn.functional.linear(x, weight, bias).split(sizes, dim=-1)
+
+
 class MultiHeadAttention(nn.Module):
     """Multi-head attention (section 3.2.2, figure 2 right).
 
@@ -164,9 +183,9 @@ class MultiHeadAttention(nn.Module):
             output (B, T, D) and attention weights (B, H, T, S), or `None` from kernels that never build them.
         """
         num_rows, query_length = hidden_states.shape[:2]
-        k, v = self._keys_and_values(hidden_states, key_value_states, past_key_values)
+        q, k, v = self._project(hidden_states, key_value_states, past_key_values)
         # Rows that share their keys become queries of one row: (B * beams, T, H * K) -> (B, H, beams * T, K).
-        q = self._split_heads(self.q_proj(hidden_states), k.shape[0])
+        q = self._split_heads(q, k.shape[0])
         num_beams = num_rows // k.shape[0]
         if num_beams > 1 and attention_mask is not None and attention_mask.shape[2] > 1:
             attention_mask = attention_mask.repeat(1, 1, num_beams, 1)
@@ -178,47 +197,30 @@ class MultiHeadAttention(nn.Module):
         # (B, beams * T, H, K) -> (B * beams, T, H * K) -> (B * beams, T, D)
         return self.out_proj(context.reshape(num_rows, query_length, -1)), weights
 
-    def step(
-        self, x: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, attend: Callable
-    ) -> torch.Tensor:
-        """`forward` for one token of each hypothesis, where keys and values are at hand: (L * b, D) -> (L * b, D).
-
-        Args:
-            k, v: (L, H, S, K), each row for b consecutive rows of `x`.
-            mask: broadcastable to (L, H, b, S).
-            attend: equation 1.
-        """
-        q = self._split_heads(self.q_proj(x), k.shape[0])
-        dropout = self.attention_dropout if self.training else 0.0
-        context, _ = attend(self, q, k, v, mask, scaling=self.scaling, dropout=dropout)
-        return self.out_proj(context.reshape(x.shape[0], -1))
-
-    def project_keys_and_values(self, source: torch.Tensor, num_rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of `source` (..., D), each (num_rows, H, S, K)."""
-        return self._split_heads(self.k_proj(source), num_rows), self._split_heads(self.v_proj(source), num_rows)
-
-    def _keys_and_values(
-        self,
-        hidden_states: torch.Tensor,
-        key_value_states: torch.Tensor | None,
-        past_key_values: Cache | None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values, each (B, H, S, K), projected now or taken from the cache."""
+    def _project(
+        self, hidden_states: torch.Tensor, key_value_states: torch.Tensor | None, past_key_values: Cache | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Queries (B, T, H * K), and keys and values, each (B, H, S, K), projected now or taken from the cache."""
         is_cross = key_value_states is not None
         cache = past_key_values
         if isinstance(past_key_values, EncoderDecoderCache):
             if is_cross and past_key_values.is_updated.get(self.layer_idx):
                 # The encoder output does not change while decoding, so the first step's projection still holds.
                 layer = past_key_values.cross_attention_cache.layers[self.layer_idx]
-                return layer.keys, layer.values
+                return self.q_proj(hidden_states), layer.keys, layer.values
             cache = past_key_values.cross_attention_cache if is_cross else past_key_values.self_attention_cache
-        source = key_value_states if is_cross else hidden_states
-        k, v = self.project_keys_and_values(source, source.shape[0])
+        if is_cross:
+            q = self.q_proj(hidden_states)
+            k, v = project(key_value_states, (self.k_proj, self.v_proj), at_once=self.training)
+        else:
+            # To lay the matrices side by side pays for the many rows of training, not for a step of decoding.
+            q, k, v = project(hidden_states, (self.q_proj, self.k_proj, self.v_proj), at_once=self.training)
+        k, v = self._split_heads(k, k.shape[0]), self._split_heads(v, v.shape[0])
         if cache is None:
-            return k, v
+            return q, k, v
         if is_cross:
             past_key_values.is_updated[self.layer_idx] = True
-        return cache.update(k, v, self.layer_idx)
+        return q, *cache.update(k, v, self.layer_idx)
 
     def _split_heads(self, x: torch.Tensor, num_rows: int) -> torch.Tensor:
         """(..., H * K) -> (num_rows, H, T, K)."""
@@ -398,27 +400,4 @@ class DecoderLayer(GradientCheckpointingLayer):
             **kwargs,
         )
         x = self.cross_attention_residual(x, attended)
-        return self.feed_forward_residual(x, self.feed_forward(x))
-
-    def step(
-        self,
-        x: torch.Tensor,
-        memory: BeamMemory,
-        *,
-        mask: torch.Tensor,
-        source_mask: torch.Tensor | None,
-        attend: Callable,
-    ) -> torch.Tensor:
-        """`forward` for one token of each hypothesis, (L * b, D) -> (L * b, D).
-
-        Args:
-            memory: what this layer remembers of the search; the token is added.
-            mask: which of the remembered keys a beam sees, (L, 1, b, N).
-            source_mask: broadcastable to (L, H, 1, S).
-            attend: equation 1.
-        """
-        k, v = memory.remember(*self.self_attention.project_keys_and_values(x, mask.shape[0]))
-        x = self.self_attention_residual(x, self.self_attention.step(x, k, v, mask, attend))
-        k, v = memory.source_keys, memory.source_values
-        x = self.cross_attention_residual(x, self.cross_attention.step(x, k, v, source_mask, attend))
         return self.feed_forward_residual(x, self.feed_forward(x))

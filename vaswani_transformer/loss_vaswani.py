@@ -121,8 +121,9 @@ class _SlicedCrossEntropy(torch.autograd.Function):
 
 
 def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
-    """total += left @ right, in one pass over `total` where that is the same."""
-    if total.dtype == left.dtype and not torch.is_autocast_enabled(left.device.type):
+    """total += left @ right; on a CPU, where slices are many, in one pass over `total`."""
+    in_place = total.device.type == "cpu" and total.dtype == left.dtype and not torch.is_autocast_enabled("cpu")
+    if in_place:  # autocast would not touch it
         total.addmm_(left, right)
-    else:  # autocast would not touch a product in place
+    else:
         total += left @ right

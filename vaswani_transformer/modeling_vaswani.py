@@ -3,6 +3,7 @@
 Shapes: B batch, T target length, S source length, D d_model, V vocab_size.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +11,6 @@ from torch import nn
 from transformers import GenerationMixin, PreTrainedModel
 from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_outputs import (
     BaseModelOutput,
@@ -23,20 +23,22 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_vaswani import VaswaniConfig
-from .decoding_vaswani import BeamMemory
+from .decoding_vaswani import turn_matrices_back
 from .generation_vaswani import VaswaniGenerationMixin, build_generation_config
 from .layers_vaswani import (
     DecoderLayer,
     EncoderLayer,
+    FeedForward,
     MultiHeadAttention,
     PositionEncoding,
+    Residual,
     TokenEmbedding,
     dropout,
-    find_attention_function,
-    fused_attention,
+    is_changed,
 )
 from .loss_vaswani import IGNORE_INDEX, sum_label_smoothed_loss
 from .pipeline_vaswani import custom_pipelines
+from .scoring_vaswani import VaswaniScoringMixin
 
 AUTO_MAP = {
     "AutoConfig": "configuration_vaswani.VaswaniConfig",
@@ -85,6 +87,17 @@ class VaswaniPreTrainedModel(PreTrainedModel):
             self.config.custom_pipelines = custom_pipelines()
         super().save_pretrained(save_directory, **kwargs)
 
+    def train(self, mode: bool = True):
+        """As every module's; training goes on bit for bit as if nobody had translated in between."""
+        if mode:
+            turn_matrices_back(self)
+        return super().train(mode)
+
+    def state_dict(self, *args, **kwargs) -> dict:
+        """As every module's, in the order in memory that whoever saves it may count on."""
+        turn_matrices_back(self)
+        return super().state_dict(*args, **kwargs)
+
     def _check_attention_kernel(self) -> None:
         """Refuse what the chosen kernel would compute wrongly or not at all."""
         kernel, config = self.config._attn_implementation, self.config
@@ -116,6 +129,10 @@ class VaswaniPreTrainedModel(PreTrainedModel):
             return None
         return lambda batch, head, query, key: (key - query >= -(r // 2)) & (key - query < r - r // 2)
 
+    def _may_look_at_masks(self, x: torch.Tensor) -> bool:
+        """Whether a mask that hides nothing is worth finding: on a GPU the host would wait for it in each update."""
+        return x.device.type == "cpu" or not self.training
+
     def _embed(self, input_ids, inputs_embeds, *, mask, start=0) -> torch.Tensor:
         """Embeddings plus positions (sections 3.4, 3.5), with dropout: (B, T, D)."""
         if (input_ids is None) == (inputs_embeds is None):
@@ -126,11 +143,7 @@ class VaswaniPreTrainedModel(PreTrainedModel):
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)
         positions = self.positions(inputs_embeds.shape[1], start=start, mask=mask, device=inputs_embeds.device)
-        return self._add_positions(inputs_embeds, positions)
-
-    def _add_positions(self, inputs_embeds: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        x = inputs_embeds + positions.to(inputs_embeds.dtype)
-        return dropout(x, self.config.dropout, self.training) if self.training else x
+        return dropout(inputs_embeds + positions.to(inputs_embeds.dtype), self.config.dropout, self.training)
 
 
 class VaswaniEncoder(VaswaniPreTrainedModel):
@@ -178,6 +191,7 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
             inputs_embeds=x,
             attention_mask=attention_mask,
             and_mask_function=self._window(),
+            allow_is_bidirectional_skip=self._may_look_at_masks(x),
         )
         for layer in self.layers:
             x = layer(x, mask, **kwargs)
@@ -264,31 +278,8 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
             inputs_embeds=inputs_embeds,
             attention_mask=attention_mask,
             encoder_hidden_states=encoder_hidden_states,
+            allow_is_bidirectional_skip=self._may_look_at_masks(inputs_embeds),
         )
-
-    def step(
-        self,
-        words: torch.LongTensor,
-        positions: torch.Tensor,
-        memories: list[BeamMemory],
-        *,
-        mask: torch.Tensor,
-        source_mask: torch.Tensor | None,
-    ) -> torch.Tensor:
-        """`forward` for the next word (L * b,) of each hypothesis -> (L * b, D).
-
-        Args:
-            positions: (1, D), the encoding of its position.
-            memories: one a layer.
-            mask, source_mask: see `DecoderLayer.step`.
-        """
-        attend = find_attention_function(self.config._attn_implementation, None)
-        if attend is sdpa_attention_forward:
-            attend = fused_attention
-        x = self._add_positions(self.embed_tokens(words), positions)
-        for layer, memory in zip(self.layers, memories, strict=True):
-            x = layer.step(x, memory, mask=mask, source_mask=source_mask, attend=attend)
-        return x
 
 
 class VaswaniModel(VaswaniPreTrainedModel):
@@ -365,7 +356,7 @@ class VaswaniModel(VaswaniPreTrainedModel):
         )
 
 
-class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedModel):
+class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniScoringMixin, VaswaniPreTrainedModel):
     """The Transformer of the paper: `VaswaniModel` and the projection to words, tied to the embeddings."""
 
     def __init__(self, config: VaswaniConfig):
@@ -388,18 +379,25 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
 
         Then a search may go past `forward` of the modules looked at here. Those inside of them it calls like any.
         """
-        classes = (VaswaniForConditionalGeneration, VaswaniModel, VaswaniDecoder, DecoderLayer, MultiHeadAttention)
-        own = {cls.forward for cls in classes}
+        stacks = (VaswaniForConditionalGeneration, VaswaniModel, VaswaniDecoder)
+        own = {cls.forward for cls in (*stacks, DecoderLayer, MultiHeadAttention, Residual, FeedForward)}
         decoder = self.model.decoder
-        attentions = (part for layer in decoder.layers for part in (layer.self_attention, layer.cross_attention))
+        parts = (part for layer in decoder.layers for part in layer.children())
         prepare = getattr(self.prepare_inputs_for_generation, "__func__", None)
         return prepare is GenerationMixin.prepare_inputs_for_generation and all(
-            type(module).forward in own
-            and "forward" not in vars(module)
-            and module._compiled_call_impl is None
-            and not (module._forward_pre_hooks or module._forward_hooks)
-            for module in (self, self.model, decoder, *decoder.layers, *attentions)
+            type(module).forward in own and not is_changed(module)
+            for module in (self, self.model, decoder, *decoder.layers, *parts)
         )
+
+    def projection(self, shortlist: torch.LongTensor | None) -> Callable[[torch.Tensor], torch.Tensor]:
+        """The product with the vocabulary's rows of `shortlist` (n,), or with all of them: (..., D) -> (..., n)."""
+        head = self.lm_head
+        if shortlist is None:
+            return head
+        if type(head) is not nn.Linear or is_changed(head):  # by an adapter or in int8: its rows are its own affair
+            return lambda hidden_states: head(hidden_states)[..., shortlist]
+        weight, bias = head.weight[shortlist], None if head.bias is None else head.bias[shortlist]
+        return lambda hidden_states: nn.functional.linear(hidden_states, weight, bias)
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """(B, T) labels, shifted right behind the start token (section 3.1); -100 becomes padding."""
@@ -421,6 +419,7 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
         labels: torch.LongTensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
+        shortlist: torch.LongTensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         skip_logits: bool | None = None,
         **kwargs,
@@ -433,6 +432,7 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
         Args:
             labels: (B, T) token ids with -100 at padding. `decoder_input_ids` are made from them.
             logits_to_keep: compute logits for that many last positions only; 0 for all.
+            shortlist: (n,) token ids to compute logits of, (B, T, n); all when not given. The loss is over all.
             num_items_in_batch: target tokens of the whole update, over all processes and accumulation steps.
                 The loss is the sum over this batch divided by it; without it, the mean over this batch.
             skip_logits: leave `logits` out and compute the loss without storing them. When not given, this
@@ -473,7 +473,7 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
             skip_logits = self.training and labels is not None
         if not skip_logits:
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-            logits = self.lm_head(hidden_states[:, kept])
+            logits = self.projection(shortlist)(hidden_states[:, kept])
         return VaswaniSeq2SeqLMOutput(
             loss=loss,
             nll_loss=nll_loss,

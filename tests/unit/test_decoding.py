@@ -5,7 +5,8 @@ from transformers import GenerationConfig
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCache
 
 from vaswani_transformer import VaswaniForConditionalGeneration, decoding_vaswani
-from vaswani_transformer.decoding_vaswani import BeamMemory, BeamSteps, ForwardSteps
+from vaswani_transformer.decoding_vaswani import BeamSteps, ForwardSteps, LayerSteps
+from vaswani_transformer.layers_vaswani import fused_attention
 
 SOURCE = torch.tensor([[9, 2, 1, 1, 1], [5, 6, 7, 8, 2], [21, 9, 30, 2, 1]])
 NUM_BEAMS = 4
@@ -66,13 +67,15 @@ def test_a_memory_makes_room_as_often_as_needed(build_tiny_model, monkeypatch):
     compare(build_tiny_model(noise=0.4), [0], num_steps=9, leaving_at=5)
 
 
-def test_a_memory_returns_everything_in_the_order_it_came():
+def test_a_layer_remembers_everything_in_the_order_it_came(tiny_model):
     prompt, source = torch.randn(2, 3, 1, 5), torch.randn(2, 3, 6, 5)
-    memory = BeamMemory(prompt, prompt + 1, source, source, num_beams=4)
-    steps = torch.randn(40, 2, 3, 4, 5)
+    layer = LayerSteps(
+        tiny_model.model.decoder.layers[0], fused_attention, prompt, prompt + 1, source, source, num_beams=4
+    )
+    steps = torch.randn(40, 2, 4, 3, 5)
     for count, step in enumerate(steps, start=1):
-        keys, values = memory.remember(step, step + 1)
-        expected = torch.cat([prompt, *steps[:count]], dim=2)
+        keys, values = layer.remember(step, step + 1)
+        expected = torch.cat([prompt, *(step.transpose(1, 2) for step in steps[:count])], dim=2)
         assert torch.equal(keys, expected)
         assert torch.equal(values, expected + 1)
 
@@ -123,6 +126,23 @@ def test_a_model_that_recomputes_its_layers_in_training_searches_all_the_same(bu
     model.train()
     model.activation_checkpointing_enable()
     assert torch.equal(model.generate(SOURCE, max_new_tokens=6), expected)
+
+
+@pytest.mark.parametrize("act", [lambda model: model.train(), lambda model: model.state_dict()], ids=["train", "save"])
+def test_matrices_turned_for_a_search_are_turned_back(build_tiny_model, act):
+    model, untouched = build_tiny_model(noise=0.4), build_tiny_model(noise=0.4)
+    model.generate(SOURCE, max_new_tokens=3)
+    assert not model.lm_head.weight.is_contiguous()
+    assert model.lm_head.weight is model.model.shared.weight
+    assert all(torch.equal(*pair) for pair in zip(model.parameters(), untouched.parameters(), strict=True))
+    act(model)
+    assert all(parameter.is_contiguous() for parameter in model.parameters())
+    assert all(torch.equal(*pair) for pair in zip(model.parameters(), untouched.parameters(), strict=True))
+
+
+def test_a_model_in_training_mode_is_searched_with_its_dropout(build_tiny_model):
+    model = build_tiny_model(noise=0.4, dropout=0.5).train()
+    assert not BeamSteps.suit(model, config_of(), prepare(model))
 
 
 def test_results_are_ordinary_tensors(build_tiny_model):

@@ -9,13 +9,18 @@ import vaswani_transformer
 
 PACKAGE = Path(vaswani_transformer.__file__).parent
 LAYERS = [
-    {"configuration_vaswani", "decoding_vaswani", "loss_vaswani", "pipeline_vaswani", "attention_maps"},
+    {"configuration_vaswani", "loss_vaswani", "pipeline_vaswani", "attention_maps"},
+    {"coverage_vaswani", "ensemble_vaswani", "generation_options_vaswani"},
     {"training.schedule", "training.diagnosis", "training.interruption", "data.corpus", "data.phrasebook"},
-    {"layers_vaswani", "generation_vaswani", "tokenization_vaswani", "data.filtering"},
+    {"layers_vaswani", "tokenization_vaswani", "data.filtering"},
+    {"decoding_vaswani"},
+    {"generation_vaswani"},
+    {"scoring_vaswani"},
     {"modeling_vaswani", "recipes", "data.batching", "data.encoding", "training.checkpoints"},
-    {"data.preparation"},
-    {"training.tally"},
-    {"training.trainer", "evaluation", "attention_drawing", "attention_page"},
+    {"data.preparation", "translation"},
+    {"training.log", "training.run_folder", "training.tally"},
+    {"training.trainer", "evaluation", "file_translation", "attention_drawing", "attention_page"},
+    {"export.ctranslate2_converter", "export.ctranslate2_translation", "export.onnx_export", "export.onnx_translation"},
     {"cli"},
     {"__main__", "__init__"},
 ]

@@ -18,8 +18,8 @@ from vaswani_transformer.layers_vaswani import (
     Residual,
     TokenEmbedding,
     dropout,
-    find_attention_function,
     fused_attention,
+    project,
     scaled_dot_product_attention,
     sinusoids,
 )
@@ -252,19 +252,27 @@ def test_the_source_is_projected_once_while_decoding(attention):
     assert cache.get_seq_length() == 0  # the other half is for self-attention
 
 
-@pytest.mark.parametrize("rows_of_mask", [None, 1, 4])
-def test_a_step_of_attention_is_one_query_a_row(attention, rows_of_mask):
+@pytest.mark.parametrize("bias", [False, True])
+def test_projections_at_once_equal_those_one_by_one(bias):
     torch.manual_seed(0)
-    x, source = torch.randn(8, 12), torch.randn(2, 5, 12)
-    mask, copied = None, None
-    if rows_of_mask is not None:
-        mask = torch.zeros(2, 1, rows_of_mask, 5).masked_fill(torch.rand(2, 1, rows_of_mask, 5) < 0.3, -1e38)
-        mask = mask.clamp(min=torch.finfo(mask.dtype).min)
-        copied = mask.expand(-1, -1, 4, -1).transpose(1, 2).reshape(8, 1, 1, 5)
-    expected, _ = attention(x[:, None], source.repeat_interleave(4, dim=0), attention_mask=copied)
-    attend = find_attention_function(attention.config._attn_implementation, None)
-    k, v = attention.project_keys_and_values(source, 2)
-    torch.testing.assert_close(attention.step(x, k, v, mask, attend), expected[:, 0])
+    layers = [nn.Linear(6, size, bias=bias, dtype=torch.float64) for size in (4, 4, 10)]
+    x = torch.randn(2, 3, 6, dtype=torch.float64, requires_grad=True)
+    found = []
+    for at_once in (True, False):
+        outputs = project(x, layers, at_once=at_once)
+        weights = [parameter for layer in layers for parameter in layer.parameters()]
+        loss = sum((output * output.sin()).sum() for output in outputs)
+        found.append([*outputs, *torch.autograd.grad(loss, [x, *weights])])
+    for together, apart in zip(*found, strict=True):
+        torch.testing.assert_close(together, apart, rtol=1e-12, atol=1e-12)
+
+
+def test_an_adapted_projection_is_called():
+    layers = [nn.Linear(6, 4), nn.Sequential(nn.Linear(6, 4), nn.ReLU()), nn.Linear(6, 4)]
+    layers[2].register_forward_hook(lambda module, inputs, output: output + 1)
+    x = torch.randn(2, 3, 6)
+    for together, layer in zip(project(x, layers, at_once=True), layers, strict=True):
+        assert torch.equal(together, layer(x))
 
 
 def test_fused_attention_is_that_of_transformers():

@@ -277,6 +277,17 @@ def test_logits_are_left_out_only_where_nobody_reads_them(tiny_model, training, 
 # Forward
 
 
+def test_an_update_never_waits_for_the_device(tiny_config):
+    """Tensors on the meta device have no values: whoever looks at one, as the host does when it waits, fails."""
+    with torch.device("meta"):
+        model = VaswaniForConditionalGeneration(tiny_config).train()
+        source, labels = torch.ones(2, 3, 5, dtype=torch.long)
+        mask = torch.ones_like(source)
+    outputs = model(input_ids=source, attention_mask=mask, labels=labels, num_items_in_batch=15)
+    outputs.loss.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
 def test_the_mask_is_derived_from_the_padding(tiny_model):
     derived = tiny_model(input_ids=SOURCE, decoder_input_ids=SHIFTED)
     given = tiny_model(

@@ -1,0 +1,59 @@
+"""The translation of a sentence depends neither on who shares its batch, nor on the order, nor on the batch size."""
+
+import pytest
+import torch
+
+PAD, END = 1, 2
+SEARCHES = {
+    "beam": {"num_beams": 4},
+    "coverage": {"num_beams": 3, "coverage_penalty": 0.2},
+    "shortlist": {"num_beams": 3, "shortlist": list(range(2, 37, 3))},
+    "forced end": {"num_beams": 3, "forced_eos_token_id": END},
+    "greedy": {"num_beams": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def model(build_tiny_model):
+    model = build_tiny_model(noise=0.4, encoder_layers=1, decoder_layers=1, output_bias=True)
+    model.generation_config.max_length_offset = 3
+    with torch.no_grad():
+        model.lm_head.bias[END] += 2.0
+    return model
+
+
+@pytest.fixture(scope="module")
+def sentences():
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.randint(1, 9, (70,), generator=generator).tolist()
+    return [[*torch.randint(3, 37, (length,), generator=generator).tolist(), END] for length in lengths]
+
+
+def translate(model, sentences, order, batch_size, options) -> dict[int, tuple[list[int], float | None]]:
+    """Words and score of each sentence by its number."""
+    results = {}
+    for start in range(0, len(order), batch_size):
+        rows = order[start : start + batch_size]
+        longest = max(len(sentences[row]) for row in rows)
+        source = torch.tensor([sentences[row] + [PAD] * (longest - len(sentences[row])) for row in rows])
+        found = model.generate(source, return_dict_in_generate=True, output_scores=True, **options)
+        scores = found.get("sequences_scores")
+        scores = [None] * len(rows) if scores is None else scores.tolist()
+        for row, tokens, score in zip(rows, found.sequences[:, 1:].tolist(), scores, strict=True):
+            results[row] = (tokens[: tokens.index(END) + 1], score)
+    return results
+
+
+@pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES)
+def test_neither_batch_size_nor_order_changes_a_translation(model, sentences, options):
+    count = 70 if options in ({"num_beams": 4}, {"num_beams": 1}) else 16  # those of the others are much the same
+    in_order = list(range(count))
+    by_length = sorted(in_order, key=lambda row: -len(sentences[row]))
+    shuffled = torch.randperm(count, generator=torch.Generator().manual_seed(1)).tolist()
+    alone = translate(model, sentences, in_order, 1, options)
+    assert len({tuple(words) for words, _ in alone.values()}) > 3
+    for order, batch_size in ((by_length, 7), (shuffled, 7), (by_length, 64), (shuffled, 64)):
+        together = translate(model, sentences, order, batch_size, options)
+        for row, (words, score) in alone.items():
+            assert together[row][0] == words
+            assert together[row][1] == (None if score is None else pytest.approx(score, abs=1e-4))

@@ -1,0 +1,165 @@
+import pytest
+import torch
+from torch import nn
+
+from vaswani_transformer.ensemble_vaswani import mean_log_probs
+
+PAD, END = 1, 2
+SOURCE = torch.tensor([[9, 2, 1, 1, 1], [5, 6, 7, 8, 2], [21, 9, 30, 2, 1]])
+WITH_SCORES = {"output_scores": True, "return_dict_in_generate": True}
+
+
+@pytest.fixture(scope="module")
+def build(build_tiny_model):
+    def build(**changes):
+        model = build_tiny_model(
+            **{"noise": 0.4, "encoder_layers": 1, "decoder_layers": 2, "output_bias": True} | changes
+        )
+        model.generation_config.max_length_offset = 5
+        with torch.no_grad():
+            model.lm_head.bias[END] += 3.0
+        return model
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def model(build):
+    return build()
+
+
+@pytest.fixture(scope="module")
+def other(build):
+    return build(seed=7, d_model=20, num_heads=2, encoder_layers=2, decoder_layers=1)
+
+
+def test_the_mean_of_equal_probabilities_is_exact():
+    log_probs = torch.randn(3, 50).log_softmax(-1)
+    for count in range(1, 12):
+        assert torch.equal(mean_log_probs([log_probs] * count), log_probs)
+
+
+def test_the_mean_is_of_probabilities():
+    rows = torch.tensor([[0.1, 0.9], [0.5, 0.5]])
+    torch.testing.assert_close(mean_log_probs(list(rows.log())).exp(), torch.tensor([0.3, 0.7]))
+
+
+def test_a_word_that_one_model_forbids_is_still_possible():
+    log_probs = [torch.tensor([-torch.inf, 0.0]), torch.tensor([0.5, 0.5]).log()]
+    torch.testing.assert_close(mean_log_probs(log_probs).exp(), torch.tensor([0.25, 0.75]))
+    assert mean_log_probs([torch.tensor([-torch.inf])] * 2).tolist() == [-torch.inf]
+
+
+@pytest.mark.parametrize("num_copies", [1, 2, 4])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_return_sequences": 4},
+        {"no_repeat_ngram_size": 2},
+        {"coverage_penalty": 0.4},
+        {"use_cache": False},
+        {"decoder_input_ids": torch.tensor([[0, 5, 6], [PAD, 0, 8], [0, 9, 4]])},
+    ],
+    ids=str,
+)
+def test_copies_of_a_model_are_the_model_alone(model, options, num_copies):
+    alone = model.generate(SOURCE, **WITH_SCORES, **options)
+    together = model.generate(SOURCE, ensemble=[model] * num_copies, **WITH_SCORES, **options)
+    assert torch.equal(together.sequences, alone.sequences)
+    assert torch.equal(together.beam_indices, alone.beam_indices)
+    assert torch.equal(together.sequences_scores, alone.sequences_scores)
+    brief = model.generate(SOURCE, ensemble=[model] * num_copies, **options)
+    assert torch.equal(brief, alone.sequences)
+
+
+def test_copies_of_a_model_search_greedily_as_the_model_alone(model):
+    alone = model.generate(SOURCE, num_beams=1)
+    assert torch.equal(model.generate(SOURCE, num_beams=1, ensemble=[model, model]), alone)
+
+
+@pytest.mark.parametrize("options", [{}, {"use_cache": False}, {"cache_implementation": "static"}], ids=str)
+def test_who_comes_first_does_not_matter(model, other, options):
+    found, mirrored = (
+        first.generate(SOURCE, ensemble=[second], num_return_sequences=2, **WITH_SCORES, **options)
+        for first, second in ((model, other), (other, model))
+    )
+    assert torch.equal(found.sequences, mirrored.sequences)
+    torch.testing.assert_close(found.sequences_scores, mirrored.sequences_scores, rtol=0, atol=1e-5)
+    alone = model.generate(SOURCE, num_return_sequences=2, **WITH_SCORES)
+    assert not torch.allclose(found.sequences_scores, alone.sequences_scores, rtol=0, atol=1e-2)
+
+
+def test_a_hook_on_a_member_is_called_at_each_step(model, build):
+    calls = []
+    hooked = build(seed=7)
+    hooked.register_forward_hook(lambda *_: calls.append(1))
+    expected = model.generate(SOURCE, ensemble=[build(seed=7)], max_new_tokens=5, min_new_tokens=5)
+    assert torch.equal(model.generate(SOURCE, ensemble=[hooked], max_new_tokens=5, min_new_tokens=5), expected)
+    assert len(calls) == 5
+
+
+def test_the_logits_of_an_ensemble_are_mean_log_probs(model, other):
+    found = model.generate(SOURCE, ensemble=[other], output_logits=True, return_dict_in_generate=True)
+    torch.testing.assert_close(found.logits[0].exp().sum(-1), torch.ones(len(found.logits[0])))
+
+
+def test_members_may_have_another_attention_kernel(model, build):
+    eager = build(attention="eager")
+    assert torch.equal(model.generate(SOURCE, ensemble=[eager]), model.generate(SOURCE))
+
+
+# Refused
+
+
+@pytest.mark.parametrize("ensemble", [[], "model", {}], ids=str)
+def test_what_is_no_list_of_models_is_refused(model, ensemble):
+    with pytest.raises(ValueError, match="ensemble must be a list of at least one further model, got"):
+        model.generate(SOURCE, ensemble=ensemble)
+
+
+def test_a_model_that_is_not_in_a_list_is_refused(model):
+    with pytest.raises(ValueError, match="ensemble must be a list of at least one further model, got"):
+        model.generate(SOURCE, ensemble=model)
+
+
+def test_other_models_are_refused(model):
+    with pytest.raises(ValueError, match="ensemble must hold VaswaniForConditionalGeneration models, got Linear"):
+        model.generate(SOURCE, ensemble=[nn.Linear(2, 2)])
+
+
+@pytest.mark.parametrize(("name", "value"), [("vocab_size", 41), ("eos_token_id", 3), ("decoder_start_token_id", 5)])
+def test_another_vocabulary_is_refused(model, build, name, value):
+    ours = getattr(model.config, name)
+    with pytest.raises(ValueError, match=f"must share one vocabulary: {name} is {ours} in the first model and {value}"):
+        model.generate(SOURCE, ensemble=[build(**{name: value})])
+
+
+def test_another_device_is_refused(model, build):
+    with pytest.raises(ValueError, match=r"the first is on cpu, another on meta. Move it with .to\('cpu'\)"):
+        model.generate(SOURCE, ensemble=[build().to("meta")])
+
+
+def test_inputs_of_one_model_are_refused(model):
+    encoded = model.get_encoder()(SOURCE[1:2])
+    with pytest.raises(ValueError, match="an ensemble reads input_ids, each model by itself; got encoder_outputs"):
+        model.generate(encoder_outputs=encoded, ensemble=[model])
+
+
+@pytest.mark.parametrize("name", ["output_attentions", "output_hidden_states"])
+def test_what_is_of_one_model_is_refused(model, name):
+    with pytest.raises(ValueError, match="are of one model: leave out the ensemble"):
+        model.generate(SOURCE, ensemble=[model], return_dict_in_generate=True, **{name: True})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"do_sample": True, "num_beams": 1}, "ensemble is for beam search and greedy search, not for sample"),
+        ({"prompt_lookup_num_tokens": 3, "num_beams": 1}, "not for assisted_generation"),
+        ({"custom_generate": lambda *_, **__: None}, "ensemble cannot be used with custom_generate"),
+    ],
+    ids=str,
+)
+def test_modes_without_ensembles_are_refused(model, options, message):
+    with pytest.raises(ValueError, match=message):
+        model.generate(SOURCE, ensemble=[model], **options)

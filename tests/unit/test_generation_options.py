@@ -1,0 +1,332 @@
+"""Every option of transformers is honoured, handed to transformers, or refused; none is ignored."""
+
+import inspect
+
+import pytest
+import torch
+from transformers import GenerationConfig, GenerationMixin, WatermarkingConfig
+from transformers.generation import BaseStreamer, CompileConfig, SynthIDTextWatermarkingConfig
+
+from vaswani_transformer import VaswaniForConditionalGeneration, train_tokenizer
+from vaswani_transformer.generation_options_vaswani import (
+    NOT_SUPPORTED,
+    WITHOUT_BEAMS,
+    WITHOUT_BEAMS_BUT_FOR_DEFAULTS,
+)
+
+PAD, END = 1, 2
+SOURCE = torch.tensor([[9, 2, 1, 1, 1], [5, 6, 7, 8, 2], [21, 9, 30, 2, 1]])
+
+# Fields of GenerationConfig by who sees to them.
+BY_THE_SEARCH = {
+    *("max_length", "max_new_tokens", "early_stopping", "max_time", "stop_strings", "do_sample", "num_beams"),
+    *("use_cache", "cache_implementation", "max_cache_len", "length_penalty", "num_return_sequences"),
+    *("output_attentions", "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate"),
+    *("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "forced_eos_token_id"),
+}
+# Processors of transformers, which the search calls: an example of each.
+BY_PROCESSORS = {
+    "min_length": {"min_length": 3, "min_new_tokens": None},  # the latter would override it
+    "min_new_tokens": {"min_new_tokens": 5},
+    "repetition_penalty": {"repetition_penalty": 1.8},
+    "encoder_repetition_penalty": {"encoder_repetition_penalty": 1.8},
+    "no_repeat_ngram_size": {"no_repeat_ngram_size": 1},
+    "encoder_no_repeat_ngram_size": {"encoder_no_repeat_ngram_size": 2, "forced_bos_token_id": 9},
+    "bad_words_ids": {"bad_words_ids": [[5], [17], [7, 8]]},
+    "renormalize_logits": {"renormalize_logits": True, "sequence_bias": {(5,): 2.0}},
+    "forced_bos_token_id": {"forced_bos_token_id": 7},
+    "remove_invalid_values": {"remove_invalid_values": True, "forced_bos_token_id": 7},
+    "exponential_decay_length_penalty": {"exponential_decay_length_penalty": (1, 1.1)},
+    "suppress_tokens": {"suppress_tokens": [5, 17]},
+    "begin_suppress_tokens": {"begin_suppress_tokens": [5, 17, 3, 14]},
+    "sequence_bias": {"sequence_bias": {(5,): 1.0, (17, 17): -3.0}},
+    "watermarking_config": {"watermarking_config": WatermarkingConfig(bias=1.0)},
+}
+# Processors of sampling; transformers warns where they are given without do_sample.
+BY_SAMPLING = {
+    *("temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff"),
+}
+WITHOUT_EFFECT_ON_A_SEARCH = {"disable_compile", "transformers_version"}  # beam search is never compiled
+
+
+@pytest.fixture(scope="module")
+def model(build_tiny_model):
+    model = build_tiny_model(seed=2, noise=0.2, encoder_layers=1, decoder_layers=2, output_bias=True)
+    with torch.no_grad():
+        model.lm_head.bias[END] += 4.0
+    return model
+
+
+@pytest.fixture(scope="module")
+def theirs(model):
+    class TransformersSearch(VaswaniForConditionalGeneration):
+        """The same model with the beam search it would have inherited."""
+
+        _beam_search = GenerationMixin._beam_search
+        _expand_inputs_for_generation = GenerationMixin._expand_inputs_for_generation
+
+    theirs = TransformersSearch(model.config).eval()
+    theirs.load_state_dict(model.state_dict())
+    return theirs
+
+
+def test_every_field_of_the_generation_config_is_seen_to():
+    refused = {*NOT_SUPPORTED, *WITHOUT_BEAMS, *WITHOUT_BEAMS_BUT_FOR_DEFAULTS}
+    groups = [BY_THE_SEARCH, BY_PROCESSORS.keys(), BY_SAMPLING, refused, WITHOUT_EFFECT_ON_A_SEARCH]
+    fields = {name for name in vars(GenerationConfig()) if not name.startswith("_")}
+    assert set().union(*groups) == fields
+    assert sum(map(len, groups)) == len(fields)
+
+
+def test_every_argument_of_generate_is_known():
+    assert set(inspect.signature(GenerationMixin.generate).parameters) == {
+        *("self", "inputs", "generation_config", "logits_processor", "stopping_criteria", "prefix_allowed_tokens_fn"),
+        *("synced_gpus", "assistant_model", "streamer", "negative_prompt_ids", "negative_prompt_attention_mask"),
+        *("custom_generate", "kwargs"),
+    }
+
+
+@pytest.mark.parametrize("options", BY_PROCESSORS.values(), ids=BY_PROCESSORS)
+def test_a_processor_acts_as_in_the_search_of_transformers(model, theirs, options):
+    common = {
+        "num_beams": 4,
+        "max_new_tokens": 30,
+        "min_new_tokens": 3,
+        "max_length_offset": None,
+        "early_stopping": True,
+        "length_penalty_type": "power",
+        "output_scores": True,
+        "return_dict_in_generate": True,
+    }
+    actual, expected = (m.generate(SOURCE, **common | options) for m in (model, theirs))
+    assert expected.sequences.shape[1] < 31  # theirs cuts at the limit without </s>
+    assert torch.equal(actual.sequences, expected.sequences)
+    torch.testing.assert_close(actual.sequences_scores, expected.sequences_scores, rtol=0, atol=1e-5)
+    bare = model.generate(SOURCE, **common)
+    assert not torch.allclose(actual.sequences_scores, bare.sequences_scores, rtol=0, atol=1e-3)
+    # Without recorded scores finished sentences leave the batch.
+    brief = model.generate(SOURCE, **common | options | {"return_dict_in_generate": False})
+    assert torch.equal(brief, actual.sequences)
+
+
+# Refused
+
+
+REFUSED = {
+    "cache_config": {"nbits": 4},
+    "constraints": [1],
+    "diversity_penalty": 0.5,
+    "force_words_ids": [[5]],
+    "guidance_scale": 1.5,
+    "low_memory": True,
+    "num_beam_groups": 2,
+    "prefill_chunk_size": 2,
+    "token_healing": True,
+    "use_mtp": True,
+    "assistant_early_exit": 1,
+    "assistant_ensemble_weight": 0.5,
+    "compile_config": CompileConfig(),
+    "dola_layers": "high",
+    "is_assistant": True,
+    "max_matching_ngram_size": 2,
+    "penalty_alpha": 0.5,
+    "prompt_lookup_num_tokens": 3,
+    "speculation_type": "dflash",
+    "assistant_confidence_threshold": 0.9,
+    "assistant_lookbehind": 3,
+    "num_assistant_tokens": 3,
+    "num_assistant_tokens_schedule": "heuristic",
+    "target_lookbehind": 3,
+}
+
+
+@pytest.mark.parametrize(("name", "value"), REFUSED.items(), ids=REFUSED)
+def test_what_would_be_ignored_is_refused(model, name, value):
+    with pytest.raises(ValueError, match=rf"^{name}=.* (is not supported|has no meaning in beam search)"):
+        model.generate(SOURCE, **{name: value})
+
+
+@pytest.mark.parametrize("name", [*WITHOUT_BEAMS, *WITHOUT_BEAMS_BUT_FOR_DEFAULTS, *NOT_SUPPORTED])
+def test_every_refusal_has_an_example(name):
+    assert name in REFUSED or name == "continuous_batching_config"  # deprecated: warns, and is refused like the others
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cache_implementation": "paged"}, 'cache_implementation="paged" is not supported'),
+        ({"cache_implementation": "quantized"}, "does not support the quantized cache"),
+        ({"coverage_penalty": -0.1}, "coverage_penalty is the weight of a penalty and must be at least 0, got -0.1"),
+        ({"forced_eos_token_id": 7}, "forced_eos_token_id=7 must be among eos_token_id=2"),
+        ({"negative_prompt_ids": SOURCE}, "negative_prompt_ids is not supported"),
+        ({"negative_prompt_attention_mask": SOURCE}, "negative_prompt_attention_mask is not supported"),
+        ({"streamer": BaseStreamer()}, "streamer follows one hypothesis and is not for beam search: pass num_beams=1"),
+        ({"streamer": BaseStreamer(), "do_sample": True}, "streamer follows one hypothesis"),
+        ({"tokens": 3}, "not used by the model"),
+        (
+            {"watermarking_config": SynthIDTextWatermarkingConfig(keys=[1, 2], ngram_len=3)},
+            "a SynthID watermark follows one hypothesis",
+        ),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_honoured_is_refused(model, options, message):
+    with pytest.raises((ValueError), match=message):
+        model.generate(SOURCE, **options)
+
+
+def test_an_assistant_is_refused_with_beams(model):
+    with pytest.raises(ValueError, match="assistant_model follows one hypothesis and is not for beam search"):
+        model.generate(SOURCE[:1], assistant_model=model)
+
+
+@pytest.mark.parametrize("options", [{"encoder_repetition_penalty": 1.5}, {"encoder_no_repeat_ngram_size": 2}], ids=str)
+def test_a_comparison_with_the_source_needs_its_tokens(model, options):
+    with pytest.raises(ValueError, match="compares with the source tokens: pass input_ids"):
+        model.generate(encoder_outputs=model.get_encoder()(SOURCE[1:2]), **options)
+
+
+@pytest.mark.parametrize("options", [{"dola_layers": "high"}, {"penalty_alpha": 0.5, "top_k": 4}], ids=str)
+def test_what_transformers_has_moved_to_the_hub_it_says_itself(model, options):
+    with pytest.raises(ValueError, match="requires `trust_remote_code=True`"):
+        model.generate(SOURCE, num_beams=1, **options)
+
+
+# Handed to transformers
+
+
+@pytest.mark.parametrize("options", [{"prompt_lookup_num_tokens": 3}, {"assistant_model": "itself"}], ids=str)
+def test_assisted_greedy_search_is_greedy_search(model, options):
+    options = {name: model if value == "itself" else value for name, value in options.items()}
+    expected = model.generate(SOURCE[1:2], num_beams=1)
+    assert torch.equal(model.generate(SOURCE[1:2], num_beams=1, **options), expected)
+
+
+def test_greedy_search_streams(model):
+    class Collected(BaseStreamer):
+        def __init__(self):
+            self.tokens, self.is_over = [], False
+
+        def put(self, value):
+            self.tokens += value.flatten().tolist()
+
+        def end(self):
+            self.is_over = True
+
+    streamer = Collected()
+    found = model.generate(SOURCE[1:2], num_beams=1, streamer=streamer)
+    assert streamer.tokens == found[0].tolist()
+    assert streamer.is_over
+
+
+# Honoured by the search
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_a_stop_string_ends_a_translation(build_tiny_model, num_beams):
+    tokenizer = train_tokenizer(["a dog runs", "the big bed"], vocab_size=270)
+    model = build_tiny_model(vocab_size=len(tokenizer), noise=0.3, output_bias=True)
+    with torch.no_grad():
+        model.lm_head.bias[tokenizer.convert_tokens_to_ids(["d", "e", "u"])] += 6.0
+        model.lm_head.bias[END] = -50.0
+    options = {"num_beams": num_beams, "max_new_tokens": 12}
+    source = tokenizer(["a dog", "the bed"], return_tensors="pt", padding=True).input_ids
+    free = tokenizer.batch_decode(model.generate(source, **options), skip_special_tokens=True)
+    assert any("e" in text[:-1] for text in free)
+    stopped = model.generate(source, stop_strings=["e"], tokenizer=tokenizer, **options)
+    for text in tokenizer.batch_decode(stopped, skip_special_tokens=True):
+        assert "e" not in text[:-1]
+
+
+def test_time_that_is_up_ends_the_search(model):
+    assert model.generate(SOURCE, max_time=1e-9, min_new_tokens=9, max_new_tokens=10).shape[1] == 2
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_a_forced_end_costs_nothing_at_each_sentence_s_own_limit(build_tiny_model, num_beams):
+    model = build_tiny_model(noise=0.4, output_bias=True)
+    with torch.no_grad():
+        model.lm_head.bias[END] = -100.0
+    options = {"num_beams": num_beams, "forced_eos_token_id": END, "max_length_offset": 2}
+    found = model.generate(SOURCE, output_scores=True, return_dict_in_generate=True, **options)
+    for row, length in zip(found.sequences[:, 1:].tolist(), (2, 5, 4), strict=True):
+        assert row.index(END) + 1 == length + 2
+    if num_beams > 1:
+        assert (found.sequences_scores > -30).all()  # at its own probability </s> alone would cost 100
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_each_sentence_may_have_its_own_start(model, num_beams):
+    starts = [20, 0, 9]
+    together = model.generate(SOURCE, num_beams=num_beams, decoder_start_token_id=starts)
+    for i, start in enumerate(starts):
+        alone = model.generate(SOURCE[i : i + 1], num_beams=num_beams, decoder_start_token_id=start)[0].tolist()
+        row = together[i].tolist()
+        assert row[: len(alone)] == alone
+        assert set(row[len(alone) :]) <= {PAD}
+
+
+@pytest.mark.parametrize("way", ["dynamic", "static", "offloaded", "offloaded_static"])
+def test_no_kind_of_cache_changes_a_translation(model, way):
+    if "offloaded" in way and not torch.accelerator.is_available():
+        pytest.skip("caches are offloaded from an accelerator")
+    assert torch.equal(model.generate(SOURCE, cache_implementation=way), model.generate(SOURCE))
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_a_processor_may_be_given_in_its_place(model, num_beams):
+    def forbid(input_ids, scores):
+        return scores.index_fill(1, torch.tensor([END]), -torch.inf)
+
+    options = {"num_beams": num_beams, "max_new_tokens": 3}
+    expected = model.generate(SOURCE, logits_processor=[forbid], **options)
+    assert torch.equal(model.generate(SOURCE, None, [forbid], **options), expected)
+    assert not torch.equal(model.generate(SOURCE, **options), expected)
+
+
+def test_options_of_ours_work_where_the_generation_config_has_never_heard_of_them(model):
+    expected = model.generate(SOURCE, coverage_penalty=0.3, length_penalty_type="power", max_length_offset=3)
+    before, model.generation_config = model.generation_config, GenerationConfig(num_beams=4, early_stopping="never")
+    try:
+        special = {"eos_token_id": 2, "pad_token_id": 1, "decoder_start_token_id": 0, "length_penalty": 0.6}
+        actual = model.generate(
+            SOURCE, coverage_penalty=0.3, length_penalty_type="power", max_length_offset=3, **special
+        )
+    finally:
+        model.generation_config = before
+    assert torch.equal(actual, expected)
+
+
+# Prompts of different lengths
+
+
+PROMPTS = [[0, 5, 6, 7], [0, 8], [0, 9, 4]]
+PADDED = torch.tensor([[PAD] * (4 - len(prompt)) + prompt for prompt in PROMPTS])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_beams": 4},
+        {"num_beams": 1},
+        {"num_beams": 4, "repetition_penalty": 1.8},
+        {"num_beams": 3, "coverage_penalty": 0.3},
+        {"num_beams": 3, "use_cache": False},
+        {"num_beams": 3, "use_cache": False, "coverage_penalty": 0.3},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("mask", [{}, {"decoder_attention_mask": (PADDED != PAD).long()}], ids=["derived", "given"])
+def test_prompts_padded_on_the_left_are_gone_on_from_as_alone(model, options, mask):
+    together = model.generate(SOURCE, decoder_input_ids=PADDED, **mask, **options)
+    for i, prompt in enumerate(PROMPTS):
+        alone = model.generate(SOURCE[i : i + 1], decoder_input_ids=torch.tensor([prompt]), **options)[0]
+        new = alone[len(prompt) :].tolist()
+        row = together[i, 4:].tolist()
+        assert row[: len(new)] == new
+        assert set(row[len(new) :]) <= {PAD}
+
+
+def test_prompts_padded_on_the_right_are_refused(model):
+    with pytest.raises(ValueError, match="decoder_input_ids of different lengths must be padded on the left"):
+        model.generate(SOURCE, decoder_input_ids=torch.tensor([[0, 5, 6], [0, 8, PAD], [0, 9, 4]]))

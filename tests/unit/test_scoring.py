@@ -1,0 +1,173 @@
+import math
+
+import pytest
+import torch
+
+from vaswani_transformer import cli, scoring_vaswani, train_tokenizer
+from vaswani_transformer.scoring_vaswani import score_pairs
+
+PAD, END = 1, 2
+SENTENCES = [[9, 2], [5, 6, 7, 8, 2], [21, 9, 30, 4, 12, 35, 2], [8, 3, 21, 2]]
+SOURCE = torch.tensor([sentence + [PAD] * (7 - len(sentence)) for sentence in SENTENCES])
+LABELS = torch.tensor([[4, 2, -100, -100], [9, 9, 31, 2], [2, -100, -100, -100], [30, 5, 2, -100]])
+WITH_SCORES = {"output_scores": True, "return_dict_in_generate": True}
+
+
+@pytest.fixture(scope="module")
+def model(build_tiny_model):
+    model = build_tiny_model(noise=0.4, encoder_layers=1, decoder_layers=2, output_bias=True)
+    model.generation_config.max_length_offset = 6
+    with torch.no_grad():
+        model.lm_head.bias[END] += 4.0
+    return model
+
+
+# model.score
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"length_penalty": 0.0},
+        {"length_penalty": 1.0, "length_penalty_type": "power"},
+        {"coverage_penalty": 0.3},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("count", [1, 4])
+def test_the_scores_of_a_search_are_found_again(model, count, options):
+    found = model.generate(SOURCE, num_return_sequences=count, **WITH_SCORES, **options)
+    scores = model.score(SOURCE, found.sequences[:, 1:], **options).scores
+    torch.testing.assert_close(scores, found.sequences_scores, rtol=0, atol=1e-5)
+
+
+def test_the_penalty_is_that_of_the_generation_config(model, build_tiny_model):
+    other = build_tiny_model(noise=0.4, encoder_layers=1, decoder_layers=2, output_bias=True)
+    other.load_state_dict(model.state_dict())
+    changes = {"length_penalty": 0.2, "length_penalty_type": "power", "coverage_penalty": 0.5}
+    other.generation_config.update(**changes)
+    torch.testing.assert_close(other.score(SOURCE, LABELS).scores, model.score(SOURCE, LABELS, **changes).scores)
+
+
+@torch.no_grad()
+def test_log_probs_are_those_of_teacher_forcing(model):
+    found = model.score(SOURCE, LABELS)
+    assert found.lengths.tolist() == [2, 4, 1, 3]
+    for i, source in enumerate(SENTENCES):
+        words = LABELS[i, : found.lengths[i]]
+        inputs = torch.cat([torch.tensor([0]), words[:-1]])[None]
+        logits = model(input_ids=torch.tensor([source]), decoder_input_ids=inputs).logits[0]
+        expected = logits.double().log_softmax(-1).gather(1, words[:, None])[:, 0]
+        torch.testing.assert_close(found.token_log_probs[i, : len(words)].double(), expected, rtol=0, atol=1e-5)
+        assert (found.token_log_probs[i, len(words) :] == 0).all()
+        assert found.log_probs[i].item() == pytest.approx(expected.sum().item(), abs=1e-5)
+
+
+@torch.no_grad()
+def test_the_mean_gives_the_perplexity(model):
+    found = model.score(SOURCE, LABELS)
+    loss = model(input_ids=SOURCE, labels=LABELS).loss
+    assert math.exp(-found.log_probs.sum() / found.lengths.sum()) == pytest.approx(math.exp(loss), rel=1e-5)
+
+
+def test_what_follows_the_end_is_padding(model):
+    padded = LABELS.masked_fill(LABELS == -100, PAD)
+    expected, actual = model.score(SOURCE, LABELS), model.score(SOURCE, padded)
+    for name in ("log_probs", "lengths", "scores"):
+        torch.testing.assert_close(actual[name], expected[name])
+
+
+def test_a_translation_without_an_end_is_rated_as_it_stands(model):
+    assert model.score(SOURCE[:1], torch.tensor([[5, 6, 7]])).lengths.tolist() == [3]
+
+
+def test_slices_change_nothing(model, monkeypatch):
+    expected = model.score(SOURCE, LABELS)
+    monkeypatch.setitem(scoring_vaswani.LOGITS_PER_SLICE, "cpu", 3 * 37)
+    torch.testing.assert_close(model.score(SOURCE, LABELS).token_log_probs, expected.token_log_probs)
+
+
+def test_a_model_in_float64_scores_in_float64(build_tiny_model):
+    found = build_tiny_model(dtype=torch.float64).score(SOURCE, LABELS)
+    assert found.log_probs.dtype == found.scores.dtype == torch.float64
+
+
+def test_a_half_precision_model_scores_in_float32(build_tiny_model):
+    found = build_tiny_model(dtype=torch.bfloat16).score(SOURCE, LABELS, coverage_penalty=0.1)
+    assert found.log_probs.dtype == found.scores.dtype == torch.float32
+
+
+@pytest.mark.parametrize("rows", [2, 3, 5])
+def test_rows_that_belong_to_no_source_are_refused(model, rows):
+    labels = torch.full((rows, 2), END)
+    with pytest.raises(ValueError, match=rf"{rows} rows of labels are no multiple of 4 rows of input_ids"):
+        model.score(SOURCE, labels)
+
+
+def test_a_row_without_tokens_is_refused(model):
+    with pytest.raises(ValueError, match="got a row of padding alone"):
+        model.score(SOURCE[:2], torch.tensor([[5, 2], [-100, -100]]))
+
+
+def test_an_unknown_penalty_is_refused(model):
+    with pytest.raises(ValueError, match=r"length_penalty_type must be one of \('gnmt', 'power'\), got 'sum'"):
+        model.score(SOURCE, LABELS, length_penalty_type="sum")
+
+
+# Text and files
+
+
+TEXT = [("a dog runs", "two cats"), ("", "a dog"), ("two cats sleep on the big bed", ""), ("a dog", "the dog")]
+
+
+@pytest.fixture(scope="module")
+def translator(build_tiny_model):
+    tokenizer = train_tokenizer([line for pair in TEXT for line in pair] * 3, vocab_size=290)
+    return build_tiny_model(vocab_size=len(tokenizer), noise=0.2), tokenizer
+
+
+def expected_of(translator) -> list[tuple[float, int, float]]:
+    model, tokenizer = translator
+    results = []
+    for source, target in TEXT:
+        inputs = tokenizer([source], text_target=[target], return_tensors="pt")
+        found = model.score(**inputs)
+        results.append((found.log_probs.item(), found.lengths.item(), found.scores.item()))
+    return results
+
+
+@pytest.mark.parametrize(("tokens_per_batch", "window"), [(8_192, 4_096), (8_192, 3), (1, 4_096)])
+def test_pairs_are_rated_in_their_order_whatever_the_batches(translator, monkeypatch, tokens_per_batch, window):
+    monkeypatch.setattr(scoring_vaswani, "PAIRS_PER_WINDOW", window)
+    actual = list(score_pairs(*translator, TEXT, tokens_per_batch=tokens_per_batch))
+    for found, expected in zip(actual, expected_of(translator), strict=True):
+        assert found == pytest.approx(expected, abs=1e-4)
+
+
+def test_an_empty_line_is_its_end(translator):
+    assert next(score_pairs(*translator, [("a dog", "")]))[1] == 1
+
+
+def test_no_pairs_have_no_scores(translator):
+    assert list(score_pairs(*translator, [])) == []
+
+
+def test_files_are_rated_on_the_command_line(translator, tmp_path, capsys):
+    for part in translator:
+        part.save_pretrained(tmp_path / "model")
+    for name, column in (("a.en", 0), ("a.de", 1)):
+        (tmp_path / name).write_text("".join(f"{pair[column]}\n" for pair in TEXT), encoding="utf-8")
+    model, *files = (str(tmp_path / name) for name in ("model", "a.en", "a.de"))
+    assert cli.main(["score", "--model", model, "--source", files[0], "--target", files[1]]) == 0
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    expected = expected_of(translator)
+    assert [int(length) for _, length, _ in rows] == [length for _, length, _ in expected]
+    for row, found in zip(rows, expected, strict=True):
+        assert [float(row[0]), float(row[2])] == pytest.approx([found[0], found[2]], abs=1e-4)
+
+
+def test_the_code_that_scores_travels_with_a_model(translator, tmp_path):
+    translator[0].save_pretrained(tmp_path)
+    names = ("scoring", "coverage", "ensemble", "generation_options")
+    assert all((tmp_path / f"{name}_vaswani.py").exists() for name in names)

@@ -1,0 +1,146 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+PAD, END = 1, 2
+SOURCE = torch.tensor([[9, 2, 1, 1, 1], [5, 6, 7, 8, 2], [21, 9, 30, 2, 1]])
+SHORTLIST = [30, 4, 5, 9, 13, 20, 21, 25, 25]
+WITH_SCORES = {"output_scores": True, "return_dict_in_generate": True}
+
+
+@pytest.fixture(scope="module")
+def model(build_tiny_model):
+    model = build_tiny_model(noise=0.4, encoder_layers=1, decoder_layers=2, output_bias=True)
+    model.generation_config.max_length_offset = 5
+    with torch.no_grad():
+        model.lm_head.bias[END] += 2.0
+    return model
+
+
+@pytest.fixture(scope="module")
+def forbidding(model):
+    """The same model with the logits of all other words at -inf."""
+    forbidding = copy.deepcopy(model)
+    others = [word for word in range(37) if word not in {*SHORTLIST, END}]
+    with torch.no_grad():
+        forbidding.lm_head.bias[others] = -torch.inf
+    return forbidding
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_return_sequences": 4},
+        {"num_beams": 1},
+        {"no_repeat_ngram_size": 2},
+        {"min_new_tokens": 4},
+        {"coverage_penalty": 0.3},
+        {"decoder_input_ids": torch.tensor([[0, 7, 11]] * 3)},
+        {"forced_bos_token_id": 33},
+        {"forced_eos_token_id": END},
+        {"prefix_allowed_tokens_fn": lambda _, tokens: [END, 5, 9, 25]},
+        {"use_cache": False},
+        {"cache_implementation": "static"},
+    ],
+    ids=str,
+)
+def test_a_shortlist_equals_forbidding_all_other_words(model, forbidding, options):
+    expected = forbidding.generate(SOURCE, **WITH_SCORES, **options)
+    with_scores = model.generate(SOURCE, shortlist=torch.tensor(SHORTLIST), **WITH_SCORES, **options)
+    brief = model.generate(SOURCE, shortlist=SHORTLIST, **options)
+    assert torch.equal(with_scores.sequences, expected.sequences)
+    assert torch.equal(brief, expected.sequences)
+    if expected.get("sequences_scores") is not None:
+        torch.testing.assert_close(with_scores.sequences_scores, expected.sequences_scores, rtol=0, atol=1e-5)
+
+
+def test_only_words_of_the_shortlist_are_generated(model):
+    found = model.generate(SOURCE, shortlist=SHORTLIST, num_return_sequences=4)
+    assert set(found[:, 1:].flatten().tolist()) <= {*SHORTLIST, END, PAD}
+
+
+def test_scores_are_over_the_whole_vocabulary(model):
+    found = model.generate(SOURCE, shortlist=SHORTLIST, output_logits=True, **WITH_SCORES)
+    for step in (*found.scores, *found.logits):
+        assert step.shape[1] == 37
+        assert sorted(step[0].isfinite().nonzero()[:, 0].tolist()) == sorted({*SHORTLIST, END})
+    transitions = model.compute_transition_scores(found.sequences, found.scores, found.beam_indices)
+    lengths = (found.beam_indices >= 0).sum(dim=-1)
+    expected = found.sequences_scores * ((5 + lengths) / 6) ** 0.6
+    torch.testing.assert_close(transitions.sum(dim=-1), expected, rtol=0, atol=1e-5)
+
+
+def test_all_words_on_the_shortlist_change_nothing(model):
+    assert torch.equal(model.generate(SOURCE, shortlist=range(37)), model.generate(SOURCE))
+
+
+def test_the_end_alone_is_a_shortlist(model):
+    assert model.generate(SOURCE, shortlist=[END]).tolist() == [[0, END]] * 3
+
+
+def test_the_product_is_made_for_the_shortlist_alone(model, monkeypatch):
+    widths = []
+    own = nn.functional.linear
+
+    def counted(x, weight, bias=None):
+        widths.append(weight.shape[0])
+        return own(x, weight, bias)
+
+    monkeypatch.setattr(nn.functional, "linear", counted)
+    model.generate(SOURCE, shortlist=SHORTLIST)
+    assert 37 not in widths
+    assert 9 in widths
+
+
+def test_another_projection_is_called_as_it_is(build_tiny_model):
+    class Head(nn.Linear):
+        calls = 0
+
+        def forward(self, x):
+            Head.calls += 1
+            return super().forward(x)
+
+    model = build_tiny_model(noise=0.4)
+    expected = model.generate(SOURCE, shortlist=SHORTLIST, max_new_tokens=5)
+    head = Head(12, 37, bias=False)
+    head.weight = model.lm_head.weight
+    model.lm_head = head
+    assert torch.equal(model.generate(SOURCE, shortlist=SHORTLIST, max_new_tokens=5), expected)
+    assert Head.calls
+
+
+@torch.no_grad()
+def test_forward_gives_the_logits_of_a_shortlist(model):
+    inputs = {"input_ids": SOURCE, "decoder_input_ids": torch.tensor([[0, 5, 6]] * 3)}
+    ids = torch.tensor([4, 30, 2])
+    torch.testing.assert_close(model(**inputs, shortlist=ids).logits, model(**inputs).logits[..., ids])
+
+
+@pytest.mark.parametrize(
+    ("shortlist", "message"),
+    [
+        ([], r"shortlist must be token ids, one row of at least one integer, got a \(0,\) of torch.float32"),
+        ([[4, 5]], r"got a \(1, 2\) of torch.int64"),
+        ([0.5, 1.5], r"got a \(2,\) of torch.float32"),
+        (torch.ones(37, dtype=torch.bool), r"got a \(37,\) of torch.bool"),
+        ([4, 37], "shortlist must hold ids from 0 to 36, got 4 to 37"),
+        ([-1, 4], "shortlist must hold ids from 0 to 36, got -1 to 4"),
+    ],
+    ids=str,
+)
+def test_what_is_no_shortlist_is_refused(model, shortlist, message):
+    with pytest.raises(ValueError, match=message):
+        model.generate(SOURCE, shortlist=shortlist)
+
+
+def test_modes_without_shortlists_are_refused(model):
+    with pytest.raises(ValueError, match="shortlist is for beam search and greedy search, not for sample"):
+        model.generate(SOURCE, shortlist=SHORTLIST, do_sample=True, num_beams=1)
+
+
+def test_beams_are_sampled_from_the_shortlist(model):
+    torch.manual_seed(0)
+    found = model.generate(SOURCE, shortlist=SHORTLIST, do_sample=True, num_beams=3)
+    assert set(found[:, 1:].flatten().tolist()) <= {*SHORTLIST, END, PAD}
