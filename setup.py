@@ -1,5 +1,7 @@
 from setuptools import find_packages, setup
 
+EXPORT = ["ctranslate2>=4.7", "onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.5"]
+
 setup(
     name="vaswani-transformer",
     version="0.1.0",
@@ -25,8 +27,8 @@ setup(
     ],
     extras_require={
         "plots": ["matplotlib>=3.8"],
-        "export": ["ctranslate2>=4.7", "onnx>=1.17", "onnxruntime>=1.20"],
-        "dev": ["pytest>=8", "hypothesis>=6.100", "ruff>=0.14", "matplotlib>=3.8"],
+        "export": EXPORT,
+        "dev": ["pytest>=8", "hypothesis>=6.100", "ruff>=0.14", "matplotlib>=3.8", *EXPORT],
     },
     entry_points={"console_scripts": ["vaswani = vaswani_transformer.cli:main"]},
 )

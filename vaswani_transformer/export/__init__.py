@@ -1,0 +1,1 @@
+"""The model for other engines: CTranslate2 and ONNX."""

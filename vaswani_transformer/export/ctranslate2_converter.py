@@ -1,0 +1,209 @@
+"""The model as CTranslate2 has it: `vaswani export --format ctranslate2`.
+
+Importing this file registers a converter for `VaswaniConfig`, so that CTranslate2's own tools take our models too:
+
+    import vaswani_transformer.export.ctranslate2_converter
+    from ctranslate2.converters import TransformersConverter
+    TransformersConverter("runs/base/model").convert("exports/base", quantization="int8")
+
+What CTranslate2 does otherwise than `model.generate`:
+
+- It computes no sinusoids of the paper's layout, so the export holds a table of `max_positions` of them, and a longer
+  sentence is an error there. By default it cuts sources at 1,024 tokens (`max_input_length`).
+- Its penalty and its end of the search are those of `HOW_TO_USE`; `ctranslate2_translation` rescores.
+- It has one limit for all sentences of a call (`max_decoding_length`, 256 by default), and cuts there.
+- It lets no sentence end before its first word, unless told so by `min_decoding_length=0`.
+
+Shapes: D d_model, H heads, K d_k or d_v.
+"""
+
+import copy
+from pathlib import Path
+
+import torch
+from ctranslate2.converters import utils
+from ctranslate2.converters.transformers import ModelLoader, register_loader
+from ctranslate2.specs import transformer_spec
+from ctranslate2.specs.attention_spec import MultiHeadAttentionSpec
+from ctranslate2.specs.common_spec import Activation, LinearSpec
+from ctranslate2.specs.model_spec import ACCEPTED_MODEL_TYPES
+from torch import nn
+from transformers import PreTrainedTokenizerFast
+
+from ..configuration_vaswani import VaswaniConfig
+from ..layers_vaswani import MultiHeadAttention
+from ..modeling_vaswani import VaswaniDecoder, VaswaniEncoder, VaswaniForConditionalGeneration
+
+MAX_POSITIONS = 2_048
+ACTIVATIONS = {
+    "relu": Activation.RELU,
+    "gelu": Activation.GELU,
+    "gelu_new": Activation.GELUTanh,
+    "gelu_pytorch_tanh": Activation.GELUTanh,
+    "quick_gelu": Activation.GELUSigmoid,
+    "silu": Activation.SWISH,
+    "swish": Activation.SWISH,
+    "tanh": Activation.Tanh,
+    "sigmoid": Activation.Sigmoid,
+}
+HOW_TO_USE = """\
+CTranslate2 model in {folder}
+Greedy search gives the translations of `vaswani translate --num_beams 1`. Beam search differs: CTranslate2 divides
+log P by |Y|^length_penalty (1 by default, |Y| without </s>) and ends a sentence with num_beams finished hypotheses;
+the paper's search (section 6.1) divides by GNMT's ((5 + |Y|) / 6)^0.6, |Y| with </s>, and ends when no open
+hypothesis can still win. GNMT's penalty is applied to CTranslate2's n-best list by --rescore:
+
+    python -m vaswani_transformer.export.ctranslate2_translation --model {folder} --rescore < test.en > test.hyp.de"""
+
+
+def export_model(
+    model: VaswaniForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerFast,
+    output: Path,
+    *,
+    quantization: str = "float32",
+    max_positions: int = MAX_POSITIONS,
+) -> None:
+    """Write a CTranslate2 model, its tokenizer and its settings for decoding into the folder `output`.
+
+    Args:
+        quantization: how the weights are stored, one of `ACCEPTED_MODEL_TYPES`.
+        max_positions: tokens that the longest sentence may have, on either side.
+
+    Raises:
+        ValueError: if CTranslate2 cannot compute this architecture, and for an unknown quantization.
+    """
+    if quantization not in ACCEPTED_MODEL_TYPES:
+        raise ValueError(f"quantization must be one of {', '.join(ACCEPTED_MODEL_TYPES)}, got {quantization!r}.")
+    with torch.no_grad():
+        # A copy, because CTranslate2 quantizes in place.
+        spec = VaswaniLoader(max_positions=max_positions)(copy.deepcopy(model).cpu(), tokenizer)
+        spec.validate()
+        spec.optimize(quantization=quantization)
+    output.mkdir(parents=True, exist_ok=True)
+    spec.save(str(output))
+    tokenizer.save_pretrained(output)
+    model.generation_config.save_pretrained(output)
+
+
+@register_loader("VaswaniConfig")
+class VaswaniLoader(ModelLoader):
+    """Builds CTranslate2's specification of a model; called by its `TransformersConverter` and by us.
+
+    Args:
+        max_positions: rows of the table of positions, or as many as a learned table has.
+    """
+
+    architecture_name = "AutoModelForSeq2SeqLM"
+
+    def __init__(self, *, max_positions: int = MAX_POSITIONS):
+        if max_positions < 1:
+            raise ValueError(f"max_positions counts tokens and must be at least 1, got {max_positions}.")
+        self.max_positions = max_positions
+
+    def get_model_spec(self, model: VaswaniForConditionalGeneration) -> transformer_spec.TransformerSpec:
+        config = model.config
+        _check_config(config)
+        options = {
+            "num_heads": config.num_heads,
+            # One width for queries, keys and values: what is missing is filled with zeros, see `set_attention`.
+            "head_dim": max(config.d_k, config.d_v),
+            "pre_norm": False,
+            "activation": ACTIVATIONS[config.activation_function],
+        }
+        spec = transformer_spec.TransformerSpec(
+            transformer_spec.TransformerEncoderSpec(config.encoder_layers, **options),
+            transformer_spec.TransformerDecoderSpec(config.decoder_layers, **options),
+        )
+        self.set_stack(spec.encoder, spec.encoder.embeddings[0], model.model.encoder)
+        self.set_stack(spec.decoder, spec.decoder.embeddings, model.model.decoder)
+        self.set_linear(spec.decoder.projection, model.lm_head)
+        return spec
+
+    def get_vocabulary(self, model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTokenizerFast) -> list[str]:
+        """One token for each row of the embeddings, those that the tokenizer does not know included."""
+        tokens = {token_id: token for token, token_id in tokenizer.get_vocab().items()}
+        return [tokens.get(row, f"<row {row}>") for row in range(model.config.vocab_size)]
+
+    def set_vocabulary(self, spec: transformer_spec.TransformerSpec, tokens: list[str]) -> None:
+        spec.register_source_vocabulary(tokens)
+        spec.register_target_vocabulary(tokens)
+
+    def set_config(self, config, model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTokenizerFast) -> None:
+        """Fill in the `config.json` of the export. The source's </s> comes from the tokenizer."""
+        config.bos_token = tokenizer.bos_token
+        config.unk_token = tokenizer.unk_token
+        config.eos_token = tokenizer.convert_ids_to_tokens(model.config.eos_token_id)
+        config.decoder_start_token = tokenizer.convert_ids_to_tokens(model.config.decoder_start_token_id)
+        config.layer_norm_epsilon = model.config.layer_norm_eps
+        config.add_attribute("max_positions", self._count_positions(model.config))
+
+    def set_stack(self, spec, embeddings_spec, stack: VaswaniEncoder | VaswaniDecoder) -> None:
+        """Fill in an encoder or a decoder. CTranslate2 multiplies embeddings by sqrt(d_model) of itself."""
+        self.set_embeddings(embeddings_spec, stack.embed_tokens)
+        positions = stack.positions(self._count_positions(stack.config), mask=None, device=stack.device)
+        spec.position_encodings.encodings = positions[0]
+        for layer_spec, layer in zip(spec.layer, stack.layers, strict=True):
+            self.set_attention(layer_spec.self_attention, layer.self_attention)
+            self.set_layer_norm(layer_spec.self_attention.layer_norm, layer.self_attention_residual.norm)
+            if isinstance(stack, VaswaniDecoder):
+                self.set_attention(layer_spec.attention, layer.cross_attention)
+                self.set_layer_norm(layer_spec.attention.layer_norm, layer.cross_attention_residual.norm)
+            self.set_linear(layer_spec.ffn.linear_0, layer.feed_forward.fc1)
+            self.set_linear(layer_spec.ffn.linear_1, layer.feed_forward.fc2)
+            self.set_layer_norm(layer_spec.ffn.layer_norm, layer.feed_forward_residual.norm)
+
+    def set_attention(self, spec: MultiHeadAttentionSpec, attention: MultiHeadAttention) -> None:
+        """Fill in one attention, with d_k = d_v.
+
+        The narrower of the two is widened by zeros, which change no product: of queries and keys they add 0 to each
+        score, of values they meet the zeros of the output projection.
+        """
+        config = attention.config
+        num_heads, width = config.num_heads, max(config.d_k, config.d_v)
+        projections = [LinearSpec() for _ in range(3)]
+        for projection_spec, module in zip(
+            projections, (attention.q_proj, attention.k_proj, attention.v_proj), strict=True
+        ):
+            projection_spec.weight = _widen_heads(module.weight, num_heads, width)
+            if module.bias is not None:
+                projection_spec.bias = _widen_heads(module.bias, num_heads, width)
+        # Self-attention holds Q, K and V in one matrix, encoder-decoder attention K and V.
+        num_fused = 3 if len(spec.linear) == 2 else 1
+        utils.fuse_linear(spec.linear[0], projections[:num_fused])
+        if num_fused == 1:
+            utils.fuse_linear(spec.linear[1], projections[1:])
+        self.set_linear(spec.linear[-1], attention.out_proj)
+        spec.linear[-1].weight = _widen_heads(attention.out_proj.weight.T, num_heads, width).T
+        spec.queries_scale = attention.scaling
+
+    def _count_positions(self, config: VaswaniConfig) -> int:
+        if config.position_embedding_type == "learned":
+            return min(self.max_positions, config.max_position_embeddings)
+        return self.max_positions
+
+
+def _check_config(config: VaswaniConfig) -> None:
+    """Refuse what CTranslate2 would compute otherwise."""
+    if config.attention_window is not None:
+        raise ValueError(
+            f"CTranslate2 has no restricted self-attention: attention_window must be None, got "
+            f"{config.attention_window}. Use --format onnx."
+        )
+    if config.activation_function not in ACTIVATIONS:
+        raise ValueError(
+            f"CTranslate2 has the activation_function {', '.join(ACTIVATIONS)}, not {config.activation_function!r}. "
+            f"Use --format onnx."
+        )
+    if not isinstance(config.eos_token_id, int):
+        raise ValueError(
+            f"CTranslate2 needs one token that ends a sentence, got eos_token_id={config.eos_token_id}. "
+            f"Set config.eos_token_id to the one of the training data."
+        )
+
+
+def _widen_heads(rows: torch.Tensor, num_heads: int, width: int) -> torch.Tensor:
+    """(H * K, ...) -> (H * width, ...), each head filled up with zeros."""
+    heads = rows.unflatten(0, (num_heads, -1))
+    missing = width - heads.shape[1]
+    return nn.functional.pad(heads, (0, 0) * (heads.dim() - 2) + (0, missing)).flatten(0, 1)

@@ -1,0 +1,162 @@
+"""Translate with a folder that `vaswani export --format ctranslate2` has written, one line for one line.
+
+python -m vaswani_transformer.export.ctranslate2_translation --model exports/base --rescore < test.en > test.hyp.de
+
+Or without this package:
+
+    translator = ctranslate2.Translator("exports/base")
+    tokenizer = transformers.AutoTokenizer.from_pretrained("exports/base")
+    source = tokenizer.convert_ids_to_tokens(tokenizer("A dog runs.").input_ids)
+    tokens = translator.translate_batch([source], beam_size=4)[0].hypotheses[0]
+    print(tokenizer.decode(tokenizer.convert_tokens_to_ids(tokens)))
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+import ctranslate2
+from transformers import AutoTokenizer, GenerationConfig
+
+from ..data.corpus import decode_lines
+from ..generation_vaswani import gnmt_length_penalty
+
+LINES_PER_WINDOW = 4_096  # read, translated and written at a time
+TOKENS_PER_BATCH = 2_000  # of the padded source
+# Times num_beams finished hypotheses end a search. With 1 it can end before the best by GNMT's penalty is found.
+RESCORING_PATIENCE = 2
+
+
+class CTranslate2Translator:
+    """Text in, text out, by CTranslate2.
+
+    Args:
+        folder: written by `vaswani export --format ctranslate2`.
+        translator_options: for `ctranslate2.Translator`: device, compute_type, intra_threads, ...
+
+    Raises:
+        FileNotFoundError: if the folder holds no such export.
+    """
+
+    def __init__(self, folder: str | Path, **translator_options):
+        folder = Path(folder)
+        missing = [name for name in ("model.bin", "tokenizer.json") if not (folder / name).exists()]
+        if missing:
+            raise FileNotFoundError(
+                f"{folder} is no CTranslate2 export: {' and '.join(missing)} missing. Write one: "
+                f"vaswani export --format ctranslate2 --model MODEL --output {folder}"
+            )
+        self.translator = ctranslate2.Translator(str(folder), **translator_options)
+        self.tokenizer = AutoTokenizer.from_pretrained(folder)
+        self.generation_config = GenerationConfig.from_pretrained(folder)
+        self.max_positions = json.loads((folder / "config.json").read_text(encoding="utf-8"))["max_positions"]
+
+    def translate(
+        self,
+        sentences: Sequence[str],
+        *,
+        num_beams: int | None = None,
+        length_penalty: float | None = None,
+        rescore: bool = False,
+    ) -> list[str]:
+        """Translations of `sentences`, in their order; an empty one stays empty.
+
+        Args:
+            num_beams, length_penalty: those the model was exported with where not given.
+            rescore: take the best of CTranslate2's n-best list by GNMT's penalty, not by |Y|^length_penalty.
+
+        Raises:
+            ValueError: if a sentence is longer than the exported table of positions.
+        """
+        num_beams = self.generation_config.num_beams if num_beams is None else num_beams
+        alpha = self.generation_config.length_penalty if length_penalty is None else length_penalty
+        rows = [row for row, sentence in enumerate(sentences) if sentence.strip()]
+        sources = [self._tokenize(sentences[row]) for row in rows]
+        longest = max(map(len, sources), default=0)
+        patience = RESCORING_PATIENCE if rescore and num_beams > 1 else 1
+        results = self.translator.translate_batch(
+            sources,
+            beam_size=num_beams,
+            length_penalty=alpha,
+            patience=patience,
+            num_hypotheses=patience * num_beams if rescore else 1,
+            return_scores=rescore,
+            return_end_token=True,  # |Y| counts it
+            max_input_length=0,
+            min_decoding_length=0,
+            max_decoding_length=min(longest + self.generation_config.max_length_offset, self.max_positions),
+            max_batch_size=TOKENS_PER_BATCH,
+            batch_type="tokens",
+        )
+        translations = [""] * len(sentences)
+        for row, result in zip(rows, results, strict=True):
+            best = result.hypotheses[0]
+            if rescore:
+                best = rescore_hypotheses(result.hypotheses, result.scores, alpha=alpha, length_penalty=alpha)[0][0]
+            ids = self.tokenizer.convert_tokens_to_ids(best)
+            translations[row] = self.tokenizer.decode(ids, skip_special_tokens=True).replace("\n", " ")
+        return translations
+
+    def _tokenize(self, sentence: str) -> list[str]:
+        tokens = self.tokenizer.convert_ids_to_tokens(self.tokenizer(sentence, verbose=False).input_ids)
+        if len(tokens) > self.max_positions:
+            raise ValueError(
+                f"a sentence of {len(tokens):,} tokens is longer than the {self.max_positions:,} positions of the "
+                f"export: {sentence[:60]!r} ... Split it, or export the model with a greater --max_positions."
+            )
+        return tokens
+
+
+def rescore_hypotheses(
+    hypotheses: Sequence[Sequence[str]], scores: Sequence[float], *, alpha: float, length_penalty: float
+) -> list[tuple[Sequence[str], float]]:
+    """An n-best list of CTranslate2 by the score of the paper's search, log P / ((5 + |Y|) / 6)^length_penalty.
+
+    Args:
+        hypotheses: with their </s>, as `translate_batch(..., return_end_token=True)` gives them.
+        scores: log P / |Y|^alpha, |Y| with </s>.
+        alpha: the `length_penalty` that CTranslate2 searched with.
+        length_penalty: alpha of GNMT's formula.
+
+    Returns:
+        hypotheses and their new scores, best first.
+    """
+    rescored = [
+        (tokens, score * len(tokens) ** alpha / gnmt_length_penalty(len(tokens), length_penalty))
+        for tokens, score in zip(hypotheses, scores, strict=True)
+    ]
+    return sorted(rescored, key=lambda pair: -pair[1])
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, help="folder written by `vaswani export --format ctranslate2`")
+    parser.add_argument("--num_beams", type=int, help="that of the model where not given")
+    parser.add_argument("--length_penalty", type=float, help="alpha; that of the model where not given")
+    parser.add_argument("--rescore", action="store_true", help="choose from the n-best list by GNMT's penalty")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = build_parser().parse_args(argv)
+    sys.stdout.reconfigure(encoding="utf-8", newline="\n")
+    try:
+        translator = CTranslate2Translator(args.model)
+        lines = decode_lines(sys.stdin.buffer, name="standard input")
+        for window in iter(lambda: list(islice(lines, LINES_PER_WINDOW)), []):
+            translations = translator.translate(
+                window, num_beams=args.num_beams, length_penalty=args.length_penalty, rescore=args.rescore
+            )
+            sys.stdout.writelines(f"{translation}\n" for translation in translations)
+            sys.stdout.flush()
+    except (ValueError, OSError) as error:
+        print(f"ctranslate2_translation: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

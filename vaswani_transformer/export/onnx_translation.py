@@ -1,0 +1,75 @@
+"""Translate with a folder that `vaswani export --format onnx` has written, by greedy search in onnxruntime.
+
+    from vaswani_transformer.export.onnx_translation import OnnxTranslator
+
+    print(OnnxTranslator("exports/base").translate(["A dog runs."]))
+
+Shapes: B batch, S source length, T target length.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+from transformers import AutoTokenizer, GenerationConfig
+
+GRAPHS = ("encoder_model", "decoder_model", "decoder_with_past_model")
+
+
+class OnnxTranslator:
+    """Text in, text out, by onnxruntime.
+
+    Args:
+        folder: written by `vaswani export --format onnx`.
+        session_options: for each `onnxruntime.InferenceSession`: sess_options, providers, ...
+
+    Raises:
+        FileNotFoundError: if the folder holds no such export.
+    """
+
+    def __init__(self, folder: str | Path, **session_options):
+        folder = Path(folder)
+        missing = [f"{name}.onnx" for name in GRAPHS if not (folder / f"{name}.onnx").exists()]
+        if missing:
+            raise FileNotFoundError(
+                f"{folder} is no ONNX export: {' and '.join(missing)} missing. Write one: "
+                f"vaswani export --format onnx --model MODEL --output {folder}"
+            )
+        self.encoder, self.first_step, self.later_step = (
+            onnxruntime.InferenceSession(folder / f"{name}.onnx", **session_options) for name in GRAPHS
+        )
+        self.tokenizer = AutoTokenizer.from_pretrained(folder)
+        self.generation_config = GenerationConfig.from_pretrained(folder)
+
+    def translate(self, sentences: Sequence[str]) -> list[str]:
+        """Translations of one batch of sentences, in their order."""
+        inputs = self.tokenizer(list(sentences), padding=True, return_tensors="np")
+        tokens = self.generate(inputs["input_ids"], inputs["attention_mask"])
+        return self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+
+    def generate(self, input_ids: np.ndarray, attention_mask: np.ndarray) -> np.ndarray:
+        """As `model.generate(input_ids, attention_mask=attention_mask, num_beams=1)`: (B, S), (B, S) -> (B, T)."""
+        config = self.generation_config
+        (states,) = self.encoder.run(None, {"input_ids": input_ids, "attention_mask": attention_mask})
+        mask = {"encoder_attention_mask": attention_mask}
+        limits = attention_mask.sum(axis=1) + config.max_length_offset
+        tokens = np.full((len(input_ids), 1), config.decoder_start_token_id, dtype=np.int64)
+        done = np.zeros(len(input_ids), dtype=bool)
+        remembered = {}
+        for length in range(1, limits.max() + 1):
+            inputs = mask | {"input_ids": tokens[:, -1:]}
+            session = self.later_step if remembered else self.first_step
+            inputs |= remembered or {"encoder_hidden_states": states}
+            names = [output.name for output in session.get_outputs()]
+            logits, *present = session.run(names, inputs)
+            # Keys and values of the encoder come from the first step only, and stay.
+            pasts = (name.replace("present", "past_key_values") for name in names[1:])
+            remembered |= dict(zip(pasts, present, strict=True))
+            words = np.where(limits <= length, config.eos_token_id, logits[:, -1].argmax(axis=-1))
+            words = np.where(done, config.pad_token_id, words)
+            tokens = np.concatenate([tokens, words[:, None]], axis=1)
+            done |= words == config.eos_token_id
+            if done.all():
+                break
+        return tokens
