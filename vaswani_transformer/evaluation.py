@@ -1,19 +1,22 @@
-"""Translate many sentences, and score translations (section 6.1).
+"""Load a trained model, and score its translations (section 6.1).
 
 Every score carries what is needed to reproduce it: sacreBLEU's signature and the search settings.
 """
 
+import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import sacrebleu
 import torch
+from huggingface_hub import hf_hub_download
 from safetensors import SafetensorError
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from .data.batching import plan_updates
 from .modeling_vaswani import VaswaniForConditionalGeneration
+from .translation import translate
 
 MODEL_FOLDER = "model"
 
@@ -60,54 +63,22 @@ def _find_model(path: Path) -> Path:
     return path
 
 
-@torch.no_grad()
-def translate(
-    model: VaswaniForConditionalGeneration,
-    tokenizer: PreTrainedTokenizerFast,
-    sentences: Sequence[str],
-    *,
-    tokens_per_batch: int = 2_000,
-    on_batch: Callable[[int], object] = lambda num_sentences: None,
-    **generate_kwargs,
-) -> list[str]:
-    """Translations of `sentences`, in their order.
-
-    Sentences of like length share a batch, longest first, so that memory runs out at once or never. An empty
-    sentence stays empty.
+def fingerprint_model(name: str | Path) -> str:
+    """Tells one trained model from another, wherever it lies, by a digest of its files.
 
     Args:
-        tokens_per_batch: padded source tokens of a batch, before beams.
-        on_batch: called with the number of sentences each time a batch is done.
-        generate_kwargs: for `model.generate`.
+        name: as for `load_translator`, which has loaded it.
     """
-    translations = [""] * len(sentences)
-    rows = [row for row, sentence in enumerate(sentences) if sentence.strip()]
-    on_batch(len(sentences) - len(rows))
-    ids = {row: tokenizer(sentences[row], verbose=False).input_ids for row in rows}
-    rows.sort(key=lambda row: -len(ids[row]))
-    start = 0
-    while start < len(rows):
-        longest = len(ids[rows[start]])
-        batch = rows[start : start + max(1, tokens_per_batch // longest)]
-        inputs = tokenizer.pad({"input_ids": [ids[row] for row in batch]}, return_tensors="pt").to(model.device)
-        tokens = model.generate(**inputs, **generate_kwargs)
-        for row, text in zip(batch, tokenizer.batch_decode(tokens, skip_special_tokens=True), strict=True):
-            # One line for one line: a model may learn a line break from training text that holds them.
-            translations[row] = text.replace("\n", " ")
-        start += len(batch)
-        on_batch(len(batch))
-    return translations
-
-
-def count_over_long(tokenizer: PreTrainedTokenizerFast, sentences: Sequence[str]) -> int:
-    """How many of `sentences` are longer than any that training has seen."""
-    longest = tokenizer.model_max_length
-    # A token takes at least one byte: only sentences with that many bytes need counting.
-    return sum(
-        len(tokenizer(sentence, verbose=False).input_ids) > longest
-        for sentence in sentences
-        if len(sentence.encode("utf-8", "replace")) >= longest
-    )
+    path = Path(name)
+    # Of a Hub id, the folder of the commit in the cache.
+    cached = None if path.is_dir() else hf_hub_download(str(name), "config.json", local_files_only=True)
+    folder = _find_model(path) if cached is None else Path(cached).parent
+    digest = hashlib.sha256()
+    for part in sorted(folder.iterdir()):
+        if part.suffix in (".json", ".safetensors"):
+            with open(part, "rb") as file:
+                digest.update(part.name.encode() + hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()[:16]
 
 
 def score_bleu(

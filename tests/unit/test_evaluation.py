@@ -1,5 +1,6 @@
 import json
 import math
+import shutil
 
 import pytest
 import torch
@@ -7,11 +8,10 @@ import torch
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, evaluation, train_tokenizer
 from vaswani_transformer.evaluation import (
     compute_perplexity,
-    count_over_long,
     describe_search,
+    fingerprint_model,
     load_translator,
     score_bleu,
-    translate,
 )
 
 SENTENCES = ["a dog runs", "", "two cats sleep on the big bed", " ", "a dog", "the dog runs and runs"]
@@ -33,26 +33,6 @@ def saved(translator, tmp_path):
     model.save_pretrained(tmp_path / "run" / "model")
     tokenizer.save_pretrained(tmp_path / "run" / "model")
     return tmp_path / "run" / "model"
-
-
-def test_translations_keep_the_order_and_the_empty_lines(translator):
-    together = translate(*translator, SENTENCES, max_new_tokens=8, tokens_per_batch=20)
-    alone = [translate(*translator, [sentence], max_new_tokens=8)[0] for sentence in SENTENCES]
-    assert together == alone
-    assert [bool(text) for text in together] == [True, False, True, False, True, True]
-
-
-def test_every_sentence_is_reported_once(translator):
-    counts = []
-    translate(*translator, SENTENCES, max_new_tokens=2, tokens_per_batch=15, on_batch=counts.append)
-    assert sum(counts) == len(SENTENCES)
-    assert len(counts) > 2
-
-
-def test_a_translation_is_one_line(translator, monkeypatch):
-    model, tokenizer = translator
-    monkeypatch.setattr(tokenizer, "batch_decode", lambda tokens, **_: ["two\nlines"] * len(tokens))
-    assert translate(model, tokenizer, ["a dog"], max_new_tokens=2) == ["two lines"]
 
 
 def test_bleu_carries_its_signature():
@@ -93,15 +73,6 @@ def test_search_settings_stand_in_one_line(translator):
     assert line.startswith("num_beams:7|length_penalty:0.6|length_penalty_type:gnmt|max_length_offset:50")
 
 
-def test_sentences_longer_than_training_saw_are_counted(translator):
-    _, tokenizer = translator
-    before, tokenizer.model_max_length = tokenizer.model_max_length, 5
-    try:
-        assert count_over_long(tokenizer, ["a", "a dog", "qwerty uiop asdf"]) == 1
-    finally:
-        tokenizer.model_max_length = before
-
-
 def test_a_run_folder_stands_for_its_final_model(saved):
     from_model, from_run = load_translator(saved)[0], load_translator(saved.parent)[0]
     assert torch.equal(from_model.lm_head.weight, from_run.lm_head.weight)
@@ -130,3 +101,20 @@ def test_a_damaged_config_is_named(saved):
     (saved / "config.json").write_text(json.dumps({"model_type": "vaswani"})[:-3])
     with pytest.raises((ValueError, OSError), match=r"config\.json|damaged"):
         load_translator(saved)
+
+
+def test_a_model_has_one_fingerprint_wherever_it_lies(saved, tmp_path, monkeypatch):
+    fingerprint = fingerprint_model(saved)
+    shutil.copytree(saved.parent, tmp_path / "copy")
+    assert fingerprint == fingerprint_model(str(tmp_path / "copy"))
+    (saved / "README.md").write_text("a card")
+    assert fingerprint == fingerprint_model(saved)
+    monkeypatch.setattr(evaluation, "hf_hub_download", lambda name, file, **_: str(saved / file))  # as in the cache
+    assert fingerprint == fingerprint_model("owner/name")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "generation_config.json"])
+def test_a_model_of_which_a_part_changes_has_another_fingerprint(saved, name):
+    before = fingerprint_model(saved)
+    (saved / name).write_bytes((saved / name).read_bytes() + b" ")
+    assert fingerprint_model(saved) != before

@@ -1,0 +1,153 @@
+"""`vaswani translate` from file to file: killed, started again, and shared by processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from accelerate import debug_launcher
+from accelerate.state import AcceleratorState, GradientState
+
+from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli, file_translation, train_tokenizer
+from vaswani_transformer.translation import Translator
+
+WORDS = ["the", "dog", "cat", "runs", "sleeps", "far", "and", "away"]
+SENTENCES = [" ".join(WORDS[(i * i + j) % 8] for j in range(3 * i % 7)) for i in range(90)]
+LINES_PER_WINDOW = 20  # four windows and a half
+SLOWLY = """
+import sys, time
+from vaswani_transformer import cli, file_translation
+from vaswani_transformer.translation import Translator
+
+file_translation.LINES_PER_WINDOW = {lines_per_window}
+translate = Translator.translate
+Translator.translate = lambda translator, batch: time.sleep(0.05) or translate(translator, batch)
+cli.main(sys.argv[1:])
+"""
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    tokenizer = train_tokenizer(SENTENCES, vocab_size=290)
+    torch.manual_seed(0)
+    config = VaswaniConfig(
+        vocab_size=len(tokenizer), d_model=16, d_ff=24, num_heads=4, encoder_layers=1, decoder_layers=1
+    )
+    VaswaniForConditionalGeneration(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text"
+    path.write_text("".join(f"{sentence}\n" for sentence in SENTENCES))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def small_windows(monkeypatch):
+    monkeypatch.setattr(file_translation, "LINES_PER_WINDOW", LINES_PER_WINDOW)
+
+
+def arguments(model_folder, text, output, *more):
+    files = ["--model", model_folder, "--input", text, "--output", output]
+    return [*map(str, ["translate", *files, "--max_length_offset", 2, "--tokens_per_batch", 60, *more])]
+
+
+def work(argv):
+    # The processes are forks of this one, in which Accelerate knows itself alone.
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+    torch.set_num_threads(1)
+    assert cli.main(argv) == 0
+
+
+@pytest.mark.parametrize("more", [(), ("--nbest", "2", "--scores")])
+def test_three_processes_write_what_one_writes(model_folder, text, tmp_path, more):
+    assert cli.main(arguments(model_folder, text, tmp_path / "one", *more)) == 0
+    debug_launcher(work, args=(arguments(model_folder, text, tmp_path / "three", *more),), num_processes=3)
+    assert (tmp_path / "three").read_bytes() == (tmp_path / "one").read_bytes()
+    assert not (tmp_path / "three.partial").exists()
+
+
+def test_other_options_or_another_model_do_not_go_on(model_folder, text, tmp_path, monkeypatch, capsys):
+    def die(translator, batch):
+        raise MemoryError("no room")
+
+    output = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(Translator, "translate", die)
+        assert cli.main(arguments(model_folder, text, output)) == 1
+    assert cli.main(arguments(model_folder, text, output, "--num_beams", "2", "--scores")) == 1
+    assert "num_beams was None, is 2; scores was False, is True. Give what it was" in capsys.readouterr().err
+    other_model = tmp_path / "other"
+    VaswaniForConditionalGeneration(VaswaniConfig.from_pretrained(model_folder)).save_pretrained(other_model)
+    for path in model_folder.glob("tokenizer*"):
+        (other_model / path.name).write_bytes(path.read_bytes())
+    assert cli.main(arguments(other_model, text, output)) == 1
+    assert "out.partial holds work that was begun with another text or other settings: model was" in (
+        capsys.readouterr().err
+    )
+    assert cli.main(arguments(model_folder, text, output)) == 0
+    assert output.read_text().count("\n") == len(SENTENCES)
+
+
+def test_processes_cannot_share_a_pipe(model_folder, text, monkeypatch, capsys):
+    class Two:
+        num_processes = 2
+
+    monkeypatch.setattr(cli, "find_processes", Two)
+    assert cli.main(["translate", "--model", str(model_folder), "--input", str(text)]) == 1
+    assert "2 processes can share a file, not a pipe: give --input and --output files." in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_after_sigkill_the_same_command_goes_on(model_folder, text, tmp_path, monkeypatch):
+    assert cli.main(arguments(model_folder, text, tmp_path / "whole")) == 0
+    output, log = tmp_path / "out", tmp_path / "out.partial" / "process-00000.jsonl"
+    program = SLOWLY.format(lines_per_window=LINES_PER_WINDOW)
+    process = subprocess.Popen([sys.executable, "-c", program, *arguments(model_folder, text, output)])
+    while process.poll() is None and not (log.exists() and log.read_bytes().count(b"\n") > 4):
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+
+    records = [json.loads(line) for line in log.read_bytes().split(b"\n")[:-1]]
+    num_finished = sum(len(record["lines"]) for record in records)
+    translated, translate = [], Translator.translate
+    monkeypatch.setattr(
+        Translator, "translate", lambda self, batch: translated.extend(batch.rows) or translate(self, batch)
+    )
+    assert cli.main(arguments(model_folder, text, output)) == 0
+    assert output.read_bytes() == (tmp_path / "whole").read_bytes()
+    assert len(translated) == len(SENTENCES) - num_finished < len(SENTENCES)
+
+
+@pytest.mark.slow
+def test_accelerate_launches_processes_that_share_a_file(model_folder, text, tmp_path, monkeypatch):
+    monkeypatch.setattr(file_translation, "LINES_PER_WINDOW", 16_384)  # one window: its batches are dealt
+    assert cli.main(arguments(model_folder, text, tmp_path / "one")) == 0
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    subprocess.run(
+        [*torchrun, "-m", "vaswani_transformer", *arguments(model_folder, text, tmp_path / "two")],
+        env=os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"},
+        check=True,
+        timeout=300,
+    )
+    assert (tmp_path / "two").read_bytes() == (tmp_path / "one").read_bytes()
+
+
+def test_a_pipe_of_the_shell_is_translated_as_it_comes(model_folder, text, tmp_path):
+    assert cli.main(arguments(model_folder, text, tmp_path / "whole")) == 0
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    writer = subprocess.Popen(["cp", str(text), str(fifo)])
+    assert cli.main(arguments(model_folder, fifo, tmp_path / "piped")) == 0
+    assert writer.wait() == 0
+    assert (tmp_path / "piped").read_bytes() == (tmp_path / "whole").read_bytes()

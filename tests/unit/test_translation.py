@@ -1,0 +1,142 @@
+import math
+
+import pytest
+import torch
+
+from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, train_tokenizer, translation
+from vaswani_transformer.translation import Hypothesis, Translator, format_lines, translate
+
+SENTENCES = ["a dog runs", "", "two cats sleep on the big bed", " ", "a dog", "the dog runs and runs"]
+
+
+@pytest.fixture(scope="module")
+def parts():
+    """A model and a tokenizer."""
+    tokenizer = train_tokenizer(SENTENCES * 3, vocab_size=290)
+    torch.manual_seed(0)
+    config = VaswaniConfig(
+        vocab_size=len(tokenizer), d_model=16, d_ff=24, num_heads=4, encoder_layers=1, decoder_layers=1
+    )
+    return VaswaniForConditionalGeneration(config).eval(), tokenizer
+
+
+def test_translations_keep_the_order_and_the_empty_lines(parts):
+    together = translate(*parts, SENTENCES, max_new_tokens=8, tokens_per_batch=20)
+    alone = [translate(*parts, [sentence], max_new_tokens=8)[0] for sentence in SENTENCES]
+    assert together == alone
+    assert [bool(text) for text in together] == [True, False, True, False, True, True]
+
+
+def test_nothing_to_translate_is_translated_to_nothing(parts):
+    assert translate(*parts, []) == []
+    assert translate(*parts, ["", " "]) == ["", ""]
+
+
+def test_every_sentence_is_reported_once(parts):
+    counts = []
+    translate(*parts, SENTENCES, max_new_tokens=2, tokens_per_batch=15, on_batch=counts.append)
+    assert sum(counts) == len(SENTENCES)
+    assert len(counts) > 2
+
+
+def test_a_translation_is_one_line(parts, monkeypatch):
+    model, tokenizer = parts
+    monkeypatch.setattr(tokenizer, "batch_decode", lambda tokens, **_: ["two\nlines"] * len(tokens))
+    assert translate(model, tokenizer, ["a dog"], max_new_tokens=2) == ["two lines"]
+
+
+@pytest.mark.parametrize("tokens_per_batch", [1, 12, 30, 10_000])
+def test_batches_hold_each_sentence_once_the_longest_first_and_within_their_size(parts, tokens_per_batch):
+    sentences = [" ".join(["dog"] * (7 * i % 11)) for i in range(40)]
+    batches = Translator(*parts, tokens_per_batch=tokens_per_batch).plan(sentences)
+    assert sorted(row for batch in batches for row in batch.rows) == list(range(40))
+    assert [sentences[row] for row in batches[0].rows] == [""] * sentences.count("")
+    lengths = [len(ids) for batch in batches[1:] for ids in batch.ids]
+    assert lengths == sorted(lengths, reverse=True)
+    for batch in batches[1:]:
+        assert batch.ids == [parts[1](sentences[row]).input_ids for row in batch.rows]
+        assert len(batch.rows) == 1 or len(batch.rows) * len(batch.ids[0]) <= tokens_per_batch
+    for batch in batches[1:-1]:  # there was no room for one more
+        assert (len(batch.rows) + 1) * len(batch.ids[0]) > tokens_per_batch
+
+
+def test_sentences_are_encoded_a_few_at_a_time(parts, monkeypatch):
+    whole = Translator(*parts).plan(SENTENCES)
+    monkeypatch.setattr(translation, "TEXTS_PER_CALL", 3)
+    assert Translator(*parts).plan(SENTENCES) == whole
+
+
+def test_the_best_of_n_is_the_translation_and_the_others_follow_by_score(parts):
+    best = translate(*parts, SENTENCES, max_new_tokens=8)
+    found = Translator(*parts, num_hypotheses=3, with_scores=True, max_new_tokens=8)(SENTENCES)
+    assert [hypotheses[0].text for hypotheses in found] == best
+    for hypotheses in found:
+        scores = [hypothesis.score for hypothesis in hypotheses]
+        assert len(scores) == 3
+        assert scores == sorted(scores, reverse=True)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 2, "length_penalty": 0.0}, {"length_penalty_type": "power"}])
+def test_scores_are_those_of_the_search(parts, options):
+    model, tokenizer = parts
+    found = Translator(model, tokenizer, num_hypotheses=2, with_scores=True, max_new_tokens=8, **options)(SENTENCES)
+    for row in (0, 2, 4, 5):
+        output = model.generate(
+            **tokenizer([SENTENCES[row]], return_tensors="pt"),
+            max_new_tokens=8,
+            num_return_sequences=2,
+            return_dict_in_generate=True,
+            output_scores=True,
+            **options,
+        )
+        assert [hypothesis.score for hypothesis in found[row]] == pytest.approx(
+            output.sequences_scores.tolist(), abs=1e-5
+        )
+
+
+def test_greedy_search_has_scores_too(parts):
+    model, tokenizer = parts
+    [[hypothesis]] = Translator(model, tokenizer, with_scores=True, num_beams=1, max_new_tokens=8)(["a dog"])
+    inputs = tokenizer(["a dog"], return_tensors="pt")
+    tokens = model.generate(**inputs, num_beams=1, max_new_tokens=8)
+    log_probs = model(**inputs, decoder_input_ids=tokens[:, :-1]).logits.log_softmax(-1)
+    total = log_probs.gather(2, tokens[:, 1:, None]).sum().item()
+    assert hypothesis.score == pytest.approx(total / ((5 + tokens.shape[1] - 1) / 6) ** 0.6, abs=1e-5)
+
+
+def test_an_empty_line_has_one_translation_and_a_search_that_finds_fewer_says_so(parts):
+    empty, short = Translator(*parts, num_hypotheses=3, with_scores=True, max_new_tokens=1)(["", "a dog"])
+    nothing = Hypothesis("", -math.inf)
+    assert empty == [Hypothesis("", 0.0), nothing, nothing]
+    # One token, and it must be </s>: there is one such translation.
+    assert short[0].score > -math.inf
+    assert short[1:] == [nothing, nothing]
+
+
+@pytest.mark.parametrize(("asked", "num_beams"), [(5, 4), (0, 4), (2, 1)])
+def test_more_translations_than_beams_are_refused(parts, asked, num_beams):
+    message = rf"a beam of {num_beams} gives 1 to {num_beams} translations of a sentence, {asked} are asked for"
+    with pytest.raises(ValueError, match=message):
+        Translator(*parts, num_hypotheses=asked, num_beams=num_beams)
+
+
+def test_sentences_longer_than_training_saw_are_counted(parts, monkeypatch):
+    monkeypatch.setattr(parts[1], "model_max_length", 5)
+    translator = Translator(*parts, max_new_tokens=1)
+    translator(["a", "a dog", "qwerty uiop asdf", ""])
+    translator(["asdf qwerty uiop"])
+    assert translator.num_over_long == 2
+
+
+@pytest.mark.parametrize(
+    ("is_numbered", "is_scored", "lines"),
+    [
+        (False, False, "ein\tHund\nHund\n"),
+        (False, True, "-0.5000\tein\tHund\n-inf\tHund\n"),
+        (True, False, "7\tein\tHund\n7\tHund\n"),
+        (True, True, "7\t-0.5000\tein\tHund\n7\t-inf\tHund\n"),
+    ],
+)
+def test_columns_come_before_the_text(is_numbered, is_scored, lines):
+    hypotheses = [Hypothesis("ein\tHund", -0.5), Hypothesis("Hund", -math.inf)]
+    assert format_lines(hypotheses, 7, is_numbered=is_numbered, is_scored=is_scored) == lines

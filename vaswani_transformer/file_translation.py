@@ -1,0 +1,340 @@
+"""Translate text that does not fit into memory: file to file, resumable, by any number of processes; or as a stream.
+
+While FILE is being written there is a folder beside it:
+
+    FILE.partial/
+        settings.json       digests of text and model, the search; written first
+        finished.jsonl      what earlier runs finished, a window a line
+        process-00000.jsonl what each process of this run has finished, a batch a line
+        unfinished          a file that is being written; never read
+
+The text is read in windows of `LINES_PER_WINDOW`; batches are made inside a window, so memory does not grow with the
+text. A batch is logged when it is done, and counts as done when its line in the log is whole: a run that was killed
+and is started again translates only the batches that no log holds. When all are done, their lines are put in order
+into FILE, which takes its place at once and whole, and the folder goes. Until then an older FILE stays as it is.
+"""
+
+import contextlib
+import hashlib
+import heapq
+import json
+import os
+import select
+import shutil
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
+from itertools import count, islice
+from operator import itemgetter
+from pathlib import Path
+from typing import BinaryIO, TextIO
+
+from accelerate import PartialState
+from accelerate.utils import parse_flag_from_env
+from tqdm import tqdm
+
+from .data.corpus import decode_lines, read_lines
+from .translation import Hypothesis, Translator
+
+FORMAT = 1  # of the folder's files
+LINES_PER_WINDOW = 16_384  # padding is 1 % of batches of 2,000 tokens, 3 % of 10,000; with 4,096 lines 2 % and 10 %
+LINES_PER_STREAM_WINDOW = 1_024  # 7 % at 2,000 tokens, but somebody may be waiting for the output
+SECONDS_TO_WAIT = 0.05  # for the next line of a stream
+BYTES_PER_READ = 65_536  # as much as a pipe holds
+SETTINGS_FILE = "settings.json"
+FINISHED_FILE = "finished.jsonl"
+
+ToLines = Callable[[Sequence[Hypothesis], int], str]  # hypotheses of a sentence, its number from 1 -> its lines
+
+
+def find_processes() -> PartialState:
+    """The processes of `accelerate launch`, or this one alone.
+
+    Raises:
+        ValueError: if the launcher started several, but they do not know of each other.
+    """
+    # They meet when all are done, and one may have hours more to do: the launcher ends them if one dies.
+    processes = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"), timeout=timedelta(weeks=3))
+    if int(os.environ.get("WORLD_SIZE", "1")) != processes.num_processes:
+        raise ValueError(
+            f"the launcher started {os.environ['WORLD_SIZE']} processes, but each takes itself for one of "
+            f"{processes.num_processes}. Without GPUs, set ACCELERATE_USE_CPU=true for the launcher."
+        )
+    return processes
+
+
+# File to file
+
+
+def translate_file(
+    translator: Translator,
+    source: Path,
+    output: Path,
+    *,
+    to_lines: ToLines,
+    settings: dict[str, object],
+    processes: PartialState,
+) -> None:
+    """Translate the lines of `source` into `output`; go on where an earlier call was stopped.
+
+    Any number of processes gives the same bytes, and a run may go on with another number than it was begun with.
+    Whole windows are dealt to the processes in turn; of the last, which do not go round, the batches.
+
+    Args:
+        settings: all that decides what is written, but the text, as JSON values.
+        processes: from `find_processes`; on several machines all must see the folder of `output`.
+
+    Raises:
+        FileNotFoundError: if there is no such file, or if processes do not see one folder.
+        ValueError: if a line is not UTF-8, before anything is translated; if the work was begun with another text or
+            other settings, with what differs.
+    """
+    num_lines, digest = _survey(source)
+    settings = {"format": FORMAT, "lines_per_window": LINES_PER_WINDOW, "text": digest, **settings}
+    job = _Job(output, num_lines)
+    num_finished = job.begin(settings) if processes.is_main_process else 0
+    processes.wait_for_everyone()
+    job.check_shared()
+    with tqdm(
+        total=num_lines,
+        initial=num_finished,
+        unit=" sentences",
+        smoothing=0,  # windows begin with their longest sentences: only the mean over all tells how long it will take
+        file=sys.stderr,
+        disable=None if processes.is_main_process else True,
+    ) as bar:
+
+        def show(num_sentences: int) -> None:
+            # The others' work is equal, and to count it would cost more than it tells.
+            bar.update(min(num_sentences * processes.num_processes, num_lines - bar.n))
+
+        job.work(translator, source, to_lines, processes, on_batch=show)
+    processes.wait_for_everyone()
+    if processes.is_main_process:
+        job.finish()
+
+
+def _survey(path: Path) -> tuple[int, str]:
+    """Number of lines and a digest of the text; a line that is not UTF-8 shows here, before the long work."""
+    digest, num_lines = hashlib.sha256(), 0
+    for num_lines, line in enumerate(read_lines(path), start=1):  # noqa: B007 - the last one is the count
+        digest.update(f"{line}\n".encode())
+    return num_lines, digest.hexdigest()[:16]
+
+
+class _Job:
+    """A file on its way, and the folder that holds what is done of it."""
+
+    def __init__(self, output: Path, num_lines: int):
+        self.output, self.num_lines = output, num_lines
+        self.folder = output.with_name(f"{output.name}.partial")
+        self.num_windows = -(-num_lines // LINES_PER_WINDOW)
+
+    def begin(self, settings: dict[str, object]) -> int:
+        """Make the folder, or gather in one file what is done; the number of lines that are."""
+        path, finished = self.folder / SETTINGS_FILE, self.folder / FINISHED_FILE
+        if path.exists():
+            self._refuse_changes(json.loads(path.read_text(encoding="utf-8")), settings)
+        else:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for log in self._logs():  # of a run that was killed while it removed them
+                log.unlink()
+            with self._write_whole(path) as file:
+                file.write(json.dumps(settings, ensure_ascii=False, indent=2).encode())
+        logs, num_finished = self._logs(), 0
+        with self._write_whole(finished) as file:
+            for window, lines in enumerate(self._windows_of(logs)):
+                if lines:
+                    file.write(_to_record(window, lines))
+                    num_finished += len(lines)
+        for log in logs:
+            if log != finished:
+                log.unlink()
+        return num_finished
+
+    def check_shared(self) -> None:
+        """Refuse to work where the first process's folder is not to be seen."""
+        if not (self.folder / FINISHED_FILE).exists():
+            raise FileNotFoundError(
+                f"{self.folder}, which the first process has made, is not to be seen by all. Processes on several "
+                f"machines need an output folder that they share."
+            )
+
+    def work(
+        self,
+        translator: Translator,
+        source: Path,
+        to_lines: ToLines,
+        processes: PartialState,
+        *,
+        on_batch: Callable[[int], object],
+    ) -> None:
+        """Translate and log those batches of this process that no earlier run has finished."""
+        own, num_processes = processes.process_index, processes.num_processes
+        num_dealt_whole = self.num_windows // num_processes * num_processes
+        finished = self._windows_of([self.folder / FINISHED_FILE])
+        with open(self.folder / f"process-{own:05d}.jsonl", "wb") as log:
+            for window, (sentences, done) in enumerate(zip(_windows(source), finished, strict=True)):
+                is_dealt_whole = window < num_dealt_whole
+                if len(done) == len(sentences) or (is_dealt_whole and window % num_processes != own):
+                    continue
+                for number, batch in enumerate(translator.plan(sentences)):
+                    if done.keys() >= set(batch.rows) or not (is_dealt_whole or number % num_processes == own):
+                        continue
+                    first = window * LINES_PER_WINDOW + 1
+                    translated = zip(batch.rows, translator.translate(batch), strict=True)
+                    lines = {row: to_lines(hypotheses, first + row) for row, hypotheses in translated}
+                    log.write(_to_record(window, lines))
+                    log.flush()
+                    on_batch(len(lines))
+
+    def finish(self) -> None:
+        """Put the lines of all logs in order into the output, and remove the folder."""
+        with self._write_whole(self.output) as file:
+            for window, lines in enumerate(self._windows_of(self._logs())):
+                num_rows = min(LINES_PER_WINDOW, self.num_lines - window * LINES_PER_WINDOW)
+                if len(lines) != num_rows:
+                    raise ValueError(
+                        f"{self.folder} holds {len(lines)} of the {num_rows} sentences from line "
+                        f"{window * LINES_PER_WINDOW + 1} on, although all processes are done. If another machine's "
+                        f"files are only late, or are copied here, the same command goes on."
+                    )
+                file.writelines(lines[row].encode() for row in range(num_rows))
+        (self.folder / SETTINGS_FILE).unlink()  # first: without it the rest is never taken for work to go on with
+        shutil.rmtree(self.folder)
+
+    def _refuse_changes(self, recorded: dict[str, object], given: dict[str, object]) -> None:
+        """Refuse to go on with work that was begun with other settings."""
+        names = sorted(recorded.keys() | given.keys())
+        changes = [name for name in names if recorded.get(name) != given.get(name)]
+        if changes:
+            differences = "; ".join(f"{name} was {recorded.get(name)}, is {given.get(name)}" for name in changes)
+            raise ValueError(
+                f"{self.folder} holds work that was begun with another text or other settings: {differences}. Give "
+                f"what it was begun with to go on, or remove that folder to begin anew."
+            )
+
+    def _logs(self) -> list[Path]:
+        return sorted(self.folder.glob("*.jsonl"))
+
+    def _windows_of(self, logs: Iterable[Path]) -> Iterator[dict[int, str]]:
+        """For each window of the text what `logs` hold of it, by row; one window at a time in memory."""
+        records = heapq.merge(*map(_read_log, logs), key=itemgetter(0))
+        record = next(records, None)
+        for window in range(self.num_windows):
+            lines: dict[int, str] = {}
+            while record is not None and record[0] == window:
+                lines |= record[1]
+                record = next(records, None)
+            yield lines
+
+    @contextlib.contextmanager
+    def _write_whole(self, path: Path) -> Iterator[BinaryIO]:
+        """A new file that takes its place at `path` when it is whole and on disk."""
+        unfinished = self.folder / "unfinished"
+        with open(unfinished, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+
+
+def _windows(path: Path) -> Iterator[list[str]]:
+    lines = read_lines(path)
+    return iter(lambda: list(islice(lines, LINES_PER_WINDOW)), [])
+
+
+def _to_record(window: int, lines: dict[int, str]) -> bytes:
+    """A line of a log: the output `lines` of some rows of a window."""
+    return (json.dumps({"window": window, "lines": lines}, ensure_ascii=False) + "\n").encode()
+
+
+def _read_log(path: Path) -> Iterator[tuple[int, dict[int, str]]]:
+    """Window and lines of each record of a log, in the order of the windows."""
+    with open(path, "rb") as file:
+        for line in file:
+            # A process that is killed while it writes leaves the beginning of a record, which is no JSON; a machine
+            # that loses its power may leave anything. That batch is not done.
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue
+            yield record["window"], {int(row): text for row, text in record["lines"].items()}
+
+
+# Streams
+
+
+def translate_stream(
+    translator: Translator, windows: Iterable[Sequence[str]], output: TextIO, *, to_lines: ToLines
+) -> None:
+    """Translate `windows` of sentences as they come, and write each as soon as it is done."""
+    numbers = count(1)
+    # On a terminal the bar and the translations would write over each other.
+    hides_bar = True if output.isatty() else None
+    with tqdm(unit=" sentences", smoothing=0, file=sys.stderr, disable=hides_bar) as bar:
+        for sentences in windows:
+            for hypotheses in translator(sentences, on_batch=bar.update):
+                output.write(to_lines(hypotheses, next(numbers)))
+            output.flush()
+
+
+def read_windows(file: BinaryIO, *, name: str) -> Iterator[list[str]]:
+    """Windows of the lines of `file` that are there already, so that nobody waits for lines yet to be written.
+
+    From a terminal or a slow pipe each line is a window; from a file, or a pipe that somebody fills faster than we
+    translate, windows are as long as they may be.
+
+    Args:
+        file: open in binary; must have a file descriptor.
+        name: for messages.
+
+    Raises:
+        ValueError: at the first line that is not UTF-8.
+    """
+    raw_lines = _ReadyLines(file.fileno())
+    lines = decode_lines(raw_lines, name=name)
+    for line in lines:
+        window = [line]
+        while len(window) < LINES_PER_STREAM_WINDOW and raw_lines.is_ready():
+            window.append(next(lines))
+        yield window
+
+
+class _ReadyLines:
+    """Lines of a stream in binary, and whether the next one can be had without waiting for whoever writes."""
+
+    def __init__(self, descriptor: int):
+        self.descriptor = descriptor
+        self.lines: deque[bytes] = deque()
+        self.rest: list[bytes] = []  # of a line whose end has not come
+        self.has_ended = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        while not self.lines:
+            if self.has_ended:
+                raise StopIteration
+            self._read()
+        return self.lines.popleft()
+
+    def is_ready(self) -> bool:
+        while not (self.lines or self.has_ended) and select.select([self.descriptor], [], [], SECONDS_TO_WAIT)[0]:
+            self._read()
+        return bool(self.lines)
+
+    def _read(self) -> None:
+        block = os.read(self.descriptor, BYTES_PER_READ)
+        self.has_ended = not block
+        *ends, rest = block.split(b"\n")
+        for end in ends:
+            self.lines.append(b"".join([*self.rest, end, b"\n"]))
+            self.rest = []
+        if rest:
+            self.rest.append(rest)
+        if self.has_ended and self.rest:
+            self.lines.append(b"".join(self.rest))
+            self.rest = []

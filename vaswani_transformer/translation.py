@@ -1,0 +1,169 @@
+"""Translate many sentences: batches of like lengths, the order restored, n-best lists with scores.
+
+Which sentences share a batch is decided by the sentences alone, so whoever translates a batch, and when, gets the
+same bits.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from transformers import BatchEncoding, PreTrainedTokenizerFast
+
+from .modeling_vaswani import VaswaniForConditionalGeneration
+
+TEXTS_PER_CALL = 1_000  # the tokenizer's answer takes some 100 bytes a token
+
+
+class Hypothesis(NamedTuple):
+    """A translation of one line, and its score (Wu et al. 2016, equation 14) where asked for."""
+
+    text: str
+    score: float | None = None
+
+
+class Batch(NamedTuple):
+    """Sentences that are translated together: their places among all, and their token ids, none for empty lines."""
+
+    rows: list[int]
+    ids: list[list[int]]
+
+
+class Translator:
+    """A model with its tokenizer, the size of its batches and its search.
+
+        translator = Translator(model, tokenizer, num_hypotheses=4, with_scores=True, num_beams=8)
+        for hypotheses in translator(["A dog runs.", "Two cats sleep."]):
+            print(hypotheses[0].score, hypotheses[0].text)
+
+    Args:
+        tokens_per_batch: padded source tokens of a batch, before beams; a longer sentence is a batch of its own.
+        num_hypotheses: different translations of each sentence; the beam must be as wide.
+        with_scores: rate the hypotheses, which takes one more pass over each batch.
+        generate_kwargs: for `model.generate`.
+
+    Raises:
+        ValueError: if the beam is too narrow for what is asked.
+    """
+
+    def __init__(
+        self,
+        model: VaswaniForConditionalGeneration,
+        tokenizer: PreTrainedTokenizerFast,
+        *,
+        tokens_per_batch: int = 2_000,
+        num_hypotheses: int = 1,
+        with_scores: bool = False,
+        **generate_kwargs,
+    ):
+        num_beams = generate_kwargs.get("num_beams") or model.generation_config.num_beams or 1
+        if not 1 <= num_hypotheses <= num_beams:
+            raise ValueError(
+                f"a beam of {num_beams} gives 1 to {num_beams} translations of a sentence, {num_hypotheses} are asked "
+                f"for. Ask for fewer, or widen num_beams."
+            )
+        self.model, self.tokenizer = model, tokenizer
+        self.tokens_per_batch, self.num_hypotheses, self.with_scores = tokens_per_batch, num_hypotheses, with_scores
+        self.generate_kwargs = generate_kwargs
+        self.num_over_long = 0  # sentences so far that are longer than any that training has seen
+
+    def __call__(
+        self, sentences: Sequence[str], *, on_batch: Callable[[int], object] = lambda num_sentences: None
+    ) -> list[list[Hypothesis]]:
+        """The hypotheses of each sentence, best first.
+
+        Args:
+            on_batch: called with the number of sentences each time a batch is done.
+        """
+        translations: list[list[Hypothesis]] = [[]] * len(sentences)
+        for batch in self.plan(sentences):
+            for row, hypotheses in zip(batch.rows, self.translate(batch), strict=True):
+                translations[row] = hypotheses
+            on_batch(len(batch.rows))
+        return translations
+
+    def plan(self, sentences: Sequence[str]) -> list[Batch]:
+        """Batches that hold each sentence once: empty ones first, then the longest, so that memory runs out early."""
+        ids = self._encode(sentences)
+        empty = [row for row, tokens in enumerate(ids) if not tokens]
+        batches = [Batch(empty, [[]] * len(empty))] if empty else []
+        rows = sorted((row for row, tokens in enumerate(ids) if tokens), key=lambda row: -len(ids[row]))
+        start = 0
+        while start < len(rows):
+            longest = len(ids[rows[start]])
+            batch = rows[start : start + max(1, self.tokens_per_batch // longest)]
+            batches.append(Batch(batch, [ids[row] for row in batch]))
+            start += len(batch)
+        return batches
+
+    @torch.no_grad()
+    def translate(self, batch: Batch) -> list[list[Hypothesis]]:
+        """The hypotheses of each sentence of `batch`, best first; nothing is translated to nothing.
+
+        Where the search finds fewer than asked for, empty ones of score -inf fill the list.
+        """
+        if not batch.ids[0]:
+            rest = [Hypothesis("", -math.inf)] * (self.num_hypotheses - 1)
+            return [[Hypothesis("", 0.0), *rest] for _ in batch.rows]
+        self.num_over_long += sum(len(tokens) > self.tokenizer.model_max_length for tokens in batch.ids)
+        inputs = self.tokenizer.pad({"input_ids": batch.ids}, return_tensors="pt").to(self.model.device)
+        tokens = self.model.generate(**inputs, num_return_sequences=self.num_hypotheses, **self.generate_kwargs)
+        scores = self._rate(inputs, tokens) if self.with_scores else [None] * len(tokens)
+        # One line for one line: a model may learn a line break from training text that holds them.
+        texts = (text.replace("\n", " ") for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True))
+        hypotheses = list(map(Hypothesis, texts, scores))
+        n = self.num_hypotheses
+        return [hypotheses[start : start + n] for start in range(0, len(hypotheses), n)]
+
+    def _rate(self, inputs: BatchEncoding, tokens: torch.LongTensor) -> list[float]:
+        """Scores of `tokens` (B * n, T) that the search has found, -inf where it has found nothing."""
+        # Not the search's own: with them it would keep the probabilities of the whole vocabulary at every step.
+        names = ("length_penalty", "length_penalty_type", "coverage_penalty")
+        options = {name: self.generate_kwargs[name] for name in names if name in self.generate_kwargs}
+        scores = self.model.score(**inputs, labels=tokens[:, 1:], **options).scores
+        is_empty = (tokens[:, 1:] == self.tokenizer.pad_token_id).all(dim=-1)
+        return scores.masked_fill(is_empty, -math.inf).tolist()
+
+    def _encode(self, sentences: Sequence[str]) -> list[list[int]]:
+        """Token ids of each sentence, `</s>` included; none of those without a word."""
+        ids: list[list[int]] = [[] for _ in sentences]
+        rows = [row for row, sentence in enumerate(sentences) if sentence.strip()]
+        for start in range(0, len(rows), TEXTS_PER_CALL):
+            some_rows = rows[start : start + TEXTS_PER_CALL]
+            # verbose=False: transformers would warn of indexing errors, which sinusoidal positions cannot cause.
+            encoded = self.tokenizer([sentences[row] for row in some_rows], verbose=False).input_ids
+            for row, tokens in zip(some_rows, encoded, strict=True):
+                ids[row] = tokens
+        return ids
+
+
+def translate(
+    model: VaswaniForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerFast,
+    sentences: Sequence[str],
+    *,
+    tokens_per_batch: int = 2_000,
+    on_batch: Callable[[int], object] = lambda num_sentences: None,
+    **generate_kwargs,
+) -> list[str]:
+    """The best translation of each of `sentences`; see `Translator`."""
+    translator = Translator(model, tokenizer, tokens_per_batch=tokens_per_batch, **generate_kwargs)
+    return [hypotheses[0].text for hypotheses in translator(sentences, on_batch=on_batch)]
+
+
+def format_lines(hypotheses: Sequence[Hypothesis], number: int, *, is_numbered: bool, is_scored: bool) -> str:
+    """The lines of a file that `hypotheses` of its sentence `number` become, a line each.
+
+    Columns are separated by tabs, the text last, so that a tab inside it moves no other: the number if
+    `is_numbered`, the score if `is_scored`, the text.
+    """
+
+    def columns(hypothesis: Hypothesis) -> Iterator[str]:
+        if is_numbered:
+            yield str(number)
+        if is_scored:
+            yield f"{hypothesis.score:.4f}"
+        yield hypothesis.text
+
+    return "".join("\t".join(columns(hypothesis)) + "\n" for hypothesis in hypotheses)
