@@ -1,4 +1,4 @@
-# Sourced by scripts/train_*.sh, at the root of the repository, with `recipe` set: a recipe from text to scores. A run
+# Sourced by scripts/train_*.sh and table3.sh, at the root of the repository, with `recipe` set: a recipe from text to scores. A run
 # that was interrupted goes on when its script is started again with the same arguments.
 #
 # The number of GPUs changes the time and the draws of dropout, nothing else: an update is the recipe's tokens_per_batch
@@ -8,6 +8,8 @@
 #   DATA                instead of WMT 2014: another dataset of the Hub, or a folder of parquet files with the same
 #                       columns, named train*, validation* and test*
 #   RUN                 folder of the run; runs/NAME_OF_THE_RECIPE if not given
+#   PREPARED            folder of the prepared data, which runs of equal vocabulary and limits can share; made if it is
+#                       not there; RUN/data if not given
 #   RECIPE              another recipe on the same data
 #   ACCELERATE_CONFIG   how to start the processes; scripts/accelerate/8_gpus.yaml if not given. To try a script on a
 #                       machine without GPUs: scripts/accelerate/8_cpu_processes.yaml
@@ -17,17 +19,18 @@ command -v vaswani > /dev/null || source scripts/setup_venv.sh plots
 
 recipe=${RECIPE:-$recipe}
 run=${RUN:-runs/$recipe}
+prepared=${PREPARED:-$run/data}
 config=${ACCELERATE_CONFIG:-scripts/accelerate/8_gpus.yaml}
 # Accelerate does not hand this on when it starts several processes.
 if grep -q '^use_cpu: true' "$config"; then export ACCELERATE_USE_CPU=true; fi
 
 prepare() { # arguments of vaswani prepare
-    vaswani prepare --recipe "$recipe" --output "$run/data" "$@"
+    vaswani prepare --recipe "$recipe" --output "$prepared" "$@"
 }
 
 train() { # number of processes, arguments of vaswani train
     accelerate launch --config_file "$config" --num_processes "$1" -m vaswani_transformer train \
-        --recipe "$recipe" --data "$run/data" --output "$run" --mixed_precision bf16 "${@:2}"
+        --recipe "$recipe" --data "$prepared" --output "$run" --mixed_precision bf16 "${@:2}"
 }
 
 translate_and_score() { # arguments of vaswani evaluate

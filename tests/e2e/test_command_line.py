@@ -11,6 +11,7 @@ import pytest
 
 from vaswani_transformer import cli, evaluation
 from vaswani_transformer.recipes import BASE, RECIPES, replace
+from vaswani_transformer.translation import Translator, translate
 
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
 
@@ -84,8 +85,21 @@ def test_a_file_is_translated_line_for_line(workshop, tmp_path):
     assert lines[-1] == ""
     assert lines[1] == lines[2] == ""
     model, tokenizer = evaluation.load_translator(workshop / "run")
-    alone = [evaluation.translate(model, tokenizer, [line], max_length_offset=5)[0] for line in odd]
+    alone = [translate(model, tokenizer, [line], max_length_offset=5)[0] for line in odd]
     assert lines[:-1] == alone
+
+
+@pytest.mark.slow
+def test_the_best_translations_of_a_line_come_with_its_number_and_their_scores(workshop, capfd):
+    arguments = ["--model", str(workshop / "run"), "--input", str(workshop / "dev.en"), "--nbest", "3", "--scores"]
+    assert cli.main(["translate", *arguments]) == 0
+    rows = [line.split("\t") for line in capfd.readouterr().out.splitlines()]
+    sources = (workshop / "dev.en").read_text().splitlines()
+    assert [int(number) for number, _, _ in rows] == [number // 3 + 1 for number in range(3 * len(sources))]
+    found = Translator(*evaluation.load_translator(workshop / "run"), num_hypotheses=3, with_scores=True)(sources)
+    expected = [hypothesis for hypotheses in found for hypothesis in hypotheses]
+    assert [text for _, _, text in rows] == [hypothesis.text for hypothesis in expected]
+    assert [float(score) for _, score, _ in rows] == pytest.approx([it.score for it in expected], abs=1e-4)
 
 
 @pytest.mark.slow
@@ -98,7 +112,7 @@ def test_standard_input_goes_to_standard_output_and_long_sentences_are_mentioned
 
 @pytest.mark.slow
 def test_averaging_the_last_checkpoints_gives_the_final_model(workshop, tmp_path):
-    assert cli.main(["average", "--run", str(workshop / "run"), "--last", "2", "--output", str(tmp_path / "m")]) == 0
+    assert cli.main(["average", "--run", str(workshop / "run"), "--output", str(tmp_path / "m")]) == 0
     one, other = (path / "model.safetensors" for path in (tmp_path / "m", workshop / "run" / "model"))
     assert one.read_bytes() == other.read_bytes()
 
@@ -132,6 +146,15 @@ def test_attention_pictures_are_written(workshop, tmp_path, capsys):
     names = {path.name for path in (tmp_path / "maps").iterdir()}
     assert {"attention.html", "attention_figure3.svg", "attention_figure3.png", "attention_cross.svg"} <= names
     assert str(tmp_path / "maps" / "attention.html") in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_pictures_without_matplotlib_end_in_the_command_that_installs_it(workshop, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    arguments = ["--model", str(workshop / "run"), "--source", "alpha beta", "--output", str(tmp_path / "maps")]
+    assert cli.main(["attention", *arguments]) == 1
+    expected = 'vaswani attention: Drawing needs matplotlib: pip install "vaswani-transformer[plots]"\n'
+    assert capsys.readouterr().err == expected
 
 
 @pytest.mark.slow
@@ -183,7 +206,8 @@ def test_empty_sides_are_counted(tmp_path, capsys):
     [
         (["translate", "--model", "no/such/model"], "no/such/model does not exist; name a model folder"),
         (["train", "--recipe", "huge", "--data", "x", "--output", "y"], "there is no recipe 'huge'"),
-        (["average", "--run", "nowhere", "--output", "y"], "nowhere/checkpoints holds 0 checkpoints, 5 are asked for"),
+        (["average", "--run", "nowhere", "--output", "y"], "nowhere/recipe.json does not exist; name the --output of"),
+        (["average", "--run", "nowhere", "--last", "5", "--output", "y"], "holds 0 checkpoints, 5 are asked for"),
         (["prepare", "--train", "gone.en", "gone.de", "--dev", "a", "b", "--output", "y"], "gone.en"),
     ],
 )
@@ -193,6 +217,71 @@ def test_what_is_missing_is_said_in_one_line(tmp_path, monkeypatch, capsys, argu
     assert cli.main(arguments) == 1
     error = capsys.readouterr().err
     assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        ("prepare", "vocab_size"),
+        ("prepare", "num_pairs"),
+        ("train", "num_updates"),
+        ("train", "tokens_per_batch"),
+        ("train", "accumulation_steps"),
+        ("train", "log_interval"),
+        ("train", "threads"),
+        ("average", "last"),
+        ("evaluate", "num_pairs"),
+    ],
+)
+@pytest.mark.parametrize("value", ["0", "-3", "2.5"])
+def test_numbers_of_things_are_whole_and_positive(command, name, value, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([command, f"--{name}", value])
+    assert stop.value.code == 2
+    expected = f"vaswani {command}: error: argument --{name}: expected a whole number of at least 1, got '{value}'"
+    assert expected in capsys.readouterr().err
+
+
+def test_a_recipe_is_changed_where_the_command_says_so(monkeypatch):
+    recipes = []
+
+    class Recorder:
+        def __init__(self, recipe, *args, **options):
+            recipes.append(recipe)
+
+        def train(self):
+            pass
+
+    monkeypatch.setattr(cli, "Trainer", Recorder)
+    for options in ([], ["--compile", "--num_updates", "7", "--tokens_per_batch", "99"]):
+        assert cli.main(["train", "--data", "x", "--output", "y", *options]) == 0
+    assert recipes == [BASE, replace(BASE, compile=True, num_updates=7, tokens_per_batch=99)]
+
+
+def test_a_hub_corpus_is_cached_to_prepare_it_and_streamed_to_score_one_split(monkeypatch, tmp_path):
+    opened = []
+
+    def record(name, *, split, streaming, **languages):
+        opened.append((name, split, streaming))
+        raise ValueError("enough")
+
+    monkeypatch.setattr(cli, "open_parallel", record)
+    monkeypatch.setattr(cli.evaluation, "load_translator", lambda name: (None, None))
+    corpus = "wmt/wmt14:de-en"
+    assert cli.main(["prepare", "--train", corpus, "--dev", corpus, "--output", str(tmp_path / "data")]) == 1
+    for options in ([], ["--split", "validation"]):
+        assert cli.main(["evaluate", "--model", "x", "--test", corpus, *options]) == 1
+    assert opened == [(corpus, "train", False), (corpus, "test", True), (corpus, "validation", True)]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_is_not_prepared_because_it_is_read_several_times(tmp_path, capsys):
+    files = [str(tmp_path / "train.en"), write(tmp_path, "train.de", "eins\n")]
+    os.mkfifo(files[0])
+    assert cli.main(["prepare", "--train", *files, "--dev", *files, "--output", str(tmp_path / "data")]) == 1
+    error = capsys.readouterr().err
+    assert "train.en is not a regular file, and a pipe can be read once only" in error
     assert error.count("\n") == 1
 
 

@@ -14,7 +14,7 @@ COMMANDS = re.findall(r"^(vaswani .*)$", "\n".join(re.findall(r"```bash\n(.*?)``
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_of_the_readme_is_understood(command):
-    args = cli.build_parser().parse_args(shlex.split(command)[1:])
+    args = cli.build_parser().parse_args(shlex.split(command, comments=True)[1:])
     assert callable(args.run)
 
 

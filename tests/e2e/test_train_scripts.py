@@ -14,12 +14,12 @@ import pytest
 
 from vaswani_transformer import cli
 from vaswani_transformer.data.phrasebook.pairs import generate_pairs
-from vaswani_transformer.recipes import RECIPES
+from vaswani_transformer.recipes import RECIPES, TABLE_3
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 COMMANDS_OF_PACKAGE = Path(sys.executable).parent
 CORPORA = ("tatoeba_en_de", "multi30k", "europarl_en_de", "news_en-de")
-VARIABLES = {"DATA", "RUN", "RECIPE", "ACCELERATE_CONFIG", "ACCELERATE_USE_CPU"}
+VARIABLES = {"DATA", "RUN", "PREPARED", "RECIPE", "NUM_PAIRS", "ACCELERATE_CONFIG", "ACCELERATE_USE_CPU"}
 # Writes down how it was called, one argument a line and an empty line at the end, and does nothing.
 STUB = '#!/bin/sh\nprintf "%s\\n" "{name}" "$@" "" >> "$COMMANDS"\n'
 
@@ -41,7 +41,7 @@ def run_script(name, *arguments, commands, **variables):
 def record(tmp_path):
     """A function that runs a script and returns the commands it gave, each a list of words, without obeying them."""
     (tmp_path / "stubs").mkdir()
-    for name in ("vaswani", "accelerate"):
+    for name in ("vaswani", "accelerate", "python"):
         stub = tmp_path / "stubs" / name
         stub.write_text(STUB.format(name=name))
         stub.chmod(0o755)
@@ -123,6 +123,103 @@ def test_number_of_gpus_arguments_and_environment_reach_the_commands(record, tmp
     assert prepare.train == score.test == ["/corpora/mine"]
     assert prepare.recipe == train.recipe == "multi30k_tiny"
     assert (train.accumulation_steps, train.mixed_precision) == (4, "no")
+
+
+def test_prepared_data_can_lie_outside_the_run(record):
+    prepare, train, *_ = map(understood, record("train_base_en_de.sh", PREPARED="/shared/wmt14"))
+    assert str(prepare.output) == str(train.data) == "/shared/wmt14"
+
+
+@pytest.mark.parametrize(("kind", "infix", "tokenize"), [("lc", ".lc.norm.tok", "none"), ("raw", "", "13a")])
+def test_multi30k_is_prepared_trained_and_scored_on_two_sets(record, tmp_path, kind, infix, tokenize):
+    folder = tmp_path / "multi 30k"
+    prepare, train, *scores = map(understood, record("train_multi30k.sh", folder, kind))
+    assert prepare.train == [f"{folder}/train{infix}.en", f"{folder}/train{infix}.de"]
+    assert prepare.dev == [f"{folder}/val{infix}.en", f"{folder}/val{infix}.de"]
+    assert prepare.recipe == train.recipe == "multi30k_tiny"
+    assert train.data == prepare.output
+    assert [score.test for score in scores] == [
+        prepare.dev,
+        [f"{folder}/test_2016_flickr{infix}.en", f"{folder}/test_2016_flickr{infix}.de"],
+    ]
+    assert {(score.model, score.tokenize) for score in scores} == {(str(train.output), tokenize)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [([], "give the folder that the top of this file describes"), (["."], "the second argument is lc or raw, got: ")],
+)
+def test_multi30k_without_its_arguments_says_which(record, arguments, message):
+    with pytest.raises(AssertionError, match=message):
+        record("train_multi30k.sh", *arguments)
+
+
+def test_table_3_shares_its_data_and_scores_the_development_set(record, tmp_path):
+    for row in ("base", "C4"):
+        (tmp_path / "run" / row).mkdir(parents=True)  # training would make it
+    commands = record(
+        "table3.sh", "base C4", "2", "--num_updates", "9", NUM_PAIRS="50", PREPARED=str(tmp_path / "data")
+    )
+    assert launch_options(commands[1])["--num_processes"] == "2"
+    prepare, *rows = map(understood, commands[:-1])
+    assert (prepare.output, prepare.num_pairs) == (tmp_path / "data", 50)
+    assert [(train.recipe, train.data, train.num_updates) for train in rows[::2]] == [
+        ("table3_base", tmp_path / "data", 9),
+        ("table3_C4", tmp_path / "data", 9),
+    ]
+    assert [score.model for score in rows[1::2]] == [str(train.output) for train in rows[::2]]
+    assert {(score.split, score.num_pairs, *score.test) for score in rows[1::2]} == {("validation", 50, *prepare.dev)}
+    assert commands[-1] == ["python", "scripts/print_table3.py", str(tmp_path / "run")]
+
+
+def test_table_3_started_again_scores_only_the_rows_without_scores(record, tmp_path):
+    for row in TABLE_3:
+        (tmp_path / "run" / row).mkdir(parents=True)
+        (tmp_path / "run" / row / "dev_scores.txt").write_text("BLEU 1.0\n")
+    (tmp_path / "run" / "E" / "dev_scores.txt").unlink()
+    _, *commands, _ = record("table3.sh")
+    commands = list(map(understood, commands))
+    assert [command.recipe for command in commands if command.command == "train"] == [
+        f"table3_{row}" for row in TABLE_3
+    ]
+    assert [command.model for command in commands if command.command == "evaluate"] == [str(tmp_path / "run" / "E")]
+
+
+@pytest.fixture
+def print_table3(monkeypatch):
+    """The program, to be called with its argument."""
+    monkeypatch.syspath_prepend(SCRIPTS)
+    import print_table3
+
+    def run(folder):
+        monkeypatch.setattr(sys, "argv", ["print_table3.py", str(folder)])
+        print_table3.main()
+
+    assert print_table3.PAPER.keys() == TABLE_3.keys()
+    return run
+
+
+def test_the_table_stands_beside_the_paper_s(print_table3, tmp_path, capsys):
+    for row, bleu, perplexity in (("C4", 3.14159, 70.5), ("base", 25.7777, 5.0123)):
+        (tmp_path / row).mkdir()
+        description = {"recipe": {"num_updates": 100_000}, "num_parameters": 27_890_000}
+        (tmp_path / row / "recipe.json").write_text(json.dumps(description))
+        (tmp_path / row / "dev_scores.txt").write_text(
+            f"BLEU {bleu:.2f}  nrefs:1|tok:13a\nperplexity {perplexity:.3f} per sub-word\nsearch num_beams:4\n"
+        )
+    print_table3(tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2:4] == [
+        "| base |  | 100,000 | 5.01 | 4.92 | 25.8 | 25.8 | 27.9 | 65 |",
+        "| C4 | d_model 256 | 100,000 | 70.50 | 5.75 | 3.1 | 24.5 | 27.9 | 28 |",
+    ]
+    assert lines[-1] == "BLEU: nrefs:1|tok:13a; the paper's is of tokenised text."
+
+
+def test_a_table_without_rows_is_refused(print_table3, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        print_table3(tmp_path)
+    assert "holds no row with a dev_scores.txt; run scripts/table3.sh first" in capsys.readouterr().err
 
 
 def test_the_general_set_is_its_corpora_one_after_the_other(record, corpora, tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -41,12 +42,14 @@ def data(tmp_path_factory):
 
 
 def train(recipe, data, run, settings, double):
+    """`data` and `run` are folders, or a function of the number of the process that returns one."""
     # The processes are forks of this one, in which Accelerate knows itself alone.
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
     torch.set_num_threads(1)
     if double:
         torch.set_default_dtype(torch.float64)
+    data, run = (folder(str(torch.distributed.get_rank())) if callable(folder) else folder for folder in (data, run))
     Trainer(recipe, data, run, log_interval=1, **settings).train()
 
 
@@ -96,6 +99,30 @@ def test_another_number_of_processes_is_refused_unless_asked_for(one_process, da
     assert [line["update"] for line in read_log(run) if "lr" in line] == [1, 2, 3, 4, 5]
 
 
+def test_a_run_folder_that_not_all_processes_see_is_refused(data, tmp_path):
+    message = r"process 1 on host \S+ does not find in \S*1/run what the main process finds .* shared by all machines"
+    with pytest.raises(ProcessRaisedException, match=message):
+        debug_launcher(train, args=(TINY, data, lambda rank: tmp_path / rank / "run", {}, False), num_processes=2)
+
+
+def test_processes_do_not_train_on_different_data(data, tmp_path):
+    other = tmp_path / "1"
+    shutil.copytree(data, other)
+    preparation = json.loads((other / "preparation.json").read_text())
+    (other / "preparation.json").write_text(json.dumps(preparation | {"fingerprint": "another"}))
+    folders = {"0": data, "1": other}
+    with pytest.raises(
+        ProcessRaisedException, match=r"process 1 on host \S+ does not find in \S*1 what the main process"
+    ):
+        debug_launcher(train, args=(TINY, folders.get, tmp_path / "run", {}, False), num_processes=2)
+
+
+def test_all_processes_say_why_the_first_refuses_a_run(data, tmp_path):
+    train_in_processes(2, TINY, data, tmp_path / "run")
+    with pytest.raises(ProcessRaisedException, match="holds a run with another seed: 0 there, 1 here"):
+        train_in_processes(2, TINY, data, tmp_path / "run", seed=1)
+
+
 def test_processes_draw_different_dropout_and_a_stopped_run_goes_on_with_it(data, tmp_path):
     whole = train_in_processes(2, TINY, data, tmp_path / "whole")
     run = tmp_path / "stopped"
@@ -119,8 +146,11 @@ import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from test_distributed_training import TINY, Trainer
+from vaswani_transformer.training import trainer as trainer_module
+from vaswani_transformer.training.interruption import EXIT_CODE, Interrupted
 
 run = Path(sys.argv[2])
+trainer_module.LOADER_WORKERS = {{"cpu": 1}}  # as on a GPU
 trainer = Trainer(TINY, Path(sys.argv[1]), run, log_interval=1)
 run_update = trainer._run_update
 
@@ -130,33 +160,66 @@ def die_once(update):
         os.kill(os.getpid(), signal.SIGKILL)
     run_update(update)
 
+def stop_the_launcher(update):
+    if trainer.progress.update == 2 and os.environ["RANK"] == "0":
+        os.kill(os.getppid(), signal.SIGTERM)
+        while not trainer._stop_request.received:  # it comes back to all of this process group
+            pass
+    run_update(update)
+
 if "killed" in sys.argv:
     trainer._run_update = die_once
-trainer.train()
+if "stopped" in sys.argv:
+    trainer._run_update = stop_the_launcher
+try:
+    trainer.train()
+except Interrupted as error:
+    print(error)
+    sys.exit(EXIT_CODE)
 """
 
 
 def run_torchrun(script, data, run, *arguments):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    result = subprocess.run(
+    return subprocess.run(
         [*torchrun, "--max-restarts", "1", str(script), str(data), str(run), *arguments],
         env=os.environ | LAUNCH,
         capture_output=True,
         text=True,
         timeout=300,
     )
+
+
+def read_final_weights(result, run):
     assert result.returncode == 0, result.stderr
-    return load_file(run / "model" / "model.safetensors"), result.stderr
+    return load_file(run / "model" / "model.safetensors")
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "worker.py"
+    path.write_text(WORKER.format(tests=str(Path(__file__).parent)))
+    return path
 
 
 @pytest.mark.slow
-def test_torchrun_restarts_a_run_of_which_one_process_was_killed(data, tmp_path):
-    script = tmp_path / "worker.py"
-    script.write_text(WORKER.format(tests=str(Path(__file__).parent)))
-    weights, messages = run_torchrun(script, data, tmp_path / "killed", "killed")
-    assert f"exitcode: -{signal.SIGKILL.value}" in messages
-    assert "resuming after update 2" in messages
-    whole, messages = run_torchrun(script, data, tmp_path / "whole")
-    assert "resuming" not in messages
-    for name, tensor in whole.items():
+def test_torchrun_restarts_a_run_of_which_one_process_was_killed(script, data, tmp_path):
+    result = run_torchrun(script, data, tmp_path / "killed", "killed")
+    weights = read_final_weights(result, tmp_path / "killed")
+    assert f"exitcode: -{signal.SIGKILL.value}" in result.stderr
+    assert "resuming after update 2" in result.stderr
+    result = run_torchrun(script, data, tmp_path / "whole")
+    assert "resuming" not in result.stderr
+    for name, tensor in read_final_weights(result, tmp_path / "whole").items():
         assert torch.equal(weights[name], tensor)
+
+
+@pytest.mark.slow
+def test_sigterm_to_torchrun_saves_though_it_reaches_the_workers_of_the_loaders(script, data, tmp_path):
+    result = run_torchrun(script, data, tmp_path / "run", "stopped")
+    assert result.returncode != 0
+    (checkpoint,) = tmp_path.glob("run/checkpoints/stopped-*")
+    assert result.stdout.count(f"stopped by SIGTERM after update {checkpoint.name[-1]} and saved") == 2
+    result = run_torchrun(script, data, tmp_path / "run")
+    assert f"resuming after update {checkpoint.name[-1]}" in result.stderr
+    read_final_weights(result, tmp_path / "run")

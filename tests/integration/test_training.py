@@ -1,15 +1,25 @@
 import json
+import math
+import multiprocessing
 import os
 import resource
+import shutil
 import signal
+import subprocess
+import time
 from dataclasses import replace
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from vaswani_transformer.data.preparation import prepare
 from vaswani_transformer.recipes import BASE
+from vaswani_transformer.training import checkpoints, log, tally
+from vaswani_transformer.training import trainer as trainer_module
 from vaswani_transformer.training.interruption import Interrupted
 from vaswani_transformer.training.trainer import Trainer
 
@@ -88,7 +98,10 @@ def test_a_run_leaves_model_recipe_log_and_checkpoints(data, tmp_path):
     assert (model / "generation_config.json").exists()
     description = json.loads((tmp_path / "run" / "recipe.json").read_text())
     assert description["recipe"]["num_updates"] == 7
+    assert description["recipe"]["vocab_size"] == 300
     assert description["seed"] == 0
+    assert description["data"] == json.loads((data / "preparation.json").read_text())["fingerprint"]
+    assert (description["mixed_precision"], description["num_processes"]) == ("no", 1)
     assert set(description["versions"]) >= {"torch", "transformers"}
     lines = read_log(tmp_path / "run")
     assert [line["update"] for line in lines if "loss" in line] == list(range(1, 8))
@@ -140,6 +153,48 @@ def test_sigterm_finishes_the_update_saves_and_changes_nothing(data, tmp_path):
     assert timeless(tmp_path / "whole") == timeless(tmp_path / "run")
 
 
+def test_sigterm_to_the_whole_process_group_is_outlived_by_the_worker_of_the_loader(data, tmp_path, monkeypatch):
+    whole = Trainer(TINY, data, tmp_path / "whole", log_interval=1).train()
+    monkeypatch.setattr(trainer_module, "LOADER_WORKERS", {"cpu": 1})
+    trainer = Trainer(TINY, data, tmp_path / "run", log_interval=1)
+
+    def stop_all():
+        (worker,) = multiprocessing.active_children()
+        # From another process, as a launcher is: from its parent PyTorch's worker takes it for the end of training.
+        subprocess.run(["kill", "-TERM", str(worker.pid), str(os.getpid())], check=True)
+        time.sleep(0.5)  # until it would be dead
+        assert worker.is_alive()
+
+    before_update(trainer, 3, stop_all)
+    with pytest.raises(Interrupted, match="stopped by SIGTERM after update 3 and saved"):
+        trainer.train()
+    model = Trainer(TINY, data, tmp_path / "run", log_interval=1).train()
+    assert_equal_weights(weights(whole), weights(model))
+    assert timeless(tmp_path / "whole") == timeless(tmp_path / "run")
+
+
+def test_minutes_between_checkpoints_are_counted_over_all_sittings(data, tmp_path):
+    recipe = replace(TINY, checkpoint_interval=(1, "minutes"))
+
+    def train_for(seconds, *, of_update, stop=False):
+        """In which this update of the sitting takes that long."""
+        trainer = Trainer(recipe, data, tmp_path / "run", log_interval=1)
+
+        def pass_time():
+            trainer._sitting_started -= seconds
+            if stop:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        before_update(trainer, of_update, pass_time)
+        trainer.train()
+
+    with pytest.raises(Interrupted):
+        train_for(40, of_update=3, stop=True)
+    train_for(25, of_update=2)
+    saved = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert saved == ["step-00000005", "step-00000007"]
+
+
 def test_a_full_disk_is_said_and_the_run_goes_on_when_there_is_room(data, tmp_path):
     whole = Trainer(TINY, data, tmp_path / "whole").train()
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -152,6 +207,79 @@ def test_a_full_disk_is_said_and_the_run_goes_on_when_there_is_room(data, tmp_pa
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000002"]
     assert_equal_weights(weights(whole), weights(Trainer(TINY, data, tmp_path / "run", log_interval=10).train()))
+
+
+def test_other_errors_of_saving_are_not_taken_for_a_full_disk(data, tmp_path, monkeypatch):
+    def fail(folder):
+        raise RuntimeError("NCCL error")
+
+    trainer = Trainer(TINY, data, tmp_path / "run")
+    monkeypatch.setattr(trainer.accelerator, "save_state", fail)
+    with pytest.raises(RuntimeError, match=r"^NCCL error"):
+        trainer.train()
+
+
+def test_what_fails_after_a_checkpoint_is_whole_does_not_say_that_it_could_not_be_written(data, tmp_path, monkeypatch):
+    def fail(folder, keep):
+        raise PermissionError("old checkpoints belong to somebody else")
+
+    monkeypatch.setattr(trainer_module, "drop_old_checkpoints", fail)
+    with pytest.raises(PermissionError, match=r"^old checkpoints belong"):
+        Trainer(TINY, data, tmp_path / "run").train()
+    assert names_of_resumable(tmp_path / "run") == ["step-00000002"]
+
+
+def names_of_resumable(run):
+    return [path.name for path in checkpoints.resumable_checkpoints(run / "checkpoints")]
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+DAMAGES = {
+    "model.safetensors": truncate,
+    "training_state/optimizer.bin": truncate,
+    "training_state/custom_checkpoint_1.pkl": lambda path: path.write_bytes(b""),
+    "training_state/custom_checkpoint_0.pkl": lambda path: path.unlink(),
+    "training_state/random_states_0.pkl": truncate,
+}
+
+
+@pytest.fixture(scope="module")
+def stopped_run(data, tmp_path_factory):
+    """A run that stopped at checkpoints 4 and 6, and the weights of one that never stopped."""
+    folder = tmp_path_factory.mktemp("stopped")
+    whole = weights(Trainer(TINY, data, folder / "whole", log_interval=1).train())
+    trainer = Trainer(TINY, data, folder / "run", log_interval=1)
+    stop_after(trainer, 3)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    return folder / "run", whole, timeless(folder / "whole")
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(name, stopped_run, data, tmp_path, capsys):
+    source, whole, lines = stopped_run
+    run = tmp_path / "run"
+    shutil.copytree(source, run)
+    DAMAGES[name](run / "checkpoints" / "step-00000006" / name)
+    model = Trainer(TINY, data, run, log_interval=1).train()
+    printed = capsys.readouterr().err
+    assert f"WARNING: {run / 'checkpoints' / 'step-00000006'} is damaged, the one before is taken: " in printed
+    assert "resuming after update 4 from " in printed
+    assert_equal_weights(whole, weights(model))
+    assert timeless(run) == lines
+
+
+def test_a_run_of_which_no_checkpoint_can_be_read_does_not_begin_anew(stopped_run, data, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(stopped_run[0], run)
+    for path in run.glob("checkpoints/*/model.safetensors"):
+        truncate(path)
+    with pytest.raises(ValueError, match=r"none of the checkpoints in .*checkpoints can be read; of the oldest: Safe"):
+        Trainer(TINY, data, run).train()
+    assert names_of_resumable(run) == ["step-00000004", "step-00000006"]
 
 
 def test_lines_logged_after_the_last_checkpoint_are_written_once(data, tmp_path):
@@ -222,6 +350,38 @@ def test_a_folder_of_another_recipe_is_refused_with_the_difference(data, tmp_pat
         Trainer(TINY, data, tmp_path / "run", seed=1).train()
 
 
+def test_a_run_does_not_go_on_with_other_data(stopped_run, tmp_path):
+    prepare(lambda: PAIRS[1:], lambda: PAIRS[:9], tmp_path / "data", vocab_size=300)
+    with pytest.raises(ValueError, match=r"run with another data: \w+ there, \w+ here\. Name another output folder"):
+        Trainer(TINY, tmp_path / "data", stopped_run[0]).train()
+
+
+@pytest.fixture
+def launched_for_bf16(monkeypatch):
+    """As `accelerate launch --mixed_precision bf16` starts a process."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+def test_the_launcher_s_precision_holds_and_is_written_down(launched_for_bf16, data, tmp_path, capsys):
+    Trainer(replace(TINY, num_updates=1), data, tmp_path / "run").train()
+    assert json.loads((tmp_path / "run" / "recipe.json").read_text())["mixed_precision"] == "bf16"
+    assert "training on 1 x cpu, mixed precision bf16" in capsys.readouterr().err
+
+
+def test_a_run_does_not_go_on_in_another_precision(launched_for_bf16, stopped_run, data):
+    with pytest.raises(ValueError, match=r"run with another mixed_precision: no there, bf16 here"):
+        Trainer(TINY, data, stopped_run[0]).train()
+
+
+def test_a_model_in_parts_is_not_asked_to_translate(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(Trainer, "_is_sharded", True)
+    with pytest.raises(ValueError, match=r"part of the model only \(FSDP\): leave dev_bleu away, and run `vaswani ev"):
+        Trainer(TINY, data, tmp_path / "run", score_dev=lambda *_: 0.0)
+
+
 def test_accumulation_steps_are_chosen_by_the_size_of_a_micro_batch(data, tmp_path):
     for tokens_per_batch, expected in ((160, 1), (8_192, 2), (25_000, 6)):
         trainer = Trainer(replace(TINY, tokens_per_batch=tokens_per_batch), data, tmp_path / "run")
@@ -236,21 +396,28 @@ def test_processes_that_do_not_know_each_other_are_refused(data, tmp_path, monke
         Trainer(TINY, data, tmp_path / "run")
 
 
-def test_a_line_without_a_finite_update_has_no_loss_for_tensorboard(data, tmp_path):
+def test_tensorboard_begins_with_the_training_and_goes_on_where_the_run_does(data, tmp_path, monkeypatch):
+    begun, ended = [], []
+
     class Writer:
-        def __init__(self):
-            self.names = []
+        def __init__(self, folder, *, purge_step):
+            begun.append((folder, purge_step))
 
         def add_scalar(self, name, value, step):
-            self.names.append(name)
-            float(value)
+            pass
 
-    trainer = Trainer(replace(TINY, num_updates=1), data, tmp_path / "run", log_interval=1)
-    trainer.tensorboard = Writer()
-    spoil_gradients(trainer, {1})
-    trainer.train()
-    assert "skipped" in trainer.tensorboard.names
-    assert "loss" not in trainer.tensorboard.names
+        def close(self):
+            ended.append(True)
+
+    monkeypatch.setattr(log, "SummaryWriter", Writer)
+    trainer = Trainer(TINY, data, tmp_path / "run")
+    assert not begun
+    stop_after(trainer, 1)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    Trainer(TINY, data, tmp_path / "run").train()
+    assert begun == [(str(tmp_path / "run" / "tensorboard"), update) for update in (1, 3)]
+    assert len(ended) == 2
 
 
 def test_a_missing_part_of_the_data_is_said(tmp_path):
@@ -309,6 +476,57 @@ def test_ten_such_updates_in_a_row_end_the_run_and_name_the_cause(data, tmp_path
     assert micro_batch["first_non_finite"].startswith("model.encoder.layers.0.feed_forward.fc1")
     assert all([source, target] == list(PAIRS[row]) for row, source, target in micro_batch["pairs"])
     assert report["update"] == 10
+
+
+@pytest.mark.parametrize(("checkpoints_every", "noticed"), [(100, 20), (15, 15)])
+def test_ten_in_a_row_are_noticed_though_they_ended_between_two_looks(
+    data, tmp_path, monkeypatch, checkpoints_every, noticed
+):
+    monkeypatch.setattr(trainer_module, "UPDATES_PER_CHECK", {"cpu": 10})  # as on a GPU
+    recipe = replace(TINY, num_updates=30, checkpoint_interval=(checkpoints_every, "updates"))
+    trainer = Trainer(recipe, data, tmp_path / "run")
+    spoil_gradients(trainer, range(3, 14))
+    message = rf"11 updates in a row, before update {noticed}, had .* name another output folder and begin anew"
+    with pytest.raises(FloatingPointError, match=message):
+        trainer.train()
+    assert names_of_resumable(tmp_path / "run") == []
+
+
+def test_a_run_that_diverges_goes_on_with_an_infinite_perplexity(data, tmp_path, monkeypatch):
+    trainer = Trainer(replace(TINY, num_updates=2), data, tmp_path / "run")
+    monkeypatch.setattr(trainer, "_compute_dev_loss", lambda model: 1000.0)
+    trainer.train()
+    assert read_log(tmp_path / "run")[-1]["dev_perplexity"] == math.inf
+
+
+class WithoutFloat64(TorchDispatchMode):
+    """As a device of Apple's."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            assert not (isinstance(tensor, torch.Tensor) and tensor.dtype == torch.float64), function
+        return result
+
+
+def test_a_device_without_float64_can_train(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(tally, "SUM_DTYPES", {"cpu": torch.float32})
+    # The table of sinusoids is in float64 wherever there is one.
+    recipe = replace(TINY, model=TINY.model | {"position_embedding_type": "learned"})
+    with WithoutFloat64():
+        trainer = Trainer(recipe, data, tmp_path / "run", log_interval=1)
+
+    def without_float64(method):
+        def call(*args):
+            with WithoutFloat64():
+                return method(*args)
+
+        return call
+
+    for name in ("_run_update", "_log_training", "_evaluate"):  # but not the mean of the checkpoints, on the CPU
+        setattr(trainer, name, without_float64(getattr(trainer, name)))
+    trainer.train()
+    assert [line["update"] for line in read_log(tmp_path / "run") if "loss" in line] == list(range(1, 8))
 
 
 def test_running_out_of_memory_names_the_batch_and_what_to_change(data, tmp_path):

@@ -1,4 +1,5 @@
-from itertools import chain
+import threading
+from itertools import chain, islice
 
 import numpy as np
 import pytest
@@ -7,7 +8,9 @@ from datasets import Dataset, concatenate_datasets
 from datasets.arrow_writer import ArrowWriter
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader
 
+from vaswani_transformer.data import batching
 from vaswani_transformer.data.batching import (
     IGNORE_INDEX,
     TokenizedPairs,
@@ -182,6 +185,29 @@ def test_a_stream_from_the_middle_goes_on_as_one_from_the_start(corpus):
     assert pairs_of(rest) == pairs_of(whole)[end_of_epoch - 2 :]
     later = read(corpus, 59 - end_of_epoch, epoch=1)
     assert pairs_of(later) == pairs_of(whole)[end_of_epoch + 1 :]
+
+
+def test_a_worker_of_the_loader_reads_the_same_updates(corpus):
+    stream = UpdateStream(corpus, tokens_per_batch=400, seed=3)
+    loader = DataLoader(stream, batch_size=None, num_workers=1, prefetch_factor=4)
+    updates = list(islice(loader, 60))
+    assert sum(update.is_last_of_epoch for update in updates) >= 1
+    assert pairs_of(updates) == pairs_of(read(corpus, 60))
+
+
+def test_the_next_epoch_is_planned_while_the_present_one_is_read(corpus, monkeypatch):
+    is_planned = {epoch: threading.Event() for epoch in range(4)}
+
+    def plan_and_tell(*lengths, epoch, **options):
+        is_planned[epoch].set()
+        return plan_updates(*lengths, epoch=epoch, **options)
+
+    monkeypatch.setattr(batching, "plan_updates", plan_and_tell)
+    updates = iter(UpdateStream(corpus, tokens_per_batch=400, seed=3, epoch=1))
+    next(updates)
+    assert is_planned[2].wait(timeout=10)
+    assert not is_planned[3].is_set()
+    updates.close()
 
 
 def test_an_epoch_holds_each_pair_once(corpus):

@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -93,6 +94,32 @@ def test_old_checkpoints_go_but_those_the_average_needs_stay(tmp_path):
         drop_old_checkpoints(tmp_path, keep=4, keep_states=2)
     assert [path.name[-1] for path in complete_checkpoints(tmp_path)] == ["3", "4", "5", "6"]
     assert [path.name[-1] for path in resumable_checkpoints(tmp_path)] == ["5", "6"]
+
+
+@pytest.mark.parametrize("lasting_deletions", [0, 1])
+def test_a_deletion_that_was_killed_is_never_taken_for_a_checkpoint_and_is_ended_later(
+    tmp_path, monkeypatch, lasting_deletions
+):
+    for step in (1, 2, 3, 4):
+        write_step(tmp_path, step)
+    rmtree, deleted = shutil.rmtree, []
+
+    def die(path, ignore_errors=False):
+        if path.exists():
+            deleted.append(path)
+            if len(deleted) > lasting_deletions:
+                next(file for file in path.rglob("*") if file.is_file()).unlink()
+                raise KeyboardInterrupt
+        rmtree(path, ignore_errors=ignore_errors)
+
+    monkeypatch.setattr(shutil, "rmtree", die)
+    with pytest.raises(KeyboardInterrupt):
+        drop_old_checkpoints(tmp_path, keep=3)
+    monkeypatch.undo()
+    assert names(complete_checkpoints(tmp_path)) == ["step-00000002", "step-00000003", "step-00000004"]
+    assert names(resumable_checkpoints(tmp_path)) == ["step-00000003", "step-00000004"]
+    drop_old_checkpoints(tmp_path, keep=3)
+    assert sorted(names(tmp_path.iterdir())) == ["step-00000002", "step-00000003", "step-00000004"]
 
 
 def test_the_last_good_checkpoint_is_never_deleted(tmp_path):

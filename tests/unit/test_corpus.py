@@ -1,5 +1,6 @@
 """Reading parallel text: which line belongs to which, and what is refused."""
 
+import gzip
 import json
 import os
 import tempfile
@@ -163,6 +164,20 @@ def test_lines_come_from_a_pipe(tmp_path):
     writer.join()
 
 
+def test_a_compressed_file_is_read_as_if_it_were_not(tmp_path):
+    source = write(tmp_path / "train.en.gz", gzip.compress("a\r\nb\u2028c\n\n".encode()))
+    assert list(read_lines(source)) == ["a", "b\u2028c", ""]
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda packed: packed[:-9], lambda packed: b"plain text", lambda packed: packed[:10] + b"\xff" * 9]
+)
+def test_a_damaged_compressed_file_is_refused_with_its_name(tmp_path, damage):
+    path = write(tmp_path / "train.en.gz", damage(gzip.compress(b"a dog runs\n" * 99)))
+    with pytest.raises(ValueError, match=r"train\.en\.gz is not a whole gzip file \(.+\): download or compress it"):
+        list(read_lines(path))
+
+
 # Two files
 
 
@@ -292,6 +307,17 @@ def test_a_dataset_that_cannot_be_found_is_reported_with_its_name(monkeypatch, e
         open_en_de("wmt/wmt14:de-en")
 
 
+def test_a_cache_that_cannot_be_written_is_not_taken_for_a_missing_split(monkeypatch):
+    def refuse(*args, **kwargs):
+        raise datasets.exceptions.DatasetGenerationError("failed") from OSError("no space left")
+
+    monkeypatch.setattr(datasets, "load_dataset", refuse)
+    with pytest.raises(
+        OSError, match=r"'wmt/wmt14', .* could not be downloaded to the cache, .*: no space left\. Make room"
+    ):
+        open_en_de("wmt/wmt14:de-en")
+
+
 # One entry for all
 
 
@@ -305,9 +331,22 @@ def test_a_dataset_that_cannot_be_found_is_reported_with_its_name(monkeypatch, e
 )
 def test_a_hub_name_is_taken_apart(monkeypatch, name, expected):
     asked = []
-    monkeypatch.setattr(corpus, "read_hub_dataset", lambda *args, **kwargs: asked.append(args) or iter(PAIRS))
-    assert open_en_de(name, split="test") == PAIRS
-    assert asked == [(*expected, "en", "de")]
+    monkeypatch.setattr(
+        corpus, "read_hub_dataset", lambda *args, streaming: asked.append((*args, streaming)) or iter(PAIRS)
+    )
+    assert open_en_de(name, split="test") == open_en_de(name, split="test", streaming=True) == PAIRS
+    assert asked == [(*expected, "en", "de", False), (*expected, "en", "de", True)]
+
+
+def test_compressed_files_are_read_by_the_ending_before_gz(tmp_path):
+    for file in (
+        write_tsv(tmp_path / "a.tsv"),
+        write_json_lines(tmp_path / "a.json", [{"en": source, "de": target} for source, target in PAIRS]),
+    ):
+        packed = write(file.with_name(f"{file.name}.gz"), gzip.compress(file.read_bytes()))
+        assert open_en_de(packed) == PAIRS
+    sides = [write(tmp_path / f"a.{name}.gz", gzip.compress(f"{name}\n".encode())) for name in ("en", "de")]
+    assert open_en_de(sides) == [("en", "de")]
 
 
 def test_one_file_is_read_by_its_ending(tmp_path):
@@ -407,6 +446,13 @@ def test_a_folder_is_described_by_its_parquet_files(tmp_path):
 
 def test_a_hub_dataset_is_described_by_name_and_split():
     assert describe_source(["wmt/wmt14:de-en"], split="train") == [{"dataset": "wmt/wmt14:de-en", "split": "train"}]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_cannot_be_described_because_it_can_be_read_once_only(tmp_path):
+    os.mkfifo(tmp_path / "train.en")
+    with pytest.raises(ValueError, match=r"train\.en is not a regular file, .* reads the text several times\. .*\.gz"):
+        describe_source([tmp_path / "train.en"], split="train")
 
 
 # Real data

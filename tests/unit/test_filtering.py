@@ -8,35 +8,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vaswani_transformer.data import filtering
-from vaswani_transformer.data.filtering import DigestSet, FilterCounts, PairFilter, count_words, filter_pairs
+from vaswani_transformer.data.filtering import DigestSet, FilterCounts, PairFilter, filter_pairs
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=20)
 
 
 def kept_and_counts(pairs, **options) -> tuple[list, FilterCounts]:
-    length = options.pop("length", count_words)
     counts = FilterCounts()
-    return list(filter_pairs(pairs, PairFilter(**options), counts, length=length)), counts
+    return list(filter_pairs(pairs, PairFilter(**options), counts)), counts
 
 
 @given(
     st.lists(
         st.tuples(st.sampled_from(["", " ", "a", "a b", "a b c d"]) | texts, st.sampled_from(["a", "b "]) | texts)
     ),
-    st.none() | st.integers(1, 3),
     st.none() | st.floats(1, 3),
     st.booleans(),
     st.booleans(),
 )
-def test_every_pair_is_in_exactly_one_count(pairs, max_length, max_length_ratio, drop_duplicates, drop_identical):
+def test_every_pair_is_in_exactly_one_count(pairs, max_length_ratio, drop_duplicates, drop_identical):
     kept, counts = kept_and_counts(
         pairs,
-        max_length=max_length,
         max_length_ratio=max_length_ratio,
         drop_duplicates=drop_duplicates,
         drop_identical=drop_identical,
     )
-    dropped = counts.empty + counts.too_long + counts.ratio + counts.duplicate + counts.identical
+    dropped = counts.empty + counts.ratio + counts.duplicate + counts.identical
     assert counts.read == len(pairs) == counts.kept + dropped
     assert counts.kept == len(kept)
     rest = iter(pairs)
@@ -50,28 +47,11 @@ def test_by_default_only_empty_sides_are_dropped():
     assert counts == FilterCounts(read=5, kept=3, empty=2)
 
 
-def test_max_length_holds_for_both_sides():
-    kept, counts = kept_and_counts([("a b", "c d"), ("a b c", "d"), ("a", "b c d")], max_length=2)
-    assert kept == [("a b", "c d")]
-    assert counts.too_long == 2
-
-
 def test_ratio_is_longer_over_shorter_side():
     pairs = [("a b", "c d e"), ("a b c", "d e"), ("a", "b c"), ("a b c d", "e")]
     kept, counts = kept_and_counts(pairs, max_length_ratio=1.5)
     assert kept == pairs[:2]
     assert counts.ratio == 2
-
-
-def test_length_is_what_the_caller_counts():
-    kept, _ = kept_and_counts([("abc", "d"), ("ab", "cd")], max_length=2, length=len)
-    assert kept == [("ab", "cd")]
-
-
-def test_a_length_of_zero_fails_the_ratio_and_divides_nothing():
-    kept, counts = kept_and_counts([("?", "a")], max_length_ratio=9, length=lambda side: side.count("a"))
-    assert kept == []
-    assert counts.ratio == 1
 
 
 def test_duplicates_are_equal_on_both_sides():
@@ -95,18 +75,11 @@ def test_counts_are_right_while_the_pairs_go_by():
 
 
 def test_summary_says_in_one_line_what_was_dropped():
-    counts = FilterCounts(read=4000, kept=3990, empty=1, too_long=2, ratio=3, duplicate=4)
+    counts = FilterCounts(read=4000, kept=3992, empty=1, ratio=3, duplicate=4)
     assert counts.summary() == (
-        "read 4,000 pairs, kept 3,990 (99.75%), dropped 1 with an empty side, 2 too long, "
-        "3 of too unequal length, 4 seen before"
+        "read 4,000 pairs, kept 3,992 (99.80%), dropped 1 with an empty side, 3 of too unequal length, 4 seen before"
     )
     assert FilterCounts().summary() == "read 0 pairs, kept 0, dropped none"
-
-
-@pytest.mark.parametrize("max_length", [0, -1])
-def test_a_limit_below_one_is_refused(max_length):
-    with pytest.raises(ValueError, match=rf"max_length must be at least 1, or None for no limit, got {max_length}"):
-        PairFilter(max_length=max_length)
 
 
 @pytest.mark.parametrize("ratio", [0.5, float("nan")])

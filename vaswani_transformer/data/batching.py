@@ -8,6 +8,7 @@ equal work, `UpdateStream` reads those of one process.
 """
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,8 +107,9 @@ def plan_updates(
 ) -> list[np.ndarray]:
     """The updates of one epoch, over all processes together, each pair in exactly one of them.
 
-    Pairs are put in the order of their longer side, as in tensor2tensor, ties at random, and cut where one more
-    pair would bring the padded source or the padded target over `tokens_per_batch`. The updates are then shuffled.
+    Pairs are put in the order of their longer side, as in tensor2tensor, then of their target, then at random, and
+    cut where one more pair would bring the padded source or the padded target over `tokens_per_batch`. The updates
+    are then shuffled.
     All depends on (seed, epoch) alone: not on the number of processes, nor on how an update is accumulated.
 
     Args:
@@ -260,17 +262,23 @@ class UpdateStream(torch.utils.data.IterableDataset):
 
     def __iter__(self) -> Iterator[Update]:
         epoch, done = self.epoch, self.updates_of_epoch
-        while True:
-            plan = plan_updates(
-                self.pairs.sources.lengths,
-                self.pairs.targets.lengths,
-                tokens_per_batch=self.tokens_per_batch,
-                seed=self.seed,
-                epoch=epoch,
-            )
-            for number in range(done, len(plan)):
-                yield self._build_update(plan[number], is_last_of_epoch=number == len(plan) - 1)
-            epoch, done = epoch + 1, 0
+        # A plan of millions of pairs takes seconds, in which a GPU would stand still at the start of each epoch.
+        with ThreadPoolExecutor(max_workers=1) as planner:
+            plan = self._plan(epoch)
+            while True:
+                next_plan = planner.submit(self._plan, epoch + 1)
+                for number in range(done, len(plan)):
+                    yield self._build_update(plan[number], is_last_of_epoch=number == len(plan) - 1)
+                plan, epoch, done = next_plan.result(), epoch + 1, 0
+
+    def _plan(self, epoch: int) -> list[np.ndarray]:
+        return plan_updates(
+            self.pairs.sources.lengths,
+            self.pairs.targets.lengths,
+            tokens_per_batch=self.tokens_per_batch,
+            seed=self.seed,
+            epoch=epoch,
+        )
 
     def _build_update(self, rows: np.ndarray, *, is_last_of_epoch: bool) -> Update:
         sources, targets = self.pairs.sources.lengths, self.pairs.targets.lengths

@@ -1,13 +1,13 @@
 """Which sentence pairs to keep, and a count of what became of each.
 
 counts = FilterCounts()
-for source, target in filter_pairs(pairs, PairFilter(max_length=100), counts):
+for source, target in filter_pairs(pairs, PairFilter(max_length_ratio=9), counts):
     ...
 print(counts.summary())
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -27,22 +27,20 @@ def count_words(text: str) -> int:
 class PairFilter:
     """Which pairs to keep. The paper mentions no filter; the defaults drop empty sides only.
 
+    Long pairs are dropped by `prepare`, which counts tokens.
+
     Attributes:
-        max_length: longest sentence on either side, in units of the `length` given to `filter_pairs`.
-        max_length_ratio: largest length of the longer side over the shorter. Short sentences fail
+        max_length_ratio: largest length of the longer side over the shorter, in words. Short sentences fail
             it sooner: one word for four is common, ten for forty is not. Moses's cleaning script uses 9.
         drop_duplicates: keep the first of equal pairs. A source with two translations is two pairs.
         drop_identical: drop pairs whose two sides are equal, untranslated text for the most part.
     """
 
-    max_length: int | None = None
     max_length_ratio: float | None = None
     drop_duplicates: bool = False
     drop_identical: bool = False
 
     def __post_init__(self) -> None:
-        if self.max_length is not None and self.max_length < 1:
-            raise ValueError(f"max_length must be at least 1, or None for no limit, got {self.max_length}")
         # `not >=` and not `<`, so that nan is refused too.
         if self.max_length_ratio is not None and not self.max_length_ratio >= 1:
             raise ValueError(
@@ -58,7 +56,6 @@ class FilterCounts:
     read: int = 0
     kept: int = 0
     empty: int = 0
-    too_long: int = 0
     ratio: int = 0
     duplicate: int = 0
     identical: int = 0
@@ -68,7 +65,6 @@ class FilterCounts:
         share = f" ({self.kept / self.read:.2%})" if self.read else ""
         reasons = {
             "with an empty side": self.empty,
-            "too long": self.too_long,
             "of too unequal length": self.ratio,
             "seen before": self.duplicate,
             "with two identical sides": self.identical,
@@ -77,24 +73,15 @@ class FilterCounts:
         return f"read {self.read:,} pairs, kept {self.kept:,}{share}, dropped {', '.join(dropped) or 'none'}"
 
 
-def filter_pairs(
-    pairs: Iterable[Pair],
-    pair_filter: PairFilter,
-    counts: FilterCounts,
-    *,
-    length: Callable[[str], int] = count_words,
-) -> Iterator[Pair]:
+def filter_pairs(pairs: Iterable[Pair], pair_filter: PairFilter, counts: FilterCounts) -> Iterator[Pair]:
     """The pairs that pass, unchanged and in order; `counts` grows as they go by.
 
-    A pair is counted under the first of these that applies: empty side, identical sides, too long, ratio,
-    duplicate. Whitespace around a side is ignored in all of them. Duplicates come last so that only pairs which
-    are kept are remembered, in a `DigestSet`; to look them up in blocks, `drop_duplicates` reads ahead of what
-    it yields. All else takes constant memory.
-
-    Args:
-        length: of one side. The default counts words; with a vocabulary at hand, count its tokens.
+    A pair is counted under the first of these that applies: empty side, identical sides, ratio, duplicate.
+    Whitespace around a side is ignored in all of them. Duplicates come last so that only pairs which are kept are
+    remembered, in a `DigestSet`; to look them up in blocks, `drop_duplicates` reads ahead of what it yields. All else
+    takes constant memory.
     """
-    passing = _acceptable_pairs(pairs, pair_filter, counts, length)
+    passing = _acceptable_pairs(pairs, pair_filter, counts)
     if pair_filter.drop_duplicates:
         passing = _without_duplicates(passing, counts)
     for pair in passing:
@@ -102,30 +89,26 @@ def filter_pairs(
         yield pair
 
 
-def _acceptable_pairs(
-    pairs: Iterable[Pair], pair_filter: PairFilter, counts: FilterCounts, length: Callable[[str], int]
-) -> Iterator[Pair]:
+def _acceptable_pairs(pairs: Iterable[Pair], pair_filter: PairFilter, counts: FilterCounts) -> Iterator[Pair]:
     """The pairs that pass all filters which look at one pair alone."""
     for source, target in pairs:
         counts.read += 1
-        reason = _reason_to_drop(source.strip(), target.strip(), pair_filter, length)
+        reason = _reason_to_drop(source.strip(), target.strip(), pair_filter)
         if reason is None:
             yield source, target
         else:
             setattr(counts, reason, getattr(counts, reason) + 1)
 
 
-def _reason_to_drop(source: str, target: str, pair_filter: PairFilter, length: Callable[[str], int]) -> str | None:
+def _reason_to_drop(source: str, target: str, pair_filter: PairFilter) -> str | None:
     """The field of `FilterCounts` for a pair that is dropped, `None` for one that is kept."""
     if not source or not target:
         return "empty"
     if pair_filter.drop_identical and source == target:
         return "identical"
-    if pair_filter.max_length is not None or pair_filter.max_length_ratio is not None:
-        shorter, longer = sorted((length(source), length(target)))
-        if pair_filter.max_length is not None and longer > pair_filter.max_length:
-            return "too_long"
-        if pair_filter.max_length_ratio is not None and longer > pair_filter.max_length_ratio * shorter:
+    if pair_filter.max_length_ratio is not None:
+        shorter, longer = sorted((count_words(source), count_words(target)))
+        if longer > pair_filter.max_length_ratio * shorter:
             return "ratio"
     return None
 

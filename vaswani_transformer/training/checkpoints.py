@@ -6,7 +6,7 @@ checkpoints/
         training_state/         optimizer, schedule, random states of every process, place in the data and the log
         COMPLETE                written last: update and seconds of training
     stopped-00000061/           the same, written because the run was asked to stop: to resume from, not to average
-    partial-step-00000064/      being written, or left so by a run that was killed; never read
+    partial-step-00000064/      being written or deleted, left so by a run that was killed, or damaged; never read
 """
 
 import json
@@ -72,6 +72,7 @@ def finish_checkpoint(partial: Path, *, seconds: float) -> Path:
     mark = {"update": checkpoint_step(partial), "seconds": seconds}
     (partial / COMPLETE).write_text(json.dumps(mark) + "\n", encoding="utf-8")
     _sync(partial / COMPLETE)
+    (final / COMPLETE).unlink(missing_ok=True)  # first: a kill must not leave half of it with its mark
     shutil.rmtree(final, ignore_errors=True)
     partial.rename(final)
     _sync(final.parent)
@@ -90,21 +91,30 @@ def _sync(path: Path) -> None:
 def drop_old_checkpoints(folder: Path, *, keep: int, keep_states: int = 2) -> None:
     """Delete all but the last `keep` checkpoints, and the training state of all but the last `keep_states`.
 
-    Call it when a new checkpoint is complete. Those of earlier stops and what killed runs left behind go too.
+    Call it when a new checkpoint is complete. Those of earlier stops and what killed runs left behind go too. What is
+    to go is set aside first: a half-deleted checkpoint is never taken for a whole one, and goes with the next call.
 
     Args:
         keep: at least as many as the average needs, and at least one.
     """
-    for path in folder.glob(f"{PARTIAL_PREFIX}*"):
-        shutil.rmtree(path)
     checkpoints = complete_checkpoints(folder)
     newest = resumable_checkpoints(folder)[-1:]
     stopped = [path for path in complete_checkpoints(folder, STOPPED_PREFIX) if path not in newest]
-    for path in checkpoints[: -max(keep, 1)] + stopped:
-        (path / COMPLETE).unlink()  # first, so that a half-deleted folder is never taken for a whole one
+    old = checkpoints[: -max(keep, 1)]
+    for path in old + stopped:
+        set_aside(path)
+    for path in checkpoints[len(old) : -keep_states]:
+        if (path / STATE_FOLDER).exists():
+            set_aside(path, STATE_FOLDER)
+    for path in folder.glob(f"{PARTIAL_PREFIX}*"):
         shutil.rmtree(path)
-    for path in checkpoints[:-keep_states]:
-        shutil.rmtree(path / STATE_FOLDER, ignore_errors=True)
+
+
+def set_aside(checkpoint: Path, part: str = "") -> None:
+    """Rename `checkpoint`, or only that `part` of it, to what nobody reads and the next retention deletes."""
+    aside = checkpoint.with_name(f"{PARTIAL_PREFIX}{checkpoint.name}")
+    shutil.rmtree(aside, ignore_errors=True)
+    (checkpoint / part).rename(aside)
 
 
 def select_checkpoints(folder: Path, *, last: int, minutes_apart: float = 0.0) -> list[Path]:

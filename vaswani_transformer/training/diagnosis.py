@@ -1,10 +1,14 @@
-"""What to tell a user whose training run has gone wrong: out of memory, or no longer finite."""
+"""What to tell a user whose training run has gone wrong: out of memory or of disk, or no longer finite."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
+
+# How PyTorch's errors begin or go on where a file cannot be written; they have no class of their own.
+TORCH_WRITE_ERRORS = ("PytorchStreamWriter failed", "unexpected pos")
 
 
 @contextmanager
@@ -25,6 +29,13 @@ def explain_out_of_memory(batch: dict[str, torch.Tensor]) -> Iterator[None]:
             f"{batch['labels'].shape[1]} target tokens. Raise accumulation_steps, which changes no result, or "
             f"lower the recipe's tokens_per_batch. ({str(error).splitlines()[0]})"
         ) from error
+
+
+def is_write_error(error: Exception) -> bool:
+    """Whether `error` says that a file could not be written, as on a full disk; each library has its own."""
+    if isinstance(error, RuntimeError):
+        return any(text in str(error) for text in TORCH_WRITE_ERRORS)
+    return isinstance(error, OSError | SafetensorError)
 
 
 def find_non_finite(model: nn.Module, batch: dict[str, torch.Tensor]) -> str | None:

@@ -1,9 +1,12 @@
 """Being asked to stop: SIGTERM, which schedulers send before they take a machine away."""
 
+import os
 import signal
+import time
 from types import FrameType
 
 EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, start the same command again
+SECONDS_OF_ONE_REQUEST = 5.0
 
 
 class Interrupted(Exception):
@@ -11,9 +14,10 @@ class Interrupted(Exception):
 
 
 class StopRequest:
-    """Remembers that SIGTERM came, so that the update under way can be finished; a second one ends at once.
+    """Remembers that SIGTERM came, so that the update under way can be finished; a later one ends at once.
 
-    Use it in the main thread: Python hands signals to no other.
+    Those of the first seconds are one request: a scheduler signals every process, and so does the launcher that it
+    signals. Use it in the main thread: Python hands signals to no other.
     """
 
     def __init__(self):
@@ -27,5 +31,19 @@ class StopRequest:
         signal.signal(signal.SIGTERM, self._previous)
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
-        self.received = True
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if not self.received:
+            self.received, self._since = True, time.monotonic()
+        elif time.monotonic() - self._since > SECONDS_OF_ONE_REQUEST:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def outlive_stop_request(worker_id: int) -> None:
+    """Let a worker of a `DataLoader`, as its `worker_init_fn`, live until the process it reads for has saved.
+
+    Launchers (torchrun, accelerate launch) signal the process group of each process they started, schedulers every
+    process there is. The death of a worker would end the training before its checkpoint.
+    """
+    os.setsid()  # out of the process group
+    # The first only: the second is the loader's, for a worker that does not end by itself.
+    signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))

@@ -8,6 +8,21 @@ from accelerate import Accelerator
 
 from ..data.batching import Update
 
+SUM_DTYPES = {"mps": torch.float32}  # which has no float64
+
+
+def sum_dtype(device: torch.device) -> torch.dtype:
+    """The type in which `device` sums up losses and counts: float64 wherever there is one."""
+    return SUM_DTYPES.get(device.type, torch.float64)
+
+
+def perplexity(nll: float) -> float:
+    """exp(nll) of `nll` nats a token; inf where that is more than a float can hold, as of a run that diverges."""
+    try:
+        return math.exp(nll)
+    except OverflowError:
+        return math.inf
+
 
 class Tally:
     """Sums since the last line. They stay on the device: reading them would make the host wait for it.
@@ -17,10 +32,12 @@ class Tally:
 
     def __init__(self, accelerator: Accelerator):
         self.accelerator = accelerator
+        options = {"dtype": sum_dtype(accelerator.device), "device": accelerator.device}
         # Loss and -log P over the target tokens of this process, in nats.
-        self._losses = torch.zeros(2, dtype=torch.float64, device=accelerator.device)
-        # Target tokens that were learnt from, over all processes; updates skipped in the whole run, and in a row.
-        self._counts = torch.zeros(3, dtype=torch.float64, device=accelerator.device)
+        self._losses = torch.zeros(2, **options)
+        # Target tokens that were learnt from, over all processes; updates skipped in the whole run, in a row up to
+        # now, and in the longest row.
+        self._counts = torch.zeros(4, **options)
         self.start_line()
 
     def start_line(self) -> None:
@@ -41,6 +58,7 @@ class Tally:
         self._counts[0] += is_finite * update.target_tokens
         self._counts[1] += ~is_finite
         self._counts[2] = (self._counts[2] + 1) * ~is_finite
+        self._counts[3] = torch.maximum(self._counts[3], self._counts[2])
         self.tokens += update.tokens
         self.padded_tokens += update.padded_tokens
         self.updates += 1
@@ -54,18 +72,19 @@ class Tally:
         """Of training since the last line."""
         return time.perf_counter() - self._started
 
-    def count_skipped_in_a_row(self) -> int:
-        """Updates without a finite gradient up to now; waits for the device."""
-        return int(self._counts[2])
+    def count_skipped_in_a_row(self) -> tuple[int, int]:
+        """Updates without a finite gradient, up to now and in the longest row of the run; waits for the device."""
+        now, longest = self._counts[2:].tolist()
+        return int(now), int(longest)
 
     def compute_means(self) -> dict[str, float | int | None]:
         """Loss, perplexity, speed and fill since the last line; all processes must call it together."""
         loss, nll = self.accelerator.reduce(self._losses, "sum").tolist()
-        target_tokens, skipped, _ = self._counts.tolist()
+        target_tokens, skipped, *_ = self._counts.tolist()
         return {
             # No update since the last line may have been finite; then there is nothing to say.
             "loss": loss / target_tokens if target_tokens else None,
-            "perplexity": math.exp(nll / target_tokens) if target_tokens else None,
+            "perplexity": perplexity(nll / target_tokens) if target_tokens else None,
             "target_tokens_per_second": target_tokens / self.seconds,
             "fill": self.tokens / self.padded_tokens,
             "skipped": int(skipped),

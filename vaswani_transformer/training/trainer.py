@@ -3,30 +3,29 @@
 A run folder is all there is to a run: start the same command again and it goes on where it stopped.
 
     run/
-        recipe.json         the recipe as resolved, seed, versions
+        recipe.json         the recipe as resolved, seed, fingerprint of the data, precision, processes, versions
         log.jsonl           a line an interval of training, a line an evaluation
+        tensorboard/        the same numbers, where the package tensorboard is installed
         checkpoints/        see `checkpoints`
         model/              the mean of the last checkpoints: the result
+        lock                which process trains here
 """
 
 import contextlib
 import json
 import math
 import os
-import platform
+import pickle
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import accelerate
-import tokenizers
 import torch
-import transformers
 from accelerate import Accelerator, DistributedDataParallelKwargs
-from accelerate.utils import DistributedType
+from accelerate.utils import RNG_STATE_NAME, DistributedType, gather_object
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch.utils.data import DataLoader
@@ -49,19 +48,15 @@ from .checkpoints import (
     drop_old_checkpoints,
     finish_checkpoint,
     resumable_checkpoints,
+    set_aside,
 )
-from .diagnosis import explain_out_of_memory, find_non_finite
-from .interruption import Interrupted, StopRequest
+from .diagnosis import explain_out_of_memory, find_non_finite, is_write_error
+from .interruption import Interrupted, StopRequest, outlive_stop_request
+from .log import Log
+from .run_folder import open_run
 from .schedule import inverse_sqrt_schedule
-from .tally import Tally
+from .tally import Tally, perplexity, sum_dtype
 
-try:
-    from torch.utils.tensorboard import SummaryWriter
-except ImportError:  # TensorBoard is not installed
-    SummaryWriter = None
-
-LOG_FILE = "log.jsonl"
-RECIPE_FILE = "recipe.json"
 NON_FINITE_FILE = "non_finite.json"
 SKIPPED_IN_A_ROW = 10  # updates without a finite gradient that end a run
 # Updates between two looks at what all processes must agree on. A GPU is ten updates behind the host at best, and
@@ -69,6 +64,12 @@ SKIPPED_IN_A_ROW = 10  # updates without a finite gradient that end a run
 UPDATES_PER_CHECK = {"cpu": 1}
 DEFAULT_UPDATES_PER_CHECK = 10
 TOKENS_PER_MICRO_BATCH = {"cpu": 4_096}  # padded tokens of a side
+# Processes that make batches ready. On a CPU one would take a core from the training; one is enough for any GPU. Where
+# there is MPS, processes are not forked, and a worker would get a copy of the corpus.
+LOADER_WORKERS = {"cpu": 0, "mps": 0}
+DEFAULT_LOADER_WORKERS = 1
+# What reading a damaged checkpoint may raise: PyTorch alone has the second to the fourth.
+UNREADABLE = (OSError, RuntimeError, EOFError, pickle.UnpicklingError, SafetensorError)
 
 
 @dataclass
@@ -79,6 +80,7 @@ class Progress:
     epoch: int = 0
     updates_of_epoch: int = 0  # done of the present epoch
     seconds: float = 0.0  # of training, over all sittings
+    seconds_at_checkpoint: float = 0.0  # the same, when the last checkpoint that was due was written
     best_dev_loss: float = math.inf
     evaluations_without_gain: int = 0
     log_bytes: int = 0  # of the log that belong to what is saved
@@ -94,7 +96,10 @@ class Progress:
 class Trainer:
     """Trains one recipe on prepared data.
 
-    The same global batch gives the same update however it is split: over processes, or over time by accumulation.
+    The same global batch gives the same update however it is split: over processes, or over time by accumulation. A
+    run that was stopped ends with the weights of one that never was, where the recipe counts updates or epochs between
+    checkpoints. Where it counts minutes, the clock decides which checkpoints there are to average: they are minutes of
+    training over all sittings, but no two runs have the same.
 
     Args:
         recipe: what to do.
@@ -103,11 +108,16 @@ class Trainer:
         seed: of initialisation, dropout and the order of the data.
         accumulation_steps: micro-batches an update is cut into on each process; changes speed and memory, not
             results. When not given: one on a GPU, on a CPU as many as keep them at about 4,096 tokens.
-        mixed_precision: "no", "bf16" or "fp16".
+        mixed_precision: "no", "bf16" or "fp16". When not given: the launcher's choice, "no" without a launcher.
         log_interval: updates between two lines of the log.
         score_dev: (model, tokenizer, pairs of text) -> BLEU of the development set, logged at each evaluation.
         change_processes: go on with a run that another number of processes began. No pair is skipped or repeated,
             but dropout draws other numbers than it would have.
+
+    Raises:
+        FileNotFoundError: if `data` is no prepared data.
+        ValueError: if a part of the data is missing, if the processes do not know each other, or if `score_dev` is
+            asked of a model in parts.
     """
 
     def __init__(
@@ -118,7 +128,7 @@ class Trainer:
         *,
         seed: int = 0,
         accumulation_steps: int | None = None,
-        mixed_precision: str = "no",
+        mixed_precision: str | None = None,
         log_interval: int = 50,
         score_dev: Callable[..., float] | None = None,
         change_processes: bool = False,
@@ -140,6 +150,11 @@ class Trainer:
                 f"the launcher started {os.environ['WORLD_SIZE']} processes, but each takes itself for one of "
                 f"{self.accelerator.num_processes}. Without GPUs, set ACCELERATE_USE_CPU=true for the launcher."
             )
+        if score_dev is not None and self._is_sharded:
+            raise ValueError(
+                "the development set cannot be translated during training where each process holds a part of the "
+                "model only (FSDP): leave dev_bleu away, and run `vaswani evaluate` on the checkpoints."
+            )
         if accumulation_steps is None:
             accumulation_steps = self._choose_accumulation_steps()
         if accumulation_steps < 1:
@@ -152,7 +167,7 @@ class Trainer:
         self.train_pairs, self.dev_pairs = self._load_pairs("train"), self._load_pairs("dev")
         self.progress = Progress(num_processes=self.accelerator.num_processes)
         self.tally = Tally(self.accelerator)
-        self.tensorboard = None
+        self.log = Log(run, is_main_process=self.accelerator.is_main_process)
         self._build()
 
     def _load_pairs(self, name: str) -> TokenizedPairs:
@@ -208,8 +223,6 @@ class Trainer:
         # The weights are in the checkpoint already, as a model like any other.
         self.accelerator.register_save_state_pre_hook(lambda models, weights, folder: weights.clear())
         self.accelerator.register_load_state_pre_hook(self._load_weights)
-        if SummaryWriter is not None and self.accelerator.is_main_process:
-            self.tensorboard = SummaryWriter(str(self.run_folder / "tensorboard"))
 
     @property
     def _is_sharded(self) -> bool:
@@ -232,77 +245,97 @@ class Trainer:
             the folder of the final model, the mean of the last checkpoints.
 
         Raises:
-            ValueError: if the run folder belongs to another recipe or seed, or to another number of processes.
+            ValueError: if the run folder belongs to a run of another recipe, seed, data, precision or number of
+                processes, if another process is training in it, if not all processes see it and the same data, or
+                if none of its checkpoints can be read.
             FloatingPointError: if ten updates in a row had no finite gradient.
             MemoryError: if a micro-batch does not fit; the message names its shape.
             OSError: if a checkpoint cannot be written; the one before is intact.
             Interrupted: after SIGTERM, when the update under way is done and saved.
         """
-        self._open_run()
-        self._last_save = time.perf_counter()
-        self._sitting_started = time.perf_counter() - self.progress.seconds
-        with StopRequest() as self._stop_request:
-            if not self._is_finished():
-                self._train()
-        self.accelerator.wait_for_everyone()
-        if self.accelerator.is_main_process:
-            last = complete_checkpoints(self.checkpoint_folder)[-self.recipe.num_averaged_checkpoints :]
-            average_checkpoints(last, self.model_folder)
-            self._print(f"averaged {len(last)} checkpoints into {self.model_folder}")
-        self.accelerator.wait_for_everyone()
+        description = self._describe()
+        with open_run(self.accelerator, self.run_folder, self.data, description) as checkpoints, self.log:
+            self._go_to_where_it_stopped(checkpoints)
+            with StopRequest() as self._stop_request:
+                if not self._is_finished():
+                    self._train()
+            self.accelerator.wait_for_everyone()
+            if self.accelerator.is_main_process:
+                last = complete_checkpoints(self.checkpoint_folder)[-self.recipe.num_averaged_checkpoints :]
+                average_checkpoints(last, self.model_folder)
+                self.log.print(f"averaged {len(last)} checkpoints into {self.model_folder}")
+            self.accelerator.wait_for_everyone()
         return self.model_folder
 
-    def _open_run(self) -> None:
-        """Write down what this run is, or check that the folder is this run's, and go to where it stopped."""
-        description = {
-            "recipe": json.loads(json.dumps(self.recipe.to_dict())),
+    def _describe(self) -> dict:
+        """What recipe.json says of this run beside versions."""
+        return {
+            "recipe": self.recipe.to_dict() | {"vocab_size": len(self.tokenizer)},
             "seed": self.seed,
-            "versions": {
-                "python": platform.python_version(),
-                "torch": torch.__version__,
-                "transformers": transformers.__version__,
-                "accelerate": accelerate.__version__,
-                "tokenizers": tokenizers.__version__,
-            },
+            "data": self.preparation["fingerprint"],
+            "mixed_precision": self.accelerator.mixed_precision,
+            "num_processes": self.accelerator.num_processes,
             "num_parameters": self.accelerator.unwrap_model(self.model).num_parameters(),
         }
-        path = self.run_folder / RECIPE_FILE
-        checkpoints = resumable_checkpoints(self.checkpoint_folder)
-        if path.exists() and checkpoints:
-            earlier = json.loads(path.read_text(encoding="utf-8"))
-            for name in ("recipe", "seed"):
-                if earlier[name] != description[name]:
-                    difference = _difference(earlier[name], description[name])
-                    raise ValueError(
-                        f"{self.run_folder} holds a run with another {name}: {difference}. "
-                        f"Name another output folder, or give the settings it was started with."
-                    )
-        elif self.accelerator.is_main_process:
-            self.run_folder.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(description, indent=2), encoding="utf-8")
-        for partial in sorted(self.checkpoint_folder.glob(f"{PARTIAL_PREFIX}*")):
-            self._print(f"{partial} was not written to the end and is left aside")
-        if checkpoints:
-            self._resume(checkpoints[-1])
-        self.accelerator.wait_for_everyone()  # before the first process changes what the others look at
-        if self.accelerator.is_main_process:
-            with (self.run_folder / LOG_FILE).open("ab") as log:
-                log.truncate(self.progress.log_bytes)  # lines that no checkpoint remembers are written again
 
-    def _resume(self, checkpoint: Path) -> None:
-        """Go to where `checkpoint` was written."""
+    def _go_to_where_it_stopped(self, checkpoints: list[Path]) -> None:
+        """From the newest of `checkpoints` on, or from the start; the log has then no line of what is still to come."""
+        for partial in sorted(self.checkpoint_folder.glob(f"{PARTIAL_PREFIX}*")):
+            self.log.print(f"{partial} was not written to the end and is left aside")
+        if checkpoints:
+            self._resume(checkpoints)
+        accelerator, progress = self.accelerator, self.progress
+        accelerator.wait_for_everyone()  # before the first process changes what the others look at
+        self.log.open(update=progress.update, num_bytes=progress.log_bytes)
+        self._sitting_started = time.perf_counter() - progress.seconds
+        devices = f"{accelerator.num_processes} x {accelerator.device.type}"
+        self.log.print(f"training on {devices}, mixed precision {accelerator.mixed_precision}")
+
+    def _resume(self, checkpoints: list[Path]) -> None:
+        """Go to where the newest of `checkpoints` that all processes can read was written."""
+        damaged = []
+        for checkpoint in reversed(checkpoints):
+            errors = [error for error in gather_object([self._load(checkpoint)]) if error]
+            if not errors:
+                break
+            self.log.print(f"WARNING: {checkpoint} is damaged, the one before is taken: {errors[0]}")
+            damaged.append(checkpoint)
+        else:
+            raise ValueError(
+                f"none of the checkpoints in {self.checkpoint_folder} can be read; of the oldest: {errors[0]}. Copy "
+                f"one back that can, or name another output folder to begin anew."
+            )
+        if self.accelerator.is_main_process:
+            for path in damaged:  # now that another can be read, it is not this program or machine that is at fault
+                set_aside(path)
+        self._check_num_processes(checkpoint)
+        self.log.print(f"resuming after update {self.progress.update} from {checkpoint}")
+
+    def _load(self, checkpoint: Path) -> str | None:
+        """Go to where `checkpoint` was written; returns what is wrong with it if it cannot be read."""
+        folder = checkpoint / STATE_FOLDER
+        try:
+            self.accelerator.load_state(str(folder))
+            if self.progress.num_processes == self.accelerator.num_processes:
+                # Accelerate goes on without the random states if it cannot read them.
+                accelerate.utils.load(folder / f"{RNG_STATE_NAME}_{self.accelerator.process_index}.pkl")
+        except UNREADABLE as error:
+            return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        return None
+
+    def _check_num_processes(self, checkpoint: Path) -> None:
+        """Refuse to go on from `checkpoint` with another number of processes, or take account of it."""
         progress, now = self.progress, self.accelerator.num_processes
-        self.accelerator.load_state(str(checkpoint / STATE_FOLDER))
-        if progress.num_processes != now:
-            if not self.change_processes:
-                raise ValueError(
-                    f"{checkpoint} was written by {progress.num_processes} processes, this is a run of {now}. Start "
-                    f"{progress.num_processes}, or give --change_processes: no pair is skipped or repeated, but "
-                    f"dropout will draw other numbers."
-                )
-            accelerate.utils.set_seed(self.seed + progress.update, device_specific=True)
-            progress.num_processes = now
-        self._print(f"resuming after update {progress.update} from {checkpoint}")
+        if progress.num_processes == now:
+            return
+        if not self.change_processes:
+            raise ValueError(
+                f"{checkpoint} was written by {progress.num_processes} processes, this is a run of {now}. Start "
+                f"{progress.num_processes}, or give --change_processes: no pair is skipped or repeated, but "
+                f"dropout will draw other numbers."
+            )
+        accelerate.utils.set_seed(self.seed + progress.update, device_specific=True)
+        progress.num_processes = now
 
     def _is_finished(self) -> bool:
         patience = self.recipe.patience
@@ -322,11 +355,19 @@ class Trainer:
             process_index=self.accelerator.process_index,
             accumulation_steps=self.accumulation_steps,
         )
-        on_gpu = self.accelerator.device.type != "cpu"
-        # On a CPU a worker would take a core from the training; one is enough for any GPU.
-        workers = {"num_workers": 1, "prefetch_factor": 16} if on_gpu else {}
-        # Its own generator: the loader draws a number to seed workers, and dropout must not notice.
-        return iter(DataLoader(stream, batch_size=None, pin_memory=on_gpu, generator=torch.Generator(), **workers))
+        device = self.accelerator.device.type
+        num_workers = LOADER_WORKERS.get(device, DEFAULT_LOADER_WORKERS)
+        loader = DataLoader(
+            stream,
+            batch_size=None,
+            pin_memory=device == "cuda",
+            # Its own: the loader draws a number to seed workers, and dropout must not notice.
+            generator=torch.Generator(),
+            num_workers=num_workers,
+            prefetch_factor=16 if num_workers else None,
+            worker_init_fn=outlive_stop_request,
+        )
+        return iter(loader)
 
     def _train(self) -> None:
         """The loop: one update after the other, until the recipe or its patience ends."""
@@ -339,13 +380,14 @@ class Trainer:
             if update.is_last_of_epoch:
                 progress.epoch, progress.updates_of_epoch = progress.epoch + 1, 0
             last = progress.update >= self.recipe.num_updates
-            must_stop = is_time = False
-            if progress.update % interval == 0 or last:
+            must_stop, is_due = False, last or self._is_checkpoint_due(update.is_last_of_epoch)
+            if progress.update % interval == 0 or is_due:
                 must_stop, is_time = self._agree()
                 self._check_finite(update)
+                is_due = is_due or is_time
             if progress.update % self.log_interval == 0 or last:
                 self._log_training()
-            if last or is_time or self._is_checkpoint_due(update.is_last_of_epoch):
+            if is_due:
                 self._evaluate()
                 self._save()
             elif must_stop:
@@ -361,7 +403,7 @@ class Trainer:
         """One optimizer step. The loss is the mean over the target tokens of all processes and micro-batches."""
         self.model.train()
         device = self.accelerator.device
-        losses = torch.zeros(2, dtype=torch.float64, device=device)
+        losses = torch.zeros(2, dtype=sum_dtype(device), device=device)
         for i, batch in enumerate(update.micro_batches):
             is_last = i == len(update.micro_batches) - 1
             batch = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
@@ -383,19 +425,25 @@ class Trainer:
         self.optimizer.zero_grad()
         self.tally.add(losses, is_finite, update)
 
+    @property
+    def _seconds(self) -> float:
+        """Of training up to now, over all sittings."""
+        return time.perf_counter() - self._sitting_started
+
     def _agree(self) -> tuple[bool, bool]:
         """What all processes must do alike: stop because one was asked to, save because the first one's time is up."""
         amount, unit = self.recipe.checkpoint_interval
-        is_time = unit == "minutes" and time.perf_counter() - self._last_save >= 60 * amount
+        is_time = unit == "minutes" and self._seconds - self.progress.seconds_at_checkpoint >= 60 * amount
         own = [self._stop_request.received, is_time and self.accelerator.is_main_process]
         must_stop, is_time = self.accelerator.reduce(torch.tensor(own, device=self.accelerator.device).int(), "sum")
         return bool(must_stop), bool(is_time)
 
     def _check_finite(self, update: Update) -> None:
         """End the run when nothing has been learnt for a while; `update` is the last one."""
-        skipped = self.tally.count_skipped_in_a_row()
-        if skipped < SKIPPED_IN_A_ROW:
+        now, longest = self.tally.count_skipped_in_a_row()
+        if longest < SKIPPED_IN_A_ROW:
             return
+        place = "up to" if now == longest else "before"
         device, model = self.accelerator.device, self.accelerator.unwrap_model(self.model)
         report = {"update": self.progress.update, "process": self.accelerator.process_index, "micro_batches": []}
         for rows, batch in zip(update.rows, update.micro_batches, strict=True):
@@ -409,14 +457,15 @@ class Trainer:
         path = self.run_folder / f"{self.accelerator.process_index}-{NON_FINITE_FILE}"
         path.write_text(json.dumps(report, ensure_ascii=False, indent=1), encoding="utf-8")
         raise FloatingPointError(
-            f"{skipped} updates in a row, up to update {self.progress.update}, had a gradient that is not finite, and "
-            f"were skipped. {path} names the first module with such an output and the pairs of the last batch. Go on "
-            f"from the last checkpoint with a smaller lr_scale or without mixed precision."
+            f"{longest} updates in a row, {place} update {self.progress.update}, had a gradient that is not finite, "
+            f"and were skipped. {path} names the first module with such an output and the pairs of the last batch. "
+            f"The same command would come to the same end: name another output folder and begin anew, with mixed "
+            f"precision bf16 or none, with another seed, or with a recipe of a smaller lr_scale or more warmup_updates."
         )
 
     def _log_training(self) -> None:
         progress, tally = self.progress, self.tally
-        progress.seconds = time.perf_counter() - self._sitting_started
+        progress.seconds = self._seconds
         means = tally.compute_means()
         line = {
             "update": progress.update,
@@ -425,13 +474,13 @@ class Trainer:
             **means,
             "seconds": progress.seconds,
         }
-        self._write_log(line)
+        self.log.write(line)
         remaining = (self.recipe.num_updates - progress.update) * tally.seconds / tally.updates
         losses = "no finite update"
         if line["loss"] is not None:
             losses = f"loss {line['loss']:.3f}  ppl {line['perplexity']:.2f}"
         skipped = f"  skipped {line['skipped']}" if line["skipped"] else ""
-        self._print(
+        self.log.print(
             f"update {line['update']}/{self.recipe.num_updates}  epoch {line['epoch']}  {losses}  lr {line['lr']:.2e}  "
             f"{line['target_tokens_per_second']:.0f} tok/s  fill {line['fill']:.1%}{skipped}  ETA {_hours(remaining)}",
             live=True,
@@ -452,15 +501,15 @@ class Trainer:
         model = self.model if self._is_sharded else accelerator.unwrap_model(self.model)
         model.eval()
         dev_loss = self._compute_dev_loss(model)
-        line = {"update": progress.update, "epoch": progress.epoch, "dev_perplexity": math.exp(dev_loss)}
+        line = {"update": progress.update, "epoch": progress.epoch, "dev_perplexity": perplexity(dev_loss)}
         if self.score_dev is not None and accelerator.is_main_process:
             texts = json.loads((self.data / "dev.json").read_text(encoding="utf-8"))
             line["dev_bleu"] = self.score_dev(model, self.tokenizer, texts)
         progress.evaluations_without_gain += 1
         if dev_loss < progress.best_dev_loss:
             progress.best_dev_loss, progress.evaluations_without_gain = dev_loss, 0
-        self._write_log(line)
-        self._print("  ".join(f"{name} {value:.4g}" for name, value in line.items()))
+        self.log.write(line)
+        self.log.print("  ".join(f"{name} {value:.4g}" for name, value in line.items()))
         accelerator.wait_for_everyone()
         self.tally.leave_out(time.perf_counter() - started)
 
@@ -469,31 +518,26 @@ class Trainer:
         sources, targets = self.dev_pairs.sources.lengths, self.dev_pairs.targets.lengths
         accelerator, num_processes = self.accelerator, self.accelerator.num_processes
         tokens_per_batch = max(8_192, int(sources.max()), int(targets.max()))
-        nll = torch.zeros((), dtype=torch.float64, device=accelerator.device)
+        nll = torch.zeros((), dtype=sum_dtype(accelerator.device), device=accelerator.device)
         for rows in plan_updates(sources, targets, tokens_per_batch=tokens_per_batch, seed=0, epoch=0):
             part = split_update(rows, sources, targets, num_parts=num_processes)[accelerator.process_index]
             batch = self.dev_pairs[part if len(part) else rows[:1]]
             batch = {name: tensor.to(accelerator.device) for name, tensor in batch.items()}
-            nll += model(**batch, num_items_in_batch=1, skip_logits=True).loss.double() * bool(len(part))
+            nll += model(**batch, num_items_in_batch=1, skip_logits=True).loss * bool(len(part))
         return float(accelerator.reduce(nll, "sum")) / int(targets.sum())
 
     def _save(self, *, is_scheduled: bool = True) -> None:
         """One checkpoint, by all processes together: each has random states of its own."""
-        started, accelerator, progress = time.perf_counter(), self.accelerator, self.progress
-        progress.seconds = started - self._sitting_started
+        started, progress = time.perf_counter(), self.progress
+        progress.seconds = self._seconds
+        if is_scheduled:
+            progress.seconds_at_checkpoint = progress.seconds
         name = checkpoint_name(progress.update, is_scheduled=is_scheduled)
         try:
-            partial = self._begin_checkpoint(name)
-            weights = accelerator.get_state_dict(self.model) if self._is_sharded else None
-            if accelerator.is_main_process:
-                self._gather_model(weights).save_pretrained(partial)
-                self.tokenizer.save_pretrained(partial)
-            accelerator.save_state(str(partial / STATE_FOLDER))
-            accelerator.wait_for_everyone()
-            if accelerator.is_main_process:
-                finish_checkpoint(partial, seconds=progress.seconds)
-                drop_old_checkpoints(self.checkpoint_folder, keep=self.recipe.num_averaged_checkpoints)
-        except (OSError, SafetensorError, RuntimeError) as error:  # each library has its own for a full disk
+            self._write_checkpoint(name)
+        except Exception as error:
+            if not is_write_error(error):
+                raise
             shutil.rmtree(self.checkpoint_folder / f"{PARTIAL_PREFIX}{name}", ignore_errors=True)
             before = resumable_checkpoints(self.checkpoint_folder)[-1:]
             intact = f"{before[0]} is intact" if before else "there is none before it"
@@ -501,9 +545,27 @@ class Trainer:
                 f"the checkpoint of update {progress.update} could not be written: {error}. {intact}. "
                 f"Mend the cause, for example make room on the disk, and start the same command again."
             ) from error
+        if self.accelerator.is_main_process:
+            drop_old_checkpoints(self.checkpoint_folder, keep=self.recipe.num_averaged_checkpoints)
+        self.accelerator.wait_for_everyone()
+        self.tally.leave_out(time.perf_counter() - started)
+
+    def _write_checkpoint(self, name: str) -> None:
+        """An empty folder, filled by all processes, with the log on the disk up to here, then given its `name`."""
+        accelerator = self.accelerator
+        if accelerator.is_main_process:
+            self.progress.log_bytes = self.log.sync()
+            begin_checkpoint(self.checkpoint_folder, name)
         accelerator.wait_for_everyone()
-        self._last_save = time.perf_counter()
-        self.tally.leave_out(self._last_save - started)
+        partial = self.checkpoint_folder / f"{PARTIAL_PREFIX}{name}"
+        weights = accelerator.get_state_dict(self.model) if self._is_sharded else None
+        if accelerator.is_main_process:
+            self._gather_model(weights).save_pretrained(partial)
+            self.tokenizer.save_pretrained(partial)
+        accelerator.save_state(str(partial / STATE_FOLDER))
+        accelerator.wait_for_everyone()
+        if accelerator.is_main_process:
+            finish_checkpoint(partial, seconds=self.progress.seconds)
 
     def _gather_model(self, weights: dict[str, torch.Tensor] | None) -> VaswaniForConditionalGeneration:
         """The model itself, or where it is sharded one of the class that was sharded, with the gathered `weights`."""
@@ -516,42 +578,6 @@ class Trainer:
         gathered.tie_weights()
         gathered.generation_config = model.generation_config
         return gathered
-
-    def _begin_checkpoint(self, name: str) -> Path:
-        """An empty folder for all processes to fill, with the log on the disk up to here."""
-        path = self.run_folder / LOG_FILE
-        if self.accelerator.is_main_process:
-            with path.open("ab") as log:
-                os.fsync(log.fileno())
-            self.progress.log_bytes = path.stat().st_size
-            begin_checkpoint(self.checkpoint_folder, name)
-        self.accelerator.wait_for_everyone()
-        return self.checkpoint_folder / f"{PARTIAL_PREFIX}{name}"
-
-    def _write_log(self, line: dict) -> None:
-        if self.accelerator.is_main_process:
-            with (self.run_folder / LOG_FILE).open("a", encoding="utf-8") as log:
-                log.write(json.dumps(line) + "\n")
-        if self.tensorboard is not None:
-            for name in line.keys() - {"update"}:
-                if line[name] is not None:  # a line without a finite update has no loss
-                    self.tensorboard.add_scalar(name, line[name], line["update"])
-
-    def _print(self, text: str, *, live: bool = False) -> None:
-        """A line on standard error; on a terminal a `live` one is written over by the next."""
-        if not self.accelerator.is_main_process:
-            return
-        if sys.stderr.isatty():
-            print(f"\r{text}\x1b[K", end="" if live else "\n", file=sys.stderr, flush=True)
-        else:
-            print(text, file=sys.stderr, flush=True)
-
-
-def _difference(earlier, now) -> str:
-    if not isinstance(earlier, dict):
-        return f"{earlier} there, {now} here"
-    names = [name for name in now if earlier.get(name) != now[name]]
-    return "; ".join(f"{name} is {earlier.get(name)} there, {now[name]} here" for name in names)
 
 
 def _hours(seconds: float) -> str:

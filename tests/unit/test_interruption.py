@@ -1,0 +1,63 @@
+import multiprocessing
+import os
+import signal
+import time
+
+import pytest
+
+from vaswani_transformer.training import interruption
+from vaswani_transformer.training.interruption import StopRequest, outlive_stop_request
+
+
+def test_the_signals_of_the_first_seconds_are_one_request():
+    """A scheduler's, and the same passed on by the launcher."""
+    with StopRequest() as request:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert request.received
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def wait(connection, prepare):
+    prepare()
+    connection.send("ready")
+    time.sleep(60)
+
+
+def start_waiting(prepare):
+    """A process that waits after `prepare()`."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=wait, args=(theirs, prepare), daemon=True)
+    process.start()
+    ours.recv()
+    return process
+
+
+def test_a_later_signal_ends_the_process_at_once(monkeypatch):
+    monkeypatch.setattr(interruption, "SECONDS_OF_ONE_REQUEST", -1.0)
+    process = start_waiting(StopRequest().__enter__)
+    process.terminate()
+    process.join(0.2)
+    assert process.is_alive()
+    process.terminate()
+    process.join(10)
+    assert process.exitcode == -signal.SIGTERM
+
+
+def test_a_worker_outlives_the_signal_to_its_group_but_not_the_second_to_itself():
+    process = start_waiting(lambda: outlive_stop_request(0))
+    assert os.getpgid(process.pid) == process.pid != os.getpgrp()
+    process.terminate()
+    process.join(0.2)
+    assert process.is_alive()
+    process.terminate()
+    process.join(10)
+    assert process.exitcode == -signal.SIGTERM
+
+
+@pytest.fixture(autouse=True)
+def default_handler():
+    """Of SIGTERM, for the processes that the tests fork."""
+    previous = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, previous)

@@ -1,0 +1,40 @@
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from vaswani_transformer.training.tally import Tally, perplexity, sum_dtype
+
+UPDATE = SimpleNamespace(target_tokens=10, tokens=18, padded_tokens=20)
+
+
+def test_perplexity_of_a_run_that_diverges_is_infinite():
+    assert perplexity(math.log(5)) == pytest.approx(5)
+    assert perplexity(710.0) == math.inf
+    assert perplexity(math.inf) == math.inf
+    assert math.isnan(perplexity(math.nan))
+
+
+def test_a_loss_too_large_for_its_exponential_is_logged():
+    tally = Tally(SimpleNamespace(device=torch.device("cpu"), reduce=lambda tensor, how: tensor))
+    tally.add(torch.tensor([9e3, 8e3]), torch.tensor(True), UPDATE)
+    means = tally.compute_means()
+    assert (means["loss"], means["perplexity"]) == (900.0, math.inf)
+
+
+def test_sums_are_in_float64_but_where_there_is_none():
+    assert {name: sum_dtype(torch.device(name)) for name in ("cpu", "cuda", "mps")} == {
+        "cpu": torch.float64,
+        "cuda": torch.float64,
+        "mps": torch.float32,
+    }
+
+
+def test_the_longest_row_of_skipped_updates_is_remembered():
+    tally = Tally(SimpleNamespace(device=torch.device("cpu"), reduce=lambda tensor, how: tensor))
+    seen = []
+    for is_finite in (False, False, True, False, True):
+        tally.add(torch.zeros(2), torch.tensor(is_finite), UPDATE)
+        seen.append(tally.count_skipped_in_a_row())
+    assert seen == [(1, 1), (2, 2), (0, 2), (1, 2), (0, 2)]
