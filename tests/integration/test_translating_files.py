@@ -9,8 +9,6 @@ import time
 
 import pytest
 import torch
-from accelerate import debug_launcher
-from accelerate.state import AcceleratorState, GradientState
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli, file_translation, train_tokenizer
 from vaswani_transformer.translation import Translator
@@ -18,6 +16,13 @@ from vaswani_transformer.translation import Translator
 WORDS = ["the", "dog", "cat", "runs", "sleeps", "far", "and", "away"]
 SENTENCES = [" ".join(WORDS[(i * i + j) % 8] for j in range(3 * i % 7)) for i in range(90)]
 LINES_PER_WINDOW = 20  # four windows and a half
+PROGRAM = """
+import sys
+from vaswani_transformer import cli, file_translation
+
+file_translation.LINES_PER_WINDOW = {lines_per_window}
+raise SystemExit(cli.main(sys.argv[1:]))
+"""
 SLOWLY = """
 import sys, time
 from vaswani_transformer import cli, file_translation
@@ -58,22 +63,6 @@ def small_windows(monkeypatch):
 def arguments(model_folder, text, output, *more):
     files = ["--model", model_folder, "--input", text, "--output", output]
     return [*map(str, ["translate", *files, "--max_length_offset", 2, "--tokens_per_batch", 60, *more])]
-
-
-def work(argv):
-    # The processes are forks of this one, in which Accelerate knows itself alone.
-    AcceleratorState._reset_state(reset_partial_state=True)
-    GradientState._reset_state()
-    torch.set_num_threads(1)
-    assert cli.main(argv) == 0
-
-
-@pytest.mark.parametrize("more", [(), ("--nbest", "2", "--scores")])
-def test_three_processes_write_what_one_writes(model_folder, text, tmp_path, more):
-    assert cli.main(arguments(model_folder, text, tmp_path / "one", *more)) == 0
-    debug_launcher(work, args=(arguments(model_folder, text, tmp_path / "three", *more),), num_processes=3)
-    assert (tmp_path / "three").read_bytes() == (tmp_path / "one").read_bytes()
-    assert not (tmp_path / "three.partial").exists()
 
 
 def test_other_options_or_another_model_do_not_go_on(model_folder, text, tmp_path, monkeypatch, capsys):
@@ -130,17 +119,27 @@ def test_after_sigkill_the_same_command_goes_on(model_folder, text, tmp_path, mo
 
 
 @pytest.mark.slow
-def test_accelerate_launches_processes_that_share_a_file(model_folder, text, tmp_path, monkeypatch):
-    monkeypatch.setattr(file_translation, "LINES_PER_WINDOW", 16_384)  # one window: its batches are dealt
-    assert cli.main(arguments(model_folder, text, tmp_path / "one")) == 0
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+@pytest.mark.parametrize(
+    ("num_processes", "lines_per_window", "more"),
+    [(2, 16_384, []), (3, LINES_PER_WINDOW, ["--nbest", "2", "--scores"])],
+    ids=["batches of one window are dealt", "windows are dealt"],
+)
+def test_processes_write_what_one_writes(
+    model_folder, text, tmp_path, monkeypatch, num_processes, lines_per_window, more
+):
+    monkeypatch.setattr(file_translation, "LINES_PER_WINDOW", lines_per_window)
+    assert cli.main(arguments(model_folder, text, tmp_path / "one", *more)) == 0
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM.format(lines_per_window=lines_per_window))
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(num_processes)]
     subprocess.run(
-        [*torchrun, "-m", "vaswani_transformer", *arguments(model_folder, text, tmp_path / "two")],
+        [*torchrun, str(program), *arguments(model_folder, text, tmp_path / "several", *more)],
         env=os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"},
         check=True,
         timeout=300,
     )
-    assert (tmp_path / "two").read_bytes() == (tmp_path / "one").read_bytes()
+    assert (tmp_path / "several").read_bytes() == (tmp_path / "one").read_bytes()
+    assert not (tmp_path / "several.partial").exists()
 
 
 def test_a_pipe_of_the_shell_is_translated_as_it_comes(model_folder, text, tmp_path):
