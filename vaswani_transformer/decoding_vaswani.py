@@ -26,7 +26,7 @@ from .layers_vaswani import (
 
 SHARED_ENCODING_KERNELS = ("eager", "sdpa")
 ROOM = 16  # steps that a `LayerSteps` makes room for at least
-FEW_ROWS = 64
+FEW_ROWS = 64  # with more, MKL is as fast whichever way a matrix lies
 MOST_BEAMS = 32  # more of them read too many keys of each other: with 50 beams and 70 tokens it took longer
 
 

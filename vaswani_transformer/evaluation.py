@@ -136,6 +136,13 @@ def compute_perplexity(
 
 def describe_search(model: VaswaniForConditionalGeneration, **generate_kwargs) -> str:
     """The search settings in one line, to stand beside a score."""
-    names = ("num_beams", "length_penalty", "length_penalty_type", "max_length_offset", "early_stopping")
+    names = (
+        "num_beams",
+        "length_penalty",
+        "length_penalty_type",
+        "coverage_penalty",
+        "max_length_offset",
+        "early_stopping",
+    )
     settings = {name: generate_kwargs.get(name, getattr(model.generation_config, name, None)) for name in names}
     return "|".join(f"{name}:{value}" for name, value in settings.items())

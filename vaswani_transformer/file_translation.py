@@ -35,6 +35,7 @@ from accelerate.utils import parse_flag_from_env
 from tqdm import tqdm
 
 from .data.corpus import decode_lines, read_lines
+from .processes import check_processes
 from .translation import Hypothesis, Translator
 
 FORMAT = 1  # of the folder's files
@@ -56,11 +57,7 @@ def find_processes() -> PartialState:
     """
     # They meet when all are done, and one may have hours more to do: the launcher ends them if one dies.
     processes = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"), timeout=timedelta(weeks=3))
-    if int(os.environ.get("WORLD_SIZE", "1")) != processes.num_processes:
-        raise ValueError(
-            f"the launcher started {os.environ['WORLD_SIZE']} processes, but each takes itself for one of "
-            f"{processes.num_processes}. Without GPUs, set ACCELERATE_USE_CPU=true for the launcher."
-        )
+    check_processes(processes.num_processes)
     return processes
 
 

@@ -11,9 +11,10 @@ import torch
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import ModelOutput
 
+from .beam_search_vaswani import LENGTH_PENALTIES
 from .coverage_vaswani import check_kernel, compute_coverage, coverage_penalty
 from .decoding_vaswani import SHARED_ENCODING_KERNELS
-from .generation_vaswani import LENGTH_PENALTIES, OWN_OPTIONS
+from .generation_vaswani import OWN_OPTIONS
 from .loss_vaswani import DEFAULT_LOGITS_PER_SLICE, IGNORE_INDEX, LOGITS_PER_SLICE
 
 PAIRS_PER_WINDOW = 4_096  # read, sorted by length and scored at a time

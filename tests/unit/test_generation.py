@@ -6,7 +6,7 @@ import torch
 from transformers import GenerationConfig, GenerationMixin, StoppingCriteria
 
 from vaswani_transformer import VaswaniForConditionalGeneration
-from vaswani_transformer.generation_vaswani import gnmt_length_penalty, power_length_penalty, top_entries
+from vaswani_transformer.beam_search_vaswani import gnmt_length_penalty, power_length_penalty, top_entries
 
 START, PAD, END = 0, 1, 2
 # Sentences of 2, 5, 7 and 4 tokens with </s>.

@@ -9,9 +9,9 @@ import vaswani_transformer
 
 PACKAGE = Path(vaswani_transformer.__file__).parent
 LAYERS = [
-    {"configuration_vaswani", "loss_vaswani", "pipeline_vaswani", "attention_maps"},
+    {"configuration_vaswani", "beam_search_vaswani", "loss_vaswani", "pipeline_vaswani", "attention_maps"},
     {"coverage_vaswani", "ensemble_vaswani", "generation_options_vaswani"},
-    {"training.schedule", "training.diagnosis", "training.interruption", "data.corpus", "data.phrasebook"},
+    {"processes", "training.schedule", "training.diagnosis", "training.interruption", "data.corpus", "data.phrasebook"},
     {"layers_vaswani", "tokenization_vaswani", "data.filtering"},
     {"decoding_vaswani"},
     {"generation_vaswani"},

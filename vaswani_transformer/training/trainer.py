@@ -14,7 +14,6 @@ A run folder is all there is to a run: start the same command again and it goes 
 import contextlib
 import json
 import math
-import os
 import pickle
 import shutil
 import time
@@ -36,6 +35,7 @@ from ..data.batching import TokenizedPairs, Update, UpdateStream, plan_updates, 
 from ..data.preparation import PREPARATION_FILE
 from ..modeling_vaswani import VaswaniForConditionalGeneration
 from ..pipeline_vaswani import custom_pipelines
+from ..processes import check_processes
 from ..recipes import Recipe
 from .checkpoints import (
     PARTIAL_PREFIX,
@@ -145,11 +145,7 @@ class Trainer:
             # Without a second copy of the gradients.
             kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],
         )
-        if int(os.environ.get("WORLD_SIZE", "1")) != self.accelerator.num_processes:
-            raise ValueError(
-                f"the launcher started {os.environ['WORLD_SIZE']} processes, but each takes itself for one of "
-                f"{self.accelerator.num_processes}. Without GPUs, set ACCELERATE_USE_CPU=true for the launcher."
-            )
+        check_processes(self.accelerator.num_processes)
         if score_dev is not None and self._is_sharded:
             raise ValueError(
                 "the development set cannot be translated during training where each process holds a part of the "

@@ -1,0 +1,282 @@
+"""Beam search as in section 6.1 of the paper: the hypotheses, their scores, and when a sentence is decided.
+
+A finished hypothesis Y of source X scores (Wu et al. 2016, equation 14)
+
+    s(Y, X) = log P(Y | X) / lp(Y) + beta cp(X, Y)        lp(Y) = ((5 + |Y|) / 6)^alpha
+
+with |Y| its tokens, </s> included, and cp the coverage penalty of `coverage_vaswani` (the paper has beta = 0). Running
+hypotheses, all of one length, compete by log P. A sentence may grow to its own source length + 50 tokens, whoever
+shares its batch, and its search ends as soon as no open hypothesis can still win.
+
+Shapes: B sentences, L sentences still open, b beams, V vocab_size or the length of a shortlist, T tokens so far.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+Length = int | torch.Tensor
+
+NUM_COLUMNS = 256  # of `top_entries`
+
+
+def gnmt_length_penalty(length: Length, alpha: float) -> float | torch.Tensor:
+    """lp(Y) = ((5 + |Y|) / 6)^alpha      (Wu et al. 2016, equation 14)"""
+    return ((5 + length) / 6) ** alpha
+
+
+def power_length_penalty(length: Length, alpha: float) -> float | torch.Tensor:
+    """|Y|^alpha, the penalty of transformers' own beam search."""
+    return length**alpha
+
+
+LENGTH_PENALTIES: dict[str, Callable[[Length, float], float | torch.Tensor]] = {
+    "gnmt": gnmt_length_penalty,
+    "power": power_length_penalty,
+}
+
+
+class BeamSearch:
+    """The hypotheses of a batch: running beams of the sentences still open, finished ones of all.
+
+    Args:
+        prompt: (B * b, P) decoder tokens to start from, equal within a sentence.
+        num_beams: b.
+        num_kept: finished hypotheses to keep for each sentence.
+        limits: (B,) new tokens a sentence may get, </s> included.
+        length_penalty: |Y| -> lp(Y).
+        early_stopping: "never" ends a sentence when no open hypothesis can beat the worst kept one at any length
+            up to the limit; False judges by the present length (a guess); True ends it with `num_kept` finished.
+        eos_token_ids: tokens that finish a hypothesis.
+        pad_token_id: fills short rows of the result.
+        forced_token_ids: tokens that alone may come last at the limit, at probability 1; when there are none, it is
+            those that finish a hypothesis, at their own.
+        shortlist: (V,) the tokens that the scores are of; `None` for the whole vocabulary.
+        can_rise: whether a hypothesis may gain in going on; then "never" searches up to the limit.
+        do_sample: draw continuations instead of taking the best.
+    """
+
+    def __init__(
+        self,
+        prompt: torch.LongTensor,
+        *,
+        num_beams: int,
+        num_kept: int,
+        limits: torch.Tensor,
+        length_penalty: Callable[[Length], float | torch.Tensor],
+        early_stopping: bool | str,
+        eos_token_ids: list[int],
+        pad_token_id: int,
+        forced_token_ids: Sequence[int] = (),
+        shortlist: torch.LongTensor | None = None,
+        can_rise: bool = False,
+        do_sample: bool = False,
+    ):
+        device = prompt.device
+        num_sentences = prompt.shape[0] // num_beams
+        self.num_beams = num_beams
+        self.limits = limits
+        self.length_penalty = length_penalty
+        self.early_stopping = early_stopping
+        self.eos_token_ids = eos_token_ids
+        self.end_tokens = torch.tensor(eos_token_ids, dtype=torch.long, device=device)
+        self.is_forced = bool(forced_token_ids)
+        self.shortlist = shortlist
+        self.can_rise = can_rise
+        self.last_tokens = list(forced_token_ids or eos_token_ids)  # places in the shortlist, if there is one
+        if shortlist is not None:
+            self.last_tokens = torch.searchsorted(shortlist, shortlist.new_tensor(self.last_tokens)).tolist()
+        self.pad_token_id = pad_token_id
+        self.do_sample = do_sample
+        self.prompt_length = prompt.shape[1]
+
+        self.open = torch.arange(num_sentences, device=device)  # (L,) their places in the batch
+        self.done = torch.zeros(num_sentences, dtype=torch.bool, device=device)  # (L,) done but still here
+        # (2, L, b, T): tokens, and the row of B * b that each grew from, -1 in the prompt
+        self.history = torch.stack((prompt, torch.full_like(prompt, -1))).unflatten(1, (num_sentences, num_beams))
+        # All beams start equal: only the first may grow, or the b best continuations would be b times the same.
+        self.scores = torch.full((num_sentences, num_beams), -torch.inf, device=device)
+        self.scores[:, 0] = 0.0
+
+        room = int(limits.max()) if num_sentences else 0
+        self.kept_scores = torch.full((num_sentences, num_kept), -torch.inf, device=device)
+        kept = self.history[:, :, :1].expand(-1, -1, num_kept, -1)
+        self.kept_history = nn.functional.pad(kept, (0, room), value=-1)  # (2, B, num_kept, P + room)
+        self._prepare_checks()
+
+    def _prepare_checks(self) -> None:
+        """What the checks of each step read, of the sentences that are open."""
+        self.num_done = int(self.done.sum())
+        self.worst = self.kept_scores[self.open, -1]
+        self.limit_penalties = self.length_penalty(self.limits)
+        self.next_limit = int(self.limits.min()) if len(self.limits) else 0
+
+    @property
+    def flat_tokens(self) -> torch.LongTensor:
+        """(L * b, T) as the model reads them."""
+        return self.history[0].flatten(0, 1)
+
+    @property
+    def length(self) -> int:
+        """New tokens so far."""
+        return self.history.shape[-1] - self.prompt_length
+
+    def advance(
+        self,
+        log_probs: torch.Tensor,
+        stops: Callable[[torch.LongTensor], torch.Tensor] | None,
+        bonus: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Grow every running beam by one token.
+
+        Args:
+            log_probs: (L * b, V) of the next token.
+            stops: further criteria, (rows, T) tokens -> (rows,) True where the hypothesis is finished.
+            bonus: (L, b) what the score of a hypothesis gains or loses besides log P / lp if this token is its last;
+                never positive.
+
+        Returns:
+            (L, b) the beam each new one grew from.
+        """
+        length, at_limit = self.length + 1, None
+        if length >= self.next_limit:
+            at_limit = (self.limits <= length) & ~self.done
+            rows_at_limit = at_limit.repeat_interleave(self.num_beams)
+            log_probs = only_end(log_probs, rows_at_limit, self.last_tokens, self.is_forced)
+        scores, beams, words = self._best_continuations(log_probs)  # (L, candidates) each
+        if self.shortlist is not None:
+            words = self.shortlist[words]
+        finished = (words[..., None] == self.end_tokens).any(dim=-1)
+        if at_limit is not None:
+            finished = finished | at_limit[:, None]
+        if stops is not None:
+            tokens = self._grow(beams, words)[0]
+            finished = finished | stops(tokens.flatten(0, 1)).unflatten(0, finished.shape)
+        if self.num_done:
+            finished = finished & ~self.done[:, None]
+        if finished.any():
+            penalised = scores / self.length_penalty(length)
+            if bonus is not None:
+                penalised = penalised + bonus.gather(1, beams)
+            self._keep(penalised, self._grow(beams, words), finished)
+            scores = scores.masked_fill(finished, -torch.inf)
+        self.scores, order = scores.topk(self.num_beams)
+        beams, words = beams.gather(1, order), words.gather(1, order)
+        self.history = self._grow(beams, words)
+        self.done = self.done | self._is_decided(length)
+        if at_limit is not None:
+            self.done = self.done | at_limit
+        self.num_done = int(self.done.sum())
+        return beams
+
+    def leave(self, staying: torch.Tensor) -> None:
+        """Go on with the open sentences of index `staying` only."""
+        self.open, self.limits, self.scores = self.open[staying], self.limits[staying], self.scores[staying]
+        self.history, self.done = self.history[:, staying], self.done[staying]
+        self._prepare_checks()
+
+    def best(self, count: int) -> tuple[torch.LongTensor, torch.Tensor, torch.LongTensor]:
+        """The `count` best hypotheses of each sentence, best first, cropped to the longest of them.
+
+        Returns:
+            tokens (B * count, T), scores (B * count,), and the rows (of B * b) that each new token
+            grew from (B * count, T - P), -1 behind the end. A sentence with fewer hypotheses gets empty ones of
+            score -inf.
+        """
+        scores = self.kept_scores[:, :count].flatten()
+        tokens, parents = self.kept_history[:, :, :count].flatten(1, 2)
+        parents = parents[:, self.prompt_length :].masked_fill((scores == -torch.inf)[:, None], -1)
+        longest = int((parents >= 0).sum(dim=-1).max()) if parents.numel() else 0
+        parents = parents[:, :longest]
+        new = tokens[:, self.prompt_length :][:, :longest].masked_fill(parents < 0, self.pad_token_id)
+        return torch.cat([tokens[:, : self.prompt_length], new], dim=-1), scores, parents
+
+    def _best_continuations(self, log_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Scores, beams and words, each (L, candidates), of log_probs (L * b, V)."""
+        vocab_size = log_probs.shape[-1]
+        # As many as could finish and still leave b to go on with.
+        count = min(max(2, 1 + len(self.eos_token_ids)) * self.num_beams, self.num_beams * vocab_size)
+        if not self.do_sample:
+            # The best of a sentence are among the best of each of its beams.
+            best, words = top_entries(log_probs, min(count, vocab_size))
+            totals = (self.scores.view(-1, 1) + best).view(len(self.open), -1)
+            scores, choice = totals.topk(count)
+            return scores, choice // best.shape[-1], words.view(totals.shape).gather(1, choice)
+        totals = (self.scores[:, :, None] + log_probs.unflatten(0, self.scores.shape)).flatten(1)  # (L, b * V)
+        # Hopeless continuations stay drawable: at a sentence's limit there may be fewer than `count` others.
+        # A sentence that is done but still here has no open hypothesis, and its softmax no value.
+        probs = totals.softmax(dim=-1).nan_to_num().clamp(min=torch.finfo(totals.dtype).tiny)
+        choice = torch.multinomial(probs, count)
+        scores, order = totals.gather(1, choice).sort(descending=True)
+        choice = choice.gather(1, order)
+        return scores, choice // vocab_size, choice % vocab_size
+
+    def _grow(self, beams: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+        """The histories of `beams` (L, n) with a word more each, (2, L, n, T + 1)."""
+        rows = beams + self.open[:, None] * self.num_beams
+        return torch.cat([_pick(self.history, beams), torch.stack((words, rows))[..., None]], dim=-1)
+
+    def _keep(self, penalised: torch.Tensor, history: torch.Tensor, finished: torch.Tensor) -> None:
+        """Merge newly finished hypotheses among the b best into the kept ones."""
+        # A candidate past the b best is there to go on with; it may not finish (as in transformers).
+        finished = finished & (torch.arange(penalised.shape[1], device=penalised.device) < self.num_beams)
+        penalised = penalised.masked_fill(~finished, -torch.inf)
+        num_kept = self.kept_scores.shape[1]
+        best, order = torch.cat([self.kept_scores[self.open], penalised], dim=1).topk(num_kept)
+        kept = self.kept_history[:, self.open]
+        history = nn.functional.pad(history, (0, kept.shape[-1] - history.shape[-1]), value=-1)
+        self.kept_scores[self.open] = best
+        self.kept_history[:, self.open] = _pick(torch.cat([kept, history], dim=2), order)
+        self.worst = best[:, -1]
+
+    def _is_decided(self, length: int) -> torch.Tensor:
+        """(L,) True where no running beam can beat the worst kept hypothesis."""
+        if self.early_stopping is True:
+            return self.worst > -torch.inf
+        # The coverage penalty of an open hypothesis may still rise to 0, so the bound is that of log P / lp alone.
+        best_open = self.scores[:, 0]
+        bound = best_open / self.length_penalty(length)
+        if self.early_stopping == "never":
+            if self.can_rise:
+                return best_open == -torch.inf
+            # log P only falls. Where the penalty grows with the length, the limit flatters an open hypothesis most.
+            bound = torch.maximum(bound, best_open / self.limit_penalties)
+        return bound <= self.worst
+
+
+def top_entries(rows: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """`rows.topk(count)` of (n, V); many rows on a CPU take half the time.
+
+    A row is folded into columns. The `count` columns of the greatest maxima hold its `count` greatest entries, and
+    maxima are cheap, while PyTorch's `topk` partially sorts all of V. Which of equal entries come first, or come at
+    all, is as undefined as there.
+    """
+    depth = rows.shape[-1] // NUM_COLUMNS
+    if rows.device.type != "cpu" or rows.numel() < 100_000 or depth < 8 or count > NUM_COLUMNS // 8:
+        return rows.topk(count)
+    folded = rows[:, : depth * NUM_COLUMNS].unflatten(1, (depth, NUM_COLUMNS))
+    columns = folded.amax(dim=1).topk(count, sorted=False).indices  # (n, count)
+    kept = folded.gather(2, columns[:, None].expand(-1, depth, -1)).flatten(1)
+    values, places = torch.cat([kept, rows[:, depth * NUM_COLUMNS :]], dim=1).topk(count)
+    inside = places // count * NUM_COLUMNS + columns.gather(1, places % count)
+    behind = places - kept.shape[1]
+    return values, torch.where(behind < 0, inside, depth * NUM_COLUMNS + behind)
+
+
+def _pick(history: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Rows `index` (L, n) of `history` (2, L, b, T) -> (2, L, n, T)."""
+    return history.gather(2, index[..., None].expand(2, -1, -1, history.shape[-1]))
+
+
+def only_end(scores: torch.Tensor, at_limit: torch.Tensor, last_tokens: list[int], is_forced: bool) -> torch.Tensor:
+    """`scores` (rows, V) with -inf at all but the `last_tokens` in rows at their limit.
+
+    They keep their own scores, unless all of them are forbidden; where they are forced their probability is 1.
+    """
+    if not last_tokens or not at_limit.any():
+        return scores
+    ending = torch.full_like(scores, -torch.inf)
+    ending[:, last_tokens] = 0.0 if is_forced else scores[:, last_tokens]
+    must_end = at_limit & ending.isfinite().any(dim=-1)
+    return torch.where(must_end[:, None], ending, scores)
