@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from vaswani_transformer import cli, evaluation
+from vaswani_transformer import cli, commands, evaluation
 from vaswani_transformer.recipes import BASE, RECIPES, replace
 from vaswani_transformer.translation import Translator, translate
 
@@ -256,7 +256,7 @@ def test_a_recipe_is_changed_where_the_command_says_so(monkeypatch):
         def train(self):
             pass
 
-    monkeypatch.setattr(cli, "Trainer", Recorder)
+    monkeypatch.setattr(commands.train, "Trainer", Recorder)
     for options in ([], ["--compile", "--num_updates", "7", "--tokens_per_batch", "99"]):
         assert cli.main(["train", "--data", "x", "--output", "y", *options]) == 0
     assert recipes == [BASE, replace(BASE, compile=True, num_updates=7, tokens_per_batch=99)]
@@ -269,8 +269,8 @@ def test_a_hub_corpus_is_cached_to_prepare_it_and_streamed_to_score_one_split(mo
         opened.append((name, split, streaming))
         raise ValueError("enough")
 
-    monkeypatch.setattr(cli, "open_parallel", record)
-    monkeypatch.setattr(cli.evaluation, "load_translator", lambda name: (None, None))
+    monkeypatch.setattr(commands.arguments, "open_parallel", record)
+    monkeypatch.setattr(evaluation, "load_translator", lambda name: (None, None))
     corpus = "wmt/wmt14:de-en"
     assert cli.main(["prepare", "--train", corpus, "--dev", corpus, "--output", str(tmp_path / "data")]) == 1
     for options in ([], ["--split", "validation"]):

@@ -10,7 +10,14 @@ import time
 import pytest
 import torch
 
-from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli, file_translation, train_tokenizer
+from vaswani_transformer import (
+    VaswaniConfig,
+    VaswaniForConditionalGeneration,
+    cli,
+    commands,
+    file_translation,
+    train_tokenizer,
+)
 from vaswani_transformer.translation import Translator
 
 WORDS = ["the", "dog", "cat", "runs", "sleeps", "far", "and", "away"]
@@ -91,7 +98,7 @@ def test_processes_cannot_share_a_pipe(model_folder, text, monkeypatch, capsys):
     class Two:
         num_processes = 2
 
-    monkeypatch.setattr(cli, "find_processes", Two)
+    monkeypatch.setattr(commands.translate, "find_processes", Two)
     assert cli.main(["translate", "--model", str(model_folder), "--input", str(text)]) == 1
     assert "2 processes can share a file, not a pipe: give --input and --output files." in capsys.readouterr().err
 

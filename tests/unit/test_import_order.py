@@ -21,6 +21,8 @@ LAYERS = [
     {"training.log", "training.run_folder", "training.tally"},
     {"training.trainer", "evaluation", "file_translation", "attention_drawing", "attention_page"},
     {"export.ctranslate2_converter", "export.ctranslate2_translation", "export.onnx_export", "export.onnx_translation"},
+    {"commands.arguments"},
+    {"commands"},
     {"cli"},
     {"__main__", "__init__"},
 ]
@@ -32,8 +34,10 @@ def module_name(path: Path) -> str:
 
 
 def unit_of(module: str) -> str:
-    """The layered unit a module belongs to: the phrasebook is one, whatever its files."""
-    return "data.phrasebook" if module.startswith("data.phrasebook") else module
+    """The layered unit a module belongs to: the phrasebook is one, whatever its files; no command imports another."""
+    if module.startswith("data.phrasebook"):
+        return "data.phrasebook"
+    return "commands" if module.startswith("commands.") and module != "commands.arguments" else module
 
 
 def own_imports(path: Path) -> set[str]:
@@ -64,7 +68,7 @@ def test_every_file_imports_from_lower_layers_only():
             assert not own_imports(path), f"{path} re-exports; only the package itself does"
             continue
         assert unit in layer_of, f"{unit} has no layer yet"
-        for imported in own_imports(path) - {unit}:
+        for imported in own_imports(path) - ({unit} if unit == "data.phrasebook" else set()):
             assert layer_of[imported] < layer_of[unit], f"{unit} imports {imported}, which is not below it"
 
 

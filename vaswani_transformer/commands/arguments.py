@@ -1,0 +1,83 @@
+"""Arguments that several commands share, and what they stand for."""
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TextIO
+
+from ..data.corpus import Pair, describe_source, open_parallel
+from ..data.phrasebook.pairs import generate_pairs
+
+PHRASEBOOK = "phrasebook"
+
+
+def add_command(commands, name: str, run: Callable[[argparse.Namespace], None]) -> argparse.ArgumentParser:
+    """A subcommand whose help is the docstring of the function that runs it."""
+    command = commands.add_parser(
+        name,
+        help=run.__doc__.strip().split("\n")[0],
+        description=run.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.set_defaults(run=run)
+    return command
+
+
+def positive_int(text: str) -> int:
+    """The type of an argument that counts something."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return number
+
+
+def add_languages(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--source_language", default="en")
+    command.add_argument("--target_language", default="de")
+
+
+def open_reader(
+    names: list[str], args: argparse.Namespace, *, split: str, num_pairs: int, streaming: bool = False
+) -> Callable[[], Iterable[Pair]]:
+    """A function that reads the pairs from the start each time it is called."""
+    if names == [PHRASEBOOK]:
+        own_split = {"validation": "dev"}.get(split, split)
+        return lambda: generate_pairs(args.target_language, split=own_split, num_pairs=num_pairs)
+    languages = {"source_language": args.source_language, "target_language": args.target_language}
+    return lambda: open_parallel(names if len(names) > 1 else names[0], split=split, streaming=streaming, **languages)
+
+
+def describe_inputs(names: list[str], *, split: str, num_pairs: int) -> list[dict]:
+    """What the reader of `names` reads, for the fingerprint."""
+    if names == [PHRASEBOOK]:
+        return [{"dataset": PHRASEBOOK, "split": split, "num_pairs": num_pairs}]
+    return describe_source(names, split=split)
+
+
+def add_search_options(command: argparse.ArgumentParser) -> None:
+    decoding = command.add_argument_group("decoding, section 6.1; the model's own settings where not given")
+    decoding.add_argument("--num_beams", type=int)
+    decoding.add_argument("--length_penalty", type=float, help="alpha of the GNMT penalty")
+    decoding.add_argument("--max_length_offset", type=int, help="tokens a translation may exceed its source by")
+    decoding.add_argument("--tokens_per_batch", type=int, default=2_000, help="padded source tokens of a batch")
+
+
+def search_options(args: argparse.Namespace) -> dict:
+    names = ("num_beams", "length_penalty", "max_length_offset")
+    return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+
+
+@contextlib.contextmanager
+def open_output(path: Path | None) -> Iterator[TextIO]:
+    if path is None:
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
+        yield sys.stdout
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        yield file

@@ -1,0 +1,74 @@
+"""`vaswani prepare`."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from tqdm import tqdm
+from transformers import AutoTokenizer
+
+from ..data.filtering import FilterCounts, PairFilter
+from ..data.preparation import prepare
+from ..recipes import load_recipe
+from .arguments import add_command, add_languages, describe_inputs, open_reader, positive_int
+
+
+def add(commands) -> None:
+    command = add_command(commands, "prepare", run)
+    text = "one or two names: source and target text files, a .tsv, .jsonl or .parquet file, a folder of .parquet, "
+    command.add_argument("--train", nargs="+", required=True, help=f"{text}a Hub dataset (wmt/wmt14:de-en)")
+    command.add_argument("--dev", nargs="+", required=True, help="the same for the development set")
+    command.add_argument("--output", type=Path, required=True, help="folder for tokenizer and token ids")
+    add_languages(command)
+    command.add_argument("--recipe", default="base_en_de", help="take vocabulary and limits from this recipe")
+    vocabulary = command.add_mutually_exclusive_group()
+    vocabulary.add_argument("--vocab_size", type=positive_int, help="entries of the shared vocabulary to learn")
+    vocabulary.add_argument("--tokenizer", type=Path, help="folder with a vocabulary to use instead of learning one")
+    text = "training pairs of the phrasebook to write"
+    command.add_argument("--num_pairs", type=positive_int, default=30_000, help=text)
+    filters = command.add_argument_group("filters, counted in what is printed")
+    filters.add_argument("--max_length_ratio", type=float, help="longer side over shorter, in words")
+    filters.add_argument("--drop_duplicates", action="store_true")
+    filters.add_argument("--drop_identical", action="store_true", help="pairs whose two sides are equal")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Learn a vocabulary and turn parallel text into token ids (section 5.1); start it again to go on.
+
+    vaswani prepare --train train.en train.de --dev dev.en dev.de --output data
+
+    With --train phrasebook --dev phrasebook the built-in synthetic corpus is used. Files may be compressed (.gz).
+    All cores are used; RAYON_NUM_THREADS=2 in the environment limits them to two.
+    """
+    recipe = load_recipe(args.recipe)
+    ratio = recipe.max_length_ratio if args.max_length_ratio is None else args.max_length_ratio
+    pair_filter = PairFilter(
+        max_length_ratio=ratio, drop_duplicates=args.drop_duplicates, drop_identical=args.drop_identical
+    )
+    train = {"split": "train", "num_pairs": args.num_pairs}
+    dev = {"split": "validation", "num_pairs": min(500, args.num_pairs)}
+    with tqdm(unit=" pairs", file=sys.stderr, disable=None) as bar:
+        summary = prepare(
+            open_reader(args.train, args, **train),
+            open_reader(args.dev, args, **dev),
+            args.output,
+            vocab_size=recipe.vocab_size if args.vocab_size is None else args.vocab_size,
+            subword_model=recipe.subword_model,
+            max_length=recipe.max_length,
+            pair_filter=pair_filter,
+            tokenizer=None if args.tokenizer is None else AutoTokenizer.from_pretrained(args.tokenizer),
+            source_language=args.source_language,
+            target_language=args.target_language,
+            inputs={"train": describe_inputs(args.train, **train), "dev": describe_inputs(args.dev, **dev)},
+            log=bar.write,
+            on_pairs=bar.update,
+        )
+    for name in ("train", "dev"):
+        counts = summary[name]
+        tally = FilterCounts(**{field: counts[field] for field in FilterCounts.__dataclass_fields__})
+        print(f"{name}: {tally.summary()}")
+        print(
+            f"{name}: {counts['pairs']:,} pairs of {counts['source_tokens']:,} source and "
+            f"{counts['target_tokens']:,} target tokens; {counts['over_max_length']:,} over {recipe.max_length} tokens"
+        )
+    print(f"vocabulary of {summary['vocab_size']:,} and token ids in {args.output}")

@@ -1,0 +1,89 @@
+"""`vaswani translate`."""
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+from .. import evaluation
+from ..data.corpus import read_lines
+from ..file_translation import find_processes, read_windows, translate_file, translate_stream
+from ..translation import Translator, format_lines
+from .arguments import add_command, add_search_options, open_output, search_options
+
+
+def add(commands) -> None:
+    command = add_command(commands, "translate", run)
+    command.add_argument("--model", required=True, help="model folder, run folder or Hub id")
+    command.add_argument("--input", type=Path, help="UTF-8 text, one sentence a line; standard input when not given")
+    command.add_argument("--output", type=Path, help="one translation a line, same order; standard output if not given")
+    command.add_argument("--dtype", choices=("float32", "bfloat16", "float16"))
+    command.add_argument("--nbest", type=int, help="lines for each sentence, best first: its number from 1, tab, text")
+    command.add_argument(
+        "--scores", action="store_true", help="log P / lp of the translation and a tab before its text"
+    )
+    add_search_options(command)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Translate a file, one line for one line; start it again to go on after an interruption.
+
+    vaswani translate --model runs/base --input test.en --output test.hyp.de
+    echo "A dog runs." | vaswani translate --model runs/base
+
+    On several devices: accelerate launch -m vaswani_transformer translate --model ... --input ... --output ...
+    From file to file, what is done is kept in OUTPUT.partial until all is; only then OUTPUT is replaced. To standard
+    output go the lines of standard input that are there already, as soon as they are translated.
+    """
+    processes = find_processes()
+    is_resumable = args.input is not None and args.input.is_file() and _is_replaceable(args.output)
+    if processes.num_processes > 1 and not is_resumable:
+        raise ValueError(
+            f"{processes.num_processes} processes can share a file, not a pipe: give --input and --output files."
+        )
+    if args.input is not None:
+        read_lines(args.input)  # a missing file shows before the model is loaded
+    model, tokenizer = evaluation.load_translator(args.model, dtype=args.dtype)
+    translator = Translator(
+        model,
+        tokenizer,
+        tokens_per_batch=args.tokens_per_batch,
+        num_hypotheses=1 if args.nbest is None else args.nbest,
+        with_scores=args.scores,
+        **search_options(args),
+    )
+    to_lines = partial(format_lines, is_numbered=args.nbest is not None, is_scored=args.scores)
+    if is_resumable:
+        elsewhere = ("run", "command", "debug", "model", "input", "output")
+        settings = {name: value for name, value in vars(args).items() if name not in elsewhere}
+        settings["model"] = evaluation.fingerprint_model(args.model)
+        translate_file(translator, args.input, args.output, to_lines=to_lines, settings=settings, processes=processes)
+    else:
+        with _open_input(args.input) as file, open_output(args.output) as output:
+            windows = read_windows(file, name=str(args.input or "standard input"))
+            translate_stream(translator, windows, output, to_lines=to_lines)
+    processes.destroy_process_group()
+    if translator.num_over_long:
+        print(
+            f"vaswani translate: {translator.num_over_long} sentences are longer than the "
+            f"{tokenizer.model_max_length} tokens that training saw at most; they were translated whole, but less "
+            f"well. Split them into sentences.",
+            file=sys.stderr,
+        )
+
+
+def _is_replaceable(path: Path | None) -> bool:
+    """Whether a new file may take the place of what is at `path`: not standard output, a pipe or a device."""
+    return path is not None and (path.is_file() or not path.exists())
+
+
+@contextlib.contextmanager
+def _open_input(path: Path | None) -> Iterator[BinaryIO]:
+    if path is None:
+        yield sys.stdin.buffer
+        return
+    with path.open("rb") as file:
+        yield file
