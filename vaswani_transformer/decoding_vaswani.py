@@ -286,7 +286,7 @@ def turn_matrices(*modules: nn.Module) -> None:
     """
     for module in modules:
         for layer in module.modules():
-            if type(layer) is nn.Linear and type(layer.weight) is nn.Parameter and layer.weight.is_contiguous():
+            if isinstance(layer, nn.Linear) and type(layer.weight) is nn.Parameter and layer.weight.is_contiguous():
                 layer.weight.data = layer.weight.data.t().contiguous().t()
 
 

@@ -24,6 +24,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_vaswani import VaswaniConfig
 from .decoding_vaswani import turn_matrices_back
+from .int8_vaswani import use_int8
 from .generation_vaswani import VaswaniGenerationMixin, build_generation_config
 from .layers_vaswani import (
     DecoderLayer,
@@ -367,6 +368,17 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniScoringMixi
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)
         self.post_init()
         self.generation_config = build_generation_config(config)
+
+    @classmethod
+    def from_pretrained(cls, *args, dtype: torch.dtype | str | None = None, **kwargs):
+        """As transformers', and with `dtype="int8"` a float32 model that multiplies in int8 on a CPU."""
+        is_int8 = dtype in ("int8", torch.int8)
+        if dtype is not None:
+            kwargs["dtype"] = torch.float32 if is_int8 else dtype
+        loaded = super().from_pretrained(*args, **kwargs)
+        if is_int8:
+            use_int8(loaded[0] if kwargs.get("output_loading_info") else loaded)
+        return loaded
 
     def get_output_embeddings(self) -> nn.Linear:
         return self.lm_head

@@ -85,6 +85,7 @@ def pipeline(
     tokenizer: Any = None,
     *,
     generation_config: GenerationConfig | None = None,
+    dtype: str | torch.dtype | None = None,
     model_kwargs: dict | None = None,
     **kwargs,
 ) -> Pipeline:
@@ -94,13 +95,16 @@ def pipeline(
         task: any other task is handed to transformers.
         model: a folder, a Hub id, or a model object (then give `tokenizer` too).
         tokenizer: folder, Hub id or object; that of `model` when not given.
-        model_kwargs: for `from_pretrained`, such as `dtype`.
+        dtype: for `from_pretrained`: "float32", "bfloat16", ..., or "int8" for a model that multiplies in int8 on CPUs.
+        model_kwargs: whatever else is for `from_pretrained`.
 
     Raises:
         ValueError: if there is no model, or no tokenizer for a model object.
     """
     if generation_config is not None:
         kwargs["generation_config"] = generation_config
+    if dtype is not None:
+        model_kwargs = {**(model_kwargs or {}), "dtype": dtype}
     if not TRANSLATION_TASK.fullmatch(task):
         return transformers.pipeline(task, model, tokenizer=tokenizer, model_kwargs=model_kwargs, **kwargs)
     if model is None:
