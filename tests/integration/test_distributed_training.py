@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from accelerate import debug_launcher
 from accelerate.state import AcceleratorState, GradientState
 from safetensors.torch import load_file
@@ -20,6 +21,7 @@ from vaswani_transformer.data.preparation import prepare
 from vaswani_transformer.recipes import BASE
 from vaswani_transformer.training.trainer import Trainer
 
+SCRIPTS = Path(__file__).parents[2] / "scripts"
 TINY = replace(
     BASE,
     model={"d_model": 16, "d_ff": 24, "num_heads": 4, "encoder_layers": 1, "decoder_layers": 1},
@@ -145,13 +147,18 @@ WORKER = """
 import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from test_distributed_training import TINY, Trainer
+from test_distributed_training import TINY, WITHOUT_DROPOUT, Trainer
+from accelerate.state import DistributedType, PartialState
 from vaswani_transformer.training import trainer as trainer_module
 from vaswani_transformer.training.interruption import EXIT_CODE, Interrupted
 
 run = Path(sys.argv[2])
 trainer_module.LOADER_WORKERS = {{"cpu": 1}}  # as on a GPU
-trainer = Trainer(TINY, Path(sys.argv[1]), run, log_interval=1)
+recipe = TINY
+if "sharded" in sys.argv:  # Accelerate shards over accelerators only: processes on CPUs pass for GPUs
+    PartialState._prepare_backend = lambda *args, **kwargs: ("gloo", DistributedType.MULTI_GPU)
+    recipe = WITHOUT_DROPOUT
+trainer = Trainer(recipe, Path(sys.argv[1]), run, log_interval=1)
 run_update = trainer._run_update
 
 def die_once(update):
@@ -179,11 +186,11 @@ except Interrupted as error:
 """
 
 
-def run_torchrun(script, data, run, *arguments):
+def run_torchrun(script, data, run, *arguments, **environment):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     return subprocess.run(
         [*torchrun, "--max-restarts", "1", str(script), str(data), str(run), *arguments],
-        env=os.environ | LAUNCH,
+        env=os.environ | LAUNCH | environment,
         capture_output=True,
         text=True,
         timeout=300,
@@ -223,3 +230,21 @@ def test_sigterm_to_torchrun_saves_though_it_reaches_the_workers_of_the_loaders(
     result = run_torchrun(script, data, tmp_path / "run")
     assert f"resuming after update {checkpoint.name[-1]}" in result.stderr
     read_final_weights(result, tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_a_sharded_run_learns_what_a_run_of_whole_models_learns_and_goes_on(script, data, tmp_path):
+    settings = yaml.safe_load((SCRIPTS / "accelerate" / "8_gpus_fsdp.yaml").read_text())["fsdp_config"]
+    environment = {name.upper(): str(value) for name, value in settings.items()}
+    environment |= {"ACCELERATE_USE_FSDP": "true", "ACCELERATE_USE_CPU": "false", "ACCELERATE_TORCH_DEVICE": "cpu"}
+    run = tmp_path / "sharded"
+    weights = read_final_weights(run_torchrun(script, data, run, "sharded", **environment), run)
+    whole = train_in_processes(2, WITHOUT_DROPOUT, data, tmp_path / "whole")
+    assert weights.keys() == whole.keys()
+    for name in whole:
+        torch.testing.assert_close(weights[name], whole[name], rtol=0, atol=1e-5)
+    (run / "checkpoints" / "step-00000005" / "COMPLETE").unlink()
+    result = run_torchrun(script, data, run, "sharded", **environment)
+    assert "resuming after update 4" in result.stderr
+    for name, tensor in read_final_weights(result, run).items():
+        assert torch.equal(weights[name], tensor)
