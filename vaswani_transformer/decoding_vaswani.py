@@ -161,7 +161,7 @@ class LayerSteps:
         start, self.length = self.length, self.length + self.num_beams
         if self.length > self.keys.shape[1]:
             room = max(start, ROOM * self.num_beams)
-            self.keys, self.values = (nn.functional.pad(x, (0, 0, 0, 0, 0, room)) for x in (self.keys, self.values))
+            self.keys, self.values = _make_room(self.keys, room), _make_room(self.values, room)
         self.keys[:, start : self.length] = keys
         self.values[:, start : self.length] = values
         return self.keys[:, : self.length].transpose(1, 2), self.values[:, : self.length].transpose(1, 2)
@@ -277,6 +277,13 @@ def _as_function(module: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
         return lambda x: nn.functional.linear(x, weight, bias)
     shape, eps = module.normalized_shape, module.eps
     return lambda x: torch.layer_norm(x, shape, weight, bias, eps)
+
+
+def _make_room(x: torch.Tensor, room: int) -> torch.Tensor:
+    """`x` (L, N, H, K) with `room` more slots, (L, N + room, H, K), in which nothing is written yet."""
+    larger = x.new_empty(x.shape[0], x.shape[1] + room, *x.shape[2:])
+    larger[:, : x.shape[1]] = x
+    return larger
 
 
 def turn_matrices(*modules: nn.Module) -> None:
