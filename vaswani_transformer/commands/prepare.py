@@ -2,15 +2,23 @@
 
 import argparse
 import sys
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from tqdm import tqdm
 from transformers import AutoTokenizer
 
+from ..data.corpus import Pair, describe_source
 from ..data.filtering import FilterCounts, PairFilter
 from ..data.preparation import prepare
+from ..parsing.linearisation import read_pairs
+from ..parsing.vocabulary import learn_vocabulary
 from ..recipes import load_recipe
 from .arguments import add_command, add_languages, describe_inputs, open_reader, positive_int
+
+Reader = Callable[[], Iterable[Pair]]
 
 
 def add(commands) -> None:
@@ -26,6 +34,11 @@ def add(commands) -> None:
     vocabulary.add_argument("--tokenizer", type=Path, help="folder with a vocabulary to use instead of learning one")
     text = "training pairs of the phrasebook to write"
     command.add_argument("--num_pairs", type=positive_int, default=30_000, help=text)
+    parsing = command.add_argument_group("parsing, section 6.3")
+    text = "sentences to trees: --train and --dev name bracketed files"
+    parsing.add_argument("--task", choices=("translation", "parsing"), default="translation", help=text)
+    text = "write the words between the brackets of a tree, not XX: longer, but nothing has to be counted"
+    parsing.add_argument("--copy_words", action="store_true", help=text)
     filters = command.add_argument_group("filters, counted in what is printed")
     filters.add_argument("--max_length_ratio", type=float, help="longer side over shorter, in words")
     filters.add_argument("--drop_duplicates", action="store_true")
@@ -38,6 +51,7 @@ def run(args: argparse.Namespace) -> None:
     vaswani prepare --train train.en train.de --dev dev.en dev.de --output data
 
     With --train phrasebook --dev phrasebook the built-in synthetic corpus is used. Files may be compressed (.gz).
+    To learn to parse: --task parsing --recipe parsing_wsj --train train.mrg --dev dev.mrg
     All cores are used; RAYON_NUM_THREADS=2 in the environment limits them to two.
     """
     recipe = load_recipe(args.recipe)
@@ -45,21 +59,26 @@ def run(args: argparse.Namespace) -> None:
     pair_filter = PairFilter(
         max_length_ratio=ratio, drop_duplicates=args.drop_duplicates, drop_identical=args.drop_identical
     )
-    train = {"split": "train", "num_pairs": args.num_pairs}
-    dev = {"split": "validation", "num_pairs": min(500, args.num_pairs)}
+    if args.copy_words and args.task != "parsing":
+        raise ValueError("--copy_words is about trees: add --task parsing, or leave it out.")
+    read_train, read_dev, inputs = (_open_trees if args.task == "parsing" else _open_text)(args)
+    tokenizer = None if args.tokenizer is None else AutoTokenizer.from_pretrained(args.tokenizer)
+    vocab_size = recipe.vocab_size if args.vocab_size is None else args.vocab_size
+    if args.task == "parsing" and tokenizer is None:
+        tokenizer = learn_vocabulary(read_train, vocab_size=vocab_size, subword_model=recipe.subword_model)
     with tqdm(unit=" pairs", file=sys.stderr, disable=None) as bar:
         summary = prepare(
-            open_reader(args.train, args, **train),
-            open_reader(args.dev, args, **dev),
+            read_train,
+            read_dev,
             args.output,
-            vocab_size=recipe.vocab_size if args.vocab_size is None else args.vocab_size,
+            vocab_size=vocab_size,
             subword_model=recipe.subword_model,
             max_length=recipe.max_length,
             pair_filter=pair_filter,
-            tokenizer=None if args.tokenizer is None else AutoTokenizer.from_pretrained(args.tokenizer),
+            tokenizer=tokenizer,
             source_language=args.source_language,
-            target_language=args.target_language,
-            inputs={"train": describe_inputs(args.train, **train), "dev": describe_inputs(args.dev, **dev)},
+            target_language="trees" if args.task == "parsing" else args.target_language,
+            inputs=inputs,
             log=bar.write,
             on_pairs=bar.update,
         )
@@ -72,3 +91,21 @@ def run(args: argparse.Namespace) -> None:
             f"{counts['target_tokens']:,} target tokens; {counts['over_max_length']:,} over {recipe.max_length} tokens"
         )
     print(f"vocabulary of {summary['vocab_size']:,} and token ids in {args.output}")
+
+
+def _open_text(args: argparse.Namespace) -> tuple[Reader, Reader, dict]:
+    """Readers of the two sets of parallel text, and what tells one state of them from another."""
+    train = {"split": "train", "num_pairs": args.num_pairs}
+    dev = {"split": "validation", "num_pairs": min(500, args.num_pairs)}
+    inputs = {"train": describe_inputs(args.train, **train), "dev": describe_inputs(args.dev, **dev)}
+    return open_reader(args.train, args, **train), open_reader(args.dev, args, **dev), inputs
+
+
+def _open_trees(args: argparse.Namespace) -> tuple[Reader, Reader, dict]:
+    """The same for bracketed files, of which there may be any number."""
+
+    def read(names: list[str]) -> Iterable[Pair]:
+        return chain.from_iterable([read_pairs(Path(name), copy_words=args.copy_words) for name in names])
+
+    files = {"train": describe_source(args.train, split="train"), "dev": describe_source(args.dev, split="dev")}
+    return partial(read, args.train), partial(read, args.dev), files | {"copy_words": args.copy_words}

@@ -1,0 +1,141 @@
+"""Parsing end to end: treebank to token ids, sentence to tree, F1 from the command line."""
+
+import json
+
+import pytest
+
+from vaswani_transformer import cli
+from vaswani_transformer.parsing.linearisation import read_pairs
+from vaswani_transformer.parsing.parser import Parser, load_parser, split_words
+from vaswani_transformer.parsing.trees import parse_trees, read_trees
+from vaswani_transformer.parsing.vocabulary import learn_vocabulary
+
+TREEBANK = """
+((S (NP-SBJ (DT The) (NN dog)) (VP (VBZ barks)) (. .)))
+((S (NP-SBJ (PRP She)) (VP (VBZ sees) (NP (DT the) (NN dog)) (PP (IN in) (NP (NNP Oslo)))) (. .)))
+((S (NP-SBJ (NNS Dogs) (, ,) (NNS cats)) (VP (VBP sleep) (NP (-NONE- *))) (. .)))
+"""
+SENTENCES = ["The dog barks .", "", "She , ( the dog ) sees in Oslo .", "dog"]
+# Limits that keep what an untrained model writes short.
+SHORT = {"num_beams": 2, "max_length_offset": 12}
+
+
+@pytest.fixture
+def treebank(tmp_path):
+    path = tmp_path / "trees.mrg"
+    path.write_text(TREEBANK, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(params=[False, True], ids=["XX", "words"])
+def tokenizer(request, treebank):
+    return learn_vocabulary(lambda: read_pairs(treebank, copy_words=request.param), vocab_size=310)
+
+
+@pytest.fixture
+def model(build_tiny_model, tokenizer):
+    return build_tiny_model(vocab_size=len(tokenizer), noise=0.3)
+
+
+def test_every_bracket_is_one_token_and_every_sentence_comes_back(treebank, tokenizer):
+    for copy_words in (False, True):
+        for sentence, tree in read_pairs(treebank, copy_words=copy_words):
+            brackets = {token_id for symbol, token_id in tokenizer.get_added_vocab().items() if symbol[0] in "()"}
+            found = [token_id for token_id in tokenizer(tree).input_ids if token_id in brackets]
+            assert tokenizer.decode(found).split() == [word for word in tree.split() if word[0] in "()"]
+            assert tokenizer.decode(tokenizer(tree).input_ids, skip_special_tokens=True) == tree
+            assert tokenizer.decode(tokenizer(sentence).input_ids, skip_special_tokens=True) == sentence
+
+
+def test_the_word_xx_of_a_sentence_is_no_symbol_where_words_are_copied(tmp_path):
+    path = tmp_path / "trees.mrg"
+    path.write_text("((S (NN XX) (NN dog)))", encoding="utf-8")
+    for copy_words in (False, True):
+        tokenizer = learn_vocabulary(lambda c=copy_words: read_pairs(path, copy_words=c), vocab_size=300)
+        assert ("XX" in tokenizer.get_added_vocab()) == (not copy_words)
+
+
+def test_the_vocabulary_holds_brackets_within_its_size(treebank, tokenizer):
+    assert len(tokenizer) <= 310
+    symbols = {symbol for symbol in tokenizer.get_added_vocab() if symbol[0] in "()"}
+    assert symbols == {f"{side}{label}" for side in "()" for label in ("S", "NP", "VP", "PP")}
+
+
+def test_constrained_search_finds_trees_over_exactly_the_words(model, tokenizer):
+    parser = Parser(model, tokenizer, **SHORT)
+    trees = parser(SENTENCES)
+    assert [tree and tree.words for tree in trees] == [split_words(text) or None for text in SENTENCES]
+    assert parser.num_repaired == 0
+    assert trees[2].words == ["She", ",", "-LRB-", "the", "dog", "-RRB-", "sees", "in", "Oslo", "."]
+    assert parser(SENTENCES[0]) == trees[0]
+
+
+def test_without_constraint_outputs_are_repaired_and_counted(model, tokenizer):
+    parser = Parser(model, tokenizer, is_constrained=False, **SHORT)
+    trees = parser(SENTENCES)
+    assert [tree and tree.words for tree in trees] == [split_words(text) or None for text in SENTENCES]
+    assert 0 < parser.num_repaired <= 3
+    assert parser.repairs.total() >= parser.num_repaired
+
+
+@pytest.mark.parametrize("word", ["XX", "XXL", "\u00a0x", "a\u00a0b", "\u2028", "(S", "naïve", "1,000/x"])
+def test_odd_words_are_words(model, tokenizer, word):
+    parser = Parser(model, tokenizer, **SHORT)
+    assert parser(f"{word} dog {word}").words == split_words(f"{word} dog {word}")
+    assert not parser.repairs
+
+
+def test_a_model_of_translations_is_refused(build_tiny_model):
+    from vaswani_transformer import train_tokenizer
+
+    with pytest.raises(ValueError, match=r"no brackets such as '\(NP': it was not trained to parse"):
+        Parser(build_tiny_model(), train_tokenizer(["a dog"], vocab_size=300))
+
+
+@pytest.fixture
+def saved(model, tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr("vaswani_transformer.parsing.parser.LENGTH_OFFSET", SHORT["max_length_offset"])
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_a_saved_model_parses_as_before(saved, model, tokenizer):
+    expected = Parser(model, tokenizer, **SHORT)(SENTENCES)
+    assert load_parser(saved, **SHORT)(SENTENCES) == expected
+
+
+def test_the_command_writes_one_tree_for_one_line(saved, tmp_path, capsys):
+    (tmp_path / "in.txt").write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
+    command = ["parse", "--model", str(saved), "--input", str(tmp_path / "in.txt"), "--num_beams", "1"]
+    assert cli.main([*command, "--output", str(tmp_path / "out.mrg")]) == 0
+    lines = (tmp_path / "out.mrg").read_text(encoding="utf-8").split("\n")
+    assert [tree.words for tree in parse_trees(lines, name="out")] == [split_words(text) for text in SENTENCES if text]
+    assert [bool(line) for line in lines] == [True, False, True, True, False]
+    assert "0 of 4 outputs repaired" in capsys.readouterr().err
+    assert cli.main([*command, "--pretty"]) == 0
+    printed = capsys.readouterr().out
+    assert next(parse_trees(printed.split("\n"), name="printed")).words == split_words(SENTENCES[0])
+
+
+def test_the_command_scores_against_gold_trees(saved, treebank, tmp_path, capsys):
+    output = tmp_path / "out.mrg"
+    command = ["parse", "--model", str(saved), "--num_beams", "1", "--gold", str(treebank)]
+    assert cli.main([*command, "--output", str(output)]) == 0
+    assert "F1 " in capsys.readouterr().out
+    assert [tree.leaves[0].tag for tree in read_trees(output)] == ["DT", "PRP", "NNS"]
+
+
+def test_a_treebank_is_prepared_for_training(treebank, tmp_path, capsys):
+    files = ["--train", str(treebank), str(treebank), "--dev", str(treebank), "--output", str(tmp_path / "data")]
+    options = ["--task", "parsing", "--copy_words", "--recipe", "parsing_small", "--vocab_size", "310"]
+    assert cli.main(["prepare", *files, *options]) == 0
+    assert "train: read 6 pairs, kept 6" in capsys.readouterr().out
+    dev = json.loads((tmp_path / "data" / "dev.json").read_text(encoding="utf-8"))
+    assert dev[0] == ["The dog barks .", "(S (NP The dog )NP (VP barks )VP . )S"]
+
+
+def test_copying_words_is_for_parsing(tmp_path, capsys):
+    command = ["prepare", "--train", "a", "b", "--dev", "a", "b", "--output", str(tmp_path), "--copy_words"]
+    assert cli.main(command) == 1
+    assert "--copy_words is about trees: add --task parsing" in capsys.readouterr().err

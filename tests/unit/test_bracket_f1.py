@@ -1,0 +1,76 @@
+"""Bracket F1 by EVALB's rules: cases counted by hand, for which EVALB itself gives the same counts."""
+
+import pytest
+
+from vaswani_transformer.parsing.bracket_f1 import BracketScore, compare
+from vaswani_transformer.parsing.trees import parse_trees, strip
+
+GOLD = "(S (NP (DT The) (NN dog)) (VP (VBZ likes) (NP (NNS cats))) (. .))"
+
+
+def one_tree(text):
+    (tree,) = parse_trees([text], name="test")
+    return strip(tree)
+
+
+def counts(gold, predicted):
+    score = compare(one_tree(gold), one_tree(predicted))
+    return score.matched, score.gold, score.predicted
+
+
+def test_a_tree_matches_itself():
+    assert compare(one_tree(GOLD), one_tree(GOLD)) == BracketScore(4, 4, 4, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("predicted", "expected"),
+    [
+        # Another label, another span, one missing, one too many.
+        ("(S (PP (DT The) (NN dog)) (VP (VBZ likes) (NP (NNS cats))) (. .))", (3, 4, 4)),
+        ("(S (NP (DT The) (NN dog) (VBZ likes)) (VP (NP (NNS cats))) (. .))", (2, 4, 4)),
+        ("(S (DT The) (NN dog) (VP (VBZ likes) (NP (NNS cats))) (. .))", (3, 4, 3)),
+        ("(S (NP (NP (DT The) (NN dog))) (VP (VBZ likes) (NP (NNS cats))) (. .))", (4, 4, 5)),
+        # The root TOP does not count, nor does where a full stop hangs, nor its own bracket.
+        ("(TOP (S (NP (DT The) (NN dog)) (VP (VBZ likes) (NP (NNS cats))) (. .)))", (4, 4, 4)),
+        ("(S (NP (DT The) (NN dog)) (VP (VBZ likes) (NP (NNS cats) (. .))))", (4, 4, 4)),
+        ("(S (NP (DT The) (NN dog)) (VP (VBZ likes) (NP (NNS cats))) (NP (. .)))", (4, 4, 4)),
+        # Tags are the gold tree's: a parser that has none, or others, loses nothing.
+        ("(S (NP (XX The) (XX dog)) (VP (XX likes) (NP (XX cats))) (XX .))", (4, 4, 4)),
+    ],
+)
+def test_brackets_are_counted_by_label_and_span(predicted, expected):
+    assert counts(GOLD, predicted) == expected
+
+
+def test_a_bracket_matches_one_bracket_only():
+    doubled = "(S (NP (NP (NN dog))))"
+    assert counts(doubled, "(S (NP (NN dog)))") == (2, 3, 2)
+    assert counts(doubled, "(S (NP (NP (NP (NN dog)))))") == (3, 3, 4)
+
+
+def test_adverb_phrases_and_particles_are_equal():
+    assert counts("(S (PRT (RP up)) (NP (NN dog)))", "(S (ADVP (RP up)) (NP (NN dog)))") == (3, 3, 3)
+
+
+@pytest.mark.parametrize(("tag", "num_gold"), [(",", 1), (":", 1), ("``", 1), ("''", 1), (".", 1), ("-LRB-", 2)])
+def test_punctuation_is_left_out_by_its_tag(tag, num_gold):
+    assert counts(f"(S (NN dog) (NP ({tag} x)))", f"(S (NN dog) ({tag} x))") == (1, num_gold, 1)
+
+
+def test_scores_are_over_all_brackets_together():
+    score = compare(one_tree(GOLD), one_tree("(S (PP (DT The) (NN dog)) (VBZ likes) (NNS cats) (. .))"))
+    assert score == BracketScore(1, 4, 2, 1, 0)
+    both = score + compare(one_tree(GOLD), one_tree(GOLD))
+    assert both == BracketScore(5, 8, 6, 2, 1)
+    assert (both.recall, both.precision) == (pytest.approx(62.5), pytest.approx(500 / 6))
+    assert both.f1 == pytest.approx(2 * 62.5 * (500 / 6) / (62.5 + 500 / 6))
+    assert both.summary() == "F1 71.43, precision 83.33, recall 62.50, 1 of 2 sentences exact"
+
+
+def test_of_nothing_the_score_is_0():
+    assert (BracketScore().f1, BracketScore().precision, BracketScore().recall) == (0, 0, 0)
+
+
+def test_other_words_are_refused():
+    with pytest.raises(ValueError, match="two trees over different sentences cannot be compared: 'dog' and 'cat'"):
+        counts("(S (NN dog))", "(S (NN cat))")

@@ -1,0 +1,113 @@
+"""Bracketed trees: read in any layout, stripped as EVALB does, written, refused where they are wrong."""
+
+import re
+
+import pytest
+
+from vaswani_transformer.parsing.trees import Constituent, Leaf, format_tree, parse_trees, pretty, read_trees, strip
+
+WITH_TRACES = "( (S-TPC-1 (NP=2 (-LRB- -LRB-) (NN dog)) (VP (VBD said) (SBAR (-NONE- 0) (S (-NONE- *T*-1)))) (. .)) )"
+# With the stride that leaves some 300 trees; `scripts/check_treebank.py` goes through all.
+TREEBANKS = [
+    ("treebank_craft/dev.mrg", 6),
+    ("treebank_craft/train.mrg", 90),
+    ("treebank_wsj_sample/wsj_sample.mrg", 13),
+]
+
+
+def one_tree(text):
+    (tree,) = parse_trees(text.split("\n"), name="test")
+    return tree
+
+
+def test_leaves_and_spans_are_those_of_the_brackets():
+    tree = one_tree("(S (NP (DT The) (NN dog)) (VP (VBZ barks)))")
+    assert tree.leaves == (Leaf("DT", "The"), Leaf("NN", "dog"), Leaf("VBZ", "barks"))
+    assert tree.constituents == (Constituent("S", 0, 3), Constituent("NP", 0, 2), Constituent("VP", 2, 3))
+    assert tree.words == ["The", "dog", "barks"]
+
+
+@pytest.mark.parametrize("layout", ["(S\n  (NP\t(NN dog) )\r\n\n)", "((S(NP(NN dog))))", "(TOP (S (NP (NN\ndog))))"])
+def test_whitespace_and_the_bracket_around_a_tree_do_not_matter(layout):
+    assert one_tree(layout) == one_tree("(S (NP (NN dog)))")
+
+
+def test_several_trees_follow_each_other_in_any_layout(tmp_path):
+    path = tmp_path / "trees.mrg"
+    path.write_text("(S (NN a)) (S (NN b))\n\n(S\n(NN c))\n", encoding="utf-8")
+    assert [tree.words for tree in read_trees(path)] == [["a"], ["b"], ["c"]]
+
+
+@pytest.mark.parametrize("text", ["(NN dog)", "((NN dog))", "((NP (NN dog)) (VP (VBZ barks)))"])
+def test_what_has_no_root_gets_one(text):
+    tree = one_tree(text)
+    assert tree.constituents[0] == Constituent("TOP", 0, len(tree.leaves))
+    assert one_tree(format_tree(tree)) == tree
+
+
+def test_a_word_of_several_parts_stays_one_word():
+    assert one_tree("(S (NN Xpd TTD))").words == ["Xpd\u00a0TTD"]
+    assert one_tree("(S (NN Xpd\u00a0TTD))").words == ["Xpd\u00a0TTD"]
+
+
+def test_traces_function_tags_and_indices_are_stripped():
+    assert strip(one_tree(WITH_TRACES)) == one_tree("(S (NP (-LRB- -LRB-) (NN dog)) (VP (VBD said)) (. .))")
+
+
+def test_of_a_tree_of_traces_alone_nothing_is_left():
+    assert strip(one_tree("( (S (NP (-NONE- *))) )")) is None
+
+
+def test_stripping_changes_nothing_the_second_time():
+    stripped = strip(one_tree(WITH_TRACES))
+    assert strip(stripped) == stripped
+
+
+def test_pretty_breaks_lines_at_constituents():
+    tree = one_tree("(S (NP (DT The) (NN dog)) (VP (VBZ likes) (NP (NNS cats))) (. .))")
+    assert pretty(tree).split("\n") == [
+        "(S",
+        "  (NP (DT The) (NN dog))",
+        "  (VP",
+        "    (VBZ likes)",
+        "    (NP (NNS cats)))",
+        "  (. .))",
+    ]
+    assert one_tree(pretty(tree)) == tree
+
+
+def test_no_tree_is_too_deep():
+    depth = 5_000
+    tree = one_tree("(NP " * depth + "(NN dog)" + ")" * depth)
+    assert len(tree.constituents) == depth
+    assert one_tree(format_tree(strip(tree))) == tree
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "what"),
+    [
+        ("\ndog", 2, "expected '(' where a tree begins, found 'dog'"),
+        ("(S (NN dog)))", 1, "expected '(' where a tree begins, found ')'"),
+        ("(S (NN dog)\n\n", 1, "the tree that begins here lacks 1 ')' at the end of the file"),
+        ("(S (NN dog) barks)", 1, "the word 'barks' has no tag: write (TAG barks)"),
+        ("(S\n(NP dog (NN cat)))", 2, "a word and a bracket side by side in (NP dog ("),
+        ("(S (NP))", 1, "a bracket without brackets in it is (TAG word), found (NP)"),
+        ("()", 1, "a bracket without brackets in it is (TAG word), found ()"),
+    ],
+)
+def test_wrong_brackets_are_refused_with_file_and_line(text, line, what):
+    message = f"trees.mrg, line {line}: {what}. Expected trees such as (S (NP (DT The) (NN dog))"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        list(parse_trees(text.split("\n"), name="trees.mrg"))
+
+
+def test_a_missing_file_is_refused_at_once(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"none\.mrg does not exist"):
+        read_trees(tmp_path / "none.mrg")
+
+
+@pytest.mark.parametrize(("name", "stride"), TREEBANKS)
+def test_trees_of_real_treebanks_are_written_as_they_were_read(data_folder, name, stride):
+    lines = (data_folder / name).read_text(encoding="utf-8").removesuffix("\n").split("\n")[::stride]
+    for tree in parse_trees(lines, name=name):
+        assert one_tree(format_tree(tree)) == tree

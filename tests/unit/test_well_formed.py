@@ -1,0 +1,68 @@
+"""What may follow in a linearised tree: every walk through it ends, and ends in a tree over the words."""
+
+import random
+
+import pytest
+import torch
+
+from vaswani_transformer.parsing.linearisation import rebuild
+from vaswani_transformer.parsing.trees import Leaf
+from vaswani_transformer.parsing.well_formed import WellFormed
+
+START, END = 0, 2
+BRACKETS = {10: "(S", 11: ")S", 12: "(NP", 13: ")NP"}
+XX = 14
+OPENING = [10, 12]
+WORDS = [[20], [21, 22]]  # the second word is two tokens
+
+
+def follow(tokens, *, words=WORDS, limit=50):
+    """What may follow `tokens` in the one sentence of a batch."""
+    allow = WellFormed([words], brackets=BRACKETS, end_id=END, limits=[limit])
+    return allow(0, torch.tensor([START, *tokens]))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "allowed"),
+    [
+        ([], OPENING),  # the root comes first
+        ([10], [20, *OPENING]),  # an empty bracket does not close
+        ([10, 20], [21, *OPENING]),  # the root does not close before the last word
+        ([10, 12, 20], [21, 13, *OPENING]),  # a bracket closes with its own label
+        ([10, 12, 20, 13], [21, *OPENING]),
+        ([10, 20, 21], [22]),  # a word is whole
+        ([10, 12, 20, 21, 22], [13]),  # nothing opens after the last word
+        ([10, 12, 20, 21, 22, 13], [11]),
+        ([10, 20, 21, 22, 11], [END]),
+        ([10, 20, 21, 22, 11, END], [END]),
+        ([10, 99], [END]),  # a beam that has died
+    ],
+)
+def test_only_what_can_still_become_a_tree_may_follow(tokens, allowed):
+    assert sorted(follow(tokens)) == sorted(allowed)
+
+
+def test_nothing_opens_that_the_limit_would_leave_open():
+    # (S The dogs )S </s> are six tokens, each bracket within takes two more.
+    assert follow([10], limit=7) == [20]
+    assert sorted(follow([10], limit=8)) == [10, 12, 20]
+
+
+def test_sentences_of_a_batch_have_their_own_words():
+    allow = WellFormed([[[20]], [[21]]], brackets=BRACKETS, end_id=END, limits=[50, 50])
+    prefix = torch.tensor([START, 10])
+    assert (allow(0, prefix)[0], allow(1, prefix)[0]) == (20, 21)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_walk_ends_within_the_limit_in_a_tree_over_the_words(seed):
+    rng = random.Random(seed)
+    words = [[XX]] * rng.randint(1, 6)
+    limit = len(words) + rng.randint(3, 30)
+    allow = WellFormed([words], brackets=BRACKETS, end_id=END, limits=[limit])
+    tokens = [START]
+    while tokens[-1] != END:
+        tokens.append(rng.choice(allow(0, torch.tensor(tokens))))
+    assert len(tokens) - 1 <= limit
+    _, repairs = rebuild([BRACKETS.get(token, "XX") for token in tokens[1:-1]], [Leaf("X", "x")] * len(words))
+    assert not repairs

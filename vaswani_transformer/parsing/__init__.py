@@ -1,0 +1,1 @@
+"""Constituency parsing as translation (section 6.3): trees, their linearisation, a parser, bracket F1."""

@@ -1,0 +1,90 @@
+"""Labelled bracket F1 by the rules of EVALB with the parameters COLLINS.prm, the measure of section 6.3.
+
+    score = BracketScore()
+    for gold, predicted in zip(gold_trees, predicted_trees, strict=True):
+        score += compare(gold, predicted)
+    print(score.f1)
+
+Brackets are compared as label and span. The root TOP does not count, ADVP and PRT are equal, and words whose gold tag
+is a punctuation mark are taken out of both trees before, with what then is empty.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import accumulate
+
+from .trees import TOP, Tree
+
+PUNCTUATION_TAGS = frozenset({",", ":", "``", "''", "."})
+EQUAL_LABELS = {"PRT": "ADVP"}
+
+
+@dataclass(frozen=True)
+class BracketScore:
+    """Counts over sentences; two of them can be added.
+
+    Attributes:
+        matched: brackets in both trees, each bracket of one for one of the other.
+        gold, predicted: brackets.
+        sentences, exact: all, and those whose brackets are all matched.
+    """
+
+    matched: int = 0
+    gold: int = 0
+    predicted: int = 0
+    sentences: int = 0
+    exact: int = 0
+
+    def __add__(self, other: "BracketScore") -> "BracketScore":
+        return BracketScore(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
+
+    @property
+    def recall(self) -> float:
+        """In percent; 0 where there is nothing to find."""
+        return 100 * self.matched / max(1, self.gold)
+
+    @property
+    def precision(self) -> float:
+        """In percent; 0 where nothing was predicted."""
+        return 100 * self.matched / max(1, self.predicted)
+
+    @property
+    def f1(self) -> float:
+        """2 P R / (P + R), in percent, over the brackets of all sentences together."""
+        return 200 * self.matched / max(1, self.gold + self.predicted)
+
+    def summary(self) -> str:
+        """One line in plain words."""
+        return (
+            f"F1 {self.f1:.2f}, precision {self.precision:.2f}, recall {self.recall:.2f}, "
+            f"{self.exact} of {self.sentences} sentences exact"
+        )
+
+
+def compare(gold: Tree, predicted: Tree) -> BracketScore:
+    """Counts for one sentence, two stripped trees over the same words.
+
+    Raises:
+        ValueError: if the words differ.
+    """
+    if gold.words != predicted.words:
+        raise ValueError(
+            f"two trees over different sentences cannot be compared: {' '.join(gold.words)!r} and "
+            f"{' '.join(predicted.words)!r}. Give both files in the same order and tokenisation."
+        )
+    is_counted = [leaf.tag not in PUNCTUATION_TAGS for leaf in gold.leaves]
+    # Of each boundary between words, how many words that count are before it.
+    places = list(accumulate(is_counted, initial=0))
+    gold_brackets, predicted_brackets = _brackets(gold, places), _brackets(predicted, places)
+    matched = (gold_brackets & predicted_brackets).total()
+    is_exact = matched == gold_brackets.total() == predicted_brackets.total()
+    return BracketScore(matched, gold_brackets.total(), predicted_brackets.total(), 1, int(is_exact))
+
+
+def _brackets(tree: Tree, places: list[int]) -> Counter[tuple[str, int, int]]:
+    """Labels and spans that count, as often as they occur."""
+    return Counter(
+        (EQUAL_LABELS.get(label, label), places[start], places[end])
+        for label, start, end in tree.constituents
+        if label != TOP and places[start] < places[end]
+    )

@@ -1,0 +1,152 @@
+"""Sentence in, tree out: beam search of the symbols of a tree (section 6.3).
+
+parser = load_parser("runs/parsing/model")
+print(pretty(parser("The dog barks .")))
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from ..evaluation import load_translator
+from ..modeling_vaswani import VaswaniForConditionalGeneration
+from ..translation import Batch, Translator
+from .linearisation import NORMALISED, rebuild
+from .trees import Leaf, Tree
+from .vocabulary import is_bracket
+from .well_formed import WellFormed
+
+LENGTH_OFFSET = 300  # section 6.3: the output may be this much longer than the sentence, in tokens
+WORD_BEGIN = "Ġ"  # how the tokenizer writes the space before a word
+UNKNOWN_TAG = "XX"
+WHITESPACE = re.compile(r"[ \t\n\r\f\v]+")  # of ASCII: some words of treebanks hold a no-break space
+ESCAPES = {"(": "-LRB-", ")": "-RRB-"}
+
+
+class Parser:
+    """A model of linearised trees with its tokenizer and its search.
+
+        parser = Parser(model, tokenizer, num_beams=21, length_penalty=0.3)
+        trees = parser(["The dog barks .", "Two cats sleep ."])
+
+    Args:
+        tokens_per_batch: padded source tokens of a batch, before beams.
+        is_constrained: search among the trees over exactly the words of the sentence only. Without, as the paper did,
+            the output may be anything, and is repaired by the rules of `rebuild`.
+        generate_kwargs: for `model.generate`.
+
+    Attributes:
+        repairs: how often each repair was made so far.
+        num_repaired: sentences that took any.
+
+    Raises:
+        ValueError: if the tokenizer has no brackets, because the model was not trained to parse.
+    """
+
+    def __init__(
+        self,
+        model: VaswaniForConditionalGeneration,
+        tokenizer: PreTrainedTokenizerFast,
+        *,
+        tokens_per_batch: int = 1_000,
+        is_constrained: bool = True,
+        **generate_kwargs,
+    ):
+        self.model, self.tokenizer, self.is_constrained = model, tokenizer, is_constrained
+        self.generate_kwargs = {"max_length_offset": LENGTH_OFFSET} | generate_kwargs
+        self._planner = Translator(model, tokenizer, tokens_per_batch=tokens_per_batch)
+        added = tokenizer.get_added_vocab()
+        self._normalised = added.get(NORMALISED)  # the token for every word, or None where words are copied
+        self._brackets = {token_id: symbol for symbol, token_id in added.items() if is_bracket(symbol)}
+        if not self._brackets:
+            raise ValueError(
+                "the model's vocabulary has no brackets such as '(NP': it was not trained to parse. Give a model that "
+                "was trained on data of `vaswani prepare --task parsing`."
+            )
+        self.repairs: Counter[str] = Counter()
+        self.num_repaired = 0
+
+    def __call__(
+        self,
+        sentences: str | Sequence[str],
+        *,
+        on_batch: Callable[[int], object] = lambda num_sentences: None,
+    ) -> Tree | list[Tree | None] | None:
+        """The tree of a sentence, or of each of several; tags are XX. `None` for a sentence without a word.
+
+        Args:
+            sentences: words separated by spaces, as the treebank separates them: punctuation is a word. Parentheses
+                become -LRB- and -RRB-.
+            on_batch: called with the number of sentences each time a batch is done.
+        """
+        if isinstance(sentences, str):
+            return self([sentences])[0]
+        words = [split_words(sentence) for sentence in sentences]
+        trees: list[Tree | None] = [None] * len(sentences)
+        for batch in self._planner.plan([" ".join(of_sentence) for of_sentence in words]):
+            if batch.ids[0]:  # else lines without a word
+                for row, symbols in zip(batch.rows, self._search(batch), strict=True):
+                    leaves = [Leaf(UNKNOWN_TAG, word) for word in words[row]]
+                    trees[row], repairs = rebuild(symbols, leaves)
+                    self.repairs += repairs
+                    self.num_repaired += bool(repairs)
+            on_batch(len(batch.rows))
+        return trees
+
+    @torch.no_grad()
+    def _search(self, batch: Batch) -> list[list[str]]:
+        """The symbols found for each sentence of `batch`."""
+        options = dict(self.generate_kwargs)
+        if self.is_constrained:
+            options["prefix_allowed_tokens_fn"] = WellFormed(
+                [self._words_of(ids) for ids in batch.ids],
+                brackets=self._brackets,
+                end_id=self.tokenizer.eos_token_id,
+                limits=[len(ids) + options["max_length_offset"] for ids in batch.ids],
+            )
+        inputs = self.tokenizer.pad({"input_ids": batch.ids}, return_tensors="pt").to(self.model.device)
+        return [self._to_symbols(ids) for ids in self.model.generate(**inputs, **options).tolist()]
+
+    def _words_of(self, ids: list[int]) -> list[list[int]]:
+        """The tokens that each word of the encoded sentence `ids` must become in the output."""
+        words: list[list[int]] = []
+        for token_id, token in zip(ids[:-1], self.tokenizer.convert_ids_to_tokens(ids[:-1]), strict=True):
+            if self._begins_word(token_id, token):
+                words.append([])
+            words[-1].append(token_id)
+        return words if self._normalised is None else [[self._normalised]] * len(words)
+
+    def _to_symbols(self, ids: list[int]) -> list[str]:
+        """Brackets, and for each word the token that begins it."""
+        tokens = zip(ids, self.tokenizer.convert_ids_to_tokens(ids), strict=True)
+        return [
+            self._brackets.get(token_id, token)
+            for token_id, token in tokens
+            if token_id in self._brackets or self._begins_word(token_id, token)
+        ]
+
+    def _begins_word(self, token_id: int, token: str) -> bool:
+        return token_id == self._normalised or token.startswith(WORD_BEGIN)
+
+
+def split_words(sentence: str) -> list[str]:
+    """The words of a sentence as treebanks write them."""
+    for bracket, escape in ESCAPES.items():
+        sentence = sentence.replace(bracket, escape)
+    return [word for word in WHITESPACE.split(sentence) if word]
+
+
+def load_parser(folder: str | Path, **options) -> Parser:
+    """A `Parser` from a model folder, a run folder or a Hub id.
+
+    Args:
+        options: of `Parser`.
+
+    Raises:
+        FileNotFoundError, ValueError: as `evaluation.load_translator` and `Parser` do.
+    """
+    return Parser(*load_translator(folder), **options)

@@ -1,0 +1,44 @@
+"""The shared vocabulary of section 6.3: sub-words of the sentences, and every bracket a token of its own."""
+
+from collections.abc import Callable, Iterable
+
+from tokenizers import AddedToken
+from transformers import PreTrainedTokenizerFast
+
+from ..data.corpus import Pair
+from ..tokenization_vaswani import train_tokenizer
+from .linearisation import NORMALISED
+
+
+def learn_vocabulary(
+    read_train: Callable[[], Iterable[Pair]], *, vocab_size: int, subword_model: str = "bpe"
+) -> PreTrainedTokenizerFast:
+    """A tokenizer for sentences and their linearised trees, which it never splits inside a bracket.
+
+    Sub-words are learned from the sentences alone. The brackets of the training trees are added to them; words of a
+    sentence have none, for treebanks write its own -LRB- and -RRB-. So is XX, where it stands for all words.
+
+    Args:
+        read_train: each call reads the pairs of `linearisation.read_pairs` from the start; called twice.
+        vocab_size: entries, brackets included.
+
+    Raises:
+        ValueError: if `vocab_size` does not hold the bytes and the brackets.
+    """
+    brackets: set[str] = set()
+    is_normalised = True
+    for _, tree in read_train():
+        symbols = set(tree.split(" "))
+        brackets |= set(filter(is_bracket, symbols))
+        is_normalised = is_normalised and all(symbol == NORMALISED for symbol in symbols - brackets)
+    symbols = sorted(brackets) + [NORMALISED] * is_normalised
+    sentences = (sentence for sentence, _ in read_train())
+    tokenizer = train_tokenizer(sentences, vocab_size=vocab_size - len(symbols), subword_model=subword_model)
+    # normalized: matched with the space before them, which is how every word of this tokenizer begins.
+    tokenizer.add_tokens([AddedToken(symbol, normalized=True) for symbol in symbols])
+    return tokenizer
+
+
+def is_bracket(symbol: str) -> bool:
+    """Whether a symbol of a linearised tree is one of its brackets."""
+    return symbol.startswith(("(", ")"))

@@ -1,0 +1,106 @@
+"""Which tokens may follow in the linearisation of a tree, so that it is one, over exactly the words of the sentence."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+
+
+class _State(NamedTuple):
+    """How far a linearisation has come.
+
+    `innermost` is the innermost open bracket as (token that closes it, the one around it), `None` outside the root.
+    """
+
+    innermost: tuple[int, tuple | None] | None = None
+    depth: int = 0
+    num_words: int = 0  # begun
+    num_pieces: int = 0  # of the last of them
+    is_empty: bool = False  # whether the innermost bracket has only just opened
+    is_over: bool = False
+
+
+class WellFormed:
+    """`prefix_allowed_tokens_fn` for the sentences of a batch: only what can still become a tree may follow.
+
+    - The root opens first, and closes after the last word; nothing but </s> follows.
+    - A bracket closes with its own label, and not before it holds a word.
+    - Leaves are the tokens of the words, in order, each word whole.
+    - No bracket opens that the limit of length would leave open.
+
+    Args:
+        words: for each sentence the tokens of each word's leaf.
+        brackets: "(NP", ")NP" and the like of each token id that is one.
+        limits: for each sentence the tokens its output may have, </s> included.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[Sequence[Sequence[int]]],
+        *,
+        brackets: Mapping[int, str],
+        end_id: int,
+        limits: Sequence[int],
+    ):
+        self._words, self._end_id, self._limits = words, end_id, limits
+        # Tokens of each word and all after it.
+        self._pieces_from = [_sums_from_the_right(of_sentence) for of_sentence in words]
+        id_of = {bracket: token_id for token_id, bracket in brackets.items()}
+        # Of each opening bracket the one that closes it.
+        self._closing = {id_of[f"({label}"]: id_of[f"){label}"] for label in _labels(brackets.values())}
+        self._states: dict[tuple[int, tuple[int, ...]], _State] = {}
+
+    def __call__(self, row: int, prefix: torch.LongTensor) -> list[int]:
+        """Tokens that may follow `prefix` (T,), the decoder's start token first, in sentence `row`."""
+        ids = tuple(prefix.tolist())
+        state = self._state_after(row, ids)
+        if state.is_over:
+            return [self._end_id]
+        words = self._words[row]
+        if state.num_words and state.num_pieces < len(words[state.num_words - 1]):
+            return [words[state.num_words - 1][state.num_pieces]]
+        if state.num_words == len(words):
+            return [self._end_id if state.innermost is None else state.innermost[0]]
+        allowed = []
+        if state.innermost is not None:
+            allowed.append(words[state.num_words][0])
+            if state.depth > 1 and not state.is_empty:
+                allowed.append(state.innermost[0])
+        needed = self._pieces_from[row][state.num_words] + state.depth + 1
+        if state.innermost is None or len(ids) - 1 + needed + 2 <= self._limits[row]:
+            allowed += self._closing
+        return allowed
+
+    def _state_after(self, row: int, ids: tuple[int, ...]) -> _State:
+        """The state after `ids`, which extend by one token what was asked for at the step before."""
+        if len(ids) <= 1:
+            return _State()
+        if (row, ids) not in self._states:
+            self._states[row, ids] = self._advance(row, self._state_after(row, ids[:-1]), ids[-1])
+        return self._states[row, ids]
+
+    def _advance(self, row: int, state: _State, token_id: int) -> _State:
+        words = self._words[row]
+        num_pieces = len(words[state.num_words - 1]) if state.num_words else 0
+        if state.num_pieces < num_pieces:
+            return state._replace(num_pieces=state.num_pieces + 1)
+        if token_id in self._closing:
+            innermost = (self._closing[token_id], state.innermost)
+            return state._replace(innermost=innermost, depth=state.depth + 1, is_empty=True)
+        if state.innermost is not None and token_id == state.innermost[0]:
+            return state._replace(innermost=state.innermost[1], depth=state.depth - 1, is_empty=False)
+        if state.num_words < len(words) and token_id == words[state.num_words][0]:
+            return state._replace(num_words=state.num_words + 1, num_pieces=1, is_empty=False)
+        # The end, or one of the beams that have died and go on with anything.
+        return state._replace(is_over=True)
+
+
+def _sums_from_the_right(words: Sequence[Sequence[int]]) -> list[int]:
+    sums = [0]
+    for word in reversed(words):
+        sums.append(sums[-1] + len(word))
+    return sums[::-1]
+
+
+def _labels(brackets: Iterable[str]) -> list[str]:
+    return sorted(bracket[1:] for bracket in brackets if bracket.startswith("("))
