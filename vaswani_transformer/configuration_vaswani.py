@@ -8,8 +8,9 @@ from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
+MOST_LAYERS = 1_000  # each is built before its weights are looked for: a damaged file must not ask for billions
 POSITION_EMBEDDING_TYPES = ("sinusoidal", "learned")
-POSITION_LAYOUTS = ("interleaved", "concatenated")
+POSITION_LAYOUTS = ("interleaved", "concatenated", "fairseq")
 
 
 @strict
@@ -33,8 +34,8 @@ class VaswaniConfig(PreTrainedConfig):
             checkpoints of other systems do.
         output_bias: a bias on the logits; the paper has none, converted checkpoints do.
         position_embedding_type: "sinusoidal" (section 3.5) or "learned" (row E of table 3).
-        position_layout: "interleaved" sines and cosines as in the paper, or "concatenated" halves as in
-            tensor2tensor and its descendants. Read by sinusoidal positions only.
+        position_layout: "interleaved" sines and cosines as in the paper, "concatenated" halves as in Marian, or
+            "fairseq": halves of its own wavelengths. Read by sinusoidal positions only.
         max_position_embeddings: longest sequence a learned table can hold, in tokens. Sinusoids have no limit.
         attention_window: r of table 1: self-attention sees r positions around its own; all when not given.
         layer_norm_eps: added to the variance in layer normalisation.
@@ -120,6 +121,9 @@ class VaswaniConfig(PreTrainedConfig):
         for name in (*sizes, "max_position_embeddings"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        for name in ("encoder_layers", "decoder_layers"):
+            if getattr(self, name) > MOST_LAYERS:
+                raise ValueError(f"{name} must be at most {MOST_LAYERS:,}, got {getattr(self, name)}.")
         if self.attention_window is not None and self.attention_window < 1:
             raise ValueError(
                 f"attention_window counts positions and must be at least 1, got {self.attention_window}; "

@@ -261,7 +261,8 @@ def sinusoids(positions: torch.Tensor, *, d_model: int, layout: str = "interleav
     Args:
         positions: (...) integers, counted from 0.
         d_model: width, even.
-        layout: "interleaved" as above, or "concatenated": all sines, then all cosines, as in tensor2tensor.
+        layout: "interleaved" as above; "concatenated": all sines, then all cosines; or "fairseq": the same of
+            10000^(2i / (d_model - 2)), with positions counted from 2, for its padding has position 1.
 
     Returns:
         (..., d_model) in float32.
@@ -269,7 +270,8 @@ def sinusoids(positions: torch.Tensor, *, d_model: int, layout: str = "interleav
     # float64: at position 5000 an angle in float32 is already off by 3e-4. MPS devices have no float64.
     dtype = torch.float32 if positions.device.type == "mps" else torch.float64
     two_i = torch.arange(0, d_model, 2, dtype=dtype, device=positions.device)
-    angles = positions[..., None].to(dtype) / 10000 ** (two_i / d_model)
+    first, last = (2, d_model - 2) if layout == "fairseq" else (0, d_model)
+    angles = (positions[..., None].to(dtype) + first) / 10000 ** (two_i / last)
     sines, cosines = angles.sin(), angles.cos()
     if layout == "interleaved":
         return torch.stack((sines, cosines), dim=-1).flatten(-2).float()

@@ -330,6 +330,15 @@ def test_concatenated_sinusoids_are_sines_then_cosines(position):
     assert actual[0].tolist() == pytest.approx(expected, abs=6e-8, rel=0)
 
 
+@pytest.mark.parametrize("position", [0, 3, 5000])
+def test_sinusoids_of_fairseq_start_at_two_and_reach_a_wavelength_of_10000(position):
+    half = 12
+    angles = [(position + 2) / 10000 ** (i / (half - 1)) for i in range(half)]
+    expected = [math.sin(a) for a in angles] + [math.cos(a) for a in angles]
+    actual = sinusoids(torch.tensor([position]), d_model=2 * half, layout="fairseq")
+    assert actual[0].tolist() == pytest.approx(expected, abs=6e-8, rel=0)
+
+
 def test_the_layout_of_the_config_is_used(tiny_config):
     tiny_config.position_layout = "concatenated"
     encoded = PositionEncoding(tiny_config)(5, mask=None, device=torch.device("cpu"))

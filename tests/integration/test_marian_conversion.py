@@ -1,0 +1,310 @@
+"""MarianMT's models as ours and ours as MarianMT's, beside transformers' own forward and search."""
+
+import io
+import json
+
+import pytest
+import torch
+from transformers import AutoTokenizer, GenerationConfig, MarianConfig, MarianMTModel, MarianTokenizer
+
+from vaswani_transformer import VaswaniForConditionalGeneration, cli
+from vaswani_transformer.conversion import marian as conversion
+from vaswani_transformer.data.phrasebook.pairs import generate_pairs
+from vaswani_transformer.pipeline_vaswani import TranslationPipeline
+from vaswani_transformer.tokenization_vaswani import train_tokenizer
+from vaswani_transformer.translation import translate
+
+SHAPES = {
+    "opus": {"activation_function": "swish"},
+    "shallow_decoder": {"d_model": 16, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "decoder_layers": 1},
+    "not_scaled": {"scale_embedding": False, "activation_function": "gelu"},
+    "not_tied": {"tie_word_embeddings": False},
+    "not_shared": {"share_encoder_decoder_embeddings": False, "activation_function": "swish"},
+}
+
+
+@pytest.fixture(scope="module")
+def build_marian_model():
+    """A function that builds a tiny MarianMTModel as OPUS-MT's are set up, no bias zero and no norm one."""
+
+    def build(*, vocab_size: int = 37, **changes) -> MarianMTModel:
+        torch.manual_seed(0)
+        pad = vocab_size - 1
+        options = {
+            "vocab_size": vocab_size,
+            "d_model": 24,
+            "encoder_layers": 2,
+            "decoder_layers": 3,
+            "encoder_ffn_dim": 40,
+            "decoder_ffn_dim": 40,
+            "encoder_attention_heads": 3,
+            "decoder_attention_heads": 3,
+            "activation_function": "relu",
+            "scale_embedding": True,
+            "max_position_embeddings": 64,
+            "pad_token_id": pad,
+            "decoder_start_token_id": pad,
+            "eos_token_id": 0,
+            "bos_token_id": 0,
+        }
+        model = MarianMTModel(MarianConfig(**options | changes)).eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.requires_grad:  # the position table is none
+                    parameter.add_(torch.randn_like(parameter), alpha=0.3)
+            model.final_logits_bias.normal_()
+        model.generation_config = GenerationConfig(
+            num_beams=4,
+            max_length=16,
+            bad_words_ids=[[pad]],
+            forced_eos_token_id=0,
+            renormalize_logits=True,
+            pad_token_id=pad,
+            eos_token_id=0,
+            bos_token_id=0,
+            decoder_start_token_id=pad,
+        )
+        return model
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def marian_folder(build_marian_model, tmp_path_factory):
+    """A MarianMT model and its sentencepiece pair, in files as OPUS-MT's are on the Hub."""
+    sentencepiece = pytest.importorskip("sentencepiece", reason='needs pip install ".[convert]"')
+    folder = tmp_path_factory.mktemp("marian")
+    pairs = list(generate_pairs("de", split="train", num_pairs=300))
+    vocabulary = {"</s>": 0, "<unk>": 1}
+    for side, name in enumerate(("source", "target")):
+        model = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter([pair[side] for pair in pairs]), model_writer=model, vocab_size=90, minloglevel=2
+        )
+        (folder / f"{name}.spm").write_bytes(model.getvalue())
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+        for number in range(processor.get_piece_size()):
+            vocabulary.setdefault(processor.id_to_piece(number), len(vocabulary))
+    vocabulary["<pad>"] = len(vocabulary)
+    (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text('{"source_lang": "en", "target_lang": "de"}', encoding="utf-8")
+    build_marian_model(vocab_size=len(vocabulary)).save_pretrained(folder)
+    # As transformers wrote it when it took these options from the config of the model.
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"_from_model_config": True}), encoding="utf-8")
+    return folder
+
+
+def draw_batch(vocab_size: int) -> dict[str, torch.Tensor]:
+    """Three sentences without special tokens, two of them padded."""
+    generator = torch.Generator().manual_seed(1)
+    input_ids = torch.randint(2, vocab_size - 1, (3, 9), generator=generator)
+    attention_mask = torch.arange(9) < torch.tensor([[9], [7], [3]])
+    return {
+        "input_ids": input_ids.masked_fill(~attention_mask, vocab_size - 1),
+        "attention_mask": attention_mask.long(),
+    }
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("shape", SHAPES)
+def test_logits_are_those_of_marian(build_marian_model, shape):
+    marian = build_marian_model(**SHAPES[shape])
+    model = conversion.from_marian(marian)
+    batch, target = draw_batch(37), torch.randint(36, (3, 6))
+    expected = marian(**batch, decoder_input_ids=target).logits
+    assert expected.std() > 1
+    torch.testing.assert_close(model(**batch, decoder_input_ids=target).logits, expected, atol=1e-5, rtol=0)
+    assert model.config.tie_word_embeddings == (not shape.startswith("not"))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_translations_are_those_of_marian(build_marian_model, shape):
+    marian = build_marian_model(**SHAPES[shape])
+    model, batch = conversion.from_marian(marian), draw_batch(37)
+    lengths = set()
+    # Its own options up to its forced end; greedy search and other penalties with words that do not come again, or a
+    # model that has learnt nothing would say one of them for ever.
+    for options in (
+        {},
+        {"num_beams": 1, "no_repeat_ngram_size": 1},
+        {"length_penalty": 0.3, "no_repeat_ngram_size": 1},
+        {"length_penalty": 2.0, "no_repeat_ngram_size": 1, "renormalize_logits": False},
+    ):
+        expected = marian.generate(**batch, **options)
+        assert model.generate(**batch, **options).tolist() == expected.tolist()
+        lengths |= set((expected[:, 1:] != 36).sum(dim=-1).tolist())
+    assert len(lengths) > 2  # some end before the limit, and not all at once
+
+
+def test_marian_as_ours_and_back_is_the_same_bit_for_bit(build_marian_model):
+    marian = build_marian_model()
+    back = conversion.to_marian(conversion.from_marian(marian))
+    weights = marian.state_dict()
+    assert back.state_dict().keys() == weights.keys()
+    assert all(torch.equal(weight, weights[name]) for name, weight in back.state_dict().items())
+    assert conversion.search_options(back) == conversion.search_options(marian)
+
+
+def test_without_the_words_marian_forbids_translations_would_differ(build_marian_model):
+    marian = build_marian_model()
+    marian.final_logits_bias[:, 36] += 20
+    model, batch = conversion.from_marian(marian), draw_batch(37)
+    assert model.generate(**batch).tolist() == marian.generate(**batch).tolist()
+    model.generation_config.bad_words_ids = None
+    free = model.generate(**batch, num_beams=1, max_length=5)
+    assert (free[:, 1] == 36).all()
+
+
+def test_half_precision_stays_and_is_compared_in_float32(build_marian_model):
+    marian = build_marian_model().half()
+    model = conversion.from_marian(marian)
+    assert model.dtype == torch.float16
+    assert conversion.compare_logits(model, marian) < 1e-5
+    assert (model.dtype, marian.dtype) == (torch.float16, torch.float16)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 41}, r"vocab_size \(37\) and decoder_vocab"),
+        ({"decoder_attention_heads": 6}, r"encoder_attention_heads \(3\) and decoder_attention_heads \(6\)"),
+        ({"decoder_ffn_dim": 48}, r"encoder_ffn_dim \(40\) and decoder_ffn_dim \(48\) .* differ"),
+    ],
+)
+def test_a_size_for_each_stack_is_refused(changes, message):
+    sizes = {"vocab_size": 37, "encoder_attention_heads": 3, "decoder_attention_heads": 3}
+    sizes |= {"encoder_ffn_dim": 40, "decoder_ffn_dim": 40}
+    with pytest.raises(ValueError, match=message):
+        conversion.build_vaswani_config(MarianConfig(**sizes | changes))
+
+
+def test_a_model_of_another_kind_is_refused(tiny_model, tmp_path):
+    tiny_model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"is a 'vaswani' model, not a MarianMT one"):
+        conversion.load_marian(str(tmp_path))
+
+
+def test_a_model_without_all_its_weights_is_refused(build_marian_model, tmp_path):
+    marian = build_marian_model()
+    weights = {name: weight for name, weight in marian.state_dict().items() if not name.endswith("fc1.bias")}
+    marian.save_pretrained(tmp_path, state_dict=weights)
+    with pytest.raises(ValueError, match=r"lacks the weights .*layers\.0\.fc1\.bias.*, 5 in all"):
+        conversion.load_marian(str(tmp_path))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {
+            "position_layout": "concatenated",
+            "attention_bias": True,
+            "output_bias": True,
+            "activation_function": "swish",
+        },
+        {"tie_word_embeddings": False, "attention_bias": True},
+    ],
+)
+def test_ours_as_marian_and_back_computes_the_same(build_tiny_model, changes):
+    model = build_tiny_model(noise=0.3, d_k=4, d_v=4, layer_norm_eps=1e-5, **changes)
+    marian = conversion.to_marian(model)
+    back = conversion.from_marian(marian)
+    batch, target = draw_batch(37), torch.randint(37, (3, 6))
+    expected = model(**batch, decoder_input_ids=target).logits
+    for other in (marian, back):
+        torch.testing.assert_close(other(**batch, decoder_input_ids=target).logits, expected, atol=2e-5, rtol=0)
+    assert back.config.tie_word_embeddings == model.config.tie_word_embeddings
+    options = {"num_beams": 3, "length_penalty": 0.7, "early_stopping": False, "max_length": 12}
+    options["forced_eos_token_id"] = 2  # without it, Marian cuts off where ours ends
+    translations = marian.generate(**batch, **options).tolist()
+    assert (
+        model.generate(**batch, **options, length_penalty_type="power", max_length_offset=None).tolist() == translations
+    )
+    assert back.generate(**batch, **options).tolist() == translations
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, r"cannot have the d_k and d_v of this model"),
+        ({"d_k": 4, "d_v": 4, "attention_window": 3}, r"cannot have the attention_window of"),
+        ({"d_k": 4, "d_v": 4, "position_embedding_type": "learned"}, r"cannot have the position_embedding_type of"),
+        ({"d_k": 4, "d_v": 4, "position_layout": "fairseq"}, r"cannot have the position_layout of"),
+    ],
+)
+def test_what_marian_does_not_have_is_refused_by_name(build_tiny_model, changes, message):
+    with pytest.raises(ValueError, match=message):
+        conversion.to_marian(build_tiny_model(**changes))
+
+
+def test_the_command_says_what_marian_cannot_do_as_we_do(build_tiny_model, tmp_path, capsys):
+    texts = [text for pair in generate_pairs("de", split="train", num_pairs=50) for text in pair]
+    tokenizer = train_tokenizer(texts, vocab_size=300)
+    model = build_tiny_model(vocab_size=300, d_k=4, d_v=4)
+    for saved in (model, tokenizer):
+        saved.save_pretrained(tmp_path / "ours")
+    arguments = ["convert", "--to", "marian", "--model", str(tmp_path / "ours"), "--output", str(tmp_path / "theirs")]
+    assert cli.main(arguments) == 0
+    said = capsys.readouterr().out
+    assert "layer_norm_eps is always 1e-05 and that of the model 1e-06" in said
+    assert "no length_penalty_type='gnmt', max_length_offset=50" in said
+    marian = MarianMTModel.from_pretrained(tmp_path / "theirs")
+    assert marian.generation_config.max_length == 1024
+    assert not hasattr(marian.generation_config, "length_penalty_type")
+    assert AutoTokenizer.from_pretrained(tmp_path / "theirs")(texts[0]).input_ids == tokenizer(texts[0]).input_ids
+    assert cli.main(arguments) == 1
+    assert "theirs is not empty" in capsys.readouterr().err
+
+
+def test_other_weights_than_marians_are_noticed_before_anything_is_written(build_marian_model):
+    marian = build_marian_model()
+    model = conversion.from_marian(marian)
+    with torch.no_grad():
+        model.model.decoder.layers[1].cross_attention.v_proj.weight[0] += 0.1
+    with pytest.raises(ValueError, match=r"differ by .*, which is no rounding.*layer_norm_eps \(1e-05\)"):
+        conversion.compare_logits(model, marian)
+
+
+def test_an_opus_model_becomes_one_that_translates_the_same(marian_folder, tmp_path, capsys):
+    output = tmp_path / "ours"
+    assert cli.main(["convert", "--from", "marian", "--model", str(marian_folder), "--output", str(output)]) == 0
+    assert "Its tokenizer is MarianTokenizer" in capsys.readouterr().out
+    marian, theirs = MarianMTModel.from_pretrained(marian_folder), MarianTokenizer.from_pretrained(marian_folder)
+    model, tokenizer = VaswaniForConditionalGeneration.from_pretrained(output), AutoTokenizer.from_pretrained(output)
+    assert model.generation_config.length_penalty_type == "power"
+    assert model.generation_config.bad_words_ids == marian.generation_config.bad_words_ids
+
+    pairs = list(generate_pairs("de", split="test", num_pairs=6))
+    sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
+    inputs = theirs(sources, text_target=targets, padding=True, return_tensors="pt")
+    for name, ids in tokenizer(sources, text_target=targets, padding=True, return_tensors="pt").items():
+        assert ids.tolist() == inputs[name].tolist()
+    labels = inputs.pop("labels")
+    assert labels[0].tolist() != theirs(targets[:1]).input_ids[0]  # each language has pieces of its own
+    assert tokenizer.batch_decode(labels, skip_special_tokens=True) == targets
+
+    tokens = marian.generate(**inputs)
+    assert model.generate(**inputs).tolist() == tokens.tolist()
+    expected = theirs.batch_decode(tokens, skip_special_tokens=True)
+    assert translate(model, tokenizer, sources) == expected
+    pipe = TranslationPipeline(model=model, tokenizer=tokenizer)
+    assert [found["translation_text"] for (found,) in pipe(sources, batch_size=3)] == expected
+
+
+def test_a_vocabulary_for_each_language_is_refused(marian_folder, monkeypatch):
+    tokenizer = MarianTokenizer.from_pretrained(marian_folder)
+    tokenizer.separate_vocabs = True
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda name: tokenizer)
+    with pytest.raises(ValueError, match=r"a vocabulary for each language \(separate_vocabs of its tokenizer\)"):
+        conversion.load_tokenizer("folder")
+
+
+def test_without_sentencepiece_the_package_is_named(monkeypatch):
+    def raise_error(name):
+        raise ImportError("MarianTokenizer requires the SentencePiece library")
+
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", raise_error)
+    with pytest.raises(ValueError, match=r'folder needs sentencepiece: pip install "vaswani-transformer\[convert\]"'):
+        conversion.load_tokenizer("folder")

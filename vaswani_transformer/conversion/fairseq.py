@@ -1,0 +1,241 @@
+"""fairseq's Transformers as ours: checkpoints of `transformer_wmt_en_de` and other architectures of post-norm layers.
+
+Its network is the paper's with biases in attention, an epsilon of 1e-5 in layer normalisation, and other positions:
+`position_layout="fairseq"`. It starts the decoder with </s>.
+"""
+
+import argparse
+import pickle
+from pathlib import Path
+
+import torch
+from transformers import GenerationConfig
+
+from ..configuration_vaswani import VaswaniConfig
+from ..modeling_vaswani import VaswaniForConditionalGeneration
+from .fairseq_dictionary import SPECIAL_TOKENS, build_tokenizer, find_dictionary
+from .weight_names import fairseq_name
+
+LAYER_NORM_EPS = 1e-5  # PyTorch's, which fairseq does not change
+BOS, PAD, EOS, _ = range(len(SPECIAL_TOKENS))
+# Settings that, when on, make another network than the paper's.
+UNLIKE = (
+    "adaptive_softmax_cutoff",
+    "cross_self_attention",
+    "decoder_learned_pos",
+    "decoder_normalize_before",
+    "encoder_learned_pos",
+    "encoder_normalize_before",
+    "layernorm_embedding",
+    "no_cross_attention",
+    "no_scale_embedding",
+    "no_token_positional_embeddings",
+)
+# Not weights: what older versions wrote beside them.
+IGNORED = ("version", "_float_tensor")
+# Norms of the oldest versions, `layer_norms.0` and so on.
+OLD_NORMS = {
+    ("encoder", "0"): "self_attn_layer_norm",
+    ("encoder", "1"): "final_layer_norm",
+    ("decoder", "0"): "self_attn_layer_norm",
+    ("decoder", "1"): "encoder_attn_layer_norm",
+    ("decoder", "2"): "final_layer_norm",
+}
+SOURCE_EMBEDDING = "encoder.embed_tokens.weight"
+TARGET_EMBEDDING = "decoder.embed_tokens.weight"
+PROJECTION = "decoder.output_projection.weight"
+# Our names of weights that no layer holds.
+OUTER_NAMES = {"model.shared.weight": SOURCE_EMBEDDING, "lm_head.weight": PROJECTION}
+
+
+def import_model(name: str, output: Path) -> str:
+    """Write the checkpoint file `name` and the dictionaries beside it as ours into `output`; what to know about it.
+
+    Raises:
+        FileNotFoundError: if a file is missing.
+        ValueError: if the checkpoint holds anything but weights and settings, or another network than the paper's.
+    """
+    path = Path(name)
+    if not path.is_file():
+        raise FileNotFoundError(f"{name} is not a file: name the checkpoint itself, such as wmt16/model.pt.")
+    words = find_dictionary(path.parent)
+    checkpoint = load_checkpoint(path)
+    model = from_fairseq(checkpoint["model"], read_settings(checkpoint, path))
+    if model.config.vocab_size != len(words):
+        raise ValueError(
+            f"{name} has embeddings of {model.config.vocab_size} words, the dictionaries beside it have {len(words)} "
+            f"(special tokens included): they are not its own."
+        )
+    build_tokenizer(words).save_pretrained(output)
+    model.save_pretrained(output)
+    return (
+        f"Vaswani model in {output}; it searches as fairseq-generate does. Its tokenizer takes the text that fairseq's "
+        f"does: tokenised, and cut by subword-nmt with the codes of the model. Pieces are joined again in translations."
+    )
+
+
+def load_checkpoint(path: Path) -> dict:
+    """What is in a .pt file, with no class but `argparse.Namespace` allowed in it.
+
+    Raises:
+        ValueError: if it holds anything else, or no weights.
+    """
+    try:
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ValueError(
+            f"{path} was not loaded: it may hold tensors, plain values and argparse.Namespace, as fairseq's "
+            f"checkpoints do, because loading anything else may run code. {_first_line(error)}"
+        ) from error
+    except Exception as error:  # damaged bytes lead PyTorch's reader to any error there is
+        raise ValueError(
+            f"{path} is damaged or no checkpoint; copy or download it again. {_first_line(error)}"
+        ) from error
+    weights = checkpoint.get("model") if isinstance(checkpoint, dict) else None
+    if not isinstance(weights, dict) or not all(isinstance(weight, torch.Tensor) for weight in weights.values()):
+        raise ValueError(f"{path} is no checkpoint of fairseq: it has no 'model' with the weights.")
+    return checkpoint
+
+
+def _first_line(error: Exception) -> str:
+    """Of what PyTorch says, the part without its advice to trust the file."""
+    return str(error).strip().split("\n")[0].split(". ")[0]
+
+
+def read_settings(checkpoint: dict, path: Path) -> dict:
+    """The arguments of the model: `args` of older versions, `cfg.model` of newer ones.
+
+    Raises:
+        ValueError: if there are none.
+    """
+    settings = checkpoint.get("args") or (checkpoint.get("cfg") or {}).get("model")
+    if isinstance(settings, argparse.Namespace):
+        settings = vars(settings)
+    if not isinstance(settings, dict) or "encoder_attention_heads" not in settings:
+        raise ValueError(
+            f"{path} does not say how many heads its model has: neither 'args' nor 'cfg' of the checkpoint holds "
+            f"encoder_attention_heads."
+        )
+    return settings
+
+
+def from_fairseq(weights: dict[str, torch.Tensor], settings: dict) -> VaswaniForConditionalGeneration:
+    """The model that computes what fairseq's computes with these weights, and searches as `fairseq-generate`.
+
+    Args:
+        weights: of the checkpoint, by the names that any version gave them.
+        settings: arguments of the model, by name.
+
+    Raises:
+        ValueError: if ours has no such model.
+    """
+    weights = rename_old_weights(weights)
+    config = build_config(weights, settings)
+    model = VaswaniForConditionalGeneration(config).to(weights[SOURCE_EMBEDDING].dtype).eval()
+    names = {name: OUTER_NAMES.get(name, fairseq_name(name).removeprefix("model.")) for name in model.state_dict()}
+    unlike = sorted(set(names.values()) ^ weights.keys())
+    if unlike:
+        raise ValueError(
+            f"the weights {', '.join(unlike[:3])} ({len(unlike)} in all) are in one of this model and the Transformer "
+            f"of the paper, but not in both: it cannot be converted."
+        )
+    with torch.no_grad():
+        for name, weight in model.state_dict().items():
+            theirs = weights[names[name]]
+            if theirs.shape != weight.shape:
+                raise ValueError(
+                    f"{names[name]} is {tuple(theirs.shape)}; {tuple(weight.shape)} is what fits the other weights. In "
+                    f"a Vaswani model both stacks have one vocabulary, d_model, d_ff and num_heads."
+                )
+            weight.copy_(theirs)
+    model.generation_config = build_generation_config()
+    return model
+
+
+def rename_old_weights(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The weights by the names of the newest version, which has one matrix for each of Q, K and V."""
+    renamed = {}
+    for name, weight in weights.items():
+        parts = name.split(".")
+        if parts[-1] in IGNORED:
+            continue
+        if "layer_norms" in parts[:-2]:
+            place = parts.index("layer_norms")
+            parts[place : place + 2] = [OLD_NORMS.get((parts[0], parts[place + 1]), "layer_norms")]
+        if parts[-1] in ("in_proj_weight", "in_proj_bias"):
+            kind = parts.pop().removeprefix("in_proj_")
+            for letter, part in zip("qkv", weight.chunk(3), strict=True):
+                renamed[".".join([*parts, f"{letter}_proj", kind])] = part
+        else:
+            renamed[PROJECTION if name == "decoder.embed_out" else ".".join(parts)] = weight
+    if TARGET_EMBEDDING in renamed:
+        renamed.setdefault(PROJECTION, renamed[TARGET_EMBEDDING])
+    return renamed
+
+
+def build_config(weights: dict[str, torch.Tensor], settings: dict) -> VaswaniConfig:
+    """Sizes as the weights have them, and what only the settings say.
+
+    Raises:
+        ValueError: if a setting makes another network than the paper's, or a weight that tells a size is missing.
+    """
+    on = [name for name in UNLIKE if settings.get(name)]
+    if on:
+        raise ValueError(
+            f"this model has {', '.join(f'{name}={settings[name]!r}' for name in on)}; the Transformer of the paper, "
+            f"and so a Vaswani model, has none of it. It cannot be converted."
+        )
+    heads = settings["encoder_attention_heads"]
+    if settings.get("decoder_attention_heads", heads) != heads:
+        raise ValueError(
+            f"encoder_attention_heads ({heads}) and decoder_attention_heads ({settings['decoder_attention_heads']}) of "
+            f"this model differ; in a Vaswani model both stacks have one num_heads. It cannot be converted."
+        )
+    missing = {SOURCE_EMBEDDING, TARGET_EMBEDDING, "encoder.layers.0.fc1.weight"} - weights.keys()
+    if missing:
+        raise ValueError(f"the checkpoint lacks {', '.join(sorted(missing))}: it is no Transformer of fairseq.")
+    embeddings = [weights[name] for name in (SOURCE_EMBEDDING, TARGET_EMBEDDING, PROJECTION)]
+    vocab_size, d_model = embeddings[0].shape
+    return VaswaniConfig(
+        vocab_size=vocab_size,
+        d_model=d_model,
+        d_ff=weights["encoder.layers.0.fc1.weight"].shape[0],
+        num_heads=heads,
+        encoder_layers=count_layers(weights, "encoder"),
+        decoder_layers=count_layers(weights, "decoder"),
+        dropout=settings.get("dropout", 0.1),
+        attention_dropout=settings.get("attention_dropout", 0.0),
+        activation_dropout=settings.get("activation_dropout", settings.get("relu_dropout", 0.0)),
+        label_smoothing=settings.get("label_smoothing", 0.1),
+        activation_function=settings.get("activation_fn", "relu"),
+        attention_bias=True,
+        position_layout="fairseq",
+        max_position_embeddings=settings.get("max_source_positions", 1024),
+        layer_norm_eps=LAYER_NORM_EPS,
+        tie_word_embeddings=all(torch.equal(matrix, embeddings[0]) for matrix in embeddings),
+        bos_token_id=BOS,
+        pad_token_id=PAD,
+        eos_token_id=EOS,
+        decoder_start_token_id=EOS,
+    )
+
+
+def count_layers(weights: dict[str, torch.Tensor], stack: str) -> int:
+    return len({name.split(".")[2] for name in weights if name.startswith(f"{stack}.layers.")})
+
+
+def build_generation_config() -> GenerationConfig:
+    """The search of `fairseq-generate` without options: beam 5, log P / |Y|, the first five to end, 200 words."""
+    return GenerationConfig(
+        num_beams=5,
+        length_penalty=1.0,
+        length_penalty_type="power",
+        early_stopping=True,
+        max_new_tokens=201,  # </s> is not counted there
+        suppress_tokens=[PAD],
+        bos_token_id=BOS,
+        pad_token_id=PAD,
+        eos_token_id=EOS,
+        decoder_start_token_id=EOS,
+    )

@@ -1,0 +1,79 @@
+"""fairseq's dictionaries as a tokenizer: words that are cut already, one id each.
+
+fairseq's models read what its users prepared: text tokenised by Moses and cut by subword-nmt, whose pieces inside a
+word end in "@@". The tokenizer here starts from that text as fairseq's own `binarize` does, and joins the pieces
+again in what it decodes, as `--remove-bpe` does. The codes of subword-nmt are not part of it: what they make and the
+dictionary lacks is <unk> to fairseq, and byte-pair encoding in `tokenizers` has no place for a piece without an id.
+"""
+
+from pathlib import Path
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+# In the order of their ids, before the words of the file.
+SPECIAL_TOKENS = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+OVERWRITE = "#fairseq:overwrite"
+
+
+def find_dictionary(folder: Path) -> list[str]:
+    """The words of `dict.*.txt` in `folder`, special tokens first; those of both languages must be equal.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        ValueError: if they differ.
+    """
+    files = sorted(folder.glob("dict*.txt"))
+    if not files:
+        raise FileNotFoundError(f"{folder} holds no dict.*.txt: copy the dictionaries beside the checkpoint.")
+    dictionaries = [read_dictionary(file) for file in files]
+    if any(words != dictionaries[0] for words in dictionaries):
+        raise ValueError(
+            f"{', '.join(map(str, files))} differ; a Vaswani model has one vocabulary for both languages. Convert a "
+            f"model trained with --joined-dictionary."
+        )
+    return dictionaries[0]
+
+
+def read_dictionary(path: Path) -> list[str]:
+    """Words of a file of lines `word count`, in the order of their ids, special tokens first.
+
+    Raises:
+        ValueError: if a line is none, or a word is there twice.
+    """
+    words = dict.fromkeys(SPECIAL_TOKENS.values())
+    # Not splitlines: a word may hold U+0085 or U+2028.
+    for number, line in enumerate(path.read_text(encoding="utf-8").removesuffix("\n").split("\n"), start=1):
+        word, _, count = line.rstrip("\r").removesuffix(f" {OVERWRITE}").rpartition(" ")
+        if not word or not count.isdecimal():
+            raise ValueError(f"{path}, line {number}: expected a word, a space and a count, got {line!r}.")
+        if word in words and not line.rstrip("\r").endswith(OVERWRITE):
+            raise ValueError(f"{path}, line {number}: {word!r} is there twice, so ids cannot be told.")
+        words[word] = None
+    return list(words)
+
+
+def build_tokenizer(words: list[str]) -> PreTrainedTokenizerFast:
+    """A tokenizer that looks up what stands between spaces, and appends `</s>`."""
+    eos = SPECIAL_TOKENS["eos_token"]
+    vocabulary = {word: token_id for token_id, word in enumerate(words)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=SPECIAL_TOKENS["unk_token"]))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {eos}", pair=f"$A {eos} $B {eos}", special_tokens=[(eos, vocabulary[eos])]
+    )
+    tokenizer.decoder = decoders.Sequence(
+        [
+            # Puts a space before each word but the first, and none that begins with its prefix, as no word does.
+            decoders.WordPiece(prefix=" ", cleanup=False),
+            decoders.Fuse(),
+            decoders.Replace(Regex("@@( |$)"), ""),
+        ]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        split_special_tokens=True,
+        clean_up_tokenization_spaces=False,
+        model_input_names=["input_ids", "attention_mask"],
+        **SPECIAL_TOKENS,
+    )

@@ -1,0 +1,321 @@
+"""MarianMT's models as ours, and ours as MarianMT's: any OPUS-MT language pair.
+
+Marian's network is the paper's with biases in attention and on the logits, sines and cosines in halves
+(`position_layout="concatenated"`), and an epsilon of 1e-5 in layer normalisation. Its search divides log P by |Y|^alpha
+and never lets padding, which also starts the decoder, be a word.
+
+Weights are equal number for number but for two things. Where our positions are interleaved, the features of the
+residual stream change their order, which no layer minds. Where Marian does not scale its embeddings, they are divided
+by sqrt(d_model) here, and then cannot be tied to the projection.
+"""
+
+import copy
+from pathlib import Path
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoTokenizer,
+    GenerationConfig,
+    MarianConfig,
+    MarianMTModel,
+    PreTrainedTokenizerBase,
+)
+
+from ..configuration_vaswani import VaswaniConfig
+from ..generation_vaswani import OWN_OPTIONS
+from ..layers_vaswani import sinusoids
+from ..modeling_vaswani import VaswaniForConditionalGeneration
+from .weight_names import fairseq_name
+
+LAYER_NORM_EPS = 1e-5  # no field of MarianConfig
+TOLERANCE = 1e-4  # of logits: a different network is off by far more
+# Options that say where a GenerationConfig comes from, not how to search.
+HOUSEKEEPING = ("_from_model_config", "transformers_version")
+MODULES_THAT_WRITE = ("norm", "out_proj", "fc2")  # to the residual stream; the others read from it
+
+
+def import_model(name: str, output: Path) -> str:
+    """Write the MarianMT model `name`, a folder or Hub id, as ours into the folder `output`; what to know about it.
+
+    Raises:
+        ValueError: if ours cannot compute what it computes, or it is not MarianMT's.
+    """
+    tokenizer = load_tokenizer(name)
+    marian = load_marian(name)
+    model = from_marian(marian)
+    difference = compare_logits(model, marian)
+    tokenizer.save_pretrained(output)
+    model.save_pretrained(output)
+    return (
+        f"Vaswani model in {output}. Its logits differ from those of {name} by {difference:.1e} at most; it searches "
+        f"as Marian does, length_penalty_type='power'. Its tokenizer is {type(tokenizer).__name__}."
+    )
+
+
+def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, output: Path) -> str:
+    """Write our model as a MarianMTModel into the folder `output`; what to know about it.
+
+    Raises:
+        ValueError: if Marian cannot compute what `model` computes.
+    """
+    model = model.cpu()
+    marian = to_marian(model)
+    difference = compare_logits(model, marian)
+    marian.save_pretrained(output)
+    tokenizer.save_pretrained(output)
+    lines = [f"MarianMTModel in {output}. Its logits differ by {difference:.1e} at most."]
+    if model.config.layer_norm_eps != LAYER_NORM_EPS:
+        lines.append(
+            f"This is because Marian's layer_norm_eps is always {LAYER_NORM_EPS} and that of the model "
+            f"{model.config.layer_norm_eps}."
+        )
+    options = model.generation_config
+    differing = [
+        f"{option}={getattr(options, option, default)!r}"
+        for option, default in OWN_OPTIONS.items()
+        if getattr(options, option, default) not in ("power", None, 0)
+    ]
+    if differing:
+        lines.append(
+            f"Marian's search has no {', '.join(differing)}: it divides log P by |Y|^length_penalty and stops all "
+            f"sentences at one limit. Compare translations with length_penalty_type='power' here."
+        )
+    return "\n".join(lines)
+
+
+def load_marian(name: str) -> MarianMTModel:
+    """The model in a folder or on the Hub, in evaluation mode, in the precision it is stored in.
+
+    Raises:
+        ValueError: if it is no MarianMT model, or lacks a part of one.
+    """
+    config = AutoConfig.from_pretrained(name)
+    if not isinstance(config, MarianConfig):
+        raise ValueError(f"{name} is a {config.model_type!r} model, not a MarianMT one: its config.json says so.")
+    marian, report = MarianMTModel.from_pretrained(name, config=config, output_loading_info=True)
+    if report["missing_keys"]:
+        raise ValueError(
+            f"{name} lacks the weights {', '.join(sorted(report['missing_keys'])[:3])}, {len(report['missing_keys'])} "
+            f"in all: it is not a whole MarianMT model. Copy or download it again."
+        )
+    return marian
+
+
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """The tokenizer beside a MarianMT model: a MarianTokenizer, or whatever its files say.
+
+    A MarianTokenizer stays what it is: source and target have a sentencepiece model each, `text_target=` picks the
+    second, and no single `tokenizer.json` can cut one language by one and the other by the other.
+
+    Raises:
+        ValueError: if sentencepiece is not installed, or both languages have a vocabulary of their own.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name)
+    except ImportError as error:
+        raise ValueError(
+            f'the tokenizer of {name} needs sentencepiece: pip install "vaswani-transformer[convert]"'
+        ) from error
+    if getattr(tokenizer, "separate_vocabs", False):
+        raise ValueError(
+            f"{name} has a vocabulary for each language (separate_vocabs of its tokenizer); a Vaswani model has one "
+            f"for both. Convert a model trained with a joint vocabulary."
+        )
+    return tokenizer
+
+
+def from_marian(marian: MarianMTModel) -> VaswaniForConditionalGeneration:
+    """The model that computes what `marian` does and searches as it does.
+
+    Raises:
+        ValueError: if ours has no such model; the message names the field.
+    """
+    config = build_vaswani_config(marian.config)
+    model = VaswaniForConditionalGeneration(config).to(marian.dtype).eval()
+    weights = marian.state_dict()
+    with torch.no_grad():
+        for name, weight in model.state_dict().items():
+            weight.copy_(weights[marian_name(name)].reshape(weight.shape))
+        if not marian.config.scale_embedding:
+            for stack in (model.model.encoder, model.model.decoder):
+                stack.embed_tokens.weight.div_(config.d_model**0.5)
+    model.generation_config = GenerationConfig(**search_options(marian), length_penalty_type="power")
+    return model
+
+
+def to_marian(model: VaswaniForConditionalGeneration) -> MarianMTModel:
+    """The MarianMTModel that computes what `model` does, with its search as far as Marian has it.
+
+    Raises:
+        ValueError: if Marian has no such model; the message names the field.
+    """
+    marian = MarianMTModel(build_marian_config(model.config)).to(model.dtype).eval()
+    copy_weights(model, marian)
+    options = {name: value for name, value in search_options(model).items() if name not in OWN_OPTIONS}
+    if not options.keys() & {"max_length", "max_new_tokens"}:
+        options["max_length"] = model.config.max_position_embeddings  # without one, transformers stops at 20 tokens
+    marian.generation_config = GenerationConfig(**options)
+    return marian
+
+
+def build_vaswani_config(config: MarianConfig) -> VaswaniConfig:
+    """That of the model that computes what one of `config` does.
+
+    Raises:
+        ValueError: if it has a size for each stack where ours has one for both.
+    """
+    for encoder, decoder in (
+        ("vocab_size", "decoder_vocab_size"),
+        ("encoder_attention_heads", "decoder_attention_heads"),
+        ("encoder_ffn_dim", "decoder_ffn_dim"),
+    ):
+        if getattr(config, encoder) != getattr(config, decoder):
+            raise ValueError(
+                f"{encoder} ({getattr(config, encoder)}) and {decoder} ({getattr(config, decoder)}) of this MarianMT "
+                f"model differ; in a Vaswani model both stacks have one. It cannot be converted."
+            )
+    return VaswaniConfig(
+        vocab_size=config.vocab_size,
+        d_model=config.d_model,
+        d_ff=config.encoder_ffn_dim,
+        num_heads=config.encoder_attention_heads,
+        encoder_layers=config.encoder_layers,
+        decoder_layers=config.decoder_layers,
+        dropout=config.dropout,
+        attention_dropout=config.attention_dropout,
+        activation_dropout=config.activation_dropout,
+        activation_function=config.activation_function,
+        attention_bias=True,
+        output_bias=True,
+        position_layout="concatenated",
+        max_position_embeddings=config.max_position_embeddings,
+        layer_norm_eps=LAYER_NORM_EPS,
+        tie_word_embeddings=(
+            config.share_encoder_decoder_embeddings and config.tie_word_embeddings and config.scale_embedding
+        ),
+        bos_token_id=config.bos_token_id,
+        pad_token_id=config.pad_token_id,
+        eos_token_id=config.eos_token_id,
+        decoder_start_token_id=config.decoder_start_token_id,
+    )
+
+
+def build_marian_config(config: VaswaniConfig) -> MarianConfig:
+    """That of the MarianMTModel that computes what a model of `config` does, but for `layer_norm_eps`.
+
+    Raises:
+        ValueError: if Marian has no such model.
+    """
+    unlike = {
+        "position_embedding_type": config.position_embedding_type != "sinusoidal",
+        "position_layout": config.position_layout not in ("interleaved", "concatenated"),
+        "d_k and d_v": {config.d_k, config.d_v} != {config.d_model // config.num_heads},
+        "attention_window": config.attention_window is not None,
+    }
+    if any(unlike.values()):
+        raise ValueError(
+            f"MarianMTModel cannot have the {', '.join(name for name, differs in unlike.items() if differs)} of "
+            f"this model. Convert a model whose config differs from the base model in its sizes only."
+        )
+    return MarianConfig(
+        vocab_size=config.vocab_size,
+        d_model=config.d_model,
+        encoder_layers=config.encoder_layers,
+        decoder_layers=config.decoder_layers,
+        encoder_ffn_dim=config.d_ff,
+        decoder_ffn_dim=config.d_ff,
+        encoder_attention_heads=config.num_heads,
+        decoder_attention_heads=config.num_heads,
+        dropout=config.dropout,
+        attention_dropout=config.attention_dropout,
+        activation_dropout=config.activation_dropout,
+        activation_function=config.activation_function,
+        max_position_embeddings=config.max_position_embeddings,
+        scale_embedding=True,
+        share_encoder_decoder_embeddings=config.tie_word_embeddings,
+        tie_word_embeddings=config.tie_word_embeddings,
+        pad_token_id=config.pad_token_id,
+        bos_token_id=config.bos_token_id,
+        eos_token_id=config.eos_token_id,
+        forced_eos_token_id=None,
+        decoder_start_token_id=config.decoder_start_token_id,
+    )
+
+
+@torch.no_grad()
+def copy_weights(model: VaswaniForConditionalGeneration, marian: MarianMTModel) -> None:
+    """Make `marian` compute what `model` does. Biases that `model` lacks become zero."""
+    own = {marian_name(name): (name, weight) for name, weight in model.state_dict().items()}
+    order = residual_order(model.config)
+    for name, weight in marian.state_dict().items():
+        if name in own:
+            weight.copy_(reorder_features(*own.pop(name), order).reshape(weight.shape))
+        elif not name.endswith("embed_positions.weight"):  # Marian's own sinusoids
+            assert name.endswith("bias"), name
+            weight.zero_()
+    assert not own, f"Marian has no place for {sorted(own)}"
+
+
+def marian_name(name: str) -> str:
+    """Marian's name of our weight `name`."""
+    return "final_logits_bias" if name == "lm_head.bias" else fairseq_name(name)
+
+
+def residual_order(config: VaswaniConfig) -> torch.LongTensor:
+    """(D,) features of our residual stream in the order in which positions have all sines, then all cosines."""
+    features = torch.arange(config.d_model)
+    return torch.cat([features[::2], features[1::2]]) if config.position_layout == "interleaved" else features
+
+
+def reorder_features(name: str, weight: torch.Tensor, order: torch.LongTensor) -> torch.Tensor:
+    """Our `weight` called `name` for a residual stream whose features come in `order`."""
+    if name.split(".")[-2] in MODULES_THAT_WRITE:
+        return weight[order]
+    return weight[:, order] if weight.dim() == 2 else weight  # the bias of a module that reads is no feature's
+
+
+def search_options(model: MarianMTModel | VaswaniForConditionalGeneration) -> dict:
+    """Options of its search that are not left to transformers' defaults."""
+    options = model.generation_config.to_diff_dict()
+    return {name: value for name, value in options.items() if name not in HOUSEKEEPING}
+
+
+@torch.no_grad()
+def compare_logits(model: VaswaniForConditionalGeneration, marian: MarianMTModel) -> float:
+    """Largest difference of the logits of both in float32, for tokens drawn at random, one sentence padded.
+
+    Raises:
+        ValueError: if it is more than rounding.
+    """
+    length = min(24, marian.config.max_position_embeddings)
+    generator = torch.Generator().manual_seed(0)
+    input_ids, decoder_input_ids = torch.randint(model.config.vocab_size, (2, 2, length), generator=generator)
+    attention_mask = torch.ones_like(input_ids)
+    attention_mask[1, length // 2 :] = 0
+    ours, theirs = (
+        in_float32(system)(
+            input_ids, attention_mask=attention_mask, decoder_input_ids=decoder_input_ids, use_cache=False
+        ).logits
+        for system in (model, marian)
+    )
+    difference = float((ours - theirs).abs().max())
+    if not difference <= TOLERANCE * max(1.0, float(theirs.abs().max())):
+        raise ValueError(
+            f"the logits of both systems differ by {difference:.1e}, which is no rounding: position table or "
+            f"layer_norm_eps ({model.config.layer_norm_eps}) of one are not those of the other. Nothing was written."
+        )
+    return difference
+
+
+def in_float32(
+    model: MarianMTModel | VaswaniForConditionalGeneration,
+) -> MarianMTModel | VaswaniForConditionalGeneration:
+    """`model`, or a copy of its weights in float32, with positions as exact as ours."""
+    if model.dtype == torch.float32:
+        return model
+    model = copy.deepcopy(model).float()
+    for name, table in model.named_parameters():
+        if name.endswith("embed_positions.weight"):
+            table.copy_(sinusoids(torch.arange(len(table)), d_model=table.shape[1], layout="concatenated"))
+    return model
