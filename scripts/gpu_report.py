@@ -13,17 +13,10 @@ An update takes the time between two marks that the device sets, with all that h
 forward, backward, Adam. The first updates are left out; compilation falls there. Tokens a second count target tokens
 without padding. Host waits are how often the host waited for the device during one more update.
 
-Model FLOP count what the formulas of section 3 need for the tokens without padding: two for a multiplication and an
-addition, and three times the forward pass for an update. With s source and t target tokens of a sentence,
-a = h (d_k + d_v), W_qo = W_kv = d_model a and W_ff = 2 d_model d_ff:
-
-    encoder layer    2 s (W_qo + W_kv + W_ff)                  +  2 a s^2
-    decoder layer    2 t (2 W_qo + W_kv + W_ff) + 2 s W_kv     +  2 a (t (t + 1) / 2 + t s)
-    projection       2 t d_model V
-
-Embeddings, norms, softmax, dropout and Adam count nothing. The share is that of the rate of a large bfloat16 matrix
-product, measured in the same run. Hours are those of the recipe's number of updates at the mean of those measured.
-The training cost is the paper's: time x devices x sustained rate of a device, for which the matrix rate stands.
+Model FLOP are counted by `count_flop` of vaswani_transformer/training/cost.py, for the tokens without padding. The
+share is that of the rate of a large bfloat16 matrix product, measured in the same run. Hours are those of the recipe's
+number of updates at the mean of those measured. The training cost is the paper's: time x devices x sustained rate of a
+device, for which the matrix rate stands.
 
 On a machine without a network, bring as wheels what it lacks or has in too old a version. Where there is PyTorch with
 an earlier transformers 5, fetch beforehand
@@ -73,6 +66,14 @@ from torch._dynamo.utils import counters
 from vaswani_transformer import VaswaniConfig
 from vaswani_transformer.data.batching import Update
 from vaswani_transformer.recipes import BASE, BIG, MULTI30K_TINY, Recipe
+from vaswani_transformer.training.cost import (
+    PAPER_DEVICE,
+    PAPER_DEVICES,
+    PAPER_HOURS,
+    compute_training_cost,
+    count_flop,
+    find_rate,
+)
 from vaswani_transformer.training.schedule import inverse_sqrt_schedule
 from vaswani_transformer.training.trainer import Trainer
 
@@ -82,10 +83,7 @@ EAGER, COMPILED, MARIAN = "eager", "compiled", "marian"
 LABELS = {EAGER: OURS, COMPILED: f"{OURS}, compiled", MARIAN: Marian.label}
 MATRICES = {"cuda": (8192, 200), "cpu": (1024, 5)}  # rows and columns of a square one, and products of it
 
-# The paper, sections 5.2 and 6.1 and table 2: 8 P100, whose sustained rate it takes for 9.5 TFLOP/s in float32.
-PAPER_DEVICES, PAPER_RATE = 8, 9.5e12
-PAPER_SECONDS = {"base": 0.4, "big": 1.0}  # an update
-PAPER_HOURS = {"base": 12.0, "big": 3.5 * 24}
+PAPER_SECONDS = {"base": 0.4, "big": 1.0}  # an update, section 5.2
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -106,32 +104,6 @@ def build_parser() -> argparse.ArgumentParser:
         help=f"folder of the result files; default: {RESULTS_FOLDER.name}/",
     )
     return parser
-
-
-# What the work is worth
-
-
-def count_flop(config: VaswaniConfig, source_lengths: np.ndarray, target_lengths: np.ndarray) -> int:
-    """Model FLOP of updates on sentences of these lengths in tokens; the formula stands at the top."""
-    s, t = source_lengths.astype(np.int64), target_lengths.astype(np.int64)
-    a = config.num_heads * (config.d_k + config.d_v)
-    w_qo = w_kv = config.d_model * a
-    w_ff = 2 * config.d_model * config.d_ff
-    encoder_layer = (s * (w_qo + w_kv + w_ff) + a * s**2).sum()
-    causal = t * (t + 1) // 2
-    decoder_layer = (t * (2 * w_qo + w_kv + w_ff) + s * w_kv + a * (causal + t * s)).sum()
-    projection = t.sum() * config.d_model * config.vocab_size
-    products = config.encoder_layers * encoder_layer + config.decoder_layers * decoder_layer + projection
-    return 3 * 2 * int(products)
-
-
-def compute_training_cost(seconds: float, devices: int, rate: float) -> float:
-    """FLOP of a training as the paper counts them (section 6.1).
-
-    Args:
-        rate: sustained by a device, in FLOP a second.
-    """
-    return seconds * devices * rate
 
 
 # The measuring
@@ -349,10 +321,10 @@ def format_row(row: dict, marian: dict | None, matrix_rate: float) -> tuple[str,
 def format_paper_row(size: str) -> tuple[str, ...]:
     """What the paper says of its own training, under `HEADER`."""
     hours = PAPER_HOURS[size]
-    cost = compute_training_cost(3600 * hours, PAPER_DEVICES, PAPER_RATE)
+    cost = compute_training_cost(3600 * hours, PAPER_DEVICES, find_rate(PAPER_DEVICE))
     cells = {
         "size": size,
-        "system": f"the paper, {PAPER_DEVICES} P100",
+        "system": f"the paper, {PAPER_DEVICES} {PAPER_DEVICE}",
         "ms an update": f"{1000 * PAPER_SECONDS[size]:.0f}",
         "hours (updates)": f"{hours:,.1f} ({RECIPES[size].num_updates:,})",
         "training cost, FLOP": f"{cost:.1e}",

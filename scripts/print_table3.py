@@ -34,6 +34,7 @@ PAPER: dict[str, tuple[float, float, int | None]] = {
     "E": (4.92, 25.7, None),
     "big": (4.33, 26.4, 213),
 }
+PAPER_BLEU = "BLEU, tokenised, compounds split as in the paper"
 HEADER = """\
 | row | change | updates | PPL | paper | BLEU | paper | parameters, M | paper |
 |---|---|---|---|---|---|---|---|---|"""
@@ -43,7 +44,9 @@ def format_row(row: str, run: Path) -> str:
     """One line of the table, from the files of a run."""
     description = json.loads((run / "recipe.json").read_text(encoding="utf-8"))
     scores = (run / SCORES_FILE).read_text(encoding="utf-8")
-    perplexity, bleu = (float(re.search(rf"^{name} (\S+)", scores, re.MULTILINE)[1]) for name in ("perplexity", "BLEU"))
+    perplexity, bleu = (
+        float(re.search(rf"^{name} (\S+)", scores, re.MULTILINE)[1]) for name in ("perplexity", PAPER_BLEU)
+    )
     paper_perplexity, paper_bleu, paper_millions = PAPER[row]
     cells = [
         row,
@@ -70,7 +73,8 @@ def main() -> None:
     for row in done:
         print(format_row(row, folder / row))
     scores = "".join((folder / row / SCORES_FILE).read_text(encoding="utf-8") for row in done)
-    print(f"\nBLEU: {', '.join(sorted(set(re.findall(r'nrefs:.*', scores))))}; the paper's is of tokenised text.")
+    signatures = sorted(set(re.findall(rf"^{PAPER_BLEU} \S+  (\S+)", scores, re.MULTILINE)))
+    print(f"\nBLEU of tokens, compounds split as in the paper: {', '.join(signatures)}")
 
 
 if __name__ == "__main__":

@@ -35,5 +35,4 @@ train() { # number of processes, arguments of vaswani train
 
 translate_and_score() { # arguments of vaswani evaluate
     vaswani evaluate --model "$run" --translations "$run/translations.txt" "$@"
-    vaswani evaluate --model "$run" --lowercase "$@"
 }

@@ -1,24 +1,32 @@
-"""Load a trained model, and score its translations (section 6.1).
+"""Load a trained model, tell it from others, and measure it (section 6.1).
 
-Every score carries what is needed to reproduce it: sacreBLEU's signature and the search settings.
+Every score carries what is needed to reproduce it: its signature, the search settings and the model's fingerprint.
 """
 
 import hashlib
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
+from types import UnionType
 
-import sacrebleu
 import torch
 from huggingface_hub import hf_hub_download
-from safetensors import SafetensorError
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from .data.batching import plan_updates
 from .modeling_vaswani import VaswaniForConditionalGeneration
+from .scores import score_bleu
 from .translation import translate
 
 MODEL_FOLDER = "model"
+# Of the search: what a setting is, and the most it may be in a file. A damaged one must not ask for all memory.
+SEARCH_SETTINGS: dict[str, tuple[type | UnionType, float]] = {
+    "num_beams": (int, 1_000),
+    "length_penalty": (int | float, 1_000),
+    "coverage_penalty": (int | float, 1_000),
+    "max_length_offset": (int, 1_000_000),
+}
+TOKEN_IDS = ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id")
+TOKENIZER_FILES = ("tokenizer.json", "source.spm")  # one of them: ours, or of a model that was MarianMT's
 
 
 def load_translator(
@@ -28,7 +36,7 @@ def load_translator(
 
     Raises:
         FileNotFoundError: if the folder holds no model, or lacks a part of one.
-        ValueError: if a file of the model is damaged.
+        ValueError: if a file of the model is damaged, or if its files do not belong together.
     """
     path = Path(folder)
     if path.is_dir():
@@ -38,23 +46,73 @@ def load_translator(
         raise FileNotFoundError(f"{folder} does not exist; name a model folder, a run folder or a Hub id.")
     options = {} if dtype is None else {"dtype": dtype}
     try:
-        model = VaswaniForConditionalGeneration.from_pretrained(folder, **options)
+        model, report = VaswaniForConditionalGeneration.from_pretrained(folder, output_loading_info=True, **options)
         tokenizer = AutoTokenizer.from_pretrained(folder)
-    except (SafetensorError, json.JSONDecodeError) as error:
-        raise ValueError(f"{folder} holds a damaged file ({error}); copy or download the model again.") from error
+        # Settings of the wrong kind show when they are used.
+        tokenizer.pad({"input_ids": tokenizer(["a", "a b"]).input_ids}, return_tensors="pt")
+    except (OSError, MemoryError):  # say what is missing
+        raise
+    except ImportError as error:
+        raise ValueError(
+            f"{folder} keeps the tokenizer of MarianMT, which needs sentencepiece: "
+            f'pip install "vaswani-transformer[convert]"'
+        ) from error
+    except Exception as error:  # any: what a reader of files meets there it raises, tokenizers a bare Exception
+        reason = f"{type(error).__name__}: {str(error).strip()}".replace("\n", " ")
+        raise ValueError(f"{folder} holds a damaged file ({reason}); copy or download the model again.") from error
+    _check_fit(folder, model, tokenizer, report)
     if torch.accelerator.is_available():
         model.to(torch.accelerator.current_accelerator())
     return model.eval(), tokenizer
+
+
+def _check_fit(
+    folder: str | Path, model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, report: dict
+) -> None:
+    """Refuse files that are whole one by one, but not parts of one model: it would translate into noise."""
+    amiss = []
+    for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if report[what]:
+            amiss.append(f"{what.partition('_')[0]} weights: {', '.join(sorted(map(str, report[what]))[:3])}")
+    num_entries = 1 + max(tokenizer.get_vocab().values())
+    if num_entries > model.config.vocab_size:
+        amiss.append(f"the tokenizer has {num_entries} entries, the model {model.config.vocab_size}")
+    amiss += _faults_of_search(model)
+    parameters = model.named_parameters()
+    amiss += [f"{name} has a value that is not finite" for name, value in parameters if not value.isfinite().all()]
+    if amiss:
+        raise ValueError(
+            f"the files of {folder} do not belong together, or are damaged: {'; '.join(amiss[:3])}. Copy or download "
+            f"the model again."
+        )
+
+
+def _faults_of_search(model: VaswaniForConditionalGeneration) -> list[str]:
+    """What generation_config.json sets to something that no search can be done with."""
+    settings, faults = model.generation_config, []
+    for name, (kind, most) in SEARCH_SETTINGS.items():
+        value = getattr(settings, name, None)
+        if value is not None and not (isinstance(value, kind) and abs(value) <= most):
+            faults.append(f"{name} of the search is {value!r:.40}")
+    if not isinstance(getattr(settings, "length_penalty_type", ""), str):
+        faults.append("length_penalty_type of the search is no name")
+    for name in TOKEN_IDS:
+        value = getattr(settings, name, None)
+        tokens = value if isinstance(value, list) and name == "eos_token_id" else [] if value is None else [value]
+        for token in tokens:
+            if not (isinstance(token, int) and 0 <= token < model.config.vocab_size):
+                faults.append(f"{name} of the search is {token!r:.40}, no entry of the vocabulary")
+    return faults
 
 
 def _find_model(path: Path) -> Path:
     """`path` or its final model, checked to be whole."""
     if not (path / "config.json").exists() and (path / MODEL_FOLDER / "config.json").exists():
         path = path / MODEL_FOLDER
+    VaswaniForConditionalGeneration.refuse_pickle(path)
     weights = ("model.safetensors", "model.safetensors.index.json")
-    missing = [name for name in ("config.json", "tokenizer.json") if not (path / name).exists()]
-    if not any((path / name).exists() for name in weights):
-        missing.append(weights[0])
+    needed = (("config.json",), TOKENIZER_FILES, weights)
+    missing = [names[0] for names in needed if not any((path / name).exists() for name in names)]
     if missing:
         raise FileNotFoundError(
             f"{path} is not a whole model: {', '.join(missing)} missing. Name a folder written by save_pretrained "
@@ -75,33 +133,10 @@ def fingerprint_model(name: str | Path) -> str:
     folder = _find_model(path) if cached is None else Path(cached).parent
     digest = hashlib.sha256()
     for part in sorted(folder.iterdir()):
-        if part.suffix in (".json", ".safetensors"):
+        if part.suffix in (".json", ".safetensors", ".spm"):
             with open(part, "rb") as file:
                 digest.update(part.name.encode() + hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()[:16]
-
-
-def score_bleu(
-    hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = "13a", lowercase: bool = False
-) -> dict[str, float | str]:
-    """Corpus BLEU by sacreBLEU, with its signature.
-
-    Args:
-        tokenize: "13a" for plain text; "none" for text that is tokenised already, both sides.
-        lowercase: compare without case.
-
-    Raises:
-        ValueError: if the numbers of sentences differ.
-    """
-    if len(hypotheses) != len(references):
-        raise ValueError(
-            f"{len(hypotheses)} translations cannot be scored against {len(references)} references: line i of one "
-            f"must translate the source of line i of the other."
-        )
-    # `force` silences a guess that text with spaces before full stops must not be scored.
-    metric = sacrebleu.BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")
-    score = metric.corpus_score(list(hypotheses), [list(references)])
-    return {"bleu": score.score, "signature": str(metric.get_signature())}
 
 
 def compute_bleu(
@@ -122,7 +157,7 @@ def compute_perplexity(
 ) -> float:
     """exp of the mean of -log P over the sub-words of the targets, `</s>` included, without label smoothing."""
     sources, targets = zip(*pairs, strict=True)
-    source_ids, target_ids = tokenizer(list(sources)).input_ids, tokenizer(list(targets)).input_ids
+    source_ids, target_ids = tokenizer(list(sources)).input_ids, tokenizer(text_target=list(targets)).input_ids
     lengths = [torch.tensor([len(ids) for ids in side]).numpy() for side in (source_ids, target_ids)]
     nll, num_tokens = 0.0, int(lengths[1].sum())
     model.eval()

@@ -186,7 +186,8 @@ def _score_window(
     options: dict,
 ) -> list[tuple[float, int, float]]:
     sources, targets = zip(*pairs, strict=True)
-    source_ids, target_ids = (tokenizer(list(side), verbose=False).input_ids for side in (sources, targets))
+    source_ids = tokenizer(list(sources), verbose=False).input_ids
+    target_ids = tokenizer(text_target=list(targets), verbose=False).input_ids
     results: list[tuple[float, int, float]] = [(0.0, 0, 0.0)] * len(sources)
     for rows in _batches_by_length(source_ids, target_ids, tokens_per_batch):
         inputs, labels = (

@@ -107,9 +107,8 @@ def test_a_script_prepares_trains_and_scores_its_recipe(record, corpora, name, t
 
 
 def test_the_paper_s_data_are_read_from_the_hub(record):
-    prepare, _, cased, uncased = map(understood, (record("train_big_en_fr.sh")))
-    assert prepare.train == prepare.dev == cased.test == uncased.test == ["wmt/wmt14:fr-en"]
-    assert (cased.lowercase, uncased.lowercase) == (False, True)
+    prepare, _, score = map(understood, (record("train_big_en_fr.sh")))
+    assert prepare.train == prepare.dev == score.test == ["wmt/wmt14:fr-en"]
 
 
 def test_number_of_gpus_arguments_and_environment_reach_the_commands(record, tmp_path):
@@ -119,7 +118,7 @@ def test_number_of_gpus_arguments_and_environment_reach_the_commands(record, tmp
     variables = {"DATA": "/corpora/mine", "RECIPE": "multi30k_tiny", "ACCELERATE_CONFIG": str(config)}
     commands = record("train_base_en_de.sh", *arguments, **variables)
     assert launch_options(commands[1]) == {"--config_file": str(config), "--num_processes": "2"}
-    prepare, train, score, _ = map(understood, commands)
+    prepare, train, score = map(understood, commands)
     assert prepare.train == score.test == ["/corpora/mine"]
     assert prepare.recipe == train.recipe == "multi30k_tiny"
     assert (train.accumulation_steps, train.mixed_precision) == (4, "no")
@@ -152,6 +151,30 @@ def test_multi30k_is_prepared_trained_and_scored_on_two_sets(record, tmp_path, k
 def test_multi30k_without_its_arguments_says_which(record, arguments, message):
     with pytest.raises(AssertionError, match=message):
         record("train_multi30k.sh", *arguments)
+
+
+def test_the_parser_is_trained_and_scored_on_one_treebank(record, tmp_path):
+    prepare, train, parse = map(understood, record("train_parsing.sh", tmp_path, "craft"))
+    assert prepare.train == [f"{tmp_path}/treebank_craft/train.mrg"]
+    assert prepare.dev == [str(parse.gold)] == [f"{tmp_path}/treebank_craft/dev.mrg"]
+    assert (prepare.task, prepare.copy_words) == ("parsing", True)
+    assert prepare.recipe == train.recipe == "parsing_small"
+    assert (train.data, parse.model) == (prepare.output, str(train.output))
+
+
+def test_the_wsj_sample_is_split_by_position(record, tmp_path):
+    sample = tmp_path / "treebank_wsj_sample" / "wsj_sample.mrg"
+    sample.parent.mkdir()
+    sample.write_text("".join(f"((S (CD {number})))\n" for number in range(1, 3915)))
+    prepare, _, parse = map(understood, record("train_parsing.sh", tmp_path, "wsj_sample"))
+    parts = [Path(name).read_text().split("\n")[:-1] for name in (*prepare.train, *prepare.dev, parse.gold)]
+    assert list(map(len, parts)) == [3314, 300, 300]
+    assert "\n".join([*parts[0], *parts[1], *parts[2], ""]) == sample.read_text()
+
+
+def test_the_parser_s_script_names_the_treebanks_it_knows(record, tmp_path):
+    with pytest.raises(AssertionError, match="the second argument is craft or wsj_sample, got: "):
+        record("train_parsing.sh", tmp_path)
 
 
 def test_table_3_shares_its_data_and_scores_the_development_set(record, tmp_path):
@@ -205,7 +228,9 @@ def test_the_table_stands_beside_the_paper_s(print_table3, tmp_path, capsys):
         description = {"recipe": {"num_updates": 100_000}, "num_parameters": 27_890_000}
         (tmp_path / row / "recipe.json").write_text(json.dumps(description))
         (tmp_path / row / "dev_scores.txt").write_text(
-            f"BLEU {bleu:.2f}  nrefs:1|tok:13a\nperplexity {perplexity:.3f} per sub-word\nsearch num_beams:4\n"
+            "BLEU 9.99  nrefs:1|tok:13a\n"
+            f"BLEU, tokenised, compounds split as in the paper {bleu:.2f}  nrefs:1|tok:split\n"
+            f"perplexity {perplexity:.3f} per sub-word\nsearch num_beams:4\n"
         )
     print_table3(tmp_path)
     lines = capsys.readouterr().out.splitlines()
@@ -213,7 +238,7 @@ def test_the_table_stands_beside_the_paper_s(print_table3, tmp_path, capsys):
         "| base |  | 100,000 | 5.01 | 4.92 | 25.8 | 25.8 | 27.9 | 65 |",
         "| C4 | d_model 256 | 100,000 | 70.50 | 5.75 | 3.1 | 24.5 | 27.9 | 28 |",
     ]
-    assert lines[-1] == "BLEU: nrefs:1|tok:13a; the paper's is of tokenised text."
+    assert lines[-1] == "BLEU of tokens, compounds split as in the paper: nrefs:1|tok:split"
 
 
 def test_a_table_without_rows_is_refused(print_table3, tmp_path, capsys):

@@ -2,11 +2,14 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from tqdm import tqdm
 
-from .. import evaluation
+from .. import evaluation, scores
+from ..data.corpus import read_lines
+from ..tables import format_table
 from ..translation import translate
 from .arguments import (
     add_command,
@@ -21,8 +24,12 @@ from .arguments import (
 
 def add(commands) -> None:
     command = add_command(commands, "evaluate", run)
-    command.add_argument("--model", required=True, help="model folder, run folder or Hub id")
-    command.add_argument("--test", nargs="+", required=True, help="source and reference, as for `vaswani prepare`")
+    scored = command.add_mutually_exclusive_group(required=True)
+    scored.add_argument("--model", help="model folder, run folder or Hub id")
+    text = "or translations to score without a model, one a line; of several files, each is compared with the first"
+    scored.add_argument("--hypotheses", type=Path, nargs="+", help=text)
+    command.add_argument("--test", nargs="+", help="of a model: source and reference, as for `vaswani prepare`")
+    command.add_argument("--references", type=Path, help="of --hypotheses: what they should be, one a line")
     add_languages(command)
     text = "of a Hub dataset, of a folder of .parquet or of the phrasebook: test, or validation"
     command.add_argument("--split", default="test", help=text)
@@ -30,21 +37,36 @@ def add(commands) -> None:
     command.add_argument("--num_pairs", type=positive_int, default=1_000, help=text)
     command.add_argument("--tokenize", default="13a", help='sacreBLEU tokenizer; "none" for tokenised text')
     command.add_argument("--lowercase", action="store_true", help="compare without case")
-    command.add_argument("--translations", type=Path, help="write the translations here")
+    command.add_argument("--translations", type=Path, help="of a model: write its translations here")
     add_search_options(command)
 
 
 def run(args: argparse.Namespace) -> None:
-    """Translate a test set and print BLEU with its signature, perplexity and the search settings.
+    """Score a model's translations of a test set, or given translations, in all the ways that are published.
 
     vaswani evaluate --model runs/base --test newstest2014.en newstest2014.de
+    vaswani evaluate --hypotheses theirs.de ours.de --references newstest2014.de
+
+    Prints BLEU as sacreBLEU counts it, with its signature, and as the paper counted it; of a model also the perplexity,
+    the search settings and the model's fingerprint; of several files whether they differ from the first (paired
+    bootstrap).
     """
+    metrics = scores.build_metrics(tokenize=args.tokenize, lowercase=args.lowercase, language=args.target_language)
+    if args.model is not None:
+        _evaluate_model(args, metrics)
+    else:
+        _evaluate_files(args, metrics)
+
+
+def _evaluate_model(args: argparse.Namespace, metrics: dict[str, scores.Metric]) -> None:
+    if args.test is None or args.references is not None:
+        raise ValueError("a model translates and is scored on --test, source and reference; --references is for files.")
     model, tokenizer = evaluation.load_translator(args.model)
     pairs = list(open_reader(args.test, args, split=args.split, num_pairs=args.num_pairs, streaming=True)())
     if not pairs:
         raise ValueError(f"{' and '.join(args.test)} hold no sentence; there is nothing to score.")
     sources, references = zip(*pairs, strict=True)
-    options = search_options(args)
+    options = search_options(args, tokenizer)
     with tqdm(total=len(pairs), unit=" sentences", file=sys.stderr, disable=None) as bar:
         hypotheses = translate(
             model, tokenizer, sources, tokens_per_batch=args.tokens_per_batch, on_batch=bar.update, **options
@@ -52,7 +74,40 @@ def run(args: argparse.Namespace) -> None:
     if args.translations is not None:
         with open_output(args.translations) as output:
             output.writelines(f"{hypothesis}\n" for hypothesis in hypotheses)
-    score = evaluation.score_bleu(hypotheses, references, tokenize=args.tokenize, lowercase=args.lowercase)
-    print(f"BLEU {score['bleu']:.2f}  {score['signature']}")
-    print(f"perplexity {evaluation.compute_perplexity(model, tokenizer, pairs):.3f} per sub-word, no label smoothing")
-    print(f"search {evaluation.describe_search(model, **options)}  model {args.model}")
+    for score in scores.compute_scores(hypotheses, references, metrics):
+        print(score)
+    perplexity = evaluation.compute_perplexity(model, tokenizer, pairs)
+    alone = f", {args.model} alone" if args.ensemble else ""
+    print(f"perplexity {perplexity:.3f} per sub-word, no label smoothing{alone}")
+    models = [args.model, *args.ensemble]
+    shortlist = "" if args.shortlist is None else f"|shortlist:{args.shortlist}"
+    print(
+        f"search {evaluation.describe_search(model, **options)}{shortlist}  model {' + '.join(models)}  "
+        f"fingerprint {' + '.join(map(evaluation.fingerprint_model, models))}"
+    )
+
+
+def _evaluate_files(args: argparse.Namespace, metrics: dict[str, scores.Metric]) -> None:
+    if args.references is None or args.test is not None or args.translations is not None:
+        raise ValueError("--hypotheses are scored against --references; --test and --translations are for a model.")
+    references = list(read_lines(args.references))
+    systems = {str(path): list(read_lines(path)) for path in args.hypotheses}
+    if len(systems) == 1:
+        for score in scores.compute_scores(*systems.values(), references, metrics):
+            print(score)
+    else:
+        print(_format_comparisons(list(systems), scores.compare_systems(systems, references, metrics)))
+
+
+def _format_comparisons(systems: Sequence[str], comparisons: Sequence[scores.Comparison]) -> str:
+    rows = [(comparison.name, *map(_format_result, comparison.results)) for comparison in comparisons]
+    signatures = [f"{comparison.name}  {comparison.signature}" for comparison in comparisons]
+    legend = (
+        "+-: half the 95 % interval. p: how likely as large a difference from the first is, were both equally good."
+    )
+    return "\n".join([format_table(("", *systems), rows), "", legend, *signatures])
+
+
+def _format_result(result: scores.Result) -> str:
+    significance = "" if result.p_value is None else f"  p {result.p_value:.3f}"
+    return f"{result.score:.2f} +- {result.ci:.2f}{significance}"

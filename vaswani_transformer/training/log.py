@@ -72,3 +72,25 @@ class Log:
             print(f"\r{text}\x1b[K", end="" if live else "\n", file=sys.stderr, flush=True)
         else:
             print(text, file=sys.stderr, flush=True)
+
+
+def read_log(folder: Path) -> list[dict]:
+    """The lines of the log in a run folder, in their order.
+
+    Raises:
+        FileNotFoundError: if there is none.
+        ValueError: if a line is damaged.
+    """
+    path = folder / LOG_FILE
+    if not path.exists():
+        raise FileNotFoundError(f"{folder} holds no {LOG_FILE}; name a folder that `vaswani train` has written.")
+    lines = []
+    for number, text in enumerate(path.read_bytes().splitlines(), start=1):
+        try:
+            line = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path}, line {number}: not JSON ({error}). Take the line out.") from error
+        if not isinstance(line, dict):
+            raise ValueError(f"{path}, line {number}: expected an object, found {text[:20]!r}. Take the line out.")
+        lines.append(line)
+    return lines

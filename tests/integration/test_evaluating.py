@@ -1,0 +1,78 @@
+"""`vaswani evaluate`, with a model and without."""
+
+import re
+
+import pytest
+import torch
+
+from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli, train_tokenizer
+from vaswani_transformer.evaluation import fingerprint_model
+from vaswani_transformer.scores import build_metrics, compute_scores
+
+REFERENCES = ["Der Hund-Katzen-Streit endet heute.", "Zwei Katzen schlafen auf dem Bett.", "Es regnet seit Tagen."] * 4
+CLOSE = [line.replace("Bett", "Sofa") for line in REFERENCES]
+FAR = [" ".join(line.split()[::-1]) for line in REFERENCES]
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Paths of the references and of two systems' translations."""
+    paths = []
+    for name, lines in (("ref.de", REFERENCES), ("close.de", CLOSE), ("far.de", FAR)):
+        paths.append(tmp_path / name)
+        paths[-1].write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return list(map(str, paths))
+
+
+def test_a_model_is_scored_in_all_ways_with_its_search_and_fingerprint(files, tmp_path, capsys):
+    tokenizer = train_tokenizer(REFERENCES, vocab_size=300)
+    torch.manual_seed(0)
+    sizes = {"d_model": 16, "d_ff": 24, "num_heads": 4, "encoder_layers": 1, "decoder_layers": 1}
+    VaswaniForConditionalGeneration(VaswaniConfig(vocab_size=len(tokenizer), **sizes)).save_pretrained(tmp_path / "m")
+    tokenizer.save_pretrained(tmp_path / "m")
+    written = tmp_path / "out.de"
+    arguments = ["--model", str(tmp_path / "m"), "--test", files[0], files[0], "--max_length_offset", "2"]
+    assert cli.main(["evaluate", *arguments, "--num_beams", "2", "--translations", str(written)]) == 0
+    *printed, perplexity, search = capsys.readouterr().out.splitlines()
+    hypotheses = written.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    assert printed == list(map(str, compute_scores(hypotheses, REFERENCES, build_metrics())))
+    assert re.fullmatch(r"perplexity \d+\.\d{3} per sub-word, no label smoothing", perplexity)
+    assert search.startswith("search num_beams:2|length_penalty:0.6|")
+    assert search.endswith(f"model {tmp_path / 'm'}  fingerprint {fingerprint_model(tmp_path / 'm')}")
+
+
+def test_one_file_is_scored_without_a_model(files, capsys):
+    assert cli.main(["evaluate", "--hypotheses", files[1], "--references", files[0], "--lowercase"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == list(map(str, compute_scores(CLOSE, REFERENCES, build_metrics(lowercase=True))))
+
+
+def test_several_files_are_compared_with_the_first(files, capsys):
+    assert cli.main(["evaluate", "--hypotheses", *files[1:], "--references", files[0], "--tokenize", "none"]) == 0
+    header, *rows, _, _, signatures = capsys.readouterr().out.split("\n", 8)
+    assert header.split() == files[1:]
+    for row, score in zip(rows[:5], compute_scores(CLOSE, REFERENCES, build_metrics(tokenize="none")), strict=True):
+        assert row.startswith(score.name)
+        assert f" {score.value:.2f} +- " in row
+        assert re.search(r"p 0\.0\d\d$", row)
+    assert signatures.count("bs:1000|seed:12345") == 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "m"], "a model translates and is scored on --test"),
+        (["--model", "m", "--test", "a", "b", "--references", "c"], "a model translates and is scored on --test"),
+        (["--hypotheses", "a"], "--hypotheses are scored against --references"),
+        (["--hypotheses", "a", "--references", "b", "--test", "c"], "--hypotheses are scored against --references"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(arguments, message, capsys):
+    assert cli.main(["evaluate", *arguments]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_a_model_or_files_must_be_named(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["evaluate"])
+    assert "one of the arguments --model --hypotheses is required" in capsys.readouterr().err

@@ -1,0 +1,154 @@
+import json
+
+import numpy as np
+import pytest
+
+from vaswani_transformer import VaswaniConfig, cli
+from vaswani_transformer.data.batching import TokenizedPairs, plan_updates
+from vaswani_transformer.data.phrasebook.pairs import generate_pairs
+from vaswani_transformer.data.preparation import prepare
+from vaswani_transformer.training.cost import (
+    PAPER_DEVICE,
+    PAPER_DEVICES,
+    PAPER_HOURS,
+    PAPER_TABLE,
+    RATES,
+    RunCost,
+    compute_training_cost,
+    count_flop,
+    estimate_target_tokens,
+    find_rate,
+)
+
+MODEL = {"d_model": 16, "d_ff": 24, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 1}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    pairs = list(generate_pairs("de", split="train", num_pairs=60))
+    prepare(lambda: pairs, lambda: pairs[:5], folder, vocab_size=300)
+    return folder
+
+
+@pytest.fixture
+def run_folder(data, tmp_path):
+    """A run of three epochs; evaluations take ten seconds, which the speed leaves out."""
+    preparation = json.loads((data / "preparation.json").read_text())
+    description = {
+        "recipe": {"model": MODEL, "vocab_size": 300, "tokens_per_batch": 200},
+        "seed": 0,
+        "data": preparation["fingerprint"],
+        "mixed_precision": "no",
+        "num_processes": 2,
+        "num_parameters": 8_000,
+    }
+    (tmp_path / "recipe.json").write_text(json.dumps(description))
+    tokens = preparation["train"]["target_tokens"]
+    updates = len(plan_updates(*lengths_of(data), tokens_per_batch=200, seed=0, epoch=0))
+    log, seconds = [], 0.0
+    for epoch in (1, 2, 3):
+        for half in (0, 1):
+            seconds += 4.0
+            update = updates * (epoch - 1) + updates * (half + 1) // 2
+            line = {"update": update, "seconds": seconds}
+            log.append(line | {"target_tokens_per_second": tokens * ((update - log_update(log)) / updates) / 4})
+        log.append({"update": updates * epoch, "dev_perplexity": 9.0})
+        seconds += 10.0
+    (tmp_path / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log))
+    return tmp_path
+
+
+def log_update(log):
+    return log[-1]["update"] if log else 0
+
+
+def lengths_of(data):
+    pairs = TokenizedPairs.load(data / "train", pad_token_id=0)
+    return pairs.sources.lengths, pairs.targets.lengths
+
+
+def test_the_paper_s_formula_gives_the_paper_s_costs():
+    costs = {
+        size: compute_training_cost(3600 * hours, PAPER_DEVICES, find_rate(PAPER_DEVICE))
+        for size, hours in PAPER_HOURS.items()
+    }
+    table = {model: flop for model, _, _, flop, _ in PAPER_TABLE}
+    assert costs["base"] == pytest.approx(table["Transformer, base"], rel=0.01)
+    assert costs["big"] == pytest.approx(table["Transformer, big"], rel=0.01)
+
+
+def test_every_device_has_a_plausible_rate():
+    assert (find_rate("h200"), find_rate("H200", mixed_precision="bf16")) == (67e12, 989e12)
+    assert find_rate("1.6e11", mixed_precision="fp16") == 1.6e11
+    for full, half in RATES.values():
+        assert 1e10 < full < 1e14
+        assert half is None or full < half < 1e16
+
+
+@pytest.mark.parametrize("device", ["H900", "-1", "nan", "inf"])
+def test_an_unknown_device_is_refused_with_those_there_are(device):
+    with pytest.raises(ValueError, match=rf"no rate for the device '{device}'.*K80, K40, M40, P100, V100"):
+        find_rate(device)
+
+
+def test_a_device_without_half_precision_is_refused_for_a_run_with_it():
+    with pytest.raises(ValueError, match="multiplied in bf16, for which there is no rate of P100"):
+        find_rate("P100", mixed_precision="bf16")
+
+
+def test_without_attention_the_count_is_6_a_weight_and_token():
+    config = VaswaniConfig(**MODEL, vocab_size=300)
+    length, a = 7, 4 * (config.d_k + config.d_v)
+    attention = 6 * a * (2 * length**2 + length * (length + 1) // 2 + length**2)
+    weights = 300 * 16 + 3 * (2 * 16 * 24) + 4 * (2 * 16 * a)  # one matrix of embeddings; 3 feed-forwards, 4 attentions
+    lengths = np.full(5, length)
+    assert count_flop(config, lengths, lengths) == 5 * (6 * weights * length + attention)
+
+
+def test_a_run_costs_what_its_log_and_data_say(run_folder, data):
+    cost = RunCost.read(run_folder)
+    sources, targets = lengths_of(data)
+    assert (cost.seconds, cost.num_processes) == (44.0, 2)
+    assert cost.target_tokens == pytest.approx(3 * targets.sum(), rel=1e-6)
+    assert cost.weight_flop == pytest.approx(6 * 8_000 * 3 * targets.sum())
+    config = VaswaniConfig(**MODEL, vocab_size=300)
+    assert cost.count(data) == pytest.approx(3 * count_flop(config, sources, targets))
+
+
+def test_a_log_with_evaluations_in_all_intervals_is_still_counted():
+    log = [{"update": 1, "dev_perplexity": 2.0}, {"update": 2, "seconds": 4.0, "target_tokens_per_second": 5.0}]
+    assert estimate_target_tokens(log) == 20
+
+
+def test_the_command_prints_the_costs_beside_the_paper_s(run_folder, data, capsys):
+    arguments = ["cost", "--run", str(run_folder), "--device", "P100", "--data", str(data)]
+    assert cli.main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert "8.4e+14 FLOP  the paper's formula: 44 s x 2 P100 x 9.5e+12 FLOP/s" in printed
+    assert "6 x parameters x tokens: 8,000 parameters" in printed
+    assert f"{RunCost.read(run_folder).count(data):.1e} FLOP  counted" in printed
+    assert "Transformer, big                  28.40       41.80     2.3e+19" in printed
+    assert cli.main(["cost", "--run", str(run_folder), "--device", "1e12", "--devices", "3"]) == 0
+    printed = capsys.readouterr().out
+    assert "1.3e+14 FLOP  the paper's formula: 44 s x 3 1e12 x 1e+12 FLOP/s" in printed
+    assert "name the --data of the run" in printed
+
+
+def test_a_run_that_cannot_be_counted_is_refused(run_folder, data, tmp_path_factory):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    with pytest.raises(FileNotFoundError, match=r"holds no recipe\.json; name a folder that `vaswani train`"):
+        RunCost.read(elsewhere)
+    with pytest.raises(FileNotFoundError, match="holds no prepared data"):
+        RunCost.read(run_folder).count(elsewhere)
+    (elsewhere / "preparation.json").write_text(json.dumps({"fingerprint": "another"}))
+    with pytest.raises(ValueError, match="holds other data than the run was trained on"):
+        RunCost.read(run_folder).count(elsewhere)
+    recipe = json.loads((run_folder / "recipe.json").read_text())
+    del recipe["num_processes"]
+    (run_folder / "recipe.json").write_text(json.dumps(recipe))
+    with pytest.raises(ValueError, match=r"lacks 'num_processes': an earlier version"):
+        RunCost.read(run_folder)
+    (run_folder / "log.jsonl").write_text("")
+    with pytest.raises(ValueError, match="tells of no update yet"):
+        RunCost.read(run_folder)

@@ -1,0 +1,77 @@
+from pathlib import Path
+
+import evaluate
+import numpy as np
+import pytest
+import sacrebleu
+from setuptools import find_packages
+from transformers import EvalPrediction
+
+from vaswani_transformer import metrics, train_tokenizer
+from vaswani_transformer.metrics.trainer import METRICS, build_compute_metrics, load_metric
+from vaswani_transformer.paper_bleu import PaperBLEU
+
+FOLDER = Path(metrics.__file__).parent
+PREDICTIONS = ["Der Hund-Katzen-Streit endet .", "Zwei Katzen schlafen heute auf dem Bett.", ""]
+REFERENCES = ["Der Hund-Katzen-Streit endet.", "Zwei Katzen schlafen auf dem Bett.", "Regen"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def offline(tmp_path_factory):
+    """No network; modules are copied to a folder of these tests' own."""
+    folder = str(tmp_path_factory.mktemp("modules"))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        monkeypatch.setattr(evaluate.config, "HF_EVALUATE_OFFLINE", True)
+        monkeypatch.setattr(evaluate.config, "HF_MODULES_CACHE", folder)
+        monkeypatch.setattr(evaluate.loading, "init_hf_modules", lambda _=None: folder)
+        monkeypatch.syspath_prepend(folder)
+        yield
+
+
+@pytest.mark.parametrize(("name", "metric"), [("sacrebleu", sacrebleu.BLEU()), ("paper_bleu", PaperBLEU())])
+def test_a_metric_loads_from_its_folder_and_scores_as_the_library_does(name, metric):
+    loaded = evaluate.load(str(FOLDER / name), keep_in_memory=True)
+    found = loaded.compute(predictions=PREDICTIONS, references=REFERENCES)
+    expected = metric.corpus_score(PREDICTIONS, [REFERENCES])
+    assert found["score"] == pytest.approx(expected.score)
+    assert found["precisions"] == pytest.approx(expected.precisions)
+    assert found["signature"] == str(metric.get_signature())
+    nested = loaded.compute(predictions=PREDICTIONS, references=[[reference] for reference in REFERENCES])
+    assert nested == found
+    for prediction, reference in zip(PREDICTIONS, REFERENCES, strict=True):
+        loaded.add(prediction=prediction, reference=reference)
+    assert loaded.compute() == found
+
+
+def test_options_are_those_of_the_metrics():
+    upper = [reference.upper() for reference in REFERENCES]
+    for name in METRICS:
+        score = load_metric(name).compute(predictions=upper, references=REFERENCES, lowercase=True)["score"]
+        assert score == pytest.approx(100)
+    plain = load_metric("paper_bleu").compute(predictions=PREDICTIONS, references=REFERENCES, split_compounds=False)
+    assert "-de|smooth:none" in plain["signature"]
+
+
+def test_a_trainer_gets_the_scores_of_what_was_generated():
+    tokenizer = train_tokenizer(PREDICTIONS + REFERENCES, vocab_size=300)
+    predictions, labels = (
+        tokenizer(texts, padding=True, return_tensors="np").input_ids for texts in (PREDICTIONS, REFERENCES)
+    )
+    predictions = np.pad(predictions, ((0, 0), (1, 2)), constant_values=((0, 0), (tokenizer.bos_token_id, -100)))
+    labels = np.where(labels == tokenizer.pad_token_id, -100, labels)
+    found = build_compute_metrics(tokenizer)(EvalPrediction(predictions=predictions, label_ids=labels))
+    assert found == {
+        "sacrebleu": pytest.approx(sacrebleu.BLEU().corpus_score(PREDICTIONS, [REFERENCES]).score),
+        "paper_bleu": pytest.approx(PaperBLEU().corpus_score(PREDICTIONS, [REFERENCES]).score),
+    }
+
+
+def test_an_unknown_metric_is_refused_with_those_there_are():
+    with pytest.raises(ValueError, match=r"there is no metric 'bleurt' here; choose one of: sacrebleu, paper_bleu\."):
+        load_metric("bleurt")
+
+
+def test_the_folders_travel_in_the_wheel():
+    packages = find_packages(str(FOLDER.parents[1]), include=["vaswani_transformer", "vaswani_transformer.*"])
+    assert {f"vaswani_transformer.metrics.{name}" for name in METRICS} < set(packages)

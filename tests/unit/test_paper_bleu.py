@@ -1,0 +1,136 @@
+import math
+import random
+from collections import Counter
+
+import pytest
+import sacremoses
+
+from vaswani_transformer.paper_bleu import PaperBLEU, split_compounds, tokenize
+
+# Outputs made up from the references of newstest2014: a list of sentences in, a list out.
+SYSTEMS = {
+    "every third word is missing": lambda lines: [" ".join(_without_thirds(line.split(" "))) for line in lines],
+    "neighbours change places": lambda lines: [" ".join(_swapped(line.split(" "))) for line in lines],
+    "compounds in two words": lambda lines: [line.replace("-", " ") for line in lines],
+    "all is joined by hyphens": lambda lines: [line.replace(" und ", "-und-") for line in lines],
+    "lower case": lambda lines: [line.lower() for line in lines],
+    "quotation marks curled": lambda lines: [line.replace('"', "\u201c").replace("'", "\u2019") for line in lines],
+    "cut in the middle": lambda lines: [line[: len(line) // 2] for line in lines],
+    "every other line of somebody else": lambda lines: [
+        lines[i - 1] if i % 2 else line for i, line in enumerate(lines)
+    ],
+}
+# What Moses' scripts print for every ninth line, without compounds split and split, both sides treated alike:
+# replace-unicode-punctuation.perl, tokenizer.perl of December 2016, the substitution, multi-bleu.perl.
+MOSES_SCORES = {
+    "every third word is missing": [11.54, 14.78],
+    "neighbours change places": [4.34, 7.77],
+    "compounds in two words": [95.73, 96.65],
+    "all is joined by hyphens": [90.95, 91.47],
+    "lower case": [36.29, 35.73],
+    "quotation marks curled": [100.0, 100.0],
+    "cut in the middle": [34.71, 34.80],
+    "every other line of somebody else": [51.08, 50.98],
+}
+
+
+def _without_thirds(words):
+    return [word for i, word in enumerate(words) if i % 3 != 2]
+
+
+def _swapped(words):
+    return [words[i ^ 1] if i ^ 1 < len(words) else words[i] for i in range(len(words))]
+
+
+@pytest.fixture(scope="module")
+def references(data_folder):
+    text = (data_folder / "news_en-de" / "newstest2014.de").read_text(encoding="utf-8")
+    return text.removesuffix("\n").split("\n")[::9]
+
+
+def multi_bleu(hypotheses, references):
+    """BLEU of tokens by its definition: clipped counts of one to four tokens, their geometric mean, and brevity."""
+    matches, totals, lengths = [0] * 4, [0] * 4, [0, 0]
+    for pair in zip(hypotheses, references, strict=True):
+        tokens, expected = (line.split() for line in pair)
+        lengths = [length + len(side) for length, side in zip(lengths, (tokens, expected), strict=True)]
+        for n in range(1, 5):
+            found, wanted = (
+                Counter(zip(*(side[start:] for start in range(n)), strict=False)) for side in (tokens, expected)
+            )
+            matches[n - 1] += (found & wanted).total()
+            totals[n - 1] += found.total()
+    if 0 in matches:
+        return 0.0
+    mean = sum(math.log(match / total) for match, total in zip(matches, totals, strict=True)) / 4
+    return 100 * math.exp(mean + min(0, 1 - lengths[1] / lengths[0]))
+
+
+@pytest.mark.parametrize("is_split", [False, True])
+def test_references_score_100_against_themselves(references, is_split):
+    metric = PaperBLEU(split_compounds=is_split)
+    assert metric.corpus_score(references, [references]).score == pytest.approx(100)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_scores_are_those_that_the_scripts_of_moses_print(references, name):
+    hypotheses = SYSTEMS[name](references)
+    scores = [PaperBLEU(split_compounds=it).corpus_score(hypotheses, [references]).score for it in (False, True)]
+    assert scores == pytest.approx(MOSES_SCORES[name], abs=0.01)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_bleu_of_tokens_is_its_definition(seed):
+    draw = random.Random(seed)
+    references = [" ".join(draw.choices(["a", "b", "c-d", "e-f-g", "."], k=draw.randrange(15))) for _ in range(40)]
+    # Some are empty, some longer than their reference.
+    hypotheses = [" ".join(word for word in f"{line} a".split() if draw.random() < 0.85) for line in references]
+    assert multi_bleu(hypotheses, references) > 0
+    for is_split in (False, True):
+        both = [[split_compounds(line) if is_split else line for line in side] for side in (hypotheses, references)]
+        metric = PaperBLEU(split_compounds=is_split, is_tokenized=True)
+        assert metric.corpus_score(hypotheses, [references]).score == pytest.approx(multi_bleu(*both), abs=1e-6)
+
+
+def test_without_a_match_of_four_tokens_the_score_is_0():
+    metric = PaperBLEU(is_tokenized=True)
+    assert metric.corpus_score(["a b c x d e f"], [["a b c y d e f"]]).score == pytest.approx(0)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "tokens"),
+    [
+        ("Die \u201eRich-Text\u201c-Datei (2,5 MB).", "Die \u201e Rich-Text &quot; -Datei ( 2,5 MB ) ."),
+        ("Dr. M\u00fcller geht z.B. ins B\u00fcro\u2026", "Dr. M\u00fcller geht z.B. ins B\u00fcro ..."),
+        ("\u300c\uff11\u300d\uff1ax", "&quot; 1 &quot; : x"),
+        ("a\u2028b", "a b"),
+        (" ", ""),
+    ],
+)
+def test_punctuation_becomes_ascii_and_tokens_of_its_own(sentence, tokens):
+    assert tokenize(sentence, language="de") == tokens
+
+
+def test_each_language_has_its_contractions():
+    assert tokenize("It's Mr. Smith's.", language="en") == "It &apos;s Mr. Smith &apos;s ."
+    assert tokenize("L'homme d'eau.", language="fr") == "L&apos; homme d&apos; eau ."
+
+
+def test_hyphens_inside_words_become_tokens():
+    assert split_compounds("rich-text -format - Aix-en-Provence") == (
+        "rich ##AT##-##AT## text -format - Aix ##AT##-##AT## en ##AT##-##AT## Provence"
+    )
+    assert split_compounds("a-b-c") == "a ##AT##-##AT## b-c"  # as the script: b is used up
+
+
+def test_case_is_taken_away_after_the_tokenizer_has_seen_it():
+    metric = PaperBLEU(lowercase=True)
+    assert metric._preprocess_segment("Dr. A") == "dr. a"
+    assert metric.corpus_score(["das Ist ein Satz"], [["Das ist ein satz"]]).score == pytest.approx(100)
+
+
+def test_the_signature_says_how_the_tokens_came_about():
+    metric = PaperBLEU(language="fr")
+    metric.corpus_score(["a"], [["a"]])
+    assert f"tok:sacremoses{sacremoses.__version__}-fr-split|smooth:none" in str(metric.get_signature())
+    assert PaperBLEU(is_tokenized=True, split_compounds=False).tokenizer_signature == "none"

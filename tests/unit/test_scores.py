@@ -1,0 +1,104 @@
+import pytest
+import sacrebleu
+
+from vaswani_transformer import scores
+from vaswani_transformer.paper_bleu import PaperBLEU
+from vaswani_transformer.scores import build_metrics, compare_systems, compute_scores, describe_bleu, score_bleu
+
+REFERENCES = ["Der Hund-Katzen-Streit endet heute.", "Zwei Katzen schlafen auf dem Bett.", "Es regnet seit Tagen."] * 9
+CLOSE = [line.replace("Bett", "Sofa") for line in REFERENCES]
+FAR = [" ".join(line.split()[::-1]) for line in REFERENCES]
+
+
+def test_all_ways_to_count_stand_side_by_side_with_their_signatures():
+    found = {score.name: score for score in compute_scores(CLOSE, REFERENCES, build_metrics())}
+    assert list(found) == [
+        "BLEU",
+        "BLEU, lower-cased",
+        "BLEU, tokenised, compounds split as in the paper",
+        "BLEU, tokenised",
+        "chrF2",
+    ]
+    expected = [
+        (sacrebleu.BLEU(), "case:mixed|eff:no|tok:13a|smooth:exp"),
+        (sacrebleu.BLEU(lowercase=True), "case:lc|eff:no|tok:13a|smooth:exp"),
+        (PaperBLEU(), "-de-split|smooth:none"),
+        (PaperBLEU(split_compounds=False), "-de|smooth:none"),
+        (sacrebleu.CHRF(), "case:mixed|eff:yes|nc:6|nw:0"),
+    ]
+    for score, (metric, signature) in zip(found.values(), expected, strict=True):
+        assert score.value == pytest.approx(metric.corpus_score(CLOSE, [REFERENCES]).score)
+        assert signature in score.signature
+    assert str(found["BLEU"]) == f"BLEU {found['BLEU'].value:.2f}  {found['BLEU'].signature}"
+
+
+def test_tokenised_text_is_taken_as_it_is():
+    metrics = build_metrics(tokenize="none")
+    signatures = [score.signature for score in compute_scores(CLOSE, REFERENCES, metrics)]
+    assert ["tok:none" in signature for signature in signatures] == [True, True, True, True, False]
+    assert metrics["BLEU, tokenised, compounds split as in the paper"].tokenizer_signature == "none-split"
+
+
+def test_without_case_all_scores_are():
+    upper = [line.upper() for line in REFERENCES]
+    found = compute_scores(upper, REFERENCES, build_metrics(lowercase=True))
+    assert len(found) == 4
+    assert all(score.value == pytest.approx(100) and "case:lc" in score.signature for score in found)
+
+
+def test_bleu_carries_its_signature():
+    score = score_bleu(["the cat sat on the mat", "a dog ."], ["the cat sat on the mat", "a dog ."], tokenize="none")
+    assert score["bleu"] == pytest.approx(100)
+    assert "tok:none" in score["signature"]
+    assert "case:lc" in score_bleu(["A b c d"], ["a b c d"], lowercase=True)["signature"]
+
+
+def test_unequal_numbers_of_sentences_are_refused():
+    with pytest.raises(ValueError, match="1 translations cannot be scored against 2 references"):
+        score_bleu(["a"], ["a", "b"])
+    with pytest.raises(ValueError, match=r"1 translations in b\.txt cannot be scored against 2 references"):
+        compare_systems({"a.txt": ["a", "b"], "b.txt": ["a"]}, ["a", "b"], build_metrics())
+
+
+def test_no_sentence_is_refused():
+    with pytest.raises(ValueError, match="there is no reference; there is nothing to score"):
+        compute_scores([], [], build_metrics())
+
+
+def test_an_unknown_tokenizer_is_refused_with_those_there_are():
+    with pytest.raises(ValueError, match="sacreBLEU has no tokenizer 'moses'; choose one of: none, zh, 13a"):
+        build_metrics(tokenize="moses")
+
+
+def test_a_difference_that_chance_does_not_explain_has_a_small_p(monkeypatch):
+    monkeypatch.setattr(scores, "NUM_RESAMPLES", 200)
+    systems = {"first": CLOSE, "same": list(CLOSE), "far": FAR}
+    comparisons = compare_systems(systems, REFERENCES, build_metrics())
+    assert [comparison.name for comparison in comparisons] == list(build_metrics())
+    for comparison in comparisons:
+        first, same, far = comparison.results
+        assert (first.p_value, same.p_value) == (None, 1.0)
+        assert same.score == first.score > far.score
+        assert far.p_value < 0.01
+        assert first.ci > 0
+        assert "bs:200|seed:12345" in comparison.signature
+
+
+def test_as_many_better_as_worse_sentences_are_no_difference():
+    one = [*FAR[:13], *CLOSE[13:]]
+    other = [*CLOSE[:13], *FAR[13:]]
+    (comparison,) = compare_systems({"one": one, "other": other}, REFERENCES, {"BLEU": sacrebleu.BLEU()})
+    assert comparison.results[1].p_value > 0.2
+
+
+def test_bleu_is_described_as_on_the_hub_for_one_or_several_references():
+    one = describe_bleu(PaperBLEU(), CLOSE, REFERENCES)
+    assert list(one) == ["score", "counts", "totals", "precisions", "bp", "sys_len", "ref_len", "signature"]
+    several = describe_bleu(PaperBLEU(), CLOSE, [[far, close] for far, close in zip(FAR, CLOSE, strict=True)])
+    assert one["score"] < several["score"] == pytest.approx(100)
+    assert several["signature"].startswith("nrefs:2")
+
+
+def test_not_as_many_references_everywhere_are_refused():
+    with pytest.raises(ValueError, match="some have 1, some 2"):
+        describe_bleu(PaperBLEU(), ["a", "b"], [["a"], ["a", "b"]])

@@ -1,0 +1,57 @@
+"""`vaswani cost`."""
+
+import argparse
+from pathlib import Path
+
+from ..tables import format_table
+from ..training.cost import PAPER_TABLE, RunCost, compute_training_cost, find_rate
+from .arguments import add_command, positive_int
+
+
+def add(commands) -> None:
+    command = add_command(commands, "cost", run)
+    command.add_argument("--run", type=Path, required=True, dest="run_folder", help="run folder")
+    text = "what it was trained on: a name such as P100, A100 or H200, or FLOP a second that it sustains"
+    command.add_argument("--device", help=text)
+    command.add_argument("--devices", type=positive_int, help="how many; one a process of the run when not given")
+    command.add_argument("--data", type=Path, help="its prepared data, to count all products, those of attention too")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Training cost of a run in FLOP, by the formula of table 2 and by counting, beside the paper's.
+
+    vaswani cost --run runs/base --device H200 --data data
+
+    The time is that of the run's log, over all sittings. The paper's formula is time x devices x sustained rate; it
+    counts what the devices could have done, the others what the model needed.
+    """
+    cost = RunCost.read(args.run_folder)
+    print(
+        f"{args.run_folder}: {cost.updates:,} updates in {cost.seconds / 3600:,.2f} hours, "
+        f"mixed precision {cost.mixed_precision}\n"
+    )
+    if args.device is None:
+        print("the paper's formula: name a --device")
+    else:
+        rate = find_rate(args.device, mixed_precision=cost.mixed_precision)
+        devices = args.devices or cost.num_processes
+        flop = compute_training_cost(cost.seconds, devices, rate)
+        print(
+            f"{flop:.1e} FLOP  the paper's formula: {cost.seconds:,.0f} s x {devices} {args.device} x {rate:.3g} FLOP/s"
+        )
+    print(
+        f"{cost.weight_flop:.1e} FLOP  6 x parameters x tokens: {cost.num_parameters:,} parameters, "
+        f"{cost.target_tokens:,.0f} target tokens by the log, as many source tokens"
+    )
+    if args.data is None:
+        print("attention included: name the --data of the run")
+    else:
+        print(f"{cost.count(args.data):.1e} FLOP  counted: 6 x all multiplications of section 3, attention included")
+    header = ("the paper's table 2", "BLEU En-De", "BLEU En-Fr", "FLOP En-De", "FLOP En-Fr")
+    print(f"\n{format_table(header, [_format_row(*row) for row in PAPER_TABLE])}")
+
+
+def _format_row(model: str, *numbers: float | None) -> tuple[str, ...]:
+    formats = ("{:.2f}", "{:.2f}", "{:.1e}", "{:.1e}")
+    cells = ("" if number is None else text.format(number) for text, number in zip(formats, numbers, strict=True))
+    return (model, *cells)

@@ -1,0 +1,98 @@
+"""Learning curves of one or several runs, from their logs: loss, perplexity, BLEU, rate, speed.
+
+draw_curves([Path("runs/base"), Path("runs/big")], Path("curves.svg"))
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..attention_drawing import save_figure
+from .log import LOG_FILE, read_log
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One of the drawings: values of the log's lines over their updates.
+
+    Attributes:
+        training, development: names in the log; the first is drawn thin, the second with a dot for each evaluation.
+    """
+
+    title: str
+    training: str | None = None
+    development: str | None = None
+    scale: str = "linear"
+
+
+PANELS = (
+    Panel("loss, nats a token", training="loss"),
+    Panel("perplexity a sub-word (thin: training; dots: development set)", "perplexity", "dev_perplexity", "log"),
+    Panel("BLEU of the development set", development="dev_bleu"),
+    Panel("learning rate", training="lr"),
+    Panel("target tokens a second", training="target_tokens_per_second"),
+)
+
+
+def draw_curves(runs: Sequence[Path], path: Path) -> Path:
+    """Draw the logs of `runs` into the picture `path`, .svg or .png.
+
+    Raises:
+        FileNotFoundError: if a run has no log.
+        ValueError: if the log of a run is empty or damaged, or if `path` is no such picture.
+        ImportError: if matplotlib is missing.
+    """
+    logs = {_name(run, runs): read_log(run) for run in runs}
+    for name, log in logs.items():
+        if not log:
+            raise ValueError(f"the {LOG_FILE} of {name} is empty; there is nothing to draw yet.")
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError('Drawing needs matplotlib: pip install "vaswani-transformer[plots]"') from error
+    figure = Figure(figsize=(11, 9.5), dpi=120, facecolor="white", layout="constrained")
+    *axes, corner = figure.subplots(3, 2).flat
+    for panel, panel_axes in zip(PANELS, axes, strict=True):
+        _draw_panel(panel_axes, panel, logs)
+    corner.set_axis_off()
+    corner.legend(*axes[0].get_legend_handles_labels(), loc="center", frameon=False, fontsize="large")
+    return save_figure(figure, path)
+
+
+def _name(run: Path, runs: Sequence[Path]) -> str:
+    """The folder's name; the whole path where another run's is the same."""
+    resolved = run.resolve().name
+    return resolved if sum(other.resolve().name == resolved for other in runs) == 1 else str(run)
+
+
+def _draw_panel(axes: Axes, panel: Panel, logs: dict[str, list[dict]]) -> None:
+    has_points = False
+    for number, (name, log) in enumerate(logs.items()):
+        for key, style in (
+            (panel.training, {"linewidth": 1, "alpha": 0.7}),
+            (panel.development, {"linewidth": 1.5, "marker": ".", "markersize": 5}),
+        ):
+            points = [(line["update"], line[key]) for line in log if _is_finite(line.get(key))]
+            has_points = has_points or bool(points)
+            updates, values = zip(*points, strict=True) if points else ((), ())
+            axes.plot(updates, values, color=f"C{number}", label=name if key == panel.training else None, **style)
+    axes.set_title(panel.title, fontsize="medium")
+    axes.set_xlabel("updates")
+    axes.set_yscale(panel.scale)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    if not has_points:
+        axes.set(xticks=[], yticks=[])
+        axes.text(0.5, 0.5, "not in the log", transform=axes.transAxes, ha="center", va="center", color="grey")
+
+
+def _is_finite(value: float | None) -> bool:
+    """Whether there is something to draw: a run that diverges logs infinity, an interval without an update nothing."""
+    return value is not None and math.isfinite(value)
