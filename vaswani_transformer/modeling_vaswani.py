@@ -5,6 +5,7 @@ Shapes: B batch, T target length, S source length, D d_model, V vocab_size.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -24,8 +25,8 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_vaswani import VaswaniConfig
 from .decoding_vaswani import turn_matrices_back
-from .int8_vaswani import use_int8
 from .generation_vaswani import VaswaniGenerationMixin, build_generation_config
+from .int8_vaswani import use_int8
 from .layers_vaswani import (
     DecoderLayer,
     EncoderLayer,
@@ -46,6 +47,13 @@ AUTO_MAP = {
     "AutoModel": "modeling_vaswani.VaswaniModel",
     "AutoModelForSeq2SeqLM": "modeling_vaswani.VaswaniForConditionalGeneration",
 }
+
+
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+NO_PICKLE = (
+    "Reading a pickle can run any program, so weights are read from safetensors only: ask whoever made the file for "
+    "model.safetensors, or convert it where a program that runs amok does no harm."
+)
 
 
 @dataclass
@@ -80,6 +88,27 @@ class VaswaniPreTrainedModel(PreTrainedModel):
         elif isinstance(module, nn.LayerNorm):
             init.ones_(module.weight)
             init.zeros_(module.bias)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, use_safetensors: bool | None = None, **kwargs):
+        """As transformers, but from safetensors only.
+
+        Raises:
+            ValueError: where the weights are pickled.
+        """
+        if use_safetensors is False:
+            raise ValueError(f"use_safetensors=False asks for pickled weights. {NO_PICKLE}")
+        if pretrained_model_name_or_path is not None:
+            cls.refuse_pickle(Path(pretrained_model_name_or_path, kwargs.get("subfolder", "")))
+        return super().from_pretrained(pretrained_model_name_or_path, *args, use_safetensors=True, **kwargs)
+
+    @staticmethod
+    def refuse_pickle(path: Path) -> None:
+        """Refuse a pickle of weights, or a folder that holds no others."""
+        if path.suffix in PICKLES or (path.is_dir() and not any(path.glob("*.safetensors"))):
+            pickles = [path] if path.is_file() else [file for file in path.glob("*") if file.suffix in PICKLES]
+            if pickles:
+                raise ValueError(f"{pickles[0]} is a pickle. {NO_PICKLE}")
 
     def save_pretrained(self, save_directory, **kwargs) -> None:
         """As transformers, and with the code and the names by which `trust_remote_code=True` finds it."""

@@ -16,6 +16,8 @@ import transformers
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig, Pipeline, PreTrainedModel
 
 logger = transformers.utils.logging.get_logger(__name__)
+# A megabyte in one line is no sentence, and the search takes quadratic time in its tokens: what is longer is cut.
+MOST_SOURCE_TOKENS = 4_096
 TRANSLATION_TASK = re.compile(r"translation(_[a-z]+_to_[a-z]+)?")
 
 
@@ -26,6 +28,31 @@ def custom_pipelines(*tasks: str) -> dict[str, dict]:
     """
     entry = {"impl": "pipeline_vaswani.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"]}
     return dict.fromkeys(("translation", *tasks), entry)
+
+
+def check_sentence(sentence: object) -> None:
+    """Refuse what no tokenizer takes.
+
+    Raises:
+        ValueError: if `sentence` is no text, or holds what is no character.
+    """
+    if not isinstance(sentence, str):
+        raise ValueError(
+            f"a sentence to translate is a str, got {type(sentence).__name__}: {sentence!r}. For rows of a "
+            f"dataset use transformers.pipelines.pt_utils.KeyDataset(dataset, column)."
+        )
+    try:
+        sentence.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"a sentence holds half of a surrogate pair at position {error.start}, {sentence[error.start]!a}, which is "
+            f"no character: read its file as UTF-8, or remove it."
+        ) from None
+
+
+def cut_source(tokens: torch.Tensor) -> torch.Tensor:
+    """(1, S) of an over-long sentence as (1, `MOST_SOURCE_TOKENS`), its last token, `</s>`, kept."""
+    return torch.cat([tokens[:, : MOST_SOURCE_TOKENS - 1], tokens[:, -1:]], dim=1)
 
 
 class TranslationPipeline(Pipeline):
@@ -50,14 +77,16 @@ class TranslationPipeline(Pipeline):
         return preprocess, generate_kwargs, {}
 
     def preprocess(self, sentence: str, truncation: bool = False) -> dict[str, Any]:
-        if not isinstance(sentence, str):
-            raise ValueError(
-                f"a sentence to translate is a str, got {type(sentence).__name__}: {sentence!r}. For rows of a "
-                f"dataset use transformers.pipelines.pt_utils.KeyDataset(dataset, column)."
-            )
+        check_sentence(sentence)
         # verbose=False: transformers would warn of indexing errors, which sinusoidal positions cannot cause.
         inputs = self.tokenizer(sentence, truncation=truncation, return_tensors="pt", verbose=False)
-        if inputs["input_ids"].shape[1] > self.tokenizer.model_max_length:
+        if inputs["input_ids"].shape[1] > MOST_SOURCE_TOKENS:
+            logger.warning(
+                f"a sentence of {inputs['input_ids'].shape[1]} tokens was cut to the first {MOST_SOURCE_TOKENS}; split "
+                f"it into sentences."
+            )
+            inputs = {name: cut_source(value) for name, value in inputs.items()}
+        elif inputs["input_ids"].shape[1] > self.tokenizer.model_max_length:
             logger.warning(
                 f"a sentence of {inputs['input_ids'].shape[1]} tokens is longer than the "
                 f"{self.tokenizer.model_max_length} that training saw at most; it is translated whole, but less well."

@@ -18,11 +18,6 @@ def test_every_command_of_the_readme_is_understood(command):
     assert callable(args.run)
 
 
-@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
-def test_every_python_block_of_the_readme_compiles(block):
-    compile(block, "README.md", "exec")
-
-
 def test_every_file_of_the_tree_in_the_readme_exists():
     tree = README.split("## The files")[1].split("```")[1]
     package = Path(cli.__file__).parent

@@ -1,7 +1,3 @@
-import json
-import subprocess
-import sys
-
 import pytest
 import torch
 import transformers
@@ -106,35 +102,3 @@ def test_a_missing_model_or_tokenizer_is_said(translate):
         vaswani_pipeline("translation")
     with pytest.raises(ValueError, match="a model object brings no tokenizer"):
         vaswani_pipeline("translation", model=translate.model)
-
-
-WITHOUT_THE_PACKAGE = """
-import json, sys
-class Hide:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == "vaswani_transformer":
-            raise ModuleNotFoundError(name)
-sys.meta_path.insert(0, Hide())
-import transformers
-translate = transformers.pipeline("translation", model=sys.argv[1], trust_remote_code=True)
-base = transformers.AutoModel.from_pretrained(sys.argv[1], trust_remote_code=True)
-translate.save_pretrained(sys.argv[2])
-again = transformers.pipeline("translation", model=sys.argv[2], trust_remote_code=True)
-sentences = json.loads(sys.argv[3])
-print(json.dumps([
-    translate(sentences, max_new_tokens=6),
-    again(sentences, max_new_tokens=6),
-    type(base).__name__,
-    translate.model.generation_config.length_penalty_type,
-    any(name.split(".")[0] == "vaswani_transformer" for name in sys.modules),
-]))
-"""
-
-
-def test_a_saved_model_translates_where_the_package_is_not_installed(folder, translate, tmp_path):
-    command = [sys.executable, "-c", WITHOUT_THE_PACKAGE, folder, str(tmp_path / "again"), json.dumps(SENTENCES)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert done.returncode == 0, done.stderr
-    first, second, base, penalty, imported = json.loads(done.stdout.splitlines()[-1])
-    assert first == second == translate(SENTENCES)
-    assert (base, penalty, imported) == ("VaswaniModel", "gnmt", False)

@@ -6,6 +6,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from dataclasses import replace
 
@@ -237,12 +238,20 @@ def truncate(path):
     path.write_bytes(path.read_bytes()[:-20])
 
 
+class Program:
+    """Something whose pickle runs a program when it is read."""
+
+    def __reduce__(self):
+        return sys.exit, ("the pickle has been run",)
+
+
 DAMAGES = {
     "model.safetensors": truncate,
     "training_state/optimizer.bin": truncate,
     "training_state/custom_checkpoint_1.pkl": lambda path: path.write_bytes(b""),
     "training_state/custom_checkpoint_0.pkl": lambda path: path.unlink(),
     "training_state/random_states_0.pkl": truncate,
+    "training_state/custom_checkpoint_2.pkl": lambda path: torch.save(Program(), path),
 }
 
 

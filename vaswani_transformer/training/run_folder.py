@@ -107,6 +107,8 @@ def claim_run(folder: Path, description: dict, *, is_begun: bool) -> str:
         path.write_text(json.dumps(description | {"versions": describe_versions()}, indent=2), encoding="utf-8")
     text = path.read_text(encoding="utf-8")
     earlier, description = json.loads(text), json.loads(json.dumps(description))
+    if not isinstance(earlier, dict):
+        raise ValueError(f"{path} is damaged: expected a JSON object. Copy it back, or name another output folder.")
     for name in IDENTITY:
         if earlier.get(name) != description[name]:
             difference = _difference(earlier.get(name), description[name])
@@ -118,7 +120,7 @@ def claim_run(folder: Path, description: dict, *, is_begun: bool) -> str:
 
 
 def _difference(earlier: object, now: object) -> str:
-    if not isinstance(earlier, dict):
+    if not (isinstance(earlier, dict) and isinstance(now, dict)):
         return f"{earlier} there, {now} here"
     names = [name for name in now if earlier.get(name) != now[name]]
     return "; ".join(f"{name} is {earlier.get(name)} there, {now[name]} here" for name in names)

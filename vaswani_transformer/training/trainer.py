@@ -311,6 +311,9 @@ class Trainer:
         """Go to where `checkpoint` was written; returns what is wrong with it if it cannot be read."""
         folder = checkpoint / STATE_FOLDER
         try:
+            for path in folder.glob("custom_checkpoint_*.pkl"):
+                # Accelerate reads these as pickles that may run anything: they must be such as hold values only.
+                torch.load(path, map_location="cpu", weights_only=True)
             self.accelerator.load_state(str(folder))
             if self.progress.num_processes == self.accelerator.num_processes:
                 # Accelerate goes on without the random states if it cannot read them.

@@ -1,0 +1,321 @@
+"""Feed every reader of files and sentences with damaged and hostile ones, for as long as asked.
+
+    python scripts/fuzz_readers.py --minutes 10
+
+A reader may give a result, or refuse with one of the errors that the command line shows in one line. Anything else is
+a finding: another exception, or more than `SECONDS` for one example. Prints what was tried and what was found; the
+exit status is 1 if there is a finding. Inputs are valid files with bits flipped, cut, pasted over or, where they are
+JSON, with values replaced; and free bytes and text.
+"""
+
+import argparse
+import contextlib
+import copy
+import gzip
+import io
+import json
+import os
+import resource
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import torch
+import transformers
+from hypothesis import HealthCheck, Phase, Verbosity, given, settings
+from hypothesis import seed as hypothesis_seed
+from hypothesis import strategies as st
+
+from vaswani_transformer import TranslationPipeline, VaswaniConfig, VaswaniForConditionalGeneration, train_tokenizer
+from vaswani_transformer.cli import USER_ERRORS
+from vaswani_transformer.data import corpus
+from vaswani_transformer.evaluation import load_translator
+from vaswani_transformer.model_card import CardText, build_card, check_card, read_scores
+from vaswani_transformer.parsing.trees import read_trees
+from vaswani_transformer.recipes import PHRASEBOOK
+from vaswani_transformer.training.checkpoints import average_checkpoints, complete_checkpoints, select_checkpoints
+from vaswani_transformer.training.run_folder import claim_run
+from vaswani_transformer.translation import translate
+
+SECONDS = 30  # that one example may take
+EXAMPLES_PER_ROUND = 10
+MEMORY = 24 * 2**30  # of this process; what asks for more gets an error instead of the machine's memory
+SENTENCES = ["a dog runs", "two cats sleep on the bed", "das Mädchen 'lacht' <b>"]
+SCORE = "BLEU 40.57  nrefs:1|case:mixed\nperplexity 5.003 per sub-word\nsearch num_beams:5  model runs/x\n"
+TREES = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))\n((S (NP-SBJ (-NONE- *)) (VP (VB Go))))\n"
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+HOSTILE_TEXT = st.one_of(
+    st.text(st.characters(exclude_categories=()), max_size=60),  # lone surrogates too
+    st.sampled_from(
+        ["<script>alert(1)</script>", "\0", "\u202eabc\u202c", "</s><s><pad>", "\ud800", "\r\n\t ", "a\u2028b"]
+    ),
+    st.builds(lambda text, times: text * times, st.text(min_size=1, max_size=3), st.sampled_from([300, 3_000])),
+)
+
+
+@dataclass
+class Tally:
+    """What became of the examples of one reader."""
+
+    read: int = 0
+    refused: int = 0
+    findings: dict[str, str] = field(default_factory=dict)  # where it arose -> what it was
+
+
+def mutations(valid: bytes) -> st.SearchStrategy[bytes]:
+    """`valid` with damage in up to three places, or any bytes at all."""
+    place = st.integers(0, max(0, len(valid) - 1))
+    flip = st.tuples(st.just("flip"), place, st.integers(0, 7))
+    cut = st.tuples(st.just("cut"), place, st.just(0))
+    paste = st.tuples(st.just("paste"), place, st.binary(max_size=12))
+    drop = st.tuples(st.just("drop"), place, st.integers(1, 40))
+    damage = st.lists(st.one_of(flip, cut, paste, drop), min_size=1, max_size=3)
+    flips = st.lists(flip, min_size=1, max_size=3)
+    return flips.map(partial(_damage, valid)) | damage.map(partial(_damage, valid)) | st.binary(max_size=200)
+
+
+def _damage(valid: bytes, places: list[tuple]) -> bytes:
+    data = bytearray(valid)
+    for kind, place, what in places:
+        if kind == "flip" and place < len(data):
+            data[place] ^= 1 << what
+        elif kind == "cut":
+            del data[place:]
+        elif kind == "paste":
+            data[place : place + len(what)] = what
+        elif kind == "drop":
+            del data[place : place + what]
+    return bytes(data)
+
+
+def json_mutations(valid: bytes) -> st.SearchStrategy[bytes]:
+    """A JSON object with one of its values replaced, anywhere inside, or damaged as bytes are."""
+    value = json.loads(valid)
+    paths = [path for path in _paths(value) if path]
+    replaced = st.builds(
+        partial(_replace, value), st.sampled_from(paths[:2_000]), JSON_VALUES | st.integers(2**30, 2**70)
+    )
+    return replaced | mutations(valid)
+
+
+def _paths(value: object, path: tuple = ()) -> Iterator[tuple]:
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield from _paths(inner, (*path, key))
+
+
+def _replace(value: object, path: tuple, new: object) -> bytes:
+    value = copy.deepcopy(value)
+    inner = value
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = new
+    return json.dumps(value).encode("utf-8", errors="surrogatepass")
+
+
+class Fuzz:
+    """The readers, each with a valid file to damage, in a folder of its own."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.model = folder / "run" / "model"
+        self._write_run()
+        self.translator = load_translator(self.model)
+        self.pipeline = TranslationPipeline(*self.translator, task="translation")
+
+    def _write_run(self) -> None:
+        tokenizer = train_tokenizer(SENTENCES * 3, vocab_size=290)
+        sizes = {"d_model": 8, "d_ff": 8, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
+        model = VaswaniForConditionalGeneration(VaswaniConfig(vocab_size=len(tokenizer), **sizes))
+        model.generation_config.max_length_offset = 3
+        model.save_pretrained(self.model)
+        tokenizer.save_pretrained(self.model)
+        self.description = {
+            "recipe": PHRASEBOOK.to_dict(),
+            "seed": 0,
+            "data": "1f",
+            "mixed_precision": "no",
+            "num_processes": 1,
+            "num_parameters": model.num_parameters(),
+        }
+        claim_run(self.model.parent, self.description, is_begun=False)
+        line = {"update": 50, "seconds": 9.5, "target_tokens_per_second": 12.5, "dev_perplexity": 7.5}
+        (self.model.parent / "log.jsonl").write_text(json.dumps(line) + "\n")
+
+    def readers(self) -> dict[str, tuple[st.SearchStrategy, Callable[[object], object]]]:
+        """{name: (examples, what reads one)}."""
+        text = "".join(f"{sentence}\n" for sentence in SENTENCES).encode()
+        records = [{"translation": {"en": sentence, "de": sentence}} for sentence in SENTENCES]
+        lines = "".join(json.dumps(record) + "\n" for record in records).encode()
+        buffer = io.BytesIO()
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), buffer)
+        read = self._reader_of_file
+        found = {
+            "two text files": (mutations(text), read("a.en", self._read_two_files)),
+            "gzip": (mutations(gzip.compress(text)), read("a.gz", lambda path: list(corpus.read_lines(path)))),
+            "tsv": (mutations(text.replace(b" ", b"\t", 1)), read("a.tsv", self._read_corpus)),
+            "JSON lines": (
+                mutations(lines) | json_mutations(lines.split(b"\n")[0]),
+                read("a.jsonl", self._read_corpus),
+            ),
+            "parquet": (mutations(buffer.getvalue()), read("a.parquet", self._read_corpus)),
+            "trees": (mutations(TREES.encode()), read("a.mrg", lambda path: list(read_trees(path)))),
+            "score": (mutations(SCORE.encode()), read("a.score", lambda path: read_scores("x", path))),
+            "sentence": (HOSTILE_TEXT, self._translate),
+            "pipeline": (HOSTILE_TEXT, partial(self.pipeline, max_new_tokens=8)),
+            "text of a card": (HOSTILE_TEXT, self._write_card),
+        }
+        for name in ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"):
+            examples = json_mutations((self.model / name).read_bytes())
+            found[name] = (examples, partial(self._with_file, self.model / name, self._load_and_translate))
+        weights = self.model / "model.safetensors"
+        header = 8 + int.from_bytes(weights.read_bytes()[:8], "little")
+        in_header = mutations(weights.read_bytes()[:header]).map(lambda data: data + weights.read_bytes()[header:])
+        for name, examples in (("model.safetensors", mutations(weights.read_bytes())), ("its header", in_header)):
+            found[name] = (examples, partial(self._with_file, weights, self._load_and_translate))
+        found["average"] = (mutations(weights.read_bytes()), partial(self._with_file, weights, self._average))
+        for name in ("recipe.json", "log.jsonl"):
+            path = self.model.parent / name
+            examples = json_mutations(path.read_bytes())
+            found[name] = (examples, partial(self._with_file, path, self._read_run))
+        return found
+
+    def _reader_of_file(self, name: str, read: Callable[[Path], object]) -> Callable[[bytes], object]:
+        path = self.folder / name
+
+        def write_and_read(data: bytes) -> object:
+            path.write_bytes(data)
+            return read(path)
+
+        return write_and_read
+
+    @staticmethod
+    def _with_file(path: Path, read: Callable[[], object], data: bytes) -> object:
+        """What `read` makes of the model or run while `data` stands in for one of its files."""
+        valid = path.read_bytes()
+        path.write_bytes(data)
+        try:
+            return read()
+        finally:
+            path.write_bytes(valid)
+
+    def _read_two_files(self, path: Path) -> object:
+        path.with_suffix(".de").write_text("".join(f"{sentence}\n" for sentence in SENTENCES))
+        return list(corpus.open_parallel([path, path.with_suffix(".de")], source_language="en", target_language="de"))
+
+    def _read_corpus(self, path: Path) -> object:
+        return list(corpus.open_parallel(path, source_language="en", target_language="de"))
+
+    def _translate(self, sentence: str) -> object:
+        return translate(*self.translator, [sentence, "a dog"], max_new_tokens=8)
+
+    def _load_and_translate(self) -> object:
+        return translate(*load_translator(self.model), SENTENCES, max_new_tokens=8)
+
+    def _average(self) -> None:
+        average_checkpoints([self.model, self.model], self.folder / "averaged")
+
+    def _read_run(self) -> None:
+        run = self.model.parent
+        with contextlib.suppress(*USER_ERRORS):
+            build_card(run)
+        complete_checkpoints(run / "checkpoints")
+        with contextlib.suppress(*USER_ERRORS):
+            select_checkpoints(run / "checkpoints", last=1)
+        claim_run(run, self.description, is_begun=True)
+
+    def _write_card(self, text: str) -> None:
+        card = build_card(self.model.parent, text=CardText(name=text, data=text, license=text, hardware=text))
+        check_card(card)
+        assert "<script" not in card.partition("\n---\n")[2]
+
+
+class TooSlow(Exception):
+    """One example took longer than `SECONDS`."""
+
+
+def run_round(
+    name: str, examples: st.SearchStrategy, read: Callable[[object], object], tally: Tally, seed: int
+) -> None:
+    """`EXAMPLES_PER_ROUND` examples of one reader."""
+
+    def stop(*_) -> None:
+        raise TooSlow(f"more than {SECONDS} s")
+
+    @hypothesis_seed(seed)
+    @settings(
+        max_examples=EXAMPLES_PER_ROUND,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        verbosity=Verbosity.quiet,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(examples)
+    def try_examples(example: object) -> None:
+        signal.signal(signal.SIGALRM, stop)
+        signal.alarm(SECONDS)
+        try:
+            read(example)
+            tally.read += 1
+        except USER_ERRORS:
+            tally.refused += 1
+        except (Exception, BaseException) as error:
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{type(error).__name__} at {Path(frame.filename).name}:{frame.lineno}"
+            tally.findings.setdefault(place, f"{str(error)[:200]!r} from {example!r:.400}")
+        finally:
+            signal.alarm(0)
+
+    try_examples()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="+", help="names of readers; all when not given")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    end = time.monotonic() + 60 * args.minutes
+    with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere:
+        readers = Fuzz(Path(folder)).readers()
+        readers = {name: reader for name, reader in readers.items() if not args.only or name in args.only}
+        tallies = {name: Tally() for name in readers}
+        for number in range(args.seed, sys.maxsize):
+            for name, (examples, read) in readers.items():
+                if time.monotonic() < end:
+                    with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+                        run_round(name, examples, read, tallies[name], number)
+            if time.monotonic() >= end:
+                break
+    for name, tally in tallies.items():
+        print(f"{name}: {tally.read} read, {tally.refused} refused, {len(tally.findings)} findings")
+        for place, example in tally.findings.items():
+            print(f"    {place}: {example}")
+    num_examples = sum(tally.read + tally.refused for tally in tallies.values())
+    num_findings = sum(len(tally.findings) for tally in tallies.values())
+    print(f"{num_examples:,} examples of {len(tallies)} readers, {num_findings} findings")
+    return int(num_findings > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,82 @@
+"""What README and model cards tell people to type works."""
+
+import re
+import shlex
+from contextlib import chdir
+from pathlib import Path
+
+import pytest
+import torch
+
+from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli, model_card, train_tokenizer
+from vaswani_transformer.model_card import check_card
+
+ROOT = Path(__file__).parents[2]
+CARDS = sorted(path for path in (ROOT / "model_cards").glob("*.md") if path.name != "TEMPLATE.md")
+TEXTS = {
+    "README.md": (ROOT / "README.md").read_text(encoding="utf-8"),
+    "model_card_template.md": model_card.TEMPLATE.read_text(encoding="utf-8"),
+} | {path.name: path.read_text(encoding="utf-8") for path in CARDS}
+
+
+def blocks(language):
+    return [
+        pytest.param(block, id=f"{name} {number}")
+        for name, text in TEXTS.items()
+        for number, block in enumerate(re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL), start=1)
+    ]
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory):
+    """A folder in which every model that a document names is there, and has learnt nothing."""
+    folder = tmp_path_factory.mktemp("desk")
+    tokenizer = train_tokenizer(["the dog runs ."] * 3, vocab_size=290)
+    torch.manual_seed(0)
+    config = VaswaniConfig(
+        vocab_size=len(tokenizer), d_model=16, d_ff=24, num_heads=4, encoder_layers=1, decoder_layers=1
+    )
+    model = VaswaniForConditionalGeneration(config)
+    named = re.findall(r'(?:model=|from_pretrained\()"([^"]+)"', "\n".join(TEXTS.values()))
+    for name in {name.replace("$model_id", "OWNER/NAME") for name in named}:
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    return folder
+
+
+@pytest.mark.parametrize("block", blocks("python"))
+def test_every_python_block_runs(block, desk, capsys, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with chdir(desk):
+        exec(compile(block.replace("$model_id", "OWNER/NAME"), "block", "exec"), {})
+    assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("block", blocks("bash"))
+def test_every_command_of_a_shell_block_exists(block):
+    lines = block.replace("\\\n", " ").splitlines()
+    for words in (shlex.split(line, comments=True) for line in lines):
+        match words:
+            case [] | ["pip", "install", _]:
+                pass
+            case ["vaswani", *arguments]:
+                assert callable(cli.build_parser().parse_args(arguments).run)
+            case ["accelerate", "launch", *rest] if "vaswani_transformer" in rest:
+                arguments = rest[rest.index("vaswani_transformer") + 1 :]
+                assert callable(cli.build_parser().parse_args(arguments).run)
+            case ["bash" | "python", script, *_]:
+                assert (ROOT / script).exists()
+            case _:
+                pytest.fail(f"no test knows how to check {words}")
+
+
+def test_the_template_among_the_cards_is_that_of_the_command():
+    assert (ROOT / "model_cards" / "TEMPLATE.md").read_text(encoding="utf-8") == TEXTS["model_card_template.md"]
+
+
+@pytest.mark.parametrize("path", CARDS, ids=lambda path: path.name)
+def test_finished_cards_have_the_form_of_the_template_and_valid_metadata(path):
+    text = path.read_text(encoding="utf-8")
+    check_card(text)
+    headings = re.findall(r"^## .*$", text, re.MULTILINE)
+    assert headings == re.findall(r"^## .*$", TEXTS["model_card_template.md"], re.MULTILINE)

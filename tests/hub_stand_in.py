@@ -1,0 +1,152 @@
+"""A stand-in for the HTTP API of the Hugging Face Hub: as much as uploading a model and loading it back ask for."""
+
+import base64
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote, urlsplit
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+class Hub(ThreadingHTTPServer):
+    """Repositories of files, in memory.
+
+    Attributes:
+        repositories: {"owner/name": {path: bytes}}.
+        private: names of those made private.
+        requests: (method, path) of all that was asked.
+    """
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.repositories: dict[str, dict[str, bytes]] = {}
+        self.private: set[str] = set()
+        self.large: dict[str, bytes] = {}  # by SHA-256, until a commit names them
+        self.requests: list[tuple[str, str]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+@contextmanager
+def running_hub() -> Iterator[Hub]:
+    with Hub() as hub:
+        thread = threading.Thread(target=hub.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        yield hub
+        hub.shutdown()
+        thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Hub
+
+    def log_message(self, *_) -> None:
+        """Nothing is printed."""
+
+    def do_POST(self) -> None:
+        body, path = self._read()
+        match path:
+            case ["api", "repos", "create"]:
+                self._create(json.loads(body))
+            case ["api", "validate-yaml"]:
+                self._answer({"errors": [], "warnings": []})
+            case ["api", "models", owner, name, "preupload", _]:
+                files = json.loads(body)["files"]
+                self._answer({"files": [self._upload_mode(f"{owner}/{name}", file["path"]) for file in files]})
+            case [_, name, "info", "lfs", "objects", "batch"] if name.endswith(".git"):
+                objects = json.loads(body)["objects"]
+                for item in objects:
+                    item["actions"] = {"upload": {"href": f"{self.server.url}/large/{item['oid']}"}}
+                self._answer({"transfer": "basic", "objects": objects})
+            case ["api", "models", owner, name, "commit", "main"]:
+                self._commit(f"{owner}/{name}", body)
+            case _:
+                self._refuse()
+
+    def do_PUT(self) -> None:
+        body, path = self._read()
+        match path:
+            case ["large", oid] if hashlib.sha256(body).hexdigest() == oid:
+                self.server.large[oid] = body
+                self._answer({})
+            case _:
+                self._refuse()
+
+    def do_GET(self) -> None:
+        _, path = self._read()
+        match path:
+            case ["api", "models", owner, name, *rest] if not rest or rest[0] == "revision":
+                repository = self.server.repositories.get(f"{owner}/{name}")
+                if repository is None:
+                    return self._refuse("RepoNotFound")
+                files = [{"rfilename": file} for file in sorted(repository)]
+                access = {"private": f"{owner}/{name}" in self.server.private}
+                self._answer({"id": f"{owner}/{name}", "sha": COMMIT, "siblings": files, "tags": []} | access)
+            case ["api", "models", owner, name, "tree", _, *folder]:
+                if folder:
+                    return self._refuse("EntryNotFound")
+                files = self.server.repositories[f"{owner}/{name}"].items()
+                self._answer([{"type": "file", "path": file, "size": len(data), "oid": "0"} for file, data in files])
+            case [owner, name, "resolve", _, *file]:
+                repository = self.server.repositories.get(f"{owner}/{name}")
+                if repository is None:
+                    return self._refuse("RepoNotFound")
+                if "/".join(file) not in repository:
+                    return self._refuse("EntryNotFound")
+                self._send(200, repository["/".join(file)], {"X-Repo-Commit": COMMIT})
+            case _:
+                self._refuse()
+        return None
+
+    do_HEAD = do_GET
+
+    def _read(self) -> tuple[bytes, list[str]]:
+        path = unquote(urlsplit(self.path).path)
+        self.server.requests.append((self.command, path))
+        return self.rfile.read(int(self.headers.get("Content-Length") or 0)), path.strip("/").split("/")
+
+    def _create(self, wanted: dict) -> None:
+        name = f"{wanted['organization'] or 'me'}/{wanted['name']}"
+        is_new = name not in self.server.repositories
+        self.server.repositories.setdefault(name, {})
+        if is_new and (wanted.get("visibility") == "private" or wanted.get("private")):
+            self.server.private.add(name)
+        self._answer({"url": f"{self.server.url}/{name}", "name": name}, status=200 if is_new else 409)
+
+    def _upload_mode(self, repository: str, path: str) -> dict:
+        assert repository in self.server.repositories
+        mode = "lfs" if path.endswith(".safetensors") else "regular"
+        return {"path": path, "uploadMode": mode, "shouldIgnore": False, "oid": None}
+
+    def _commit(self, name: str, body: bytes) -> None:
+        repository = self.server.repositories[name]
+        for line in body.splitlines():
+            match json.loads(line):
+                case {"key": "file", "value": {"path": path, "content": content, "encoding": "base64"}}:
+                    repository[path] = base64.b64decode(content)
+                case {"key": "lfsFile", "value": {"path": path, "oid": oid}}:
+                    repository[path] = self.server.large[oid]
+        address = f"{self.server.url}/{name}/commit/{COMMIT}"
+        self._answer({"commitUrl": address, "commitOid": COMMIT, "pullRequestUrl": None})
+
+    def _answer(self, value: object, status: int = 200) -> None:
+        self._send(status, json.dumps(value).encode(), {"Content-Type": "application/json"})
+
+    def _refuse(self, reason: str = "") -> None:
+        self._send(404, b"{}", {"X-Error-Code": reason} if reason else {})
+
+    def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in ({"ETag": f'"{hashlib.sha256(body).hexdigest()}"'} | headers).items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)

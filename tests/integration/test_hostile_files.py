@@ -1,0 +1,241 @@
+"""What comes from others ends in a clear error or a harmless result. scripts/fuzz_readers.py tries much more."""
+
+import json
+import os
+import shutil
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from vaswani_transformer import (
+    TranslationPipeline,
+    VaswaniConfig,
+    VaswaniForConditionalGeneration,
+    cli,
+    pipeline_vaswani,
+    train_tokenizer,
+    translation,
+)
+from vaswani_transformer.attention_drawing import draw_attention, save_figure
+from vaswani_transformer.attention_maps import collect_attention
+from vaswani_transformer.attention_page import write_html
+from vaswani_transformer.evaluation import load_translator
+from vaswani_transformer.translation import Translator, translate
+
+MARKUP = '<script>alert("x")</script> & <b onclick=a>'
+SENTENCES = [MARKUP, "a\0b", "\u202eabc\u202c \u200f", "</s><s><pad>", "a\u2028b\x85c\rd", "\N{PILE OF POO}" * 40]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A saved model that has learnt nothing."""
+    folder = tmp_path_factory.mktemp("hostile") / "model"
+    tokenizer = train_tokenizer(["a dog runs"] * 3, vocab_size=290)
+    torch.manual_seed(0)
+    config = VaswaniConfig(
+        vocab_size=len(tokenizer), d_model=16, d_ff=24, num_heads=2, encoder_layers=1, decoder_layers=1
+    )
+    VaswaniForConditionalGeneration(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(whole, tmp_path):
+    """A copy to damage."""
+    return shutil.copytree(whole, tmp_path / "model")
+
+
+@pytest.fixture(scope="module")
+def translator(whole):
+    return load_translator(whole)
+
+
+class Program:
+    """Something whose pickle makes a folder when it is read."""
+
+    def __init__(self, folder):
+        self.folder = str(folder)
+
+    def __reduce__(self):
+        return os.mkdir, (self.folder,)
+
+
+def test_pickled_weights_are_refused_with_a_reason_and_not_read(folder, tmp_path):
+    (folder / "model.safetensors").unlink()
+    torch.save(Program(tmp_path / "has_run"), folder / "pytorch_model.bin")
+    message = r"pytorch_model\.bin is a pickle\. Reading a pickle can run any program.*from safetensors only"
+    for load in (
+        load_translator,
+        VaswaniForConditionalGeneration.from_pretrained,
+        AutoModelForSeq2SeqLM.from_pretrained,
+    ):
+        with pytest.raises(ValueError, match=message):
+            load(folder)
+    with pytest.raises(ValueError, match=message):
+        VaswaniForConditionalGeneration.from_pretrained(folder / "pytorch_model.bin", config=VaswaniConfig())
+    assert not (tmp_path / "has_run").exists()
+
+
+def test_a_pickle_beside_safetensors_is_left_alone(folder, tmp_path, translator):
+    torch.save(Program(tmp_path / "has_run"), folder / "pytorch_model.bin")
+    loaded, _ = load_translator(folder)
+    assert torch.equal(loaded.lm_head.weight, translator[0].lm_head.weight)
+    with pytest.raises(ValueError, match="use_safetensors=False asks for pickled weights"):
+        VaswaniForConditionalGeneration.from_pretrained(folder, use_safetensors=False)
+    assert not (tmp_path / "has_run").exists()
+
+
+def change(path, **values):
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def change_weights(folder, changed):
+    save_file(changed(load_file(folder / "model.safetensors")), folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def add_tokens(folder, count):
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens([f"token{number}" for number in range(count)])
+    tokenizer.save_pretrained(folder)
+
+
+def cut(path, num_bytes):
+    path.write_bytes(path.read_bytes()[:num_bytes])
+
+
+def flip(path, place):
+    data = bytearray(path.read_bytes())
+    data[place] ^= 0x40
+    path.write_bytes(bytes(data))
+
+
+DAMAGES = {
+    "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "config"),
+    "a list": (lambda folder: (folder / "config.json").write_text("[1]"), "damaged file"),
+    "text for a size": (lambda folder: change(folder / "config.json", d_model="32"), "damaged file.*d_model"),
+    "a negative size": (lambda folder: change(folder / "config.json", d_ff=-1), "d_ff must be at least 1, got -1"),
+    "a huge size": (lambda folder: change(folder / "config.json", vocab_size=10**15), "damaged"),
+    "an endless size": (lambda folder: change(folder / "config.json", d_model=10**40), "damaged"),
+    "a billion layers": (
+        lambda folder: change(folder / "config.json", encoder_layers=10**9),
+        r"encoder_layers must be at most 1,000, got 1000000000",
+    ),
+    "another shape": (lambda folder: change(folder / "config.json", d_ff=25), "damaged"),
+    "one layer more": (
+        lambda folder: change(folder / "config.json", decoder_layers=2),
+        "missing weights: model.decoder",
+    ),
+    "a beam without end": (
+        lambda folder: change(folder / "generation_config.json", num_beams=10**12),
+        "num_beams of the search is 1000000000000",
+    ),
+    "a search of another kind": (
+        lambda folder: change(folder / "generation_config.json", length_penalty=[], length_penalty_type={}),
+        r"length_penalty of the search is \[\]; length_penalty_type of the search is no name",
+    ),
+    "an end outside of the vocabulary": (
+        lambda folder: change(folder / "generation_config.json", eos_token_id=[2, 10**9]),
+        "eos_token_id of the search is 1000000000, no entry",
+    ),
+    "two tokens to begin with": (
+        lambda folder: change(folder / "generation_config.json", decoder_start_token_id=[None, 0]),
+        r"decoder_start_token_id of the search is \[None, 0\], no entry",
+    ),
+    "inputs of no name": (
+        lambda folder: change(folder / "tokenizer_config.json", model_input_names=[{"a": 1}, "attention_mask"]),
+        "damaged file",
+    ),
+    "a length that is none": (
+        lambda folder: change(folder / "tokenizer_config.json", model_max_length={}),
+        "damaged file",
+    ),
+    "no tokenizer": (lambda folder: (folder / "tokenizer.json").write_text("{}"), "damaged file"),
+    "a foreign tokenizer": (
+        lambda folder: add_tokens(folder, 40),
+        r"the tokenizer has \d+ entries, the model \d+",
+    ),
+    "cut weights": (lambda folder: cut(folder / "model.safetensors", 3_000), "damaged file.*Safetensor"),
+    "empty weights": (lambda folder: cut(folder / "model.safetensors", 0), "damaged file"),
+    "a flipped length": (lambda folder: flip(folder / "model.safetensors", 6), "damaged file"),
+    "a flipped name": (lambda folder: flip(folder / "model.safetensors", 40), "damaged"),
+    "a weight less": (
+        lambda folder: change_weights(folder, lambda weights: dict(list(weights.items())[1:])),
+        "missing weights: ",
+    ),
+    "a weight more": (
+        lambda folder: change_weights(folder, lambda weights: weights | {"trap": torch.zeros(1)}),
+        "unexpected weights: trap",
+    ),
+    "not a number": (
+        lambda folder: change_weights(folder, lambda weights: {name: w / 0 for name, w in weights.items()}),
+        "has a value that is not finite",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_model_is_refused_in_one_line(folder, name, capsys):
+    damage, message = DAMAGES[name]
+    damage(folder)
+    with pytest.raises((ValueError, OSError), match=message):
+        load_translator(folder)
+    assert cli.main(["translate", "--model", str(folder), "--input", str(folder / "config.json")]) == 1
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_hostile_sentences_are_translated_a_line_for_a_line(translator):
+    found = translate(*translator, [*SENTENCES, "", " \t"], max_new_tokens=4)
+    assert len(found) == len(SENTENCES) + 2
+    assert found[-2:] == ["", ""]
+    assert not any("\n" in line for line in found)
+    assert translate(*translator, SENTENCES[:1], max_new_tokens=4) == found[:1]
+
+
+@pytest.mark.parametrize("sentence", ["a \ud800 b", "\udcff"])
+def test_half_of_a_surrogate_pair_is_refused_by_name(translator, whole, sentence, tmp_path, capsys):
+    message = r"half of a surrogate pair at position \d, '\\ud"
+    with pytest.raises(ValueError, match=message):
+        translate(*translator, ["a dog", sentence])
+    with pytest.raises(ValueError, match=message):
+        TranslationPipeline(*translator, task="translation")(sentence)
+    command = ["attention", "--model", str(whole), "--source", sentence, "--output", str(tmp_path)]
+    assert cli.main(command) == 1
+    assert "half of a surrogate pair" in capsys.readouterr().err
+
+
+def test_a_megabyte_in_one_line_is_cut_and_said(translator, whole, tmp_path, monkeypatch, capsys):
+    for module in (pipeline_vaswani, translation, cli.translate):
+        monkeypatch.setattr(module, "MOST_SOURCE_TOKENS", 50)
+    warnings = []
+    monkeypatch.setattr(pipeline_vaswani.logger, "warning", warnings.append)
+    model, tokenizer = translator
+    line = "ab " * 100
+    shorter = tokenizer.decode(tokenizer(line).input_ids[:49], skip_special_tokens=True)
+    translate_all = Translator(model, tokenizer, max_new_tokens=4)
+    assert translate_all(["ab " * 350_000, "ab"]) == translate_all([shorter, "ab"])
+    assert translate_all.num_cut == 1
+    pipe = TranslationPipeline(model, tokenizer, task="translation")
+    assert pipe(line, max_new_tokens=4) == pipe(shorter, max_new_tokens=4)
+    assert warnings[0].endswith("tokens was cut to the first 50; split it into sentences.")
+    (tmp_path / "long.en").write_text(f"{line}\nab\n")
+    command = ["translate", "--model", str(whole), "--input", str(tmp_path / "long.en"), "--max_length_offset", "1"]
+    assert cli.main([*command, "--num_beams", "1"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.count("\n") == 2
+    assert "1 of them were cut to their first 50 tokens" in printed.err
+
+
+def test_pictures_and_pages_of_attention_show_markup_as_text(translator, tmp_path):
+    maps = collect_attention(*translator, " ".join([*SENTENCES, "--> ]]> $x$ &"]), "a </text> dog")
+    page = write_html(maps, tmp_path / "page.html", title=MARKUP).read_text(encoding="utf-8")
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;" in page
+    queries, keys, weights = maps.by_words().view("encoder")
+    path = save_figure(draw_attention(queries, keys, weights[0]), tmp_path / "words.svg")
+    names = {element.tag.rpartition("}")[2] for element in ElementTree.parse(path).iter()}
+    assert "text" in names
+    assert names.isdisjoint({"script", "b"})

@@ -1,0 +1,340 @@
+import json
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import chdir
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+import torch
+import transformers
+from hub_stand_in import running_hub
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
+
+from vaswani_transformer import (
+    VaswaniConfig,
+    VaswaniForConditionalGeneration,
+    VaswaniModel,
+    cli,
+    sharing,
+    train_tokenizer,
+)
+from vaswani_transformer.evaluation import load_translator
+from vaswani_transformer.model_card import build_card
+from vaswani_transformer.pipeline_vaswani import custom_pipelines
+from vaswani_transformer.recipes import RECIPES
+from vaswani_transformer.sharing import find_leaks, write_upload
+
+SENTENCES = ["a dog runs", "", "two cats sleep on the bed", "a dog"]
+TOKEN = "hf_" + "abcdefghijkl" * 3
+# What a model needs to be loaded; its tokenizer needs no code.
+CODE = {path.name for path in Path(cli.__file__).parent.glob("*_vaswani.py")} - {"tokenization_vaswani.py"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """The folder of a finished run, whose model has learnt nothing."""
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    tokenizer = train_tokenizer(SENTENCES * 3, vocab_size=290)
+    torch.manual_seed(0)
+    config = VaswaniConfig(
+        vocab_size=len(tokenizer), d_model=16, d_ff=24, num_heads=4, encoder_layers=1, decoder_layers=1
+    )
+    config.custom_pipelines = custom_pipelines("translation_en_to_de")
+    model = VaswaniForConditionalGeneration(config)
+    model.generation_config.num_beams = 3
+    model.save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    recipe = {
+        "recipe": RECIPES["multi30k_tiny"].to_dict(),
+        "seed": 3,
+        "data": "1f",
+        "mixed_precision": "no",
+        "num_processes": 2,
+        "num_parameters": model.num_parameters(),
+        "versions": {"python": "3.11.7", "torch": "2.13.0+cpu"},
+    }
+    (folder / "recipe.json").write_text(json.dumps(recipe))
+    line = {"update": 50, "loss": 3.0, "target_tokens_per_second": 1234.5, "seconds": 7200.0}
+    (folder / "log.jsonl").write_text(f'{json.dumps(line)}\n{{"update": 58, "dev_perplexity": 7.25}}\n')
+    return folder
+
+
+@pytest.fixture
+def hostile(run, tmp_path):
+    """The same run with everything in it that must not get out."""
+    folder = tmp_path / "hostile"
+    shutil.copytree(run, folder)
+    model = folder / "model"
+    state = folder / "checkpoints" / "step-00000058" / "training_state"
+    state.mkdir(parents=True)
+    for path in (
+        folder / "tensorboard.out",
+        folder / ".env",
+        state / "optimizer.bin",
+        model / "optimizer.bin",
+        model / "pytorch_model.bin",
+        model / "evil_vaswani.py",
+        model / ".git-credentials",
+    ):
+        path.write_text(f"token {TOKEN} in {tmp_path}")
+    (model / "id_rsa").symlink_to("/etc/hostname")
+    for name, values in (
+        ("config.json", {"_name_or_path": str(tmp_path), "hub_token": TOKEN, "training_file": str(tmp_path / "a.en")}),
+        ("generation_config.json", {"corpus": str(tmp_path)}),
+        ("tokenizer_config.json", {"name_or_path": str(tmp_path), "tokenizer_file": str(tmp_path / "t.json")}),
+    ):
+        saved = json.loads((model / name).read_text())
+        (model / name).write_text(json.dumps(saved | values))
+    config = json.loads((model / "config.json").read_text())
+    config["custom_pipelines"]["translation_en_to_fr"] = {"impl": "me/evil--code.Pipeline", "pt": []}
+    (model / "config.json").write_text(json.dumps(config))
+    weights = load_file(model / "model.safetensors")
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt", "note": f"{TOKEN} {tmp_path}"})
+    return folder
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """The stand-in, in place of the Hub for this process."""
+    with running_hub() as hub:
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.url)
+        template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setattr(transformers.utils.hub, "_hf_api", None)
+        monkeypatch.setenv("HF_TOKEN", "a token of the stand-in")
+        yield hub
+
+
+def test_one_command_uploads_model_tokenizer_code_and_card_and_nothing_else(run, hub, capsys):
+    assert cli.main(["push", "--model", str(run), "--repo_id", "me/tiny", "--private"]) == 0
+    files = hub.repositories["me/tiny"]
+    expected = {"README.md", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json"}
+    assert files.keys() == expected | {"tokenizer_config.json"} | CODE
+    assert hub.private == {"me/tiny"}
+    assert files["model.safetensors"] == (run / "model" / "model.safetensors").read_bytes()
+    assert files["tokenizer.json"] == (run / "model" / "tokenizer.json").read_bytes()
+    assert 'model="me/tiny"' in files["README.md"].decode()
+    assert ", ".join(sorted(files)) in capsys.readouterr().out
+
+
+def test_nothing_private_of_a_hostile_run_gets_out(hostile, hub, tmp_path):
+    assert cli.main(["push", "--model", str(hostile), "--repo_id", "me/tiny"]) == 0
+    files = hub.repositories["me/tiny"]
+    assert {name for name in files if name.endswith(".py")} == CODE
+    assert not {"pytorch_model.bin", "optimizer.bin", "id_rsa", ".git-credentials", "recipe.json", "log.jsonl"} & set(
+        files
+    )
+    for name, data in files.items():
+        assert TOKEN.encode() not in data, name
+        assert str(tmp_path).encode() not in data, name
+        assert b"evil" not in data, name
+    assert {"hub_token", "training_file", "_name_or_path"}.isdisjoint(json.loads(files["config.json"]))
+    assert list(json.loads(files["config.json"])["custom_pipelines"]) == [
+        "translation",
+        "translation_en_to_de",
+        "translation_en_to_fr",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "leak"),
+    [
+        (f"Trained with {TOKEN}.", "hf_abcdefghi"),
+        ("The data lay in `/home/me/corpus/train.en`.", "/home/me/corpus/train.en"),
+        (r"It lay in C:\Users\me\corpus.", r"C:\\\\Users\\\\me\\\\corpus"),
+    ],
+)
+def test_a_card_with_a_secret_or_a_local_path_is_refused_before_anything_is_uploaded(run, hub, tmp_path, text, leak):
+    model = shutil.copytree(run / "model", tmp_path / "model")
+    (model / "README.md").write_text(build_card(run) + text)
+    with pytest.raises(ValueError, match=rf"README.md of .* would publish '{leak}.*nothing was uploaded"):
+        sharing.upload_model(model, "me/tiny")
+    assert not hub.requests
+
+
+def test_no_leak_is_seen_where_there_is_none(run):
+    text = (
+        "See https://huggingface.co/me/tiny/blob/main/README.md, text/plain, <b>a/b/c</b>, and/or, 1/2/3, `a/b/c.en`."
+    )
+    assert not list(find_leaks(text + build_card(run)))
+    assert list(find_leaks("search shortlist:/srv/lists/en.txt")) == ["/srv/lists/en.txt"]
+
+
+def test_the_card_of_the_folder_is_uploaded_as_it_is(run, tmp_path):
+    model = shutil.copytree(run / "model", tmp_path / "model")
+    (model / "README.md").write_text("---\nlicense: mit\n---\nMine, OWNER/NAME.\n")
+    write_upload(model, tmp_path / "upload", repo_id="me/tiny")
+    assert (tmp_path / "upload" / "README.md").read_text() == "---\nlicense: mit\n---\nMine, me/tiny.\n"
+
+
+def test_a_model_without_a_card_is_refused(run, hub, tmp_path):
+    model = shutil.copytree(run / "model", tmp_path / "alone" / "model")
+    with pytest.raises(ValueError, match=r"has no card: write README\.md beside its config.json"):
+        sharing.upload_model(model, "me/tiny")
+    assert not hub.requests
+
+
+def test_what_shall_be_private_is_not_uploaded_where_all_can_see_it(run, hub):
+    hub.repositories["me/tiny"] = {}
+    with pytest.raises(ValueError, match="me/tiny exists already and is public: nothing was uploaded"):
+        sharing.upload_model(run, "me/tiny", private=True)
+    assert not hub.repositories["me/tiny"]
+
+
+def test_a_hub_out_of_reach_is_said_in_one_line(run, hub, monkeypatch, capsys):
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:1")
+    assert cli.main(["push", "--model", str(run), "--repo_id", "me/tiny"]) == 1
+    assert "vaswani push: the Hub cannot be reached" in capsys.readouterr().err
+
+
+def test_push_to_hub_of_transformers_uploads_what_saving_writes(run, hub):
+    model, tokenizer = load_translator(run)
+    model.push_to_hub("me/plain")
+    tokenizer.push_to_hub("me/plain")
+    files = hub.repositories["me/plain"]
+    assert files.keys() >= {"README.md", "config.json", "model.safetensors", "tokenizer.json", *CODE}
+    assert all(str(run).encode() not in data for data in files.values())
+
+
+def test_saved_files_carry_no_local_path(run, tmp_path):
+    model, tokenizer = load_translator(run)
+    with chdir(run):
+        relative = AutoModelForSeq2SeqLM.from_pretrained("model")
+    for number, saved in enumerate((model, tokenizer, relative)):
+        saved.save_pretrained(tmp_path / str(number))
+    for path in tmp_path.rglob("*.json"):
+        assert str(run) not in path.read_text()
+        assert "name_or_path" not in path.read_text()
+
+
+# Loading
+
+
+def test_tied_weights_are_stored_once(run):
+    with safe_open(run / "model" / "model.safetensors", framework="pt") as file:
+        names = set(file.keys())
+        assert "model.shared.weight" in names
+        assert names.isdisjoint({"lm_head.weight", "model.encoder.embed_tokens.weight"})
+        assert file.metadata() == {"format": "pt"}
+
+
+@pytest.mark.parametrize(
+    "options", [{"device_map": "auto"}, {"torch_dtype": torch.float32}, {"local_files_only": True}]
+)
+def test_ways_of_loading_translate_alike(run, options):
+    model, tokenizer = load_translator(run)
+    inputs = tokenizer(SENTENCES, return_tensors="pt", padding=True)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(run / "model", **options)
+    assert torch.equal(loaded.generate(**inputs, max_new_tokens=6), model.generate(**inputs, max_new_tokens=6))
+
+
+@pytest.mark.parametrize("name", ["dtype", "torch_dtype"])
+def test_both_names_of_the_precision_are_understood(run, name):
+    assert AutoModelForSeq2SeqLM.from_pretrained(run / "model", **{name: torch.bfloat16}).dtype == torch.bfloat16
+
+
+def test_with_the_package_its_own_classes_load_a_model_with_trust_too(run):
+    folder = run / "model"
+    assert (
+        type(AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)) is VaswaniForConditionalGeneration
+    )
+    assert type(AutoModel.from_pretrained(folder, trust_remote_code=True)) is VaswaniModel
+    assert len(AutoTokenizer.from_pretrained(folder, trust_remote_code=True)) == len(
+        AutoTokenizer.from_pretrained(folder)
+    )
+
+
+ELSEWHERE = """
+import json, sys
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "vaswani_transformer":
+            raise ModuleNotFoundError(name)
+hide = Hide()
+sys.meta_path.insert(0, hide)
+import huggingface_hub, torch, transformers
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
+torch.set_num_threads(1)
+name, folder, sentences = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+told = {}
+
+def refusal(load):
+    try:
+        load()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+told["refused"] = [
+    refusal(lambda: AutoModelForSeq2SeqLM.from_pretrained(place, trust_remote_code=False)) for place in (name, folder)
+]
+tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=True)
+inputs = tokenizer(sentences, return_tensors="pt", padding=True)
+
+def tokens(model):
+    return model.generate(**inputs, max_new_tokens=6).tolist()
+
+model = AutoModelForSeq2SeqLM.from_pretrained(name, trust_remote_code=True)
+told["types"] = [
+    type(loaded).__name__
+    for loaded in (
+        model,
+        AutoModel.from_pretrained(name, trust_remote_code=True),
+        AutoConfig.from_pretrained(name, trust_remote_code=True),
+    )
+]
+search = model.generation_config
+told["search"] = [search.num_beams, search.length_penalty_type, search.max_length_offset]
+told["tokens"] = tokens(model)
+pipeline = transformers.pipeline("translation_en_to_de", model=name, trust_remote_code=True)
+told["texts"] = [result[0]["translation_text"] for result in pipeline(sentences, max_new_tokens=6)]
+pipeline.save_pretrained(sys.argv[4])
+again = transformers.pipeline("translation", model=sys.argv[4], trust_remote_code=True)
+told["saved again"] = [result[0]["translation_text"] for result in again(sentences, max_new_tokens=6)]
+told["hidden"] = "vaswani_transformer" not in sys.modules
+
+huggingface_hub.constants.HF_HUB_OFFLINE = True
+told["offline"] = tokens(AutoModelForSeq2SeqLM.from_pretrained(name, trust_remote_code=True))
+
+sys.meta_path.remove(hide)
+import vaswani_transformer
+both = AutoModelForSeq2SeqLM.from_pretrained(folder)
+told["both"] = [tokens(both), tokens(model), type(both) is vaswani_transformer.VaswaniForConditionalGeneration,
+                type(both) is type(model), isinstance(pipeline, vaswani_transformer.TranslationPipeline)]
+print(json.dumps(told))
+"""
+
+
+def test_an_uploaded_model_works_where_the_package_is_not_and_beside_it(run, hub, tmp_path):
+    sharing.upload_model(run, "me/tiny")
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    } | {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}
+    command = [sys.executable, "-c", ELSEWHERE, "me/tiny", str(run / "model"), json.dumps(SENTENCES)]
+    command.append(str(tmp_path / "saved again"))
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+
+    model, tokenizer = load_translator(run)
+    inputs = tokenizer(SENTENCES, return_tensors="pt", padding=True)
+    expected = model.generate(**inputs, max_new_tokens=6)
+    texts = tokenizer.batch_decode(expected, skip_special_tokens=True)
+    for refused in told["refused"]:
+        assert refused.startswith("ValueError: The repository ")
+        assert "contains custom code which must be executed" in refused
+    assert told["types"] == ["VaswaniForConditionalGeneration", "VaswaniModel", "VaswaniConfig"]
+    assert told["search"] == [3, "gnmt", 50]
+    assert told["tokens"] == told["offline"] == expected.tolist()
+    assert (
+        told["texts"]
+        == told["saved again"]
+        == ["" if not sentence else text for sentence, text in zip(SENTENCES, texts, strict=True)]
+    )
+    assert told["hidden"]
+    assert told["both"] == [expected.tolist(), expected.tolist(), True, False, False]

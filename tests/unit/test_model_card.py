@@ -1,0 +1,211 @@
+import json
+
+import pytest
+from huggingface_hub import ModelCard
+
+from vaswani_transformer import cli
+from vaswani_transformer.model_card import CardText, Score, build_card, check_card, code, escape, read_run, read_scores
+from vaswani_transformer.recipes import RECIPES
+
+PRINTED = (
+    "BLEU 40.57  nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:2.6.0\n"
+    "BLEU, lower-cased 40.61  nrefs:1|case:lc|eff:no|tok:none|smooth:exp|version:2.6.0\n"
+    "chrF 64.10  nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:2.6.0\n"
+    "perplexity 5.003 per sub-word, no label smoothing\n"
+    "search num_beams:5|length_penalty:1.4|length_penalty_type:gnmt  model runs/multi30k_lc\n"
+)
+HOSTILE = "<script>alert(1)</script> | `x` [a](javascript:b)\n---\n# \u202eTitle ![i](http://x) {{ 7*7 }} $metadata"
+
+
+@pytest.fixture
+def run(tmp_path):
+    """What a card is made from, of a finished run."""
+    folder = tmp_path / "my_run"
+    (folder / "model").mkdir(parents=True)
+    recipe = RECIPES["multi30k_tiny"].to_dict() | {"vocab_size": 9_712}
+    description = {
+        "recipe": recipe,
+        "seed": 3,
+        "mixed_precision": "no",
+        "num_processes": 2,
+        "num_parameters": 2_598_912,
+        "versions": {"python": "3.11.7", "torch": "2.13.0+cpu"},
+    }
+    (folder / "recipe.json").write_text(json.dumps(description))
+    lines = [
+        {"update": 50, "loss": 9.1, "target_tokens_per_second": 100.0, "seconds": 1800.0},
+        {"update": 58, "dev_perplexity": 700.0},
+        {"update": 100, "loss": None, "target_tokens_per_second": 300.0, "seconds": 5400.0},
+        {"update": 116, "dev_perplexity": 5.25},
+    ]
+    (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    config = {"custom_pipelines": {"translation": {}, "translation_en_to_de": {}}}
+    (folder / "model" / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.fixture
+def score(tmp_path):
+    path = tmp_path / "test.score"
+    path.write_text(PRINTED)
+    return path
+
+
+def test_the_card_says_what_the_run_folder_and_the_scores_say(run, score):
+    scores = read_scores("Multi30k test_2016_flickr", score)
+    text = CardText(data="29,000 captions", dataset="me/multi30k", license="apache-2.0", hardware="two cores")
+    card = build_card(run, scores=scores, text=text)
+    for fact in (
+        "# my\\_run",
+        "2,598,912 parameters, from en to de, trained on 29,000 captions",
+        "`multi30k_tiny` of `vaswani_transformer`, seed 3; 116 updates done, 8,000 planned",
+        "| `tokens_per_batch` | `8192` |",
+        "Devices: two cores; processes: 2; mixed precision: no. ",
+        "1.5 hours of training over all sittings, 3.0 device hours",
+        "target tokens, so ",
+        "torch 2.13.0+cpu",
+        "| Multi30k test\\_2016\\_flickr | BLEU | **40.57** | `nrefs:1\\|case:mixed\\|eff:no\\|tok:none\\|",
+        "| Multi30k test\\_2016\\_flickr | perplexity | 5.003 | `a sub-word, no label smoothing` |",
+        "`num_beams:5\\|length_penalty:1.4\\|length_penalty_type:gnmt` |",
+        "development set at the last checkpoint: 5.250",
+        "more than 256 sub-words",
+        "Licence of the weights: apache-2.0.",
+    ):
+        assert fact in card, fact
+
+
+def test_the_metadata_is_what_the_hub_reads(run, score):
+    card = build_card(
+        run, scores=read_scores("Multi30k test", score), text=CardText(dataset="me/multi30k", license="mit")
+    )
+    data = ModelCard(card).data
+    assert (data.language, data.license, data.library_name, data.pipeline_tag) == (
+        ["en", "de"],
+        "mit",
+        "transformers",
+        "translation",
+    )
+    result = data.eval_results[0]
+    assert data.metrics == ["bleu", "chrf", "perplexity"]
+    assert (result.task_type, result.dataset_type, result.dataset_name) == (
+        "translation",
+        "me/multi30k",
+        "Multi30k test",
+    )
+    assert (result.metric_type, result.metric_value) == ("bleu", 40.57)
+    assert result.metric_args["signature"] == "nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:2.6.0"
+    assert str(ModelCard(str(ModelCard(card)))) == str(ModelCard(card))
+
+
+def test_what_nobody_wrote_down_is_said_to_be_unknown(run):
+    card = build_card(run)
+    for gap in (
+        "data its author has not named",
+        "Devices: not written down",
+        "No test set has been scored",
+        "ask before",
+    ):
+        assert gap in card
+    data = ModelCard(card).data
+    assert (data.license, data.eval_results) == ("unknown", None)
+
+
+def test_a_run_of_no_named_recipe_says_so(run):
+    description = json.loads((run / "recipe.json").read_text())
+    description["recipe"]["warmup_updates"] = 7
+    (run / "recipe.json").write_text(json.dumps(description))
+    assert "No named recipe of `vaswani_transformer`, seed 3" in build_card(run)
+
+
+def test_text_stays_text_wherever_it_comes_from(run):
+    description = json.loads((run / "recipe.json").read_text())
+    description["recipe"][HOSTILE] = HOSTILE
+    description["versions"][HOSTILE] = HOSTILE
+    description["mixed_precision"] = HOSTILE
+    (run / "recipe.json").write_text(json.dumps(description))
+    clean = build_card(run, text=CardText(name="a", data="b", license="mit", hardware="c"))
+    text = CardText(name=HOSTILE, data=HOSTILE, dataset="me/x", license="mit", hardware=HOSTILE)
+    card = build_card(run, scores=[Score(HOSTILE, HOSTILE, 1.0, HOSTILE, HOSTILE)], text=text)
+    body = ModelCard(card).text
+    outside_code = "".join(body.replace("```", "").split("`")[::2])
+    assert "<script>" not in outside_code
+    assert "&lt;script&gt;" in body
+    assert "\u202e" not in body
+    assert [line for line in body.split("\n") if line.startswith("#")][1:] == [
+        line for line in ModelCard(clean).text.split("\n") if line.startswith("#")
+    ][1:]
+    assert "](" not in outside_code.replace("\\](", "").replace("\\[", "")
+    assert ModelCard(card).data.eval_results[0].dataset_name == HOSTILE
+    assert ModelCard(card).data.license == "mit"
+
+
+def test_escaped_text_has_no_markup():
+    assert escape("a_b*c|d\n<i>") == r"a\_b\*c\|d &lt;i&gt;"
+    assert code("a`b|c\nd") == r"`a'b\|c d`"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("recipe.json", None, r"holds no recipe\.json: expected the folder of a finished run"),
+        ("log.jsonl", None, r"holds no log\.jsonl"),
+        ("model/config.json", None, r"holds no model/config\.json"),
+        ("recipe.json", b"{", r"recipe\.json is damaged: expected a JSON object"),
+        ("recipe.json", b"[1]", r"recipe\.json is damaged: expected a JSON object, found list"),
+        ("recipe.json", b"\xff", r"recipe\.json is damaged"),
+        ("recipe.json", b"[" * 100_000, r"recipe\.json is damaged"),
+        ("recipe.json", b"{}", r"was not written by this version of `vaswani train`.*KeyError 'recipe'"),
+        ("recipe.json", b'{"recipe": {"num_updates": []}}', "or a file of it is damaged: "),
+        ("log.jsonl", b"", r"log\.jsonl has no line of training"),
+        ("log.jsonl", b'{"update": 1}\n{"upd', r"log\.jsonl, line 2: not JSON"),
+        ("log.jsonl", b"3\n", r"log\.jsonl, line 1: expected an object, found b'3'"),
+        ("log.jsonl", b'{"update": 1, "seconds": "x", "target_tokens_per_second": 1}', r"or a file of it is damaged"),
+    ],
+)
+def test_a_damaged_run_folder_is_said(run, name, content, message):
+    if content is None:
+        (run / name).unlink()
+    else:
+        (run / name).write_bytes(content)
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        read_run(run)
+
+
+def test_what_is_no_score_is_refused(tmp_path):
+    path = tmp_path / "test.score"
+    path.write_text("BLEU = 40.57\n")
+    with pytest.raises(ValueError, match=r"test\.score does not hold what `vaswani evaluate` prints"):
+        read_scores("Multi30k", path)
+
+
+@pytest.mark.parametrize(
+    ("card", "message"),
+    [
+        ("# A model\n", "a card begins with its metadata"),
+        ("---\n- a\n---\n", "the metadata of the card cannot be read: repo card metadata block should be a dict"),
+        ("---\na: [\n---\n", "the metadata of the card cannot be read"),
+        ("---\nmodel-index:\n- name: a\n  results:\n  - task: {}\n---\n", "cannot be read: .*type"),
+        ("---\nlanguage: [en, German]\n---\n", "expected codes of ISO 639 such as en, got 'German'"),
+        ("---\nlicense: other\n---\n", "license of the card is other: add license_name"),
+    ],
+)
+def test_metadata_the_hub_would_refuse_is_refused_here(card, message):
+    with pytest.raises(ValueError, match=message):
+        check_card(card)
+
+
+def test_a_metric_that_is_no_number_is_refused():
+    with pytest.raises(ValueError, match="a metric of the card is a number, got 'high' of 'M'"):
+        check_card(
+            "---\nmodel-index:\n- name: a\n  results:\n  - task:\n      type: translation\n    dataset:\n"
+            "      name: M\n      type: m\n    metrics:\n    - type: bleu\n      value: high\n---\n"
+        )
+
+
+def test_the_command_writes_the_card_beside_the_weights(run, score, capsys):
+    command = ["card", "--run", str(run), "--score", "Multi30k", str(score), "--name", "Tiny", "--license", "mit"]
+    assert cli.main(command) == 0
+    card = (run / "model" / "README.md").read_text()
+    assert "# Tiny\n" in card
+    assert "**40.57**" in card
+    assert capsys.readouterr().out == f"{run / 'model' / 'README.md'}\n"

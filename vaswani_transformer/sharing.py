@@ -1,0 +1,160 @@
+"""A trained model on the Hugging Face Hub: model, tokenizer, code and card, and nothing else.
+
+    upload_model("runs/base", "me/base", private=True)
+
+Nothing is copied from the folder. The model is loaded and saved anew, so that what goes up is what this package
+writes: weights without foreign metadata, the keys of config.json that have a meaning, the code that belongs to them.
+Logs, checkpoints, the state of training and whatever else lies in a run folder cannot get in.
+"""
+
+import json
+import re
+import tempfile
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+from huggingface_hub import CommitOperationAdd, HfApi, get_token
+from huggingface_hub.utils import httpx, validate_repo_id
+from transformers import GenerationConfig
+
+from .evaluation import MODEL_FOLDER, load_translator
+from .generation_vaswani import build_generation_config
+from .model_card import CARD_FILE, MODEL_ID, build_card, check_card
+from .pipeline_vaswani import TRANSLATION_TASK, custom_pipelines
+from .training.run_folder import RECIPE_FILE
+
+UPLOADED = (
+    CARD_FILE,
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "*_vaswani.py",
+    "source.spm",  # these three: the tokenizer of a model that was MarianMT's
+    "target.spm",
+    "vocab.json",
+)
+# Keys of config.json that are no fields of `VaswaniConfig`; of tokenizer_config.json that tell where it came from.
+CONFIG_KEYS = {"architectures", "auto_map", "custom_pipelines", "dtype", "model_type", "transformers_version"}
+NO_TOKENIZER_KEYS = {"auto_map", "is_local", "local_files_only", "name_or_path", "tokenizer_file", "vocab_file"}
+# What must not get out, in the files that hold somebody's text: the code is the package's, and tokenizer.json has been
+# written anew from a vocabulary.
+SCANNED = (CARD_FILE, "config.json", "generation_config.json", "tokenizer_config.json")
+TOKENS = re.compile(
+    r"\b(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|AKIA|xox[abp]-)[\w-]{16,}|-----BEGIN [A-Z ]*PRIVATE KEY"
+)
+LOCAL_PATHS = re.compile(r"(?<![\w/.<>~*)\]-])(?:~?/(?:[\w.@+-]+/)+[\w.@+-]*|[A-Za-z]:\\[\w\\. -]+)|\bfile://\S+")
+
+
+def upload_model(model: str | Path, repo_id: str, *, private: bool = False) -> tuple[str, list[str]]:
+    """Upload model, tokenizer, code and card in one commit; makes the repository where there is none.
+
+    Args:
+        model: run folder or model folder. Its README.md is the card; a run without one gets that of `build_card`.
+        repo_id: OWNER/NAME on the Hub.
+        private: of a new repository: only its owners see it.
+
+    Returns:
+        address of the commit, and the names of the files.
+
+    Raises:
+        ValueError: if there is no card, if a file holds a token or a local path, or if what shall be private is public
+            already; nothing has been uploaded then.
+        OSError: if the Hub cannot be reached, or refuses.
+    """
+    validate_repo_id(repo_id)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        write_upload(model, folder, repo_id=repo_id)
+        names = sorted(path.name for path in folder.iterdir())
+        try:
+            api = HfApi()
+            repository = api.create_repo(repo_id, private=private or None, exist_ok=True)
+            if private and not api.model_info(repository.repo_id).private:
+                raise ValueError(
+                    f"{repo_id} exists already and is public: nothing was uploaded. Make it private on the Hub, choose "
+                    f"another name, or leave --private out."
+                )
+            commit = api.create_commit(
+                repository.repo_id,
+                [CommitOperationAdd(path_in_repo=name, path_or_fileobj=folder / name) for name in names],
+                commit_message="Upload model, tokenizer, code and card",
+            )
+        except httpx.HTTPError as error:
+            if isinstance(error, OSError):  # the Hub's own answer, which says enough
+                raise
+            raise OSError(f"the Hub cannot be reached: {error}. Nothing was uploaded; try again.") from error
+    return str(commit.commit_url), names
+
+
+def write_upload(model: str | Path, folder: Path, *, repo_id: str) -> None:
+    """Write to the empty `folder` what is to be uploaded of `model`, and check it.
+
+    Raises:
+        ValueError: as `upload_model`.
+    """
+    card = _find_card(Path(model)).replace(MODEL_ID, repo_id)
+    check_card(card)
+    translator, tokenizer = load_translator(model)
+    # The names of its tasks, with the code of this package: that of a config may be anybody's.
+    tasks = getattr(translator.config, "custom_pipelines", None) or {}
+    translator.config.custom_pipelines = custom_pipelines(*filter(TRANSLATION_TASK.fullmatch, tasks))
+    translator.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    (folder / CARD_FILE).write_text(card, encoding="utf-8")
+    config_keys = translator.config.__dataclass_fields__.keys() | CONFIG_KEYS
+    search_keys = GenerationConfig().to_dict().keys() | build_generation_config(translator.config).to_dict().keys()
+    _rewrite(folder / "config.json", lambda key: key in config_keys)
+    _rewrite(folder / "generation_config.json", lambda key: key in search_keys)
+    _rewrite(folder / "tokenizer_config.json", lambda key: key not in NO_TOKENIZER_KEYS)
+    _check_upload(folder, model)
+
+
+def _check_upload(folder: Path, model: str | Path) -> None:
+    """Refuse files that nobody expects, and text that must not get out."""
+    for path in folder.iterdir():
+        if not any(fnmatch(path.name, pattern) for pattern in UPLOADED):
+            raise ValueError(
+                f"saving the model wrote {path.name}, which is none of {', '.join(UPLOADED)}: nothing was uploaded. "
+                f"Upload it by hand if it belongs to the model."
+            )
+    for name in SCANNED:
+        if leak := next(find_leaks((folder / name).read_text(encoding="utf-8")), None):
+            raise ValueError(
+                f"{name} of {model} would publish {leak!r}, which looks like a secret or a path of this machine: "
+                f"nothing was uploaded. Remove it there and push again."
+            )
+
+
+def _find_card(model: Path) -> str:
+    """The card beside the weights, or the one that the run folder gives."""
+    folders = [folder for folder in (model, model / MODEL_FOLDER) if (folder / "config.json").exists()]
+    for folder in folders:
+        if (folder / CARD_FILE).exists():
+            return (folder / CARD_FILE).read_text(encoding="utf-8")
+    for run in (model, model.parent):
+        if (run / RECIPE_FILE).exists():
+            return build_card(run)
+    raise ValueError(
+        f"{model} has no card: write {CARD_FILE} beside its config.json, by hand or with `vaswani card --run ...`. "
+        f"{model} must be a run folder or a model folder."
+    )
+
+
+def _rewrite(path: Path, is_kept: Callable[[str], bool]) -> None:
+    """Leave in the JSON object at `path` only the keys that are kept."""
+    values = json.loads(path.read_text(encoding="utf-8"))
+    kept = {key: value for key, value in values.items() if is_kept(key)}
+    path.write_text(json.dumps(kept, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def find_leaks(text: str) -> Iterator[str]:
+    """Tokens and paths of this machine in `text`."""
+    own = get_token()
+    if own and own in text:
+        yield f"{own[:4]}..."
+    for pattern in (TOKENS, LOCAL_PATHS):
+        for match in pattern.finditer(text):
+            yield match[0][:12] + "..." if pattern is TOKENS else match[0]
