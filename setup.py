@@ -1,5 +1,6 @@
 from setuptools import find_packages, setup
 
+CONVERT = ["sentencepiece>=0.2"]
 EXPORT = ["ctranslate2>=4.7", "onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.5"]
 
 setup(
@@ -10,7 +11,7 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     packages=find_packages(include=["vaswani_transformer", "vaswani_transformer.*"]),
-    package_data={"vaswani_transformer": ["*.html"]},
+    package_data={"vaswani_transformer": ["*.html", "*.md"]},
     python_requires=">=3.11",
     install_requires=[
         "torch>=2.6",
@@ -20,6 +21,7 @@ setup(
         "tokenizers>=0.22",
         "evaluate>=0.4.6",
         "sacrebleu>=2.5",
+        "sacremoses>=0.2",
         "safetensors>=0.8",
         "pyarrow>=18",
         "numpy>=1.26",
@@ -27,8 +29,9 @@ setup(
     ],
     extras_require={
         "plots": ["matplotlib>=3.8"],
+        "convert": CONVERT,
         "export": EXPORT,
-        "dev": ["pytest>=8", "hypothesis>=6.100", "ruff>=0.14", "matplotlib>=3.8", *EXPORT],
+        "dev": ["pytest>=8", "hypothesis>=6.100", "ruff>=0.14", "matplotlib>=3.8", *CONVERT, *EXPORT],
     },
     entry_points={"console_scripts": ["vaswani = vaswani_transformer.cli:main"]},
 )

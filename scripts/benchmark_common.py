@@ -1,6 +1,7 @@
 """What the benchmark programs share: a MarianMTModel of equal size, the measuring, the tables."""
 
 import argparse
+import contextlib
 import datetime
 import json
 import multiprocessing
@@ -10,7 +11,7 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -20,14 +21,15 @@ from pathlib import Path
 import tokenizers
 import torch
 import transformers
-from transformers import MarianConfig, MarianMTModel
+from transformers import MarianMTModel
 
-from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
+from vaswani_transformer import VaswaniConfig
+from vaswani_transformer.conversion.marian import build_marian_config
 from vaswani_transformer.data.batching import TokenizedPairs
 from vaswani_transformer.data.corpus import Pair, read_parallel_files
 from vaswani_transformer.data.preparation import prepare
-from vaswani_transformer.layers_vaswani import sinusoids
 from vaswani_transformer.recipes import MULTI30K_TINY
+from vaswani_transformer.tables import format_table as format_table  # for the programs
 
 OURS, MARIAN = "vaswani_transformer", "MarianMTModel"
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
@@ -48,20 +50,9 @@ SIZES: dict[str, dict] = {
     "base": {},
 }
 
-# Our names of the weights, and Marian's.
-MARIAN_NAMES = (
-    (".self_attention.", ".self_attn."),
-    (".self_attention_residual.norm.", ".self_attn_layer_norm."),
-    (".cross_attention.", ".encoder_attn."),
-    (".cross_attention_residual.norm.", ".encoder_attn_layer_norm."),
-    (".feed_forward_residual.norm.", ".final_layer_norm."),
-    (".feed_forward.", "."),
-)
 
-
-def add_common_options(parser: argparse.ArgumentParser, *, default_size: str) -> None:
+def add_common_options(parser: argparse.ArgumentParser) -> None:
     """Options of both programs."""
-    parser.add_argument("--size", choices=tuple(SIZES), default=default_size, help="default: %(default)s")
     parser.add_argument("--vocab_size", type=int, help="default: that of the size")
     parser.add_argument("--source", type=Path, help="sentences, one a line; default: the built-in phrasebook")
     parser.add_argument("--repeats", type=int, default=5, help="default: %(default)s")
@@ -79,10 +70,9 @@ def add_common_options(parser: argparse.ArgumentParser, *, default_size: str) ->
     )
 
 
-def build_config(args: argparse.Namespace) -> VaswaniConfig:
-    """That of `--size`, with `--vocab_size` entries also where the text is too short to fill them: they cost time."""
-    vocab_size = {} if args.vocab_size is None else {"vocab_size": args.vocab_size}
-    return VaswaniConfig(**SIZES[args.size] | vocab_size)
+def build_config(size: str, *, vocab_size: int | None) -> VaswaniConfig:
+    """That of a size, with `vocab_size` entries also where the text is too short to fill them: they cost time."""
+    return VaswaniConfig(**SIZES[size] | ({} if vocab_size is None else {"vocab_size": vocab_size}))
 
 
 def read_pairs(source: Path | None, target: Path | None, *, count: int) -> list[Pair]:
@@ -111,71 +101,16 @@ def load_pairs(folder: Path) -> TokenizedPairs:
 
 
 def build_marian(config: VaswaniConfig) -> MarianMTModel:
-    """A MarianMTModel of the sizes of `config`, with weights of its own.
+    """A MarianMTModel of the sizes of `config`, with weights of its own; `copy_weights` makes it a twin.
 
     Raises:
         ValueError: if Marian has no such model.
     """
-    unlike = {
-        "position_embedding_type": config.position_embedding_type != "sinusoidal",
-        "d_k and d_v": {config.d_k, config.d_v} != {config.d_model // config.num_heads},
-        "attention_window": config.attention_window is not None,
-        "tie_word_embeddings": not config.tie_word_embeddings,
-    }
-    if any(unlike.values()):
-        raise ValueError(
-            f"MarianMTModel cannot have the {', '.join(name for name, differs in unlike.items() if differs)} of "
-            f"this model. Compare a model whose config differs from the base model in its sizes only."
-        )
-    marian = MarianMTModel(
-        MarianConfig(
-            vocab_size=config.vocab_size,
-            d_model=config.d_model,
-            encoder_layers=config.encoder_layers,
-            decoder_layers=config.decoder_layers,
-            encoder_ffn_dim=config.d_ff,
-            decoder_ffn_dim=config.d_ff,
-            encoder_attention_heads=config.num_heads,
-            decoder_attention_heads=config.num_heads,
-            dropout=config.dropout,
-            attention_dropout=config.attention_dropout,
-            activation_dropout=config.activation_dropout,
-            activation_function=config.activation_function,
-            max_position_embeddings=config.max_position_embeddings,
-            scale_embedding=True,
-            pad_token_id=config.pad_token_id,
-            bos_token_id=config.bos_token_id,
-            eos_token_id=config.eos_token_id,
-            forced_eos_token_id=None,
-            decoder_start_token_id=config.decoder_start_token_id,
-        )
-    )
+    marian = MarianMTModel(build_marian_config(config))
     for module in marian.modules():
         if isinstance(module, torch.nn.LayerNorm):
             module.eps = config.layer_norm_eps  # no field of MarianConfig
     return marian
-
-
-@torch.no_grad()
-def copy_weights(model: VaswaniForConditionalGeneration, marian: MarianMTModel) -> None:
-    """Make `marian` compute what `model` does. Biases that `model` lacks become zero."""
-    weights = marian.state_dict()
-    own = {}
-    for name, weight in model.state_dict().items():
-        for ours, theirs in MARIAN_NAMES:
-            name = name.replace(ours, theirs)
-        own["final_logits_bias" if name == "lm_head.bias" else name] = weight
-    positions = torch.arange(marian.config.max_position_embeddings)
-    table = sinusoids(positions, d_model=model.config.d_model, layout=model.config.position_layout)
-    for name, weight in weights.items():
-        if name.endswith("embed_positions.weight"):
-            weight.copy_(table)
-        elif name in own:
-            weight.copy_(own.pop(name).reshape(weight.shape))
-        else:
-            assert name.endswith("bias"), name
-            weight.zero_()
-    assert not own, f"Marian has no place for {sorted(own)}"
 
 
 def num_trained(model: torch.nn.Module) -> int:
@@ -229,9 +164,16 @@ class Ratio:
 
 def measure_in_child(work: Callable[..., float], *args) -> float:
     """`work(*args)` in a fresh process, so that no memory of ours and no other system is in its count."""
+    with open_child() as call:
+        return call(work, *args)
+
+
+@contextlib.contextmanager
+def open_child() -> Iterator[Callable]:
+    """A function that calls another, `call(work, *args)`, each time in the same fresh process."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
-        return pool.submit(work, *args).result()
+        yield lambda work, *args: pool.submit(work, *args).result()
 
 
 def peak_growth(work: Callable[[], None]) -> float:
@@ -281,19 +223,6 @@ def describe_model(config: VaswaniConfig) -> str:
     return (
         f"d_model {config.d_model}, d_ff {config.d_ff}, {config.num_heads} heads, {config.encoder_layers} + "
         f"{config.decoder_layers} layers, vocabulary {config.vocab_size:,}, dropout {config.dropout}"
-    )
-
-
-def format_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Columns aligned: the first to the left, numbers to the right."""
-    lines = [tuple(header), *map(tuple, rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if place else cell.ljust(width)
-            for place, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
     )
 
 

@@ -1,249 +1,264 @@
-"""Speed and memory of beam search, beside `generate()` of transformers' MarianMTModel with the same weights.
+"""Speed and memory of beam search, beside transformers' MarianMTModel and CTranslate2 with the same weights.
 
-    python scripts/benchmark_decoding.py --model runs/multi30k/model --source test.en
+    python scripts/benchmark_decoding.py --sizes small,base --source test.en
+    python scripts/benchmark_decoding.py --model runs/multi30k --source test.en
+    python scripts/benchmark_decoding.py --growth --sizes small --source test.en --batch_sizes 16
 
-Three searches are timed in turns, sentence by sentence or batch by batch, in the order of the file:
+Ours is the search of section 6.1: the penalty of Wu et al., its exact end, a limit for each sentence. With --model it
+is also timed with the penalty and the end of each peer; translations then have to be that peer's. A model that has
+learnt nothing does not end its sentences, so that of --sizes is forced to --forced_length tokens, where all systems
+have to find the same. CTranslate2 reads what `vaswani export` writes, and is left out where it is not installed.
 
-    equal       ours as Marian searches: score log P / |Y|^alpha, the stopping rule of transformers, one limit
-                for the whole batch (longest source + 50 tokens). Translations have to be Marian's, but for
-                those that reach the limit: there they are cut, here they end with </s>.
-    paper       ours as in section 6.1: the penalty of Wu et al., its exact stopping rule, a limit for each sentence.
-    Marian      transformers' own.
-
-A model that has learnt nothing does not end its sentences, so without --model the weights are random and every
-translation is forced to --forced_length tokens. Memory is how far the resident memory of a fresh process grows at
-its peak over what it was with the model loaded.
+The systems take turns, a pass over all batches each, in the order of the file. Memory is how far the resident memory
+of a fresh process grows at its peak: while the model is loaded, and then while it translates for the first time.
+--growth shows the same for 10 times as many sentences, and for sources of 10 sentences each.
 """
 
 import argparse
+import contextlib
 import statistics
 import tempfile
+import time
 from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
 
 import torch
 from benchmark_common import (
-    MARIAN,
-    OURS,
+    SIZES,
     Ratio,
     add_common_options,
     build_config,
-    build_marian,
-    copy_weights,
     describe_machine,
     describe_model,
     format_table,
-    measure_in_child,
     num_trained,
-    peak_growth,
+    open_child,
     read_pairs,
     report,
-    time_interleaved,
 )
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
+from decoding_systems import (
+    LENGTH_OFFSET,
+    PEERS,
+    Batch,
+    Models,
+    Search,
+    System,
+    find_reference,
+    start,
+    time_pass,
+)
+from transformers import PreTrainedTokenizerFast
 
 from vaswani_transformer import VaswaniForConditionalGeneration
 from vaswani_transformer.data.corpus import read_lines
+from vaswani_transformer.evaluation import load_translator
 from vaswani_transformer.tokenization_vaswani import train_tokenizer
 
-Batch = dict[str, torch.Tensor]
-Translate = Callable[[Batch], torch.Tensor]
-
-EQUAL, PAPER = f"{OURS}, equal", f"{OURS}, paper"
-LENGTH_OFFSET = 50
-TOLERANCE = 1e-4  # of the logits
+GROWTH = 10
+PAUSE = 0.3  # seconds between two turns: OpenMP's threads look for more work for up to 0.2
+AS_IT_IS, MORE, LONGER = "as it is", f"{GROWTH} times as many", f"{GROWTH} times as long"
 
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_common_options(parser, default_size="small")
-    parser.add_argument("--model", type=Path, help="folder of a trained model and its tokenizer")
-    parser.add_argument("--sentences", type=int, default=64, help="sentences to read; default: %(default)s")
+    text = f"random weights of these sizes, any of {','.join(SIZES)}; default: small, or none with --model"
+    parser.add_argument("--sizes", type=parse_sizes, default=[], help=text)
+    parser.add_argument("--model", type=Path, help="run or model folder of a trained model")
+    add_common_options(parser)
+    parser.add_argument("--sentences", type=int, default=64, help="sentences to translate; default: %(default)s")
     parser.add_argument(
         "--batch_sizes", type=int, nargs="+", default=[1, 16, 64], help="in sentences; default: 1 16 64"
     )
     parser.add_argument("--num_beams", type=int, default=4, help="default: %(default)s")
     parser.add_argument("--length_penalty", type=float, default=0.6, help="alpha; default: %(default)s")
-    parser.add_argument("--forced_length", type=int, default=32, help="tokens, without --model; default: %(default)s")
+    parser.add_argument("--forced_length", type=int, default=32, help="tokens, of random weights; default: %(default)s")
+    parser.add_argument("--growth", action="store_true", help="what grows with the work")
     return parser
 
 
-def load(
-    args: argparse.Namespace, sentences: list[str]
+def parse_sizes(text: str) -> list[str]:
+    """Names of sizes between commas."""
+    names = text.split(",")
+    unknown = [name for name in names if name not in SIZES]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"there is no size {', '.join(unknown)}; choose from {','.join(SIZES)}")
+    return names
+
+
+def read_sentences(source: Path | None) -> list[str]:
+    """All of a file, to learn a vocabulary from, or some of the built-in phrasebook."""
+    if source is None:
+        return [text for text, _ in read_pairs(None, None, count=1_000)]
+    return list(read_lines(source))
+
+
+def build_random(
+    size: str, sentences: list[str], *, vocab_size: int | None
 ) -> tuple[VaswaniForConditionalGeneration, PreTrainedTokenizerFast]:
-    """The trained model, or one with random weights."""
-    if args.model is not None:
-        model = VaswaniForConditionalGeneration.from_pretrained(args.model)
-        return model.eval(), PreTrainedTokenizerFast.from_pretrained(args.model)
     torch.manual_seed(0)
-    config = build_config(args)
-    tokenizer = train_tokenizer(sentences, vocab_size=config.vocab_size)
-    return VaswaniForConditionalGeneration(config).eval(), tokenizer
+    config = build_config(size, vocab_size=vocab_size)
+    return VaswaniForConditionalGeneration(config).eval(), train_tokenizer(sentences, vocab_size=config.vocab_size)
 
 
-def build_batches(sentences: list[str], tokenizer: PreTrainedTokenizerFast, batch_size: int) -> list[Batch]:
-    return [
-        dict(tokenizer(sentences[start : start + batch_size], padding=True, return_tensors="pt"))
-        for start in range(0, len(sentences), batch_size)
-    ]
+def build_workloads(sentences: list[str], args: argparse.Namespace) -> dict[str, list[str]]:
+    """What is translated, by name."""
+    few = sentences[: args.sentences]
+    if not args.growth:
+        return {AS_IT_IS: few}
+    many = list(islice(sentences, GROWTH * args.sentences))
+    if len(many) < GROWTH * args.sentences:
+        raise SystemExit(
+            f"--growth translates {GROWTH} times --sentences {args.sentences}, and there are {len(many)}: give a "
+            f"longer --source or fewer sentences."
+        )
+    longer = [" ".join(many[start : start + GROWTH]) for start in range(0, len(many), GROWTH)]
+    return {AS_IT_IS: few, MORE: many, LONGER: longer}
 
 
-@torch.no_grad()
-def largest_difference(model: PreTrainedModel, marian: PreTrainedModel, batch: Batch) -> float:
-    """Of the logits of both, for target tokens drawn at random.
-
-    Raises:
-        RuntimeError: if it is more than rounding: then the models are not the same.
-    """
-    decoder_input_ids = torch.randint(3, model.config.vocab_size, (len(batch["input_ids"]), 20))
-    ours, theirs = (
-        system(**batch, decoder_input_ids=decoder_input_ids, use_cache=False).logits for system in (model, marian)
-    )
-    difference = float((ours - theirs).abs().max())
-    if not difference <= TOLERANCE:
-        raise RuntimeError(f"with the same weights the logits of both systems differ by {difference:.1e}.")
-    return difference
-
-
-def build_translate(name: str, model: PreTrainedModel, args: argparse.Namespace) -> Translate:
-    """`generate()` of `model`, set up as search `name`."""
-    token_ids = {
-        key: getattr(model.config, key)
-        for key in ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id")
-    }
-    # `early_stopping=False` is transformers' default.
-    options = {"num_beams": args.num_beams, "length_penalty": args.length_penalty, "early_stopping": False}
-    if name == EQUAL:
-        options |= {"length_penalty_type": "power", "max_length_offset": None}
-    elif name == PAPER:
-        options |= {"length_penalty_type": "gnmt", "max_length_offset": LENGTH_OFFSET, "early_stopping": "never"}
-    generation_config = GenerationConfig(**options, **token_ids)
-
-    def translate(batch: Batch) -> torch.Tensor:
-        limits = {}
-        if args.model is None:
-            limits = {"min_new_tokens": args.forced_length, "max_new_tokens": args.forced_length}
-        elif name != PAPER:
-            limits = {"max_new_tokens": batch["input_ids"].shape[1] + LENGTH_OFFSET}
-        # Two of the searches share a model, and what a call leaves open comes from the model's own config.
-        model.generation_config = generation_config
-        return model.generate(**batch, **limits)
-
-    return translate
-
-
-def list_translations(outputs: Sequence[torch.Tensor], pad_token_id: int) -> list[list[int]]:
-    """Tokens of each sentence behind the start token, without padding."""
-    return [row[row != pad_token_id].tolist() for rows in outputs for row in rows[:, 1:]]
-
-
-def measure_memory(name: str, path: Path, batches: list[dict], args: argparse.Namespace, threads: int) -> float:
-    """MiB that the search takes besides the model; runs in a process of its own."""
-    torch.set_num_threads(threads)
-    model = torch.load(path, weights_only=False)
-    translate = build_translate(name, model, args)
-    tensors = [{key: torch.tensor(ids) for key, ids in batch.items()} for batch in batches]
-
-    def work() -> None:
-        for batch in tensors:
-            translate(batch)
-
-    return peak_growth(work)
-
-
-def measure_memories(models: dict[str, PreTrainedModel], batches: list[Batch], args) -> dict[str, float]:
-    """MiB of each search."""
-    lists = [{key: tensor.tolist() for key, tensor in batch.items()} for batch in batches]
-    with tempfile.TemporaryDirectory() as folder:
-        memories = {}
-        for name, model in models.items():
-            path = Path(folder) / "model.pt"
-            torch.save(model, path)
-            memories[name] = measure_in_child(measure_memory, name, path, lists, args, torch.get_num_threads())
-    return memories
-
-
-def compare(models: dict[str, PreTrainedModel], batches: list[Batch], args: argparse.Namespace) -> list[dict]:
-    """All searches over `batches`: a row of the result for each."""
-    systems = {name: build_translate(name, model, args) for name, model in models.items()}
-    # Also the warm-up.
-    translations = {
-        name: list_translations([translate(batch) for batch in batches], models[name].config.pad_token_id)
-        for name, translate in systems.items()
-    }
-    seconds = time_interleaved(systems, batches, repeats=args.repeats, clock=args.clock)
-    memories = measure_memories(models, batches, args)
-    eos_token_id = models[MARIAN].config.eos_token_id
-    cut = sum(tokens[-1] != eos_token_id for tokens in translations[MARIAN])
+def compare(
+    systems: dict[str, Callable[[], System]], batches: list[Batch], search: Search, args: argparse.Namespace
+) -> list[dict]:
+    """All systems over `batches`, in turns: a row of the result for each."""
+    names = list(systems)
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    with contextlib.ExitStack() as stack:
+        calls = {name: stack.enter_context(open_child()) for name in names}
+        found = {name: calls[name](start, name, build, batches) for name, build in systems.items()}
+        for repeat in range(args.repeats):
+            first = repeat % len(names)
+            for name in names[first:] + names[:first]:
+                time.sleep(PAUSE)
+                seconds[name].append(calls[name](time_pass, name, args.clock))
     rows = []
-    for name in systems:
-        median = statistics.median(seconds[name])
-        pairs = zip(translations[name], translations[MARIAN], strict=True)
+    for name in names:
+        translations, median = found[name].translations, statistics.median(seconds[name])
+        reference = find_reference(name, search)
+        expected = found[reference].translations if reference in found else [None] * len(translations)
         rows.append(
             {
-                "batch_size": len(batches[0]["input_ids"]),
+                "batch_size": len(batches[0]),
                 "system": name,
-                "sentences_per_second": len(translations[name]) / median,
-                "tokens_per_second": sum(map(len, translations[name])) / median,
-                "ratio": Ratio.of(seconds[name], seconds[MARIAN]),
-                "same_translations": sum(ours == theirs for ours, theirs in pairs),
-                "sentences": len(translations[name]),
-                "cut_by_marian": cut,
-                "peak_memory_mib": memories[name],
+                "sentences_per_second": len(translations) / median,
+                "tokens_per_second": sum(map(len, translations)) / median,
+                "ratios": {
+                    peer: Ratio.of(seconds[name], seconds[peer]) for peer in PEERS if peer in systems and peer != name
+                },
+                "same_translations": sum(map(list.__eq__, translations, expected)) if reference in found else None,
+                "same_as": reference,
+                "sentences": len(translations),
+                "model_memory_mib": found[name].model_memory,
+                "search_memory_mib": found[name].search_memory,
                 "seconds": seconds[name],
             }
         )
     return rows
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    args = build_parser().parse_args(argv)
-    if args.threads is not None:
-        torch.set_num_threads(args.threads)
-    if args.source is None:
-        sentences = [source for source, _ in read_pairs(None, None, count=args.sentences)]
-    else:
-        sentences = list(islice(read_lines(args.source), args.sentences))
-    model, tokenizer = load(args, sentences)
-    marian = build_marian(model.config).eval()
-    copy_weights(model, marian)
-    models = {EQUAL: model, PAPER: model, MARIAN: marian}
-    difference = largest_difference(model, marian, build_batches(sentences, tokenizer, 16)[0])
+def measure(
+    name: str,
+    model: VaswaniForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerFast,
+    workloads: dict[str, list[str]],
+    args: argparse.Namespace,
+) -> tuple[str, list[dict]]:
+    """A model in all systems: what it is, and the rows of its results."""
+    forced_length = args.forced_length if name in args.sizes else None
     rows = []
-    for batch_size in args.batch_sizes:
-        rows += compare(models, build_batches(sentences, tokenizer, batch_size), args)
+    with tempfile.TemporaryDirectory() as folder:
+        first = tokenizer(workloads[AS_IT_IS][: max(args.batch_sizes)], verbose=False).input_ids
+        models = Models(model, tokenizer, Path(folder), first)
+        for workload, sentences in workloads.items():
+            factor = GROWTH if workload == LONGER else 1
+            search = Search(args.num_beams, args.length_penalty, forced_length and factor * forced_length)
+            systems = models.build_systems(search, threads=torch.get_num_threads())
+            ids = tokenizer(sentences, verbose=False).input_ids
+            for batch_size in args.batch_sizes:
+                batches = [ids[start : start + batch_size] for start in range(0, len(ids), batch_size)]
+                found = compare(systems, batches, search, args)
+                rows += [{"model": name, "workload": workload, **row} for row in found]
+    weights = "trained" if forced_length is None else f"random, forced to {forced_length} tokens"
+    differences = ", ".join(f"{name} differ by {value:.1e}" for name, value in models.differences.items())
+    description = (
+        f"{describe_model(model.config)}; {weights}; {num_trained(model):,} parameters, {num_trained(models.marian):,} "
+        f"in Marian; {differences} at most"
+    )
+    return description, rows
 
-    table = format_table(
-        ("system", "batch", "sentences/s", "tokens/s", "ratio (min to max)", "as Marian's", "memory, MiB"),
+
+def format_speeds(rows: Sequence[dict]) -> str:
+    peers = [peer for peer in PEERS if any(row["system"] == peer for row in rows)]
+    header = ("system", "model", "batch", "sentences/s", "tokens/s", *(f"/ {peer}" for peer in peers))
+    return format_table(
+        (*header, "same translations", "model, MiB", "search, MiB"),
         [
             (
                 row["system"],
+                row["model"],
                 str(row["batch_size"]),
-                f"{row['sentences_per_second']:.2f}",
+                f"{row['sentences_per_second']:.1f}",
                 f"{row['tokens_per_second']:,.0f}",
-                "1" if row["system"] == MARIAN else str(row["ratio"]),
-                f"{row['same_translations']} of {row['sentences']}",
-                f"{row['peak_memory_mib']:,.0f}",
+                *(str(row["ratios"].get(peer, 1)) for peer in peers),
+                _format_agreement(row),
+                f"{row['model_memory_mib']:,.0f}",
+                f"{row['search_memory_mib']:,.0f}",
             )
             for row in rows
         ],
     )
-    cut = max(row["cut_by_marian"] for row in rows)
-    weights = f"random, forced to {args.forced_length} tokens" if args.model is None else args.model.name
-    description = describe_machine() | {
-        "model": describe_model(model.config),
-        "weights": f"{weights}; {num_trained(model):,} parameters, {num_trained(marian):,} in Marian; logits "
-        f"differ by {difference:.1e} at most",
-        "search": f"beam {args.num_beams}, alpha {args.length_penalty}; the limit cuts {cut} translations of Marian's",
-        "sentences": f"{len(sentences)} of {args.source.name if args.source else 'the phrasebook'}",
-        "measured": f"{args.repeats} repeats, in turns batch by batch, {args.clock} time; the ratio is of sentences/s "
-        f"to Marian's",
-    }
+
+
+def _format_agreement(row: dict) -> str:
+    if row["same_as"] is None:
+        return "-"
+    return f"{row['same_translations']} of {row['sentences']} as {row['same_as']}"
+
+
+def format_growth(rows: Sequence[dict]) -> str:
+    """A line for each system: how many times the time and the memory of the text as it is."""
+    workloads = (AS_IT_IS, MORE, LONGER)
+    found: dict[tuple, dict[str, dict]] = {}
     for row in rows:
-        row["ratio"] = row["ratio"].__dict__
-    size = args.size if args.model is None else args.model.name
-    report(f"Decoding, {size}", description, table, rows, args)
+        found.setdefault((row["system"], row["model"], str(row["batch_size"])), {})[row["workload"]] = row
+    lines = []
+    for key, by_workload in found.items():
+        seconds = [statistics.median(by_workload[workload]["seconds"]) for workload in workloads]
+        memory = [f"{by_workload[workload]['search_memory_mib']:,.0f}" for workload in workloads]
+        times = [f"{its / seconds[0]:.1f}" for its in seconds[1:]]
+        lines.append((*key, f"{seconds[0]:.2f}", *times, *memory))
+    header = ("system", "model", "batch", "seconds", "more", "longer", "search, MiB", "more", "longer")
+    return format_table(header, lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = build_parser().parse_args(argv)
+    if args.threads is not None:
+        torch.set_num_threads(args.threads)
+    sentences = read_sentences(args.source)
+    workloads = build_workloads(sentences, args)
+    if args.model is None:
+        args.sizes = args.sizes or ["small"]
+    models = {} if args.model is None else {args.model.name: load_translator(args.model)}
+    description, rows = describe_machine(), []
+    for size in args.sizes:
+        models[size] = build_random(size, sentences, vocab_size=args.vocab_size)
+    for name, (model, tokenizer) in models.items():
+        description[name], found = measure(name, model, tokenizer, workloads, args)
+        rows += found
+    with contextlib.suppress(PackageNotFoundError):
+        description["versions"] += f", ctranslate2 {version('ctranslate2')}"
+    description |= {
+        "search": f"beam {args.num_beams}, alpha {args.length_penalty}, at most source + {LENGTH_OFFSET} tokens",
+        "sentences": f"{len(workloads[AS_IT_IS])} of {args.source.name if args.source else 'the phrasebook'}",
+        "measured": f"{args.repeats} repeats, in turns pass by pass, {args.clock} time; / is the ratio of sentences/s "
+        f"to that system's (min to max)",
+    }
+    table = format_growth(rows) if args.growth else format_speeds(rows)
+    for row in rows:
+        row["ratios"] = {peer: ratio.__dict__ for peer, ratio in row["ratios"].items()}
+    title = "Growth of decoding" if args.growth else "Decoding"
+    report(f"{title}, {', '.join(models)}", description, table, rows, args)
     return 0
 
 

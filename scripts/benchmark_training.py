@@ -31,6 +31,7 @@ import torch
 from benchmark_common import (
     CLOCKS,
     OURS,
+    SIZES,
     Ratio,
     add_common_options,
     build_config,
@@ -63,7 +64,8 @@ FILL_PARTS = (1, 4, 8)
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_common_options(parser, default_size="tiny")
+    parser.add_argument("--size", choices=tuple(SIZES), default="tiny", help="default: %(default)s")
+    add_common_options(parser)
     parser.add_argument("--target", type=Path, help="translations of --source, one a line")
     parser.add_argument("--pairs", type=int, default=5_000, help="sentence pairs to read; default: %(default)s")
     parser.add_argument(
@@ -380,7 +382,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    config = build_config(args)
+    config = build_config(args.size, vocab_size=args.vocab_size)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         text = read_pairs(args.source, args.target, count=args.pairs)

@@ -12,10 +12,40 @@ from collections.abc import Sequence
 
 import transformers
 
-from .commands import attention, average, evaluate, export, prepare, score, train, translate
+from .commands import (
+    attention,
+    average,
+    card,
+    convert,
+    cost,
+    evaluate,
+    export,
+    parse,
+    plot,
+    prepare,
+    push,
+    score,
+    train,
+    translate,
+)
 from .training.interruption import EXIT_CODE, Interrupted
 
-COMMANDS = (prepare, train, average, translate, score, evaluate, attention, export)
+COMMANDS = (
+    prepare,
+    train,
+    average,
+    translate,
+    score,
+    evaluate,
+    parse,
+    cost,
+    plot,
+    attention,
+    export,
+    convert,
+    card,
+    push,
+)
 USER_ERRORS = (ValueError, OSError, FloatingPointError, MemoryError)
 
 

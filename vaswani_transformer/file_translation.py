@@ -14,7 +14,6 @@ and is started again translates only the batches that no log holds. When all are
 into FILE, which takes its place at once and whole, and the folder goes. Until then an older FILE stays as it is.
 """
 
-import contextlib
 import hashlib
 import heapq
 import json
@@ -36,6 +35,7 @@ from tqdm import tqdm
 
 from .data.corpus import decode_lines, read_lines
 from .processes import check_processes
+from .resuming import find_changes, write_whole
 from .translation import Hypothesis, Translator
 
 FORMAT = 1  # of the folder's files
@@ -126,6 +126,7 @@ class _Job:
     def __init__(self, output: Path, num_lines: int):
         self.output, self.num_lines = output, num_lines
         self.folder = output.with_name(f"{output.name}.partial")
+        self.unfinished = self.folder / "unfinished"
         self.num_windows = -(-num_lines // LINES_PER_WINDOW)
 
     def begin(self, settings: dict[str, object]) -> int:
@@ -137,10 +138,10 @@ class _Job:
             self.folder.mkdir(parents=True, exist_ok=True)
             for log in self._logs():  # of a run that was killed while it removed them
                 log.unlink()
-            with self._write_whole(path) as file:
+            with write_whole(path, self.unfinished) as file:
                 file.write(json.dumps(settings, ensure_ascii=False, indent=2).encode())
         logs, num_finished = self._logs(), 0
-        with self._write_whole(finished) as file:
+        with write_whole(finished, self.unfinished) as file:
             for window, lines in enumerate(self._windows_of(logs)):
                 if lines:
                     file.write(_to_record(window, lines))
@@ -188,7 +189,7 @@ class _Job:
 
     def finish(self) -> None:
         """Put the lines of all logs in order into the output, and remove the folder."""
-        with self._write_whole(self.output) as file:
+        with write_whole(self.output, self.unfinished) as file:
             for window, lines in enumerate(self._windows_of(self._logs())):
                 num_rows = min(LINES_PER_WINDOW, self.num_lines - window * LINES_PER_WINDOW)
                 if len(lines) != num_rows:
@@ -204,12 +205,11 @@ class _Job:
     def _refuse_changes(self, recorded: dict[str, object], given: dict[str, object]) -> None:
         """Refuse to go on with work that was begun with other settings."""
         names = sorted(recorded.keys() | given.keys())
-        changes = [name for name in names if recorded.get(name) != given.get(name)]
+        changes = [change for name in names for change in find_changes(recorded.get(name), given.get(name), name)]
         if changes:
-            differences = "; ".join(f"{name} was {recorded.get(name)}, is {given.get(name)}" for name in changes)
             raise ValueError(
-                f"{self.folder} holds work that was begun with another text or other settings: {differences}. Give "
-                f"what it was begun with to go on, or remove that folder to begin anew."
+                f"{self.folder} holds work that was begun with another text or other settings: {'; '.join(changes)}. "
+                f"Give what it was begun with to go on, or remove that folder to begin anew."
             )
 
     def _logs(self) -> list[Path]:
@@ -225,16 +225,6 @@ class _Job:
                 lines |= record[1]
                 record = next(records, None)
             yield lines
-
-    @contextlib.contextmanager
-    def _write_whole(self, path: Path) -> Iterator[BinaryIO]:
-        """A new file that takes its place at `path` when it is whole and on disk."""
-        unfinished = self.folder / "unfinished"
-        with open(unfinished, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
 
 
 def _windows(path: Path) -> Iterator[list[str]]:

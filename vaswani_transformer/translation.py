@@ -12,6 +12,7 @@ import torch
 from transformers import BatchEncoding, PreTrainedTokenizerFast
 
 from .modeling_vaswani import VaswaniForConditionalGeneration
+from .pipeline_vaswani import MOST_SOURCE_TOKENS, check_sentence
 
 TEXTS_PER_CALL = 1_000  # the tokenizer's answer takes some 100 bytes a token
 
@@ -44,7 +45,8 @@ class Translator:
         generate_kwargs: for `model.generate`.
 
     Raises:
-        ValueError: if the beam is too narrow for what is asked.
+        ValueError: if the beam is too narrow for what is asked, or if scores are asked for of a search whose
+            probabilities are not those of `model` alone.
     """
 
     def __init__(
@@ -63,10 +65,17 @@ class Translator:
                 f"a beam of {num_beams} gives 1 to {num_beams} translations of a sentence, {num_hypotheses} are asked "
                 f"for. Ask for fewer, or widen num_beams."
             )
+        unrated = [name for name in ("ensemble", "shortlist") if generate_kwargs.get(name) is not None]
+        if with_scores and unrated:
+            raise ValueError(
+                f"scores are those of one model and its whole vocabulary, and the search with {' and '.join(unrated)} "
+                f"goes by others. Leave out the scores or the {' and the '.join(unrated)}."
+            )
         self.model, self.tokenizer = model, tokenizer
         self.tokens_per_batch, self.num_hypotheses, self.with_scores = tokens_per_batch, num_hypotheses, with_scores
         self.generate_kwargs = generate_kwargs
         self.num_over_long = 0  # sentences so far that are longer than any that training has seen
+        self.num_cut = 0  # of those, the ones of which only the first `MOST_SOURCE_TOKENS` are translated
 
     def __call__(
         self, sentences: Sequence[str], *, on_batch: Callable[[int], object] = lambda num_sentences: None
@@ -107,7 +116,9 @@ class Translator:
             rest = [Hypothesis("", -math.inf)] * (self.num_hypotheses - 1)
             return [[Hypothesis("", 0.0), *rest] for _ in batch.rows]
         self.num_over_long += sum(len(tokens) > self.tokenizer.model_max_length for tokens in batch.ids)
-        inputs = self.tokenizer.pad({"input_ids": batch.ids}, return_tensors="pt").to(self.model.device)
+        self.num_cut += sum(len(tokens) > MOST_SOURCE_TOKENS for tokens in batch.ids)
+        ids = [[*tokens[: min(len(tokens), MOST_SOURCE_TOKENS) - 1], tokens[-1]] for tokens in batch.ids]
+        inputs = self.tokenizer.pad({"input_ids": ids}, return_tensors="pt").to(self.model.device)
         tokens = self.model.generate(**inputs, num_return_sequences=self.num_hypotheses, **self.generate_kwargs)
         scores = self._rate(inputs, tokens) if self.with_scores else [None] * len(tokens)
         # One line for one line: a model may learn a line break from training text that holds them.
@@ -127,6 +138,8 @@ class Translator:
 
     def _encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """Token ids of each sentence, `</s>` included; none of those without a word."""
+        for sentence in sentences:
+            check_sentence(sentence)
         ids: list[list[int]] = [[] for _ in sentences]
         rows = [row for row, sentence in enumerate(sentences) if sentence.strip()]
         for start in range(0, len(rows), TEXTS_PER_CALL):

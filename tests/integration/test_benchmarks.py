@@ -1,5 +1,6 @@
 """The benchmark programs run from end to end, and what they compare is the same model."""
 
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -13,12 +14,15 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
+from vaswani_transformer.conversion.marian import copy_weights
 from vaswani_transformer.data.batching import TokenizedPairs
+from vaswani_transformer.export.ctranslate2_converter import export_model
 from vaswani_transformer.tokenization_vaswani import train_tokenizer
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 TINY = {"vocab_size": 300, "d_model": 16, "d_ff": 24, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 1}
 SOURCES = ["a dog runs .", "two men stand at the river and fish .", "she reads .", "a child eats an apple ."]
+DECODERS = ["vaswani_transformer", "vaswani_transformer int8", "MarianMTModel", "CTranslate2", "CTranslate2 int8"]
 TARGETS = ["ein hund rennt .", "zwei männer stehen am fluss und angeln .", "sie liest .", "ein kind isst ."]
 
 
@@ -46,7 +50,7 @@ def build_pair(common, **options):
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.3)
     marian = common.build_marian(model.config).eval()
-    common.copy_weights(model, marian)
+    copy_weights(model, marian)
     return model, marian
 
 
@@ -75,9 +79,9 @@ def test_marian_with_copied_weights_has_our_loss_and_gradients(common):
     from benchmark_peers import Marian
 
     torch.manual_seed(0)
-    model = VaswaniForConditionalGeneration(VaswaniConfig(**TINY, dropout=0.0))
+    model = VaswaniForConditionalGeneration(VaswaniConfig(**TINY, dropout=0.0, position_layout="concatenated"))
     marian = Marian(model.config)
-    common.copy_weights(model, marian.model)
+    copy_weights(model, marian.model)
     labels = torch.randint(3, 300, (2, 6))
     labels[1, 4:] = -100
     batch = {
@@ -249,12 +253,14 @@ def decode(common, corpus, monkeypatch):
     """A function that runs the decoding benchmark and returns the rows of its result."""
     import benchmark_decoding
 
-    # A process for each memory would take longer than all the rest; the test of training has them.
-    monkeypatch.setattr(benchmark_decoding, "measure_in_child", lambda work, *args: work(*args))
+    # Processes of their own would take longer than all the rest; the test of training has them.
+    here = contextlib.nullcontext(lambda work, *args: work(*args))
+    monkeypatch.setattr(benchmark_decoding, "open_child", lambda: here)
+    monkeypatch.setattr(benchmark_decoding, "PAUSE", 0)
 
     def run(*options) -> list[dict]:
         output = corpus / "result.json"
-        arguments = ["--size", "tiny", "--source", corpus / "text.en", "--repeats", 1, "--vocab_size", 300]
+        arguments = ["--source", corpus / "text.en", "--repeats", 1, "--vocab_size", 300]
         arguments += ["--threads", 1, "--output", output, *options]
         assert benchmark_decoding.main([str(argument) for argument in arguments]) == 0
         return json.loads(output.read_text(encoding="utf-8"))["rows"]
@@ -262,30 +268,65 @@ def decode(common, corpus, monkeypatch):
     return run
 
 
-def test_decoding_benchmark_runs_and_both_systems_translate_alike(decode):
-    rows = decode("--forced_length", 5, "--batch_sizes", 1, 3)
-    assert [row["batch_size"] for row in rows] == [1, 1, 1, 3, 3, 3]
-    assert [row["same_translations"] for row in rows if "paper" not in row["system"]] == [len(SOURCES)] * 4
+def test_decoding_benchmark_runs_and_all_systems_translate_alike(decode, capsys):
+    rows = decode("--sizes", "tiny", "--forced_length", 5, "--batch_sizes", 1, 3, "--repeats", 2)
+    assert [row["batch_size"] for row in rows] == [1] * 5 + [3] * 5
+    assert [row["system"] for row in rows] == DECODERS * 2
+    for row in rows:
+        assert row["tokens_per_second"] == pytest.approx(5 * row["sentences_per_second"])
+        assert set(row["ratios"]) == set(DECODERS[2:]) - {row["system"]}
+        assert row["same_as"] == (None if row["system"] == DECODERS[0] else DECODERS[0])
+        if row["system"] in DECODERS[2:4]:
+            assert row["same_translations"] == len(SOURCES)
+    assert "CTranslate2 differ by" in capsys.readouterr().out
 
 
-def test_decoding_benchmark_runs_with_a_saved_model(common, decode, corpus):
+def test_decoding_benchmark_searches_as_each_peer_with_a_trained_model(common, decode, corpus):
     model, _ = build_pair(common)
     tokenizer = train_tokenizer(SOURCES, vocab_size=300)
     model.save_pretrained(corpus / "model")
     tokenizer.save_pretrained(corpus / "model")
-    for row in decode("--model", corpus / "model", "--batch_sizes", 4):
-        if "equal" in row["system"]:
-            assert row["same_translations"] + row["cut_by_marian"] >= len(SOURCES)
+    rows = {row["system"]: row for row in decode("--model", corpus / "model", "--sentences", 2, "--batch_sizes", 2)}
+    ours, ours_int8, marian, ctranslate2, ctranslate2_int8 = DECODERS
+    references = {ours: None, ours_int8: ours, f"{ours}, as Marian": marian, f"{ours}, as CTranslate2": ctranslate2}
+    references |= {marian: None, ctranslate2: None, ctranslate2_int8: ctranslate2}
+    assert {name: row["same_as"] for name, row in rows.items()} == references
 
 
-def test_decoding_benchmark_refuses_models_that_differ(common):
+def test_decoding_benchmark_shows_what_grows(decode, corpus, capsys):
+    options = ["--sizes", "tiny", "--growth", "--sentences", 1, "--batch_sizes", 1, "--forced_length", 2]
+    with pytest.raises(SystemExit, match="10 times --sentences 1, and there are 4: give a longer --source"):
+        decode(*options)
+    (corpus / "longer.en").write_text("\n".join(SOURCES * 3), encoding="utf-8")
+    rows = decode(*options, "--source", corpus / "longer.en")
+    assert [row["workload"] for row in rows[::5]] == ["as it is", "10 times as many", "10 times as long"]
+    assert [row["sentences"] for row in rows[::5]] == [1, 10, 1]
+    tokens = [row["tokens_per_second"] / row["sentences_per_second"] for row in rows[::5]]
+    assert tokens == pytest.approx([2, 2, 20])
+    assert "more  longer" in capsys.readouterr().out
+
+
+def test_decoding_benchmark_refuses_sizes_it_does_not_know(common, capsys):
     import benchmark_decoding
+
+    with pytest.raises(SystemExit):
+        benchmark_decoding.main(["--sizes", "small,huge"])
+    assert "there is no size huge; choose from tiny,small,base" in capsys.readouterr().err
+
+
+def test_decoding_benchmark_refuses_models_that_differ(common, tmp_path):
+    import decoding_systems
 
     model, marian = build_pair(common)
     nn.init.zeros_(marian.model.decoder.layers[0].fc2.bias)
-    batch = {"input_ids": torch.tensor([[5, 6, 2]]), "attention_mask": torch.ones(1, 3, dtype=torch.long)}
-    with pytest.raises(RuntimeError, match="logits of both systems differ"):
-        benchmark_decoding.largest_difference(model, marian, batch)
+    with pytest.raises(RuntimeError, match="logits of MarianMTModel differ from ours by"):
+        decoding_systems.largest_difference(model, marian, [[5, 6, 2]])
+    export_model(model, train_tokenizer(SOURCES, vocab_size=300), tmp_path)
+    system = decoding_systems.CTranslate2System(tmp_path, decoding_systems.Search(4, 0.6), threads=1)
+    assert decoding_systems.largest_difference_of_log_probs(model, system, [[5, 6, 2], [7, 2]]) < 1e-3
+    nn.init.zeros_(model.model.decoder.layers[0].feed_forward.fc1.weight)
+    with pytest.raises(RuntimeError, match="log-probabilities of CTranslate2 differ from ours by"):
+        decoding_systems.largest_difference_of_log_probs(model, system, [[5, 6, 2], [7, 2]])
 
 
 @pytest.fixture

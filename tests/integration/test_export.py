@@ -160,6 +160,13 @@ def test_a_sentence_longer_than_the_exported_table_is_refused(half_trained_model
         translator.translate(["dog" + " a" * 30])
 
 
+def test_without_an_offset_the_exported_table_is_the_limit(half_trained_model, tokenizer, tmp_path):
+    translator = export_ctranslate2(half_trained_model, tokenizer, tmp_path, max_positions=30)
+    before = translator.translate(SENTENCES[:1])
+    translator.generation_config.max_length_offset = None
+    assert translator.translate(SENTENCES[:1]) == before
+
+
 def test_the_model_that_is_exported_stays_as_it_was(build_model, tokenizer, tmp_path):
     model, same = build_model(), build_model()
     export_ctranslate2(model, tokenizer, tmp_path, quantization="int8")

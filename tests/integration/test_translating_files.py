@@ -81,7 +81,7 @@ def test_other_options_or_another_model_do_not_go_on(model_folder, text, tmp_pat
         patch.setattr(Translator, "translate", die)
         assert cli.main(arguments(model_folder, text, output)) == 1
     assert cli.main(arguments(model_folder, text, output, "--num_beams", "2", "--scores")) == 1
-    assert "num_beams was None, is 2; scores was False, is True. Give what it was" in capsys.readouterr().err
+    assert "num_beams was null, is 2; scores was false, is true. Give what it was" in capsys.readouterr().err
     other_model = tmp_path / "other"
     VaswaniForConditionalGeneration(VaswaniConfig.from_pretrained(model_folder)).save_pretrained(other_model)
     for path in model_folder.glob("tokenizer*"):

@@ -164,7 +164,7 @@ def test_stopped_before_any_file_is_whole_it_ends_as_if_never_stopped(tmp_path, 
                 raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(preparation.os, "fsync", sync)
+            patch.setattr(os, "fsync", sync)
             with pytest.raises(KeyboardInterrupt):
                 prepare(read_corpus, read_dev, folder, **SETTINGS)
         assert not (folder / "preparation.json").exists()

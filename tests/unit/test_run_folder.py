@@ -89,6 +89,15 @@ def test_a_folder_of_another_run_is_refused_once_there_is_a_checkpoint(tmp_path,
     claim_run(tmp_path, RUN | change, is_begun=False)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"), [("[1]", "damaged: expected a JSON object"), ('{"recipe": {}, "seed": {"a": 1}}', "another")]
+)
+def test_a_damaged_description_of_a_run_is_refused(tmp_path, text, message):
+    (tmp_path / "recipe.json").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        claim_run(tmp_path, RUN, is_begun=True)
+
+
 def test_the_commit_of_a_checkout_is_known():
     root = Path(run_folder.__file__).parents[2]
     if not (root / ".git").exists():

@@ -120,6 +120,21 @@ def test_more_translations_than_beams_are_refused(parts, asked, num_beams):
         Translator(*parts, num_hypotheses=asked, num_beams=num_beams)
 
 
+@pytest.mark.parametrize("names", [["ensemble"], ["shortlist"], ["ensemble", "shortlist"]])
+def test_scores_of_a_search_that_is_not_of_one_model_and_its_vocabulary_are_refused(parts, names):
+    options = {name: value for name, value in (("ensemble", parts[:1]), ("shortlist", [5])) if name in names}
+    message = rf"the search with {' and '.join(names)} goes by others\. Leave out the scores"
+    with pytest.raises(ValueError, match=message):
+        Translator(*parts, with_scores=True, **options)
+    assert Translator(*parts, **options)(["a dog"])
+
+
+def test_without_an_offset_there_is_no_limit_of_the_source(parts):
+    sentences, options = ["a dog", "the dog runs"], {"max_length_offset": None, "max_new_tokens": 70}
+    [ids, *_] = [parts[1](text).input_ids for text in translate(*parts, sentences, min_new_tokens=65, **options)]
+    assert len(ids) > len(parts[1]("a dog").input_ids) + 50
+
+
 def test_sentences_longer_than_training_saw_are_counted(parts, monkeypatch):
     monkeypatch.setattr(parts[1], "model_max_length", 5)
     translator = Translator(*parts, max_new_tokens=1)

@@ -4,11 +4,17 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TextIO
 
-from ..data.corpus import Pair, describe_source, open_parallel
+from transformers import PreTrainedTokenizerFast
+
+from .. import evaluation
+from ..data.corpus import Pair, describe_source, open_parallel, read_lines
 from ..data.phrasebook.pairs import generate_pairs
+from ..modeling_vaswani import VaswaniForConditionalGeneration
+from ..translation import TEXTS_PER_CALL
 
 PHRASEBOOK = "phrasebook"
 
@@ -63,13 +69,65 @@ def add_search_options(command: argparse.ArgumentParser) -> None:
     decoding = command.add_argument_group("decoding, section 6.1; the model's own settings where not given")
     decoding.add_argument("--num_beams", type=int)
     decoding.add_argument("--length_penalty", type=float, help="alpha of the GNMT penalty")
+    decoding.add_argument("--coverage_penalty", type=float, help="beta of the GNMT penalty on source words left out")
     decoding.add_argument("--max_length_offset", type=int, help="tokens a translation may exceed its source by")
+    text = "further models of the same vocabulary, to translate by the mean of all models' probabilities"
+    decoding.add_argument("--ensemble", nargs="+", default=[], metavar="MODEL", help=text)
+    text = "UTF-8 text or list of words; nothing but tokens that occur in it is generated"
+    decoding.add_argument("--shortlist", type=Path, metavar="FILE", help=text)
     decoding.add_argument("--tokens_per_batch", type=int, default=2_000, help="padded source tokens of a batch")
 
 
-def search_options(args: argparse.Namespace) -> dict:
-    names = ("num_beams", "length_penalty", "max_length_offset")
-    return {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+def search_options(
+    args: argparse.Namespace, tokenizer: PreTrainedTokenizerFast, *, dtype: str | None = None
+) -> dict[str, object]:
+    """The options of `add_search_options` that were given, as `generate` takes them.
+
+    Args:
+        tokenizer: of `args.model`.
+        dtype: of the further models.
+
+    Raises:
+        ValueError: if a further model has another vocabulary, or if the shortlist holds no word.
+        FileNotFoundError: if there is no such model or no such file.
+    """
+    names = ("num_beams", "length_penalty", "coverage_penalty", "max_length_offset")
+    options = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    if args.shortlist is not None:
+        options["shortlist"] = read_shortlist(args.shortlist, tokenizer)
+    if args.ensemble:
+        options["ensemble"] = [_load_member(name, args.model, tokenizer, dtype=dtype) for name in args.ensemble]
+    return options
+
+
+def _load_member(
+    name: str, first: str, tokenizer: PreTrainedTokenizerFast, *, dtype: str | None
+) -> VaswaniForConditionalGeneration:
+    """A further model, whose tokens must be those of model `first`, which reads and writes the text."""
+    model, own_tokenizer = evaluation.load_translator(name, dtype=dtype)
+    if own_tokenizer.get_vocab() != tokenizer.get_vocab():
+        raise ValueError(
+            f"models of an ensemble must share one vocabulary, and {name} has another than {first}. Train them on "
+            f"data of one tokenizer (`vaswani prepare --tokenizer FOLDER`)."
+        )
+    return model
+
+
+def read_shortlist(path: Path, tokenizer: PreTrainedTokenizerFast) -> list[int]:
+    """Ids of the tokens that occur in a text, each once, ascending.
+
+    Raises:
+        ValueError: if there is none, or if a line is not UTF-8.
+    """
+    lines, found = read_lines(path), set()
+    while texts := list(islice(lines, TEXTS_PER_CALL)):
+        found.update(*tokenizer(texts, add_special_tokens=False, verbose=False).input_ids)
+    if not found:
+        raise ValueError(
+            f"{path} holds no word, and nothing could be translated: a shortlist is text in the target language, or a "
+            f"word a line."
+        )
+    return sorted(found)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from .. import evaluation
 from ..attention_drawing import draw_figures
 from ..attention_maps import collect_attention
 from ..attention_page import write_html
+from ..pipeline_vaswani import check_sentence
 from .arguments import add_command
 
 
@@ -24,6 +25,8 @@ def run(args: argparse.Namespace) -> None:
 
     vaswani attention --model runs/base --source "The dog that barks runs." --output pictures
     """
+    for sentence in filter(None, (args.source, args.target)):
+        check_sentence(sentence)
     model, tokenizer = evaluation.load_translator(args.model)
     maps = collect_attention(model, tokenizer, args.source, args.target)
     try:

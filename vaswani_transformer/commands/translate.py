@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import hashlib
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -11,6 +12,7 @@ from typing import BinaryIO
 from .. import evaluation
 from ..data.corpus import read_lines
 from ..file_translation import find_processes, read_windows, translate_file, translate_stream
+from ..pipeline_vaswani import MOST_SOURCE_TOKENS
 from ..translation import Translator, format_lines
 from .arguments import add_command, add_search_options, open_output, search_options
 
@@ -20,7 +22,8 @@ def add(commands) -> None:
     command.add_argument("--model", required=True, help="model folder, run folder or Hub id")
     command.add_argument("--input", type=Path, help="UTF-8 text, one sentence a line; standard input when not given")
     command.add_argument("--output", type=Path, help="one translation a line, same order; standard output if not given")
-    command.add_argument("--dtype", choices=("float32", "bfloat16", "float16"))
+    text = "int8: float32 that multiplies in int8, which is faster on CPUs"
+    command.add_argument("--dtype", choices=("float32", "bfloat16", "float16", "int8"), help=text)
     command.add_argument("--nbest", type=int, help="lines for each sentence, best first: its number from 1, tab, text")
     command.add_argument(
         "--scores", action="store_true", help="log P / lp of the translation and a tab before its text"
@@ -33,10 +36,13 @@ def run(args: argparse.Namespace) -> None:
 
     vaswani translate --model runs/base --input test.en --output test.hyp.de
     echo "A dog runs." | vaswani translate --model runs/base
+    vaswani translate --model runs/a --ensemble runs/b runs/c --input test.en --output test.hyp.de
 
     On several devices: accelerate launch -m vaswani_transformer translate --model ... --input ... --output ...
     From file to file, what is done is kept in OUTPUT.partial until all is; only then OUTPUT is replaced. To standard
-    output go the lines of standard input that are there already, as soon as they are translated.
+    output go the lines of standard input that are there already, as soon as they are translated. What `vaswani export
+    --format ctranslate2` has written is translated with by
+    python -m vaswani_transformer.export.ctranslate2_translation, with --rescore by the same penalty as here.
     """
     processes = find_processes()
     is_resumable = args.input is not None and args.input.is_file() and _is_replaceable(args.output)
@@ -47,19 +53,18 @@ def run(args: argparse.Namespace) -> None:
     if args.input is not None:
         read_lines(args.input)  # a missing file shows before the model is loaded
     model, tokenizer = evaluation.load_translator(args.model, dtype=args.dtype)
+    search = search_options(args, tokenizer, dtype=args.dtype)
     translator = Translator(
         model,
         tokenizer,
         tokens_per_batch=args.tokens_per_batch,
         num_hypotheses=1 if args.nbest is None else args.nbest,
         with_scores=args.scores,
-        **search_options(args),
+        **search,
     )
     to_lines = partial(format_lines, is_numbered=args.nbest is not None, is_scored=args.scores)
     if is_resumable:
-        elsewhere = ("run", "command", "debug", "model", "input", "output")
-        settings = {name: value for name, value in vars(args).items() if name not in elsewhere}
-        settings["model"] = evaluation.fingerprint_model(args.model)
+        settings = _describe(args, search.get("shortlist"))
         translate_file(translator, args.input, args.output, to_lines=to_lines, settings=settings, processes=processes)
     else:
         with _open_input(args.input) as file, open_output(args.output) as output:
@@ -73,6 +78,21 @@ def run(args: argparse.Namespace) -> None:
             f"well. Split them into sentences.",
             file=sys.stderr,
         )
+    if translator.num_cut:
+        print(
+            f"vaswani translate: {translator.num_cut} of them were cut to their first {MOST_SOURCE_TOKENS:,} tokens.",
+            file=sys.stderr,
+        )
+
+
+def _describe(args: argparse.Namespace, shortlist: list[int] | None) -> dict[str, object]:
+    """All that decides what is written, but the text: models and shortlist by what they hold, wherever they lie."""
+    elsewhere = ("run", "command", "debug", "input", "output")
+    settings = {name: value for name, value in vars(args).items() if name not in elsewhere}
+    settings["model"] = evaluation.fingerprint_model(args.model)
+    settings["ensemble"] = [evaluation.fingerprint_model(name) for name in args.ensemble]
+    settings["shortlist"] = None if shortlist is None else hashlib.sha256(str(shortlist).encode()).hexdigest()[:16]
+    return settings
 
 
 def _is_replaceable(path: Path | None) -> bool:

@@ -13,24 +13,22 @@ killed and is started again keeps the vocabulary and the parts that are there, r
 ends with the same files and counts as one that was never stopped.
 """
 
-import contextlib
 import copy
 import hashlib
 import json
-import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from datasets import Features, Sequence, Value
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from ..resuming import find_changes, write_whole
 from ..tokenization_vaswani import train_tokenizer
 from .corpus import Pair
 from .encoding import BlockEncoder
@@ -158,7 +156,9 @@ def _claim(folder: Path, values: Mapping[str, object]) -> dict:
     recorded = json.loads(path.read_text(encoding="utf-8")) if is_begun else {}
     values = json.loads(json.dumps(values))
     changes = [
-        change for name in recorded.keys() & values.keys() for change in _changes(recorded[name], values[name], name)
+        change
+        for name in recorded.keys() & values.keys()
+        for change in find_changes(recorded[name], values[name], name)
     ]
     if changes:
         raise ValueError(
@@ -169,18 +169,6 @@ def _claim(folder: Path, values: Mapping[str, object]) -> dict:
         recorded |= values
         _write_json(path, recorded)
     return recorded
-
-
-def _changes(recorded: object, given: object, name: str) -> Iterator[str]:
-    """What differs between two JSON values, each difference as `path.to.it was 1, is 2`."""
-    if isinstance(recorded, dict) and isinstance(given, dict):
-        for key in recorded.keys() | given.keys():
-            yield from _changes(recorded.get(key), given.get(key), f"{name}.{key}")
-    elif isinstance(recorded, list) and isinstance(given, list) and len(recorded) == len(given):
-        for place, (old, new) in enumerate(zip(recorded, given, strict=True)):
-            yield from _changes(old, new, f"{name}[{place}]")
-    elif recorded != given:
-        yield f"{name} was {json.dumps(recorded)}, is {json.dumps(given)}"
 
 
 def _sha256(text: str) -> str:
@@ -215,7 +203,7 @@ def _save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path, *, max_len
     with tempfile.TemporaryDirectory() as temporary:
         tokenizer.save_pretrained(temporary)
         for path in sorted(Path(temporary).iterdir(), key=lambda path: (path.name == TOKENIZER_FILE, path.name)):
-            with _write_beside(folder / path.name) as file:
+            with write_whole(folder / path.name) as file:
                 file.write(path.read_bytes())
 
 
@@ -257,7 +245,7 @@ def _write_part(path: Path, pairs: list[Pair], encoder: BlockEncoder, *, max_len
     if max_length is not None:
         longer_side = pc.max_element_wise(*(pc.list_value_length(column) for column in batch.columns))
         batch = batch.filter(pc.less_equal(longer_side, max_length))
-    with _write_beside(path) as file, pa.ipc.new_stream(file, SCHEMA) as stream:
+    with write_whole(path) as file, pa.ipc.new_stream(file, SCHEMA) as stream:
         stream.write_batch(batch)
 
 
@@ -265,20 +253,6 @@ def _num_tokens(column: pa.ChunkedArray) -> int:
     return pc.sum(pc.list_value_length(column)).as_py() or 0
 
 
-# Files
-
-
-@contextlib.contextmanager
-def _write_beside(path: Path) -> Iterator[BinaryIO]:
-    """A new file that takes its place at `path` when it is whole and on disk."""
-    partial = path.with_name(f"{path.name}.partial")
-    with open(partial, "wb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-
-
 def _write_json(path: Path, value: object) -> None:
-    with _write_beside(path) as file:
+    with write_whole(path) as file:
         file.write(json.dumps(value, ensure_ascii=False, indent=2).encode("utf-8"))

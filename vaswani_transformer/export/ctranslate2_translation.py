@@ -2,6 +2,10 @@
 
 python -m vaswani_transformer.export.ctranslate2_translation --model exports/base --rescore < test.en > test.hyp.de
 
+With --rescore the search goes on to twice num_beams finished hypotheses, and the best of them is chosen by the score
+of `vaswani translate`, log P / ((5 + |Y|) / 6)^length_penalty. Without it the search ends with num_beams of them, and
+CTranslate2's own log P / |Y|^length_penalty decides.
+
 Or without this package:
 
     translator = ctranslate2.Translator("exports/base")
@@ -75,7 +79,9 @@ class CTranslate2Translator:
         alpha = self.generation_config.length_penalty if length_penalty is None else length_penalty
         rows = [row for row, sentence in enumerate(sentences) if sentence.strip()]
         sources = [self._tokenize(sentences[row]) for row in rows]
-        longest = max(map(len, sources), default=0)
+        limit, offset = self.max_positions, self.generation_config.max_length_offset
+        if offset is not None:
+            limit = min(max(map(len, sources), default=0) + offset, limit)
         patience = RESCORING_PATIENCE if rescore and num_beams > 1 else 1
         results = self.translator.translate_batch(
             sources,
@@ -87,7 +93,7 @@ class CTranslate2Translator:
             return_end_token=True,  # |Y| counts it
             max_input_length=0,
             min_decoding_length=0,
-            max_decoding_length=min(longest + self.generation_config.max_length_offset, self.max_positions),
+            max_decoding_length=limit,
             max_batch_size=TOKENS_PER_BATCH,
             batch_type="tokens",
         )

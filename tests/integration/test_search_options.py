@@ -1,0 +1,118 @@
+"""The search that the command line asks for is the one that `generate` does."""
+
+import pytest
+import torch
+
+from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli, train_tokenizer
+from vaswani_transformer.commands.arguments import read_shortlist
+from vaswani_transformer.evaluation import load_translator
+from vaswani_transformer.translation import Translator, translate
+
+SENTENCES = ["the dog runs far away", "the cat and the dog", "cat sleeps", "away runs the dog and the cat"]
+TOKENIZER = train_tokenizer(SENTENCES, vocab_size=290)
+
+
+def save_model(folder, *, seed, tokenizer=TOKENIZER, **sizes):
+    torch.manual_seed(seed)
+    sizes = {"d_model": 16, "d_ff": 24, "num_heads": 4, "encoder_layers": 1, "decoder_layers": 1} | sizes
+    model = VaswaniForConditionalGeneration(VaswaniConfig(vocab_size=290, **sizes))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Two models of one vocabulary."""
+    folder = tmp_path_factory.mktemp("models")
+    return save_model(folder / "one", seed=1), save_model(folder / "other", seed=2, d_model=12)
+
+
+@pytest.fixture
+def files(tmp_path):
+    """The text, where its translation goes, and a shortlist."""
+    for name, lines in (("text", SENTENCES), ("shortlist", ["dog", "cat runs"])):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    return tmp_path / "text", tmp_path / "out", tmp_path / "shortlist"
+
+
+def run(command, *arguments):
+    return cli.main([command, *map(str, arguments), "--max_length_offset", "3"])
+
+
+def test_a_file_is_translated_by_all_models_of_an_ensemble(folders, files):
+    text, output, _ = files
+    assert run("translate", "--model", folders[0], "--ensemble", folders[1], "--input", text, "--output", output) == 0
+    (one, tokenizer), (other, _) = map(load_translator, folders)
+    together = translate(one, tokenizer, SENTENCES, max_length_offset=3, ensemble=[other])
+    assert output.read_text(encoding="utf-8").split("\n") == [*together, ""]
+    assert together != translate(one, tokenizer, SENTENCES, max_length_offset=3)
+
+
+def test_nothing_but_tokens_of_the_shortlist_is_written(folders, files):
+    text, output, shortlist = files
+    files_given = ["--input", text, "--output", output, "--shortlist", shortlist]
+    assert run("translate", "--model", folders[0], *files_given, "--coverage_penalty", "0.2") == 0
+    model, tokenizer = load_translator(folders[0])
+    allowed = sorted({token for word in ("dog", "cat", "runs") for token in tokenizer(word).input_ids[:-1]})
+    options = {"max_length_offset": 3, "coverage_penalty": 0.2}
+    expected = translate(model, tokenizer, SENTENCES, shortlist=allowed, **options)
+    assert output.read_text(encoding="utf-8").split("\n") == [*expected, ""]
+    assert expected != translate(model, tokenizer, SENTENCES, **options)
+
+
+def test_a_shortlist_holds_each_token_of_its_text_once(tmp_path):
+    path = tmp_path / "words"
+    path.write_text("dog\n\nthe dog\nthe\n")
+    assert read_shortlist(path, TOKENIZER) == sorted(set(TOKENIZER("the dog").input_ids[:-1]))
+
+
+@pytest.mark.parametrize("text", ["", "\n\n"])
+def test_a_shortlist_without_a_word_is_refused(folders, files, capsys, text):
+    files[2].write_text(text)
+    assert run("translate", "--model", folders[0], "--input", files[0], "--shortlist", files[2]) == 1
+    assert f"{files[2]} holds no word, and nothing could be translated" in capsys.readouterr().err
+
+
+def test_a_model_of_another_vocabulary_is_refused(folders, files, tmp_path, capsys):
+    like = train_tokenizer(["quick brown foxes jump over lazy hens"] * 2, vocab_size=290)
+    stranger = save_model(tmp_path / "stranger", seed=3, tokenizer=like)
+    assert run("translate", "--model", folders[0], "--ensemble", folders[1], stranger, "--input", files[0]) == 1
+    assert (
+        f"models of an ensemble must share one vocabulary, and {stranger} has another than {folders[0]}. Train them "
+        f"on data of one tokenizer" in capsys.readouterr().err
+    )
+
+
+def test_other_models_or_another_shortlist_do_not_go_on(folders, files, monkeypatch, capsys):
+    def die(translator, batch):
+        raise MemoryError("no room")
+
+    text, output, shortlist = files
+    files_given = ["--input", text, "--output", output, "--shortlist", shortlist]
+    begun = ["translate", "--model", folders[0], *files_given, "--ensemble", folders[1]]
+    with monkeypatch.context() as patch:
+        patch.setattr(Translator, "translate", die)
+        assert run(*begun) == 1
+    assert run(*begun[:-1], folders[0]) == 1
+    assert 'other settings: ensemble[0] was "' in capsys.readouterr().err
+    shortlist.write_text("dog cat\n")
+    assert run(*begun) == 1
+    assert 'other settings: shortlist was "' in capsys.readouterr().err
+    moved = shortlist.rename(shortlist.with_name("moved"))
+    moved.write_text("runs cat dog\n")
+    begun[begun.index(shortlist)] = moved
+    assert run(*begun) == 0  # the same words, elsewhere
+
+
+def test_a_score_says_which_models_and_words_it_is_of(folders, files, capsys):
+    text, _, shortlist = files
+    options = ["--ensemble", folders[1], "--shortlist", shortlist, "--coverage_penalty", "0.2", "--tokenize", "none"]
+    assert run("evaluate", "--model", folders[0], "--test", text, text, *options) == 0
+    printed = capsys.readouterr().out
+    assert f"no label smoothing, {folders[0]} alone\n" in printed
+    assert "|coverage_penalty:0.2|" in printed
+    assert f"|shortlist:{shortlist}  model {folders[0]} + {folders[1]}  fingerprint " in printed
