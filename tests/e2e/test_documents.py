@@ -10,6 +10,7 @@ import torch
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli, model_card, train_tokenizer
 from vaswani_transformer.model_card import check_card
+from vaswani_transformer.parsing.vocabulary import learn_vocabulary
 
 ROOT = Path(__file__).parents[2]
 CARDS = sorted(path for path in (ROOT / "model_cards").glob("*.md") if path.name != "TEMPLATE.md")
@@ -39,6 +40,12 @@ def desk(tmp_path_factory):
     model = VaswaniForConditionalGeneration(config)
     named = re.findall(r'(?:model=|from_pretrained\()"([^"]+)"', "\n".join(TEXTS.values()))
     for name in {name.replace("$model_id", "OWNER/NAME") for name in named}:
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+    trees = [("The dog barks .", "(S (NP XX XX )NP (VP XX )VP XX )S")]
+    tokenizer = learn_vocabulary(lambda: trees, vocab_size=290, subword_model="bpe")
+    model.resize_token_embeddings(len(tokenizer))
+    for name in re.findall(r'load_parser\("([^"]+)"', "\n".join(TEXTS.values())):
         model.save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
     return folder
