@@ -7,6 +7,7 @@ While FILE is being written there is a folder beside it:
         finished.jsonl      what earlier runs finished, a window a line
         process-00000.jsonl what each process of this run has finished, a batch a line
         unfinished          a file that is being written; never read
+        lock                which process is at work here
 
 The text is read in windows of `LINES_PER_WINDOW`; batches are made inside a window, so memory does not grow with the
 text. A batch is logged when it is done, and counts as done when its line in the log is whole: a run that was killed
@@ -14,6 +15,7 @@ and is started again translates only the batches that no log holds. When all are
 into FILE, which takes its place at once and whole, and the folder goes. Until then an older FILE stays as it is.
 """
 
+import contextlib
 import hashlib
 import heapq
 import json
@@ -34,7 +36,7 @@ from accelerate.utils import parse_flag_from_env
 from tqdm import tqdm
 
 from .data.corpus import decode_lines, read_lines
-from .processes import check_processes
+from .processes import check_processes, lock_folder
 from .resuming import find_changes, write_whole
 from .translation import Hypothesis, Translator
 
@@ -85,16 +87,30 @@ def translate_file(
     Raises:
         FileNotFoundError: if there is no such file, or if processes do not see one folder.
         ValueError: if a line is not UTF-8, before anything is translated; if the work was begun with another text or
-            other settings, with what differs.
+            other settings, with what differs; if `output` is `source`; if another process is writing it.
     """
+    if output.exists() and output.samefile(source):
+        raise ValueError(f"{output} is the text to translate, and would be replaced: name another output.")
     num_lines, digest = _survey(source)
     settings = {"format": FORMAT, "lines_per_window": LINES_PER_WINDOW, "text": digest, **settings}
     job = _Job(output, num_lines)
-    num_finished = job.begin(settings) if processes.is_main_process else 0
+    with contextlib.ExitStack() as stack:
+        num_finished = 0
+        if processes.is_main_process:
+            job.folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(lock_folder(job.folder))
+            num_finished = job.begin(settings)
+        _work(job, translator, source, to_lines, processes, num_finished=num_finished)
+
+
+def _work(
+    job: "_Job", translator: Translator, source: Path, to_lines: ToLines, processes: PartialState, *, num_finished: int
+) -> None:
+    """What all processes do together; `num_finished` lines of the job are done."""
     processes.wait_for_everyone()
     job.check_shared()
     with tqdm(
-        total=num_lines,
+        total=job.num_lines,
         initial=num_finished,
         unit=" sentences",
         smoothing=0,  # windows begin with their longest sentences: only the mean over all tells how long it will take
@@ -104,7 +120,7 @@ def translate_file(
 
         def show(num_sentences: int) -> None:
             # The others' work is equal, and to count it would cost more than it tells.
-            bar.update(min(num_sentences * processes.num_processes, num_lines - bar.n))
+            bar.update(min(num_sentences * processes.num_processes, job.num_lines - bar.n))
 
         job.work(translator, source, to_lines, processes, on_batch=show)
     processes.wait_for_everyone()
@@ -130,12 +146,11 @@ class _Job:
         self.num_windows = -(-num_lines // LINES_PER_WINDOW)
 
     def begin(self, settings: dict[str, object]) -> int:
-        """Make the folder, or gather in one file what is done; the number of lines that are."""
+        """Note the settings, or gather in one file what is done; the number of lines that are."""
         path, finished = self.folder / SETTINGS_FILE, self.folder / FINISHED_FILE
         if path.exists():
             self._refuse_changes(json.loads(path.read_text(encoding="utf-8")), settings)
         else:
-            self.folder.mkdir(parents=True, exist_ok=True)
             for log in self._logs():  # of a run that was killed while it removed them
                 log.unlink()
             with write_whole(path, self.unfinished) as file:

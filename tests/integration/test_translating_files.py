@@ -94,6 +94,13 @@ def test_other_options_or_another_model_do_not_go_on(model_folder, text, tmp_pat
     assert output.read_text().count("\n") == len(SENTENCES)
 
 
+def test_the_text_itself_is_not_replaced(model_folder, text, capsys):
+    before = text.read_bytes()
+    assert cli.main(arguments(model_folder, text, text)) == 1
+    assert "is the text to translate, and would be replaced: name another output." in capsys.readouterr().err
+    assert text.read_bytes() == before
+
+
 def test_processes_cannot_share_a_pipe(model_folder, text, monkeypatch, capsys):
     class Two:
         num_processes = 2
@@ -104,13 +111,17 @@ def test_processes_cannot_share_a_pipe(model_folder, text, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_after_sigkill_the_same_command_goes_on(model_folder, text, tmp_path, monkeypatch):
+def test_a_file_is_written_once_and_after_sigkill_the_same_command_goes_on(
+    model_folder, text, tmp_path, monkeypatch, capsys
+):
     assert cli.main(arguments(model_folder, text, tmp_path / "whole")) == 0
     output, log = tmp_path / "out", tmp_path / "out.partial" / "process-00000.jsonl"
     program = SLOWLY.format(lines_per_window=LINES_PER_WINDOW)
     process = subprocess.Popen([sys.executable, "-c", program, *arguments(model_folder, text, output)])
     while process.poll() is None and not (log.exists() and log.read_bytes().count(b"\n") > 4):
         time.sleep(0.01)
+    assert cli.main(arguments(model_folder, text, output)) == 1
+    assert f"process {process.pid} on host" in capsys.readouterr().err
     os.kill(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
 

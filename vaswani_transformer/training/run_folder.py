@@ -3,26 +3,19 @@
 import contextlib
 import importlib.metadata
 import json
-import os
 import platform
 import socket
 import subprocess
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 
+from ..processes import lock_folder
 from .checkpoints import COMPLETE, resumable_checkpoints
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
-
 RECIPE_FILE = "recipe.json"
-LOCK_FILE = "lock"
 PACKAGES = ("torch", "transformers", "accelerate", "tokenizers")
 # What makes two runs different runs; the rest of recipe.json is there to be read.
 IDENTITY = ("recipe", "seed", "data", "mixed_precision")
@@ -47,7 +40,7 @@ def open_run(accelerator: Accelerator, folder: Path, data: Path, description: di
         if accelerator.is_main_process:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(lock_run(folder))
+                stack.enter_context(lock_folder(folder))
                 names = [path.name for path in resumable_checkpoints(folder / "checkpoints")]
                 recipe = claim_run(folder, description, is_begun=bool(names))
                 found = names, recipe, description["data"]
@@ -124,32 +117,3 @@ def _difference(earlier: object, now: object) -> str:
         return f"{earlier} there, {now} here"
     names = [name for name in now if earlier.get(name) != now[name]]
     return "; ".join(f"{name} is {earlier.get(name)} there, {now[name]} here" for name in names)
-
-
-@contextlib.contextmanager
-def lock_run(folder: Path) -> Iterator[None]:
-    """Keep other processes from training in `folder` meanwhile; the system frees it whenever this process ends.
-
-    A lock of the process (POSIX): one of the open file would stay with the workers that outlive a killed process.
-    Where the platform or the file system has no locks, a warning says so.
-
-    Raises:
-        ValueError: if a process is training there already; the message names it.
-    """
-    with (folder / LOCK_FILE).open("a+", encoding="utf-8") as file:
-        try:
-            if fcntl is None:
-                raise OSError("this platform has no file locks")
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):  # what "held by another" is called depends on the system
-            file.seek(0)
-            raise ValueError(
-                f"{file.read() or 'another process'} is training in {folder}; two runs would overwrite each other's "
-                f"checkpoints. Wait for it or end it, or name another output folder."
-            ) from None
-        except OSError as error:
-            warnings.warn(f"{folder} cannot be locked ({error}): start no second run there.", stacklevel=2)
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on host {socket.gethostname()}")
-        file.flush()
-        yield
