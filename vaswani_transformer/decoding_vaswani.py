@@ -286,6 +286,7 @@ def _make_room(x: torch.Tensor, room: int) -> torch.Tensor:
     return larger
 
 
+@torch.inference_mode(False)  # a weight made in inference mode could not be trained any more
 def turn_matrices(*modules: nn.Module) -> None:
     """Store the matrices of linear layers column by column in memory; their values and shapes stay.
 
@@ -297,6 +298,7 @@ def turn_matrices(*modules: nn.Module) -> None:
                 layer.weight.data = layer.weight.data.t().contiguous().t()
 
 
+@torch.inference_mode(False)
 def turn_matrices_back(module: nn.Module) -> None:
     """Store every parameter row by row again."""
     for parameter in module.parameters():

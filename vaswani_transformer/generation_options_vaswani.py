@@ -8,6 +8,8 @@ import torch
 from transformers import GenerationConfig
 from transformers.generation import GenerationMode, SynthIDTextWatermarkingConfig
 
+from .beam_search_vaswani import LENGTH_PENALTIES
+
 OFF = {"guidance_scale": 1, "num_beam_groups": 1}  # values that mean "no", besides None, False and 0
 
 # Refused in every mode.
@@ -63,6 +65,10 @@ def check_options(config: GenerationConfig) -> None:
     if not getattr(config, "coverage_penalty", 0) >= 0:
         raise ValueError(
             f"coverage_penalty is the weight of a penalty and must be at least 0, got {config.coverage_penalty}."
+        )
+    if config.length_penalty_type not in LENGTH_PENALTIES:
+        raise ValueError(
+            f"length_penalty_type must be one of {tuple(LENGTH_PENALTIES)}, got {config.length_penalty_type!r}."
         )
     _check_forced_end(config)
     if config.num_beams == 1:

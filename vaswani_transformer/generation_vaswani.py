@@ -29,6 +29,7 @@ from transformers.generation import (
     PrefixConstrainedLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
     SequenceBiasLogitsProcessor,
+    StoppingCriteria,
     StoppingCriteriaList,
     SuppressTokensAtBeginLogitsProcessor,
     SuppressTokensLogitsProcessor,
@@ -125,6 +126,21 @@ class SourceLengthLimit(LogitsProcessor):
         return only_end(scores, at_limit, self.last_tokens, self.is_forced)
 
 
+class SourceLengthStop(StoppingCriteria):
+    """Ends a sentence at its own limit where </s> is forbidden, or there is none (greedy search and sampling)."""
+
+    def __init__(self, limits: torch.Tensor, *, prompt_length: int, pad_token_id: int | None):
+        """limits: (B,) tokens a sentence may get, </s> included."""
+        self.limits = limits
+        self.prompt_length = prompt_length
+        if pad_token_id is not None:
+            self.eos_token_id = None  # that it is there tells transformers to pad a row that has ended
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.Tensor | None, **kwargs) -> torch.BoolTensor:
+        limits = self.limits.repeat_interleave(input_ids.shape[0] // self.limits.shape[0])
+        return limits.to(input_ids.device) <= input_ids.shape[1] - self.prompt_length
+
+
 class VaswaniGenerationMixin(GenerationMixin):
     """`generate()` with the paper's beam search. Greedy search and sampling stay transformers'."""
 
@@ -134,6 +150,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         inputs: torch.Tensor | None = None,
         generation_config: GenerationConfig | None = None,
         logits_processor: LogitsProcessorList | None = None,
+        stopping_criteria: StoppingCriteriaList | None = None,
         *args,
         **kwargs,
     ):
@@ -178,19 +195,42 @@ class VaswaniGenerationMixin(GenerationMixin):
         )
         _mask_prompt(kwargs, start_token_id=start, pad_token_id=option("pad_token_id"))
         offset = kwargs["max_length_offset"] if "max_length_offset" in kwargs else option("max_length_offset")
-        limits = _source_limits(kwargs, offset)
+        prompt_length = _prompt_length(kwargs.get("decoder_input_ids"), start)
+        limits = self._limit_sentences(kwargs, offset, prompt_length)
         if limits is not None:
             if option("max_length") is None and option("max_new_tokens") is None:
                 kwargs["max_new_tokens"] = int(limits.max())
             if option("num_beams") in (None, 1):
                 limit = SourceLengthLimit(
                     limits,
-                    prompt_length=_prompt_length(kwargs.get("decoder_input_ids"), start),
+                    prompt_length=prompt_length,
                     last_tokens=_as_list(end if forced is None else forced),
                     is_forced=forced is not None,
                 )
                 logits_processor = LogitsProcessorList([*(logits_processor or []), limit])
-        return super().generate(inputs, generation_config, logits_processor, *args, **kwargs)
+                stop = SourceLengthStop(limits, prompt_length=prompt_length, pad_token_id=option("pad_token_id"))
+                stopping_criteria = StoppingCriteriaList([*(stopping_criteria or []), stop])
+        return super().generate(inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
+
+    def _limit_sentences(self, kwargs: dict, offset: int | None, prompt_length: int) -> torch.Tensor | None:
+        """(rows,) new tokens each sentence may get, or `None` where nothing says: neither its source nor a table."""
+        limits = _source_limits(kwargs, offset)
+        if limits is not None and self.config.position_embedding_type == "learned":
+            # The last token is never read, and needs no position.
+            limits = limits.clamp(max=self.config.max_position_embeddings - prompt_length + 1)
+        return limits
+
+    def _get_stopping_criteria(self, generation_config, stopping_criteria=None, *args, **kwargs):
+        """As transformers', and which of them the caller gave."""
+        criteria = super()._get_stopping_criteria(generation_config, stopping_criteria, *args, **kwargs)
+        criteria.given = tuple(stopping_criteria or ())
+        return criteria
+
+    def _get_logits_processor(self, *args, logits_processor=None, **kwargs):
+        """As transformers', and which of them the caller gave."""
+        processors = super()._get_logits_processor(*args, logits_processor=logits_processor, **kwargs)
+        processors.given = tuple(logits_processor or ())
+        return processors
 
     def _prepare_generation_config(self, generation_config: GenerationConfig | None, **kwargs):
         """All options of a call; ours too where the configs have never heard of them."""
@@ -360,14 +400,12 @@ class VaswaniGenerationMixin(GenerationMixin):
         can_rise: bool,
     ) -> BeamSearch:
         kind = generation_config.length_penalty_type
-        if kind not in LENGTH_PENALTIES:
-            raise ValueError(f"length_penalty_type must be one of {tuple(LENGTH_PENALTIES)}, got {kind!r}.")
         alpha, num_beams = generation_config.length_penalty, generation_config.num_beams
         num_sentences = input_ids.shape[0] // num_beams
         limits = torch.full(
             (num_sentences,), generation_config.max_length - input_ids.shape[1], device=input_ids.device
         )
-        own_limits = _source_limits(model_kwargs, generation_config.max_length_offset)
+        own_limits = self._limit_sentences(model_kwargs, generation_config.max_length_offset, input_ids.shape[1])
         if own_limits is not None:
             own_limits = own_limits[:: own_limits.shape[0] // num_sentences].to(limits.device)
             limits = torch.minimum(limits, own_limits)
@@ -524,8 +562,7 @@ def _check_source(source_ids: torch.Tensor | None, kwargs: dict, option: Callabl
 
 def _further_processors(logits_processor: LogitsProcessorList) -> LogitsProcessorList:
     """Those whose work the search does not do itself, for each sentence at its own limit."""
-    own = (SourceLengthLimit, ForcedEOSTokenLogitsProcessor)
-    return LogitsProcessorList(processor for processor in logits_processor if not isinstance(processor, own))
+    return LogitsProcessorList(_leave_out((SourceLengthLimit, ForcedEOSTokenLogitsProcessor), logits_processor))
 
 
 def _can_raise(processors: LogitsProcessorList) -> bool:
@@ -550,8 +587,13 @@ def _is_row_wise(processor: LogitsProcessor) -> bool:
 
 def _further_criteria(stopping_criteria: StoppingCriteriaList) -> StoppingCriteriaList:
     """Those that the search does not see to itself."""
-    own = (MaxLengthCriteria, EosTokenCriteria)
-    return StoppingCriteriaList(criterion for criterion in stopping_criteria if not isinstance(criterion, own))
+    return StoppingCriteriaList(_leave_out((MaxLengthCriteria, EosTokenCriteria, SourceLengthStop), stopping_criteria))
+
+
+def _leave_out(own: tuple[type, ...], rules: LogitsProcessorList | StoppingCriteriaList) -> list:
+    """`rules` without those of the classes `own` that `generate` made, but with those that its caller gave."""
+    given = [rule for rule in rules.given if not isinstance(rule, (SourceLengthLimit, SourceLengthStop))]
+    return [rule for rule in rules if not isinstance(rule, own) or any(rule is one for one in given)]
 
 
 def _as_list(token_ids: int | list[int] | torch.Tensor | None) -> list[int]:

@@ -15,7 +15,7 @@ class Int8Linear(nn.Linear):
     Each row of the matrix has a scale of its own, the input one for all of it, found anew at each call: results differ
     from float32 by about 1 %, and a little with what shares the batch. The matrix itself stays what it was, so it is
     saved, tied and trained as ever; its copy in int8, a quarter of its size, is made at the first product and again
-    whenever the matrix has changed.
+    when the matrix has changed. Changes of `weight.data` in place are not noticed: call `train()` after them.
     """
 
     packed = None  # the copy, in the order in memory that the kernel reads
@@ -25,7 +25,8 @@ class Int8Linear(nn.Linear):
         """(..., D) -> (..., F)."""
         if not self._is_faster(x):
             return super().forward(x)
-        state = [(p.data_ptr(), p._version) for p in (self.weight, self.bias) if p is not None]
+        parameters = (p for p in (self.weight, self.bias) if p is not None)
+        state = [(p.data_ptr(), None if p.is_inference() else p._version) for p in parameters]
         if state != self.packed_of:
             self.packed, self.packed_of = _pack(self.weight, self.bias), state
         # Eight bits of the input saturate the sums of processors without these instructions; they get seven.
@@ -40,6 +41,12 @@ class Int8Linear(nn.Linear):
             and x.numel() > 0
             and (num_entries >= LARGE_MATRIX or x.numel() * self.out_features >= FEWEST_MULTIPLICATIONS)
         )
+
+    def train(self, mode: bool = True) -> "Int8Linear":
+        """As every module's; training forgets the copy."""
+        if mode:
+            self.packed = self.packed_of = None
+        return super().train(mode)
 
     def __getstate__(self) -> dict:
         """Copies and pickles of the layer make their own copy in int8 of their own matrix."""

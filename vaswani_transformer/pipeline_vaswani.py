@@ -18,6 +18,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig,
 logger = transformers.utils.logging.get_logger(__name__)
 # A megabyte in one line is no sentence, and the search takes quadratic time in its tokens: what is longer is cut.
 MOST_SOURCE_TOKENS = 4_096
+PLACES = ("revision", "subfolder", "token", "cache_dir", "local_files_only")  # arguments of `from_pretrained`
 TRANSLATION_TASK = re.compile(r"translation(_[a-z]+_to_[a-z]+)?")
 
 
@@ -125,7 +126,7 @@ def pipeline(
         model: a folder, a Hub id, or a model object (then give `tokenizer` too).
         tokenizer: folder, Hub id or object; that of `model` when not given.
         dtype: for `from_pretrained`: "float32", "bfloat16", ..., or "int8" for a model that multiplies in int8 on CPUs.
-        model_kwargs: whatever else is for `from_pretrained`.
+        model_kwargs: whatever else is for `from_pretrained`; what says where to find files is the tokenizer's too.
 
     Raises:
         ValueError: if there is no model, or no tokenizer for a model object.
@@ -143,7 +144,8 @@ def pipeline(
             raise ValueError("a model object brings no tokenizer: give tokenizer= too.")
         tokenizer = model
     if isinstance(tokenizer, str):
-        tokenizer = AutoTokenizer.from_pretrained(tokenizer)
+        places = {name: value for name, value in (model_kwargs or {}).items() if name in PLACES}
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer, **places)
     if isinstance(model, str):
         model = AutoModelForSeq2SeqLM.from_pretrained(model, **(model_kwargs or {}))
     return TranslationPipeline(model=model, tokenizer=tokenizer, task=task, **kwargs)

@@ -140,6 +140,15 @@ def test_matrices_turned_for_a_search_are_turned_back(build_tiny_model, act):
     assert all(torch.equal(*pair) for pair in zip(model.parameters(), untouched.parameters(), strict=True))
 
 
+def test_a_search_in_inference_mode_leaves_weights_that_can_be_trained(build_tiny_model):
+    model = build_tiny_model()
+    with torch.inference_mode():
+        model.generate(input_ids=SOURCE)
+    assert not any(parameter.is_inference() for parameter in model.parameters())
+    model(input_ids=SOURCE, labels=SOURCE).loss.backward()
+    assert model.lm_head.weight.grad.isfinite().all()
+
+
 def test_a_model_in_training_mode_is_searched_with_its_dropout(build_tiny_model):
     model = build_tiny_model(noise=0.4, dropout=0.5).train()
     assert not BeamSteps.suit(model, config_of(), prepare(model))

@@ -4,6 +4,7 @@ import math
 import pytest
 import torch
 from transformers import GenerationConfig, GenerationMixin, StoppingCriteria
+from transformers.generation import EosTokenCriteria, ForcedEOSTokenLogitsProcessor, MaxLengthCriteria
 
 from vaswani_transformer import VaswaniForConditionalGeneration
 from vaswani_transformer.beam_search_vaswani import gnmt_length_penalty, power_length_penalty, top_entries
@@ -673,6 +674,43 @@ def test_a_further_criterion_ends_hypotheses(endless):
         ended = tokens[: tokens.index(5) + 1]
         assert set(tokens[len(ended) :]) <= {PAD}
         assert score.item() == pytest.approx(log_likelihoods(endless, source, [ended]).sum().item(), abs=1e-4)
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_given_rules_of_the_kinds_that_generate_makes_are_not_lost(endless, num_beams):
+    search = {"input_ids": SOURCE[1:2], "num_beams": num_beams}
+    tokens = endless.generate(**search, stopping_criteria=[MaxLengthCriteria(max_length=4)])
+    assert tokens.shape[1] == 4
+    (third,) = tokens[:, 3].tolist()
+    tokens = endless.generate(**search, stopping_criteria=[EosTokenCriteria(third)])
+    assert tokens[0, -1] == third
+    tokens = endless.generate(**search, logits_processor=[ForcedEOSTokenLogitsProcessor(5, END, "cpu")])
+    assert tokens[0, -1] == END
+    assert tokens.shape[1] == 5
+
+
+@pytest.mark.parametrize("options", [{"num_beams": 1}, {"num_beams": 1, "do_sample": True}, {"num_beams": 3}])
+@pytest.mark.parametrize("without_end", [{"min_new_tokens": 10}, {"suppress_tokens": [END]}, {"eos_token_id": None}])
+def test_a_sentence_that_may_not_end_has_its_limit_all_the_same(endless, options, without_end):
+    tokens = endless.generate(input_ids=SOURCE, **options, **without_end)
+    for row, length in zip(tokens, LENGTHS, strict=True):
+        assert (row[length + 5 :] == PAD).all()
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_no_sentence_grows_out_of_a_learned_table(build_tiny_model, num_beams):
+    model = build_tiny_model(**SMALL, output_bias=True, position_embedding_type="learned", max_position_embeddings=8)
+    with torch.no_grad():
+        model.lm_head.bias[END] = -100.0
+    tokens = model.generate(input_ids=SOURCE, num_beams=num_beams)
+    assert tokens.shape[1] == 1 + 8
+    assert (tokens[:, -1] == END).all()
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_an_unknown_penalty_is_refused_by_every_search(model, num_beams):
+    with pytest.raises(ValueError, match=r"length_penalty_type must be one of \('gnmt', 'power'\), got 'sum'"):
+        model.generate(input_ids=SOURCE, num_beams=num_beams, length_penalty_type="sum")
 
 
 def test_several_tokens_may_end_a_translation(endless):

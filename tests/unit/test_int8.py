@@ -87,6 +87,20 @@ def test_a_matrix_that_changes_is_copied_anew(always):
 
 
 @torch.no_grad()
+def test_training_forgets_the_copy(always):
+    layer, x = build_layer(), torch.randn(2, 24)
+    layer(x)
+    layer.weight.data.zero_()
+    assert torch.equal(layer.train().eval()(x), layer.bias.expand(2, -1))
+
+
+def test_a_layer_made_in_inference_mode_multiplies(always):
+    with torch.inference_mode():
+        layer = build_layer()
+        assert layer(torch.randn(2, 24)).shape == (2, 40)
+
+
+@torch.no_grad()
 def test_a_matrix_is_copied_once(always, monkeypatch):
     layer, copies = build_layer(), []
     pack = int8_vaswani._pack

@@ -67,7 +67,7 @@ def describe_inputs(names: list[str], *, split: str, num_pairs: int) -> list[dic
 
 def add_search_options(command: argparse.ArgumentParser) -> None:
     decoding = command.add_argument_group("decoding, section 6.1; the model's own settings where not given")
-    decoding.add_argument("--num_beams", type=int)
+    decoding.add_argument("--num_beams", type=positive_int)
     decoding.add_argument("--length_penalty", type=float, help="alpha of the GNMT penalty")
     decoding.add_argument("--coverage_penalty", type=float, help="beta of the GNMT penalty on source words left out")
     decoding.add_argument("--max_length_offset", type=int, help="tokens a translation may exceed its source by")
@@ -75,7 +75,9 @@ def add_search_options(command: argparse.ArgumentParser) -> None:
     decoding.add_argument("--ensemble", nargs="+", default=[], metavar="MODEL", help=text)
     text = "UTF-8 text or list of words; nothing but tokens that occur in it is generated"
     decoding.add_argument("--shortlist", type=Path, metavar="FILE", help=text)
-    decoding.add_argument("--tokens_per_batch", type=int, default=2_000, help="padded source tokens of a batch")
+    decoding.add_argument(
+        "--tokens_per_batch", type=positive_int, default=2_000, help="padded source tokens of a batch"
+    )
 
 
 def search_options(

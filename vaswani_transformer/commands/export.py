@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from .. import evaluation
-from .arguments import add_command
+from .arguments import add_command, positive_int
 
 
 def add(commands) -> None:
@@ -14,7 +14,9 @@ def add(commands) -> None:
     command.add_argument("--output", type=Path, required=True, help="new or empty folder")
     ctranslate2 = command.add_argument_group("CTranslate2")
     ctranslate2.add_argument("--quantization", help="of the weights: float32 (default), int8, int8_float16, ...")
-    ctranslate2.add_argument("--max_positions", type=int, help="tokens of the longest sentence; 2048 if not given")
+    ctranslate2.add_argument(
+        "--max_positions", type=positive_int, help="tokens of the longest sentence; 2048 if not given"
+    )
 
 
 def run(args: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@ from tqdm import tqdm
 from .. import evaluation
 from ..data.corpus import read_parallel_files
 from ..scoring_vaswani import score_pairs
-from .arguments import add_command
+from .arguments import add_command, positive_int
 
 
 def add(commands) -> None:
@@ -19,7 +19,9 @@ def add(commands) -> None:
     command.add_argument("--target", type=Path, required=True, help="their translations, one a line, same order")
     command.add_argument("--length_penalty", type=float, help="alpha of the GNMT penalty; the model's own by default")
     command.add_argument("--coverage_penalty", type=float, help="beta of the GNMT penalty; the model's own by default")
-    command.add_argument("--tokens_per_batch", type=int, default=8_192, help="padded tokens of a batch, a side")
+    command.add_argument(
+        "--tokens_per_batch", type=positive_int, default=8_192, help="padded tokens of a batch, a side"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
