@@ -100,8 +100,10 @@ def test_a_script_prepares_trains_and_scores_its_recipe(record, corpora, name, t
     assert prepare.recipe == train.recipe == name
     assert train.data == prepare.output
     assert train.mixed_precision == "bf16"
-    for command in (prepare, *scores):
-        assert (command.source_language, command.target_language) == languages
+    assert (prepare.source_language, prepare.target_language) == languages
+    for command in scores:  # what is not given is that of the model
+        given = command.source_language, command.target_language
+        assert given in (languages, (None, None))
     assert scores
     assert all(score.model == str(train.output) for score in scores)
 
@@ -241,6 +243,15 @@ def test_the_table_stands_beside_the_paper_s(print_table3, tmp_path, capsys):
     assert lines[-1] == "BLEU of tokens, compounds split as in the paper: nrefs:1|tok:split"
 
 
+def test_a_score_of_before_is_named_with_what_to_do(print_table3, tmp_path, capsys):
+    (tmp_path / "E").mkdir()
+    (tmp_path / "E" / "recipe.json").write_text(json.dumps({"recipe": {"num_updates": 1}, "num_parameters": 1}))
+    (tmp_path / "E" / "dev_scores.txt").write_text("BLEU 9.99  nrefs:1|tok:13a\nperplexity 5.003 per sub-word\n")
+    with pytest.raises(SystemExit):
+        print_table3(tmp_path)
+    assert "remove it and score this run again with scripts/table3.sh" in capsys.readouterr().err
+
+
 def test_a_table_without_rows_is_refused(print_table3, tmp_path, capsys):
     with pytest.raises(SystemExit):
         print_table3(tmp_path)
@@ -294,7 +305,7 @@ def test_the_base_script_goes_from_parquet_to_scores_on_two_processes(tmp_path):
         OMP_NUM_THREADS="1",
     )
     assert done.returncode == 0, done.stderr
-    scores = [line for line in done.stdout.splitlines() if line.startswith("BLEU ")]
+    scores = [line for line in done.stdout.splitlines() if line.startswith("BLEU")]
     assert ["case:mixed" in scores[0], "case:lc" in scores[1]] == [True, True]
     assert len((run / "translations.txt").read_text(encoding="utf-8").splitlines()) == 10
     log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]

@@ -5,10 +5,12 @@ import sys
 from pathlib import Path
 
 import ctranslate2
+import numpy as np
 import onnxruntime
 import pytest
 import torch
 from ctranslate2.converters import TransformersConverter
+from transformers import GenerationConfig
 
 from vaswani_transformer import cli, train_tokenizer
 from vaswani_transformer.export import ctranslate2_converter, ctranslate2_translation, onnx_export
@@ -167,6 +169,13 @@ def test_without_an_offset_the_exported_table_is_the_limit(half_trained_model, t
     assert translator.translate(SENTENCES[:1]) == before
 
 
+def test_a_search_as_marian_has_it_is_done_as_far_as_the_engine_can(half_trained_model, tokenizer, tmp_path):
+    translator = export_ctranslate2(half_trained_model, tokenizer, tmp_path, max_positions=30)
+    before = translator.translate(SENTENCES, num_beams=3, length_penalty=1.0)
+    translator.generation_config = GenerationConfig(num_beams=3, length_penalty_type="power")
+    assert translator.translate(SENTENCES) == translator.translate(SENTENCES, rescore=True) == before
+
+
 def test_the_model_that_is_exported_stays_as_it_was(build_model, tokenizer, tmp_path):
     model, same = build_model(), build_model()
     export_ctranslate2(model, tokenizer, tmp_path, quantization="int8")
@@ -236,6 +245,26 @@ def test_onnx_translates_text(onnx_model, tokenizer):
     model, folder = onnx_model
     ours, _ = generate_ids(model, tokenizer, SENTENCES, num_beams=1)
     assert OnnxTranslator(folder).translate(SENTENCES) == tokenizer.batch_decode(ours, skip_special_tokens=True)
+
+
+@pytest.mark.slow
+def test_onnx_ends_at_any_end_token_or_at_the_limit_that_there_is(onnx_model, tokenizer):
+    model, folder = onnx_model
+    translator = OnnxTranslator(folder)
+    inputs = tokenizer(SENTENCES[:2], padding=True, return_tensors="pt")
+    first_words = model.generate(**inputs, num_beams=1)[:, 1].tolist()
+    arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
+    options = {"pad_token_id": tokenizer.pad_token_id, "decoder_start_token_id": tokenizer.bos_token_id}
+    for ends, limit, length in (([2, *first_words], {}, 2), (2, {"max_new_tokens": 1}, 2), (2, {"max_length": 3}, 3)):
+        translator.generation_config = GenerationConfig(eos_token_id=ends, **limit, **options)
+        tokens = translator.generate(**arrays)
+        assert tokens.shape == (2, length)
+        assert np.isin(tokens[:, -1], ends).all()
+
+
+@pytest.mark.slow
+def test_onnx_leaves_an_empty_sentence_empty(onnx_model):
+    assert OnnxTranslator(onnx_model[1]).translate(["", " "]) == ["", ""]
 
 
 @pytest.mark.slow

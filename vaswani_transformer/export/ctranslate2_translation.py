@@ -27,6 +27,7 @@ from transformers import AutoTokenizer, GenerationConfig
 
 from ..beam_search_vaswani import gnmt_length_penalty
 from ..data.corpus import decode_lines
+from ..evaluation import TOKENIZER_FILES
 
 LINES_PER_WINDOW = 4_096  # read, translated and written at a time
 TOKENS_PER_BATCH = 2_000  # of the padded source
@@ -47,7 +48,8 @@ class CTranslate2Translator:
 
     def __init__(self, folder: str | Path, **translator_options):
         folder = Path(folder)
-        missing = [name for name in ("model.bin", "tokenizer.json") if not (folder / name).exists()]
+        needed = (("model.bin",), TOKENIZER_FILES)
+        missing = [names[0] for names in needed if not any((folder / name).exists() for name in names)]
         if missing:
             raise FileNotFoundError(
                 f"{folder} is no CTranslate2 export: {' and '.join(missing)} missing. Write one: "
@@ -70,16 +72,22 @@ class CTranslate2Translator:
 
         Args:
             num_beams, length_penalty: those the model was exported with where not given.
-            rescore: take the best of CTranslate2's n-best list by GNMT's penalty, not by |Y|^length_penalty.
+            rescore: take the best of CTranslate2's n-best list by GNMT's penalty, not by |Y|^length_penalty, unless the
+                model has `length_penalty_type="power"`.
 
         Raises:
             ValueError: if a sentence is longer than the exported table of positions.
         """
-        num_beams = self.generation_config.num_beams if num_beams is None else num_beams
-        alpha = self.generation_config.length_penalty if length_penalty is None else length_penalty
+        config = self.generation_config
+        if num_beams is None:
+            num_beams = config.num_beams or 1
+        alpha = config.length_penalty if length_penalty is None else length_penalty
+        alpha = 1.0 if alpha is None else alpha  # transformers' default
+        # By |Y|^alpha CTranslate2 has scored already.
+        rescore = rescore and getattr(config, "length_penalty_type", "gnmt") == "gnmt"
         rows = [row for row, sentence in enumerate(sentences) if sentence.strip()]
         sources = [self._tokenize(sentences[row]) for row in rows]
-        limit, offset = self.max_positions, self.generation_config.max_length_offset
+        limit, offset = self.max_positions, getattr(config, "max_length_offset", None)
         if offset is not None:
             limit = min(max(map(len, sources), default=0) + offset, limit)
         patience = RESCORING_PATIENCE if rescore and num_beams > 1 else 1

@@ -14,6 +14,7 @@ import numpy as np
 import onnxruntime
 from transformers import AutoTokenizer, GenerationConfig
 
+DEFAULT_MAX_LENGTH = 20  # transformers', the start token included
 GRAPHS = ("encoder_model", "decoder_model", "decoder_with_past_model")
 
 
@@ -43,17 +44,23 @@ class OnnxTranslator:
         self.generation_config = GenerationConfig.from_pretrained(folder)
 
     def translate(self, sentences: Sequence[str]) -> list[str]:
-        """Translations of one batch of sentences, in their order."""
-        inputs = self.tokenizer(list(sentences), padding=True, return_tensors="np")
-        tokens = self.generate(inputs["input_ids"], inputs["attention_mask"])
-        return self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+        """Translations of one batch of sentences, in their order; an empty one stays empty."""
+        translations = [""] * len(sentences)
+        rows = [row for row, sentence in enumerate(sentences) if sentence.strip()]
+        if rows:
+            inputs = self.tokenizer([sentences[row] for row in rows], padding=True, return_tensors="np")
+            tokens = self.generate(inputs["input_ids"], inputs["attention_mask"])
+            for row, text in zip(rows, self.tokenizer.batch_decode(tokens, skip_special_tokens=True), strict=True):
+                translations[row] = text.replace("\n", " ")
+        return translations
 
     def generate(self, input_ids: np.ndarray, attention_mask: np.ndarray) -> np.ndarray:
         """As `model.generate(input_ids, attention_mask=attention_mask, num_beams=1)`: (B, S), (B, S) -> (B, T)."""
         config = self.generation_config
         (states,) = self.encoder.run(None, {"input_ids": input_ids, "attention_mask": attention_mask})
         mask = {"encoder_attention_mask": attention_mask}
-        limits = attention_mask.sum(axis=1) + config.max_length_offset
+        ends = np.array(config.eos_token_id).flatten()
+        limits = self._limit(attention_mask)
         tokens = np.full((len(input_ids), 1), config.decoder_start_token_id, dtype=np.int64)
         done = np.zeros(len(input_ids), dtype=bool)
         remembered = {}
@@ -66,10 +73,19 @@ class OnnxTranslator:
             # Keys and values of the encoder come from the first step only, and stay.
             pasts = (name.replace("present", "past_key_values") for name in names[1:])
             remembered |= dict(zip(pasts, present, strict=True))
-            words = np.where(limits <= length, config.eos_token_id, logits[:, -1].argmax(axis=-1))
+            words = np.where(limits <= length, ends[0], logits[:, -1].argmax(axis=-1))
             words = np.where(done, config.pad_token_id, words)
             tokens = np.concatenate([tokens, words[:, None]], axis=1)
-            done |= words == config.eos_token_id
+            done |= np.isin(words, ends)
             if done.all():
                 break
         return tokens
+
+    def _limit(self, attention_mask: np.ndarray) -> np.ndarray:
+        """(B,) tokens a translation may have, </s> included: by its source, or the same for all."""
+        config = self.generation_config
+        offset = getattr(config, "max_length_offset", None)
+        if offset is not None:
+            return attention_mask.sum(axis=1) + offset
+        limit = config.max_new_tokens or (config.max_length or DEFAULT_MAX_LENGTH) - 1
+        return np.full(len(attention_mask), limit)
