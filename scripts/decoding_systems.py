@@ -149,6 +149,7 @@ class Models:
         batch: Batch,
     ):
         self.folder = folder
+        model = model.cpu()  # where all systems are compared; `load_translator` moves it to a GPU if there is one
         self.marian = build_marian(model.config).eval()
         copy_weights(model, self.marian)
         self.differences = {f"logits of {MARIAN}": largest_difference(model, self.marian, batch)}

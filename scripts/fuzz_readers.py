@@ -1,11 +1,13 @@
-"""Feed every reader of files and sentences with damaged and hostile ones, for as long as asked.
+"""Feed readers of files and sentences with damaged and hostile ones, for as long as asked.
 
     python scripts/fuzz_readers.py --minutes 10
 
 A reader may give a result, or refuse with one of the errors that the command line shows in one line. Anything else is
 a finding: another exception, or more than `SECONDS` for one example. Prints what was tried and what was found; the
 exit status is 1 if there is a finding. Inputs are valid files with bits flipped, cut, pasted over or, where they are
-JSON, with values replaced; and free bytes and text.
+JSON, with values replaced; and free bytes and text. They are text and trees to learn from, models and runs, models to
+convert, shortlists, scores and sentences; not prepared data, tokenizers to convert, or the rest of a translation that
+was stopped.
 """
 
 import argparse
@@ -33,15 +35,23 @@ import transformers
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import seed as hypothesis_seed
 from hypothesis import strategies as st
+from transformers import MarianConfig, MarianMTModel
 
 from vaswani_transformer import TranslationPipeline, VaswaniConfig, VaswaniForConditionalGeneration, train_tokenizer
 from vaswani_transformer.cli import USER_ERRORS
+from vaswani_transformer.commands.arguments import read_shortlist
+from vaswani_transformer.conversion import fairseq, marian
+from vaswani_transformer.conversion.fairseq_dictionary import build_tokenizer, read_dictionary
 from vaswani_transformer.data import corpus
 from vaswani_transformer.evaluation import load_translator
 from vaswani_transformer.model_card import CardText, build_card, check_card, read_scores
+from vaswani_transformer.parsing.linearisation import read_pairs
+from vaswani_transformer.parsing.parser import Parser
 from vaswani_transformer.parsing.trees import read_trees
+from vaswani_transformer.parsing.vocabulary import learn_vocabulary
 from vaswani_transformer.recipes import PHRASEBOOK
 from vaswani_transformer.training.checkpoints import average_checkpoints, complete_checkpoints, select_checkpoints
+from vaswani_transformer.training.cost import RunCost
 from vaswani_transformer.training.run_folder import claim_run
 from vaswani_transformer.translation import translate
 
@@ -50,6 +60,8 @@ EXAMPLES_PER_ROUND = 10
 MEMORY = 24 * 2**30  # of this process; what asks for more gets an error instead of the machine's memory
 SENTENCES = ["a dog runs", "two cats sleep on the bed", "das Mädchen 'lacht' <b>"]
 SCORE = "BLEU 40.57  nrefs:1|case:mixed\nperplexity 5.003 per sub-word\nsearch num_beams:5  model runs/x\n"
+WORDS = "der 9\nHund 8\nHund 7 #fairseq:overwrite\n"
+SIZES = {"d_model": 8, "d_ff": 8, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
 TREES = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)) (. .))\n((S (NP-SBJ (-NONE- *)) (VP (VB Go))))\n"
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
@@ -133,13 +145,14 @@ class Fuzz:
         self.folder = folder
         self.model = folder / "run" / "model"
         self._write_run()
+        self._write_foreign_models()
         self.translator = load_translator(self.model)
+        self.parser = self._build_parser()
         self.pipeline = TranslationPipeline(*self.translator, task="translation")
 
     def _write_run(self) -> None:
         tokenizer = train_tokenizer(SENTENCES * 3, vocab_size=290)
-        sizes = {"d_model": 8, "d_ff": 8, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1}
-        model = VaswaniForConditionalGeneration(VaswaniConfig(vocab_size=len(tokenizer), **sizes))
+        model = VaswaniForConditionalGeneration(VaswaniConfig(vocab_size=len(tokenizer), **SIZES))
         model.generation_config.max_length_offset = 3
         model.save_pretrained(self.model)
         tokenizer.save_pretrained(self.model)
@@ -154,6 +167,32 @@ class Fuzz:
         claim_run(self.model.parent, self.description, is_begun=False)
         line = {"update": 50, "seconds": 9.5, "target_tokens_per_second": 12.5, "dev_perplexity": 7.5}
         (self.model.parent / "log.jsonl").write_text(json.dumps(line) + "\n")
+
+    def _write_foreign_models(self) -> None:
+        """The weights of one model as fairseq and as Marian keep them."""
+        self.marian, self.fairseq = self.folder / "marian", self.folder / "fairseq" / "model.pt"
+        self.fairseq.parent.mkdir()
+        dictionary = self.fairseq.with_name("dict.txt")
+        dictionary.write_text(WORDS)
+        config = VaswaniConfig(
+            vocab_size=len(read_dictionary(dictionary)), attention_bias=True, position_layout="fairseq", **SIZES
+        )
+        weights = VaswaniForConditionalGeneration(config).state_dict()
+        names = {name: fairseq.OUTER_NAMES.get(name, fairseq.fairseq_name(name)) for name in weights}
+        weights = {names[name].removeprefix("model."): weight for name, weight in weights.items()}
+        settings = argparse.Namespace(encoder_attention_heads=config.num_heads)
+        torch.save({"args": settings, "model": weights}, self.fairseq)
+        sizes = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "max_position_embeddings": 32}
+        sizes |= {f"{stack}_{size}": 2 for stack in ("encoder", "decoder") for size in ("attention_heads", "ffn_dim")}
+        tokens = {"pad_token_id": 19, "decoder_start_token_id": 19, "bos_token_id": 0, "eos_token_id": 0}
+        MarianMTModel(MarianConfig(vocab_size=20, scale_embedding=True, **sizes, **tokens)).save_pretrained(self.marian)
+
+    def _build_parser(self) -> Parser:
+        path = self.folder / "train.mrg"
+        path.write_text(TREES)
+        tokenizer = learn_vocabulary(lambda: read_pairs(path, copy_words=True), vocab_size=290)
+        model = VaswaniForConditionalGeneration(VaswaniConfig(vocab_size=len(tokenizer), **SIZES)).eval()
+        return Parser(model, tokenizer, num_beams=1, max_length_offset=4)
 
     def readers(self) -> dict[str, tuple[st.SearchStrategy, Callable[[object], object]]]:
         """{name: (examples, what reads one)}."""
@@ -174,7 +213,21 @@ class Fuzz:
             "parquet": (mutations(buffer.getvalue()), read("a.parquet", self._read_corpus)),
             "trees": (mutations(TREES.encode()), read("a.mrg", lambda path: list(read_trees(path)))),
             "score": (mutations(SCORE.encode()), read("a.score", lambda path: read_scores("x", path))),
+            "shortlist": (
+                mutations(text),
+                read("a.shortlist", lambda path: read_shortlist(path, self.translator[1])),
+            ),
+            "fairseq dictionary": (
+                mutations(WORDS.encode()),
+                read("dict.txt", lambda path: build_tokenizer(read_dictionary(path))),
+            ),
+            "fairseq checkpoint": (
+                mutations(self.fairseq.read_bytes()),
+                partial(self._with_file, self.fairseq, self._import_fairseq),
+            ),
             "sentence": (HOSTILE_TEXT, self._translate),
+            # Short, because the constrained search writes every word again, a step for each of its tokens.
+            "sentence to parse": (HOSTILE_TEXT.map(lambda text: text[:200]), self.parser),
             "pipeline": (HOSTILE_TEXT, partial(self.pipeline, max_new_tokens=8)),
             "text of a card": (HOSTILE_TEXT, self._write_card),
         }
@@ -187,6 +240,17 @@ class Fuzz:
         for name, examples in (("model.safetensors", mutations(weights.read_bytes())), ("its header", in_header)):
             found[name] = (examples, partial(self._with_file, weights, self._load_and_translate))
         found["average"] = (mutations(weights.read_bytes()), partial(self._with_file, weights, self._average))
+        for name in ("config.json", "generation_config.json"):
+            path = self.marian / name
+            found[f"Marian's {name}"] = (
+                json_mutations(path.read_bytes()),
+                partial(self._with_file, path, self._convert_marian),
+            )
+        path = self.marian / "model.safetensors"
+        found["Marian's weights"] = (
+            mutations(path.read_bytes()),
+            partial(self._with_file, path, self._convert_marian),
+        )
         for name in ("recipe.json", "log.jsonl"):
             path = self.model.parent / name
             examples = json_mutations(path.read_bytes())
@@ -225,6 +289,13 @@ class Fuzz:
     def _load_and_translate(self) -> object:
         return translate(*load_translator(self.model), SENTENCES, max_new_tokens=8)
 
+    def _import_fairseq(self) -> None:
+        fairseq.import_model(str(self.fairseq), self.folder / "from fairseq")
+
+    def _convert_marian(self) -> None:
+        model = marian.load_marian(str(self.marian))
+        marian.compare_logits(marian.from_marian(model), model)
+
     def _average(self) -> None:
         average_checkpoints([self.model, self.model], self.folder / "averaged")
 
@@ -232,6 +303,8 @@ class Fuzz:
         run = self.model.parent
         with contextlib.suppress(*USER_ERRORS):
             build_card(run)
+        with contextlib.suppress(*USER_ERRORS):
+            RunCost.read(run)
         complete_checkpoints(run / "checkpoints")
         with contextlib.suppress(*USER_ERRORS):
             select_checkpoints(run / "checkpoints", last=1)
@@ -243,8 +316,8 @@ class Fuzz:
         assert "<script" not in card.partition("\n---\n")[2]
 
 
-class TooSlow(Exception):
-    """One example took longer than `SECONDS`."""
+class TooSlow(BaseException):
+    """One example took longer than `SECONDS`. No Exception, which readers turn into errors of theirs."""
 
 
 def run_round(
@@ -273,7 +346,7 @@ def run_round(
             tally.read += 1
         except USER_ERRORS:
             tally.refused += 1
-        except (Exception, BaseException) as error:
+        except BaseException as error:
             if isinstance(error, KeyboardInterrupt | SystemExit):
                 raise
             frame = traceback.extract_tb(error.__traceback__)[-1]

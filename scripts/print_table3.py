@@ -8,6 +8,7 @@ import json
 import re
 from pathlib import Path
 
+from vaswani_transformer import scores
 from vaswani_transformer.recipes import TABLE_3, TABLE_3_MODELS
 
 SCORES_FILE = "dev_scores.txt"  # what `vaswani evaluate` printed
@@ -34,7 +35,6 @@ PAPER: dict[str, tuple[float, float, int | None]] = {
     "E": (4.92, 25.7, None),
     "big": (4.33, 26.4, 213),
 }
-PAPER_BLEU = "BLEU, tokenised, compounds split as in the paper"
 HEADER = """\
 | row | change | updates | PPL | paper | BLEU | paper | parameters, M | paper |
 |---|---|---|---|---|---|---|---|---|"""
@@ -43,10 +43,14 @@ HEADER = """\
 def format_row(row: str, run: Path) -> str:
     """One line of the table, from the files of a run."""
     description = json.loads((run / "recipe.json").read_text(encoding="utf-8"))
-    scores = (run / SCORES_FILE).read_text(encoding="utf-8")
-    perplexity, bleu = (
-        float(re.search(rf"^{name} (\S+)", scores, re.MULTILINE)[1]) for name in ("perplexity", PAPER_BLEU)
-    )
+    printed = (run / SCORES_FILE).read_text(encoding="utf-8")
+    found = [re.search(rf"^{name} ([\d.]+) ", printed, re.MULTILINE) for name in ("perplexity", scores.PAPER)]
+    if None in found:
+        raise ValueError(
+            f"{run / SCORES_FILE} lacks the perplexity or the {scores.PAPER!r} that `vaswani evaluate` prints: remove "
+            f"it and score this run again with scripts/table3.sh."
+        )
+    perplexity, bleu = (float(match[1]) for match in found)
     paper_perplexity, paper_bleu, paper_millions = PAPER[row]
     cells = [
         row,
@@ -69,11 +73,13 @@ def main() -> None:
     done = [row for row in TABLE_3 if (folder / row / SCORES_FILE).exists()]
     if not done:
         parser.error(f"{folder} holds no row with a {SCORES_FILE}; run scripts/table3.sh first")
-    print(HEADER)
-    for row in done:
-        print(format_row(row, folder / row))
-    scores = "".join((folder / row / SCORES_FILE).read_text(encoding="utf-8") for row in done)
-    signatures = sorted(set(re.findall(rf"^{PAPER_BLEU} \S+  (\S+)", scores, re.MULTILINE)))
+    try:
+        rows = [format_row(row, folder / row) for row in done]
+    except ValueError as error:
+        parser.error(str(error))
+    print("\n".join([HEADER, *rows]))
+    printed = "".join((folder / row / SCORES_FILE).read_text(encoding="utf-8") for row in done)
+    signatures = sorted(set(re.findall(rf"^{scores.PAPER} \S+  (\S+)", printed, re.MULTILINE)))
     print(f"\nBLEU of tokens, compounds split as in the paper: {', '.join(signatures)}")
 
 

@@ -149,15 +149,25 @@ def test_greedy_translations_are_those_of_a_plain_forward(reference):
     model = fairseq.from_fairseq(reference.checkpoint_weights(), SETTINGS)
     source = padded_sources()
     expected = torch.full((len(source), 1), EOS)
-    for _ in range(8):
+    for step in range(8):
         logits = reference(source, expected)[:, -1]
         logits[:, PAD] = -torch.inf
+        if step < model.generation_config.min_new_tokens:
+            logits[:, EOS] = -torch.inf
         expected = torch.cat([expected, logits.argmax(dim=-1, keepdim=True)], dim=1)
     is_over = (expected[:, 1:] == EOS).long().cumsum(dim=-1) - (expected[:, 1:] == EOS).long() > 0
     expected[:, 1:][is_over] = PAD
-    actual = model.generate(source, num_beams=1, max_new_tokens=8, min_new_tokens=0)
+    actual = model.generate(source, num_beams=1, max_new_tokens=8)
     # What is cut at the limit ends there with </s>.
     assert actual[:, 1:8].tolist() == expected[:, 1 : actual.shape[1]][:, :7].tolist()
+
+
+def test_no_translation_is_empty_as_fairseq_has_it(reference):
+    model = fairseq.from_fairseq(reference.checkpoint_weights(), SETTINGS)
+    for num_beams in (1, 5):
+        found = model.generate(padded_sources(), num_beams=num_beams, max_new_tokens=8, sequence_bias=[[[EOS], 100.0]])
+        assert (found[:, 1] != EOS).all()
+        assert (found[:, 2] == EOS).all()
 
 
 def test_a_checkpoint_becomes_a_model_that_translates(write_checkpoint, reference, tmp_path, capsys):
@@ -273,12 +283,29 @@ def test_dictionaries_must_be_those_of_the_model(write_checkpoint, tmp_path):
         ("Hund 3\nläuft\n", r"line 2: expected a word, a space and a count, got 'läuft'"),
         ("Hund 3\nHund 2\n", r"line 2: 'Hund' is there twice"),
         ("</s> 3\n", r"line 1: '</s>' is there twice"),
+        ("Hund 1\n</s> 3 #fairseq:overwrite\n", r"line 2: '</s>' overwrites a special token"),
     ],
 )
 def test_a_wrong_dictionary_is_refused_with_its_line(tmp_path, text, message):
     (tmp_path / "dict.txt").write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=message):
         read_dictionary(tmp_path / "dict.txt")
+
+
+def test_a_dictionary_that_is_not_utf_8_is_refused_by_name(tmp_path):
+    (tmp_path / "dict.txt").write_bytes(b"Hund 3\nl\xe4uft 2\n")
+    with pytest.raises(ValueError, match=r"dict\.txt, line 2: not UTF-8"):
+        read_dictionary(tmp_path / "dict.txt")
+
+
+def test_a_word_that_overwrites_has_an_id_of_its_own_at_its_place(tmp_path):
+    lines = ["Hund 9", "läuft 8", "Hund 7 #fairseq:overwrite", "er 6", "Hund 5 #fairseq:overwrite"]
+    (tmp_path / "dict.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    words = read_dictionary(tmp_path / "dict.txt")
+    assert len(set(words)) == len(words) == 9
+    tokenizer = build_tokenizer(words)
+    assert tokenizer("läuft er Hund").input_ids == [5, 7, 8, EOS]
+    assert tokenizer("Hund 4 Hund 6").input_ids == [8, 3, 8, 3, EOS]
 
 
 def test_the_tokenizer_reads_and_writes_text_as_fairseq_does(tmp_path):

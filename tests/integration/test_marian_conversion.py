@@ -193,6 +193,30 @@ def test_a_model_without_all_its_weights_is_refused(build_marian_model, tmp_path
         conversion.load_marian(str(tmp_path))
 
 
+def test_a_model_with_weights_of_another_is_refused(build_marian_model, tmp_path):
+    marian = build_marian_model()
+    marian.save_pretrained(tmp_path, state_dict=marian.state_dict() | {"model.adapter.weight": torch.ones(2)})
+    with pytest.raises(ValueError, match=r"has weights that none has: model\.adapter\.weight, 1 in all"):
+        conversion.load_marian(str(tmp_path))
+
+
+def test_a_damaged_model_is_refused_by_its_name(build_marian_model, tmp_path):
+    build_marian_model().save_pretrained(tmp_path / "whole")
+    weights, config = tmp_path / "whole" / "model.safetensors", tmp_path / "whole" / "config.json"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:3_000])
+    with pytest.raises(ValueError, match=r"whole holds a damaged file \(SafetensorError: .*copy or download"):
+        conversion.load_marian(str(tmp_path / "whole"))
+    weights.write_bytes(whole)
+    sizes = {"encoder_ffn_dim": 41, "decoder_ffn_dim": 41}
+    config.write_text(json.dumps(json.loads(config.read_text()) | sizes), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"whole holds a damaged file \(RuntimeError: .*copy or download"):
+        conversion.load_marian(str(tmp_path / "whole"))
+    (tmp_path / "whole" / "tokenizer.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"whole holds a damaged file .*copy or download"):
+        conversion.load_tokenizer(str(tmp_path / "whole"))
+
+
 @torch.no_grad()
 @pytest.mark.parametrize(
     "changes",

@@ -61,6 +61,12 @@ def test_the_vocabulary_holds_brackets_within_its_size(treebank, tokenizer):
     assert symbols == {f"{side}{label}" for side in "()" for label in ("S", "NP", "VP", "PP")}
 
 
+def test_a_vocabulary_too_small_for_the_brackets_is_refused_with_their_number(treebank):
+    message = r"at least 269 \(256 bytes, 4 special tokens and 9 symbols of the trees\), got 268"
+    with pytest.raises(ValueError, match=message):
+        learn_vocabulary(lambda: read_pairs(treebank), vocab_size=268)
+
+
 def test_constrained_search_finds_trees_over_exactly_the_words(model, tokenizer):
     parser = Parser(model, tokenizer, **SHORT)
     trees = parser(SENTENCES)

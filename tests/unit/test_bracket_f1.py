@@ -1,4 +1,4 @@
-"""Bracket F1 by EVALB's rules: cases counted by hand, for which EVALB itself gives the same counts."""
+"""Bracket F1 by EVALB's rules: cases counted by hand, with EVALB's own counts but where other tags were predicted."""
 
 import pytest
 
@@ -65,6 +65,12 @@ def test_scores_are_over_all_brackets_together():
     assert (both.recall, both.precision) == (pytest.approx(62.5), pytest.approx(500 / 6))
     assert both.f1 == pytest.approx(2 * 62.5 * (500 / 6) / (62.5 + 500 / 6))
     assert both.summary() == "F1 71.43, precision 83.33, recall 62.50, 1 of 2 sentences exact"
+
+
+def test_a_sentence_of_punctuation_alone_is_not_counted():
+    dots = one_tree("(S (. .) (: ...))")
+    assert compare(dots, dots) == BracketScore()
+    assert compare(dots, dots) + compare(one_tree(GOLD), one_tree(GOLD)) == BracketScore(4, 4, 4, 1, 1)
 
 
 def test_of_nothing_the_score_is_0():

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vaswani_transformer.parsing.linearisation import linearise, read_pairs, rebuild
-from vaswani_transformer.parsing.trees import Leaf, parse_trees, strip
+from vaswani_transformer.parsing.trees import Leaf, format_tree, parse_trees, strip
 
 DOG = "(S (NP (DT The) (NN dog)) (VP (VBZ barks)))"
 # With the stride that leaves some 300 trees; `scripts/check_treebank.py` goes through all.
@@ -14,7 +14,7 @@ TREEBANKS = [
     ("treebank_craft/train.mrg", 90),
     ("treebank_wsj_sample/wsj_sample.mrg", 13),
 ]
-SYMBOLS = st.sampled_from(["(S", "(NP", "(VP", ")S", ")NP", ")VP", "XX"])
+SYMBOLS = st.sampled_from(["(S", "(NP", "(VP", "(TOP", ")S", ")NP", ")VP", ")TOP", "XX"])
 
 
 def one_tree(text):
@@ -76,6 +76,7 @@ def test_any_symbols_become_a_tree_over_exactly_the_words(symbols, num_words):
     assert tree.leaves == tuple(leaves)
     assert tree.constituents[0][1:] == (0, num_words)
     assert rebuild(linearise(tree), leaves) == (tree, {})
+    assert one_tree(format_tree(tree)) == tree
 
 
 def test_pairs_are_sentences_and_stripped_trees(tmp_path):

@@ -38,6 +38,19 @@ def test_several_trees_follow_each_other_in_any_layout(tmp_path):
     assert [tree.words for tree in read_trees(path)] == [["a"], ["b"], ["c"]]
 
 
+@pytest.mark.parametrize("text", ["(TOP (TOP (S (NP (NN dog)))))", "((TOP ((S (NP (NN dog))))))"])
+def test_of_several_brackets_around_a_tree_none_stays(text):
+    tree = one_tree(text)
+    assert tree == one_tree("(S (NP (NN dog)))")
+    assert one_tree(format_tree(tree)) == tree
+
+
+def test_a_top_around_a_part_of_the_sentence_stays():
+    tree = one_tree("(TOP (TOP (NN dog)) (VP (VBZ barks)))")
+    assert tree.constituents == (Constituent("TOP", 0, 2), Constituent("TOP", 0, 1), Constituent("VP", 1, 2))
+    assert one_tree(format_tree(tree)) == tree
+
+
 @pytest.mark.parametrize("text", ["(NN dog)", "((NN dog))", "((NP (NN dog)) (VP (VBZ barks)))"])
 def test_what_has_no_root_gets_one(text):
     tree = one_tree(text)

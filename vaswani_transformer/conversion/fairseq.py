@@ -226,13 +226,14 @@ def count_layers(weights: dict[str, torch.Tensor], stack: str) -> int:
 
 
 def build_generation_config() -> GenerationConfig:
-    """The search of `fairseq-generate` without options: beam 5, log P / |Y|, the first five to end, 200 words."""
+    """The search of `fairseq-generate` without options: beam 5, log P / |Y|, the first five to end, 1 to 200 words."""
     return GenerationConfig(
         num_beams=5,
         length_penalty=1.0,
         length_penalty_type="power",
         early_stopping=True,
         max_new_tokens=201,  # </s> is not counted there
+        min_new_tokens=1,  # no translation begins with </s>
         suppress_tokens=[PAD],
         bos_token_id=BOS,
         pad_token_id=PAD,

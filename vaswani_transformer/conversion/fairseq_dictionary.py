@@ -11,6 +11,8 @@ from pathlib import Path
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from ..data.corpus import read_lines
+
 # In the order of their ids, before the words of the file.
 SPECIAL_TOKENS = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
 OVERWRITE = "#fairseq:overwrite"
@@ -21,7 +23,7 @@ def find_dictionary(folder: Path) -> list[str]:
 
     Raises:
         FileNotFoundError: if there is none.
-        ValueError: if they differ.
+        ValueError: if they differ, or as `read_dictionary` does.
     """
     files = sorted(folder.glob("dict*.txt"))
     if not files:
@@ -38,19 +40,29 @@ def find_dictionary(folder: Path) -> list[str]:
 def read_dictionary(path: Path) -> list[str]:
     """Words of a file of lines `word count`, in the order of their ids, special tokens first.
 
+    A word that comes again, marked to overwrite, gets an id of its own; its first id stays without a word.
+
     Raises:
-        ValueError: if a line is none, or a word is there twice.
+        ValueError: if a line is none or not UTF-8, if a word is there twice, or overwrites a special token.
     """
-    words = dict.fromkeys(SPECIAL_TOKENS.values())
-    # Not splitlines: a word may hold U+0085 or U+2028.
-    for number, line in enumerate(path.read_text(encoding="utf-8").removesuffix("\n").split("\n"), start=1):
-        word, _, count = line.rstrip("\r").removesuffix(f" {OVERWRITE}").rpartition(" ")
+    words = list(SPECIAL_TOKENS.values())
+    places = {word: place for place, word in enumerate(words)}
+    for number, line in enumerate(read_lines(path), start=1):
+        word, _, count = line.removesuffix(f" {OVERWRITE}").rpartition(" ")
         if not word or not count.isdecimal():
             raise ValueError(f"{path}, line {number}: expected a word, a space and a count, got {line!r}.")
-        if word in words and not line.rstrip("\r").endswith(OVERWRITE):
+        if word in places and not line.endswith(OVERWRITE):
             raise ValueError(f"{path}, line {number}: {word!r} is there twice, so ids cannot be told.")
-        words[word] = None
-    return list(words)
+        if word in SPECIAL_TOKENS.values():
+            raise ValueError(
+                f"{path}, line {number}: {word!r} overwrites a special token, and a Vaswani tokenizer has one entry of "
+                f"that name. It cannot be converted."
+            )
+        if word in places:
+            words[places[word]] = f"{word} {places[word]}"  # no text gives it, for words hold no space
+        places[word] = len(words)
+        words.append(word)
+    return words
 
 
 def build_tokenizer(words: list[str]) -> PreTrainedTokenizerFast:

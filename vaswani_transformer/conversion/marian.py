@@ -9,7 +9,9 @@ residual stream change their order, which no layer minds. Where Marian does not 
 by sqrt(d_model) here, and then cannot be tied to the projection.
 """
 
+import contextlib
 import copy
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -88,17 +90,22 @@ def load_marian(name: str) -> MarianMTModel:
     """The model in a folder or on the Hub, in evaluation mode, in the precision it is stored in.
 
     Raises:
-        ValueError: if it is no MarianMT model, or lacks a part of one.
+        ValueError: if it is no MarianMT model, if it is damaged, if ours has none of its sizes, or if its weights are
+            not those of one.
     """
-    config = AutoConfig.from_pretrained(name)
+    with _damage_named(name):
+        config = AutoConfig.from_pretrained(name)
     if not isinstance(config, MarianConfig):
         raise ValueError(f"{name} is a {config.model_type!r} model, not a MarianMT one: its config.json says so.")
-    marian, report = MarianMTModel.from_pretrained(name, config=config, output_loading_info=True)
-    if report["missing_keys"]:
-        raise ValueError(
-            f"{name} lacks the weights {', '.join(sorted(report['missing_keys'])[:3])}, {len(report['missing_keys'])} "
-            f"in all: it is not a whole MarianMT model. Copy or download it again."
-        )
+    build_vaswani_config(config)  # refuses absurd sizes before anything is built of them
+    with _damage_named(name):
+        marian, report = MarianMTModel.from_pretrained(name, config=config, output_loading_info=True)
+    for kind, claim in (("missing_keys", "lacks the weights"), ("unexpected_keys", "has weights that none has:")):
+        if report[kind]:
+            raise ValueError(
+                f"{name} {claim} {', '.join(sorted(report[kind])[:3])}, {len(report[kind])} in all: it is not a whole "
+                f"MarianMT model and nothing else. Copy or download it again."
+            )
     return marian
 
 
@@ -109,10 +116,12 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     second, and no single `tokenizer.json` can cut one language by one and the other by the other.
 
     Raises:
-        ValueError: if sentencepiece is not installed, or both languages have a vocabulary of their own.
+        ValueError: if sentencepiece is not installed, if it is damaged, or if both languages have a vocabulary of
+            their own.
     """
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
+        with _damage_named(name):
+            tokenizer = AutoTokenizer.from_pretrained(name)
     except ImportError as error:
         raise ValueError(
             f'the tokenizer of {name} needs sentencepiece: pip install "vaswani-transformer[convert]"'
@@ -123,6 +132,18 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
             f"for both. Convert a model trained with a joint vocabulary."
         )
     return tokenizer
+
+
+@contextlib.contextmanager
+def _damage_named(name: str) -> Iterator[None]:
+    """A ValueError with the name of the model for whatever its reader meets in a damaged file."""
+    try:
+        yield
+    except (OSError, MemoryError, ImportError):  # say what is missing
+        raise
+    except Exception as error:  # any: readers of weights and tokenizers have errors of their own
+        reason = f"{type(error).__name__}: {str(error).strip()}".replace("\n", " ")
+        raise ValueError(f"{name} holds a damaged file ({reason}); copy or download the model again.") from error
 
 
 def from_marian(marian: MarianMTModel) -> VaswaniForConditionalGeneration:

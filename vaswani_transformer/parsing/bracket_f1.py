@@ -6,7 +6,8 @@
     print(score.f1)
 
 Brackets are compared as label and span. The root TOP does not count, ADVP and PRT are equal, and words whose gold tag
-is a punctuation mark are taken out of both trees before, with what then is empty.
+is a punctuation mark are taken out of both trees before, with what then is empty. A sentence of such words alone is not
+counted.
 """
 
 from collections import Counter
@@ -26,7 +27,7 @@ class BracketScore:
     Attributes:
         matched: brackets in both trees, each bracket of one for one of the other.
         gold, predicted: brackets.
-        sentences, exact: all, and those whose brackets are all matched.
+        sentences, exact: those with a word that counts, and of them those whose brackets are all matched.
     """
 
     matched: int = 0
@@ -73,6 +74,8 @@ def compare(gold: Tree, predicted: Tree) -> BracketScore:
             f"{' '.join(predicted.words)!r}. Give both files in the same order and tokenisation."
         )
     is_counted = [leaf.tag not in PUNCTUATION_TAGS for leaf in gold.leaves]
+    if not any(is_counted):
+        return BracketScore()
     # Of each boundary between words, how many words that count are before it.
     places = list(accumulate(is_counted, initial=0))
     gold_brackets, predicted_brackets = _brackets(gold, places), _brackets(predicted, places)

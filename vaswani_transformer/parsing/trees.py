@@ -150,10 +150,11 @@ class _TreeReader:
 
 
 def with_root(leaves: Sequence[Leaf], constituents: Sequence[Constituent]) -> Tree:
-    """The tree, with the bracket around it left out or called TOP, and one put around where there is none."""
-    if constituents and constituents[0].label in ("", TOP):
+    """The tree, with the brackets around it left out or called TOP, and one put around where there is none."""
+    whole = (0, len(leaves))
+    while constituents and constituents[0].label in ("", TOP) and constituents[0][1:] == whole:
         constituents = constituents[1:]
-    if not constituents or constituents[0][1:] != (0, len(leaves)):
+    if not constituents or constituents[0][1:] != whole:
         constituents = [Constituent(TOP, 0, len(leaves)), *constituents]
     return Tree(tuple(leaves), tuple(constituents))
 

@@ -6,7 +6,7 @@ from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerFast
 
 from ..data.corpus import Pair
-from ..tokenization_vaswani import train_tokenizer
+from ..tokenization_vaswani import SPECIAL_TOKENS, train_tokenizer
 from .linearisation import NORMALISED
 
 
@@ -23,7 +23,7 @@ def learn_vocabulary(
         vocab_size: entries, brackets included.
 
     Raises:
-        ValueError: if `vocab_size` does not hold the bytes and the brackets.
+        ValueError: if `vocab_size` does not hold the bytes, the special tokens and the brackets.
     """
     brackets: set[str] = set()
     is_normalised = True
@@ -32,6 +32,12 @@ def learn_vocabulary(
         brackets |= set(filter(is_bracket, symbols))
         is_normalised = is_normalised and all(symbol == NORMALISED for symbol in symbols - brackets)
     symbols = sorted(brackets) + [NORMALISED] * is_normalised
+    smallest = 256 + len(SPECIAL_TOKENS) + len(symbols)
+    if vocab_size < smallest:
+        raise ValueError(
+            f"vocab_size must be at least {smallest} (256 bytes, {len(SPECIAL_TOKENS)} special tokens and "
+            f"{len(symbols)} symbols of the trees), got {vocab_size}."
+        )
     sentences = (sentence for sentence, _ in read_train())
     tokenizer = train_tokenizer(sentences, vocab_size=vocab_size - len(symbols), subword_model=subword_model)
     # normalized: matched with the space before them, which is how every word of this tokenizer begins.
