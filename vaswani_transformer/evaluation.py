@@ -4,7 +4,8 @@ Every score carries what is needed to reproduce it: its signature, the search se
 """
 
 import hashlib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import UnionType
 
@@ -26,6 +27,7 @@ SEARCH_SETTINGS: dict[str, tuple[type | UnionType, float]] = {
     "max_length_offset": (int, 1_000_000),
 }
 TOKEN_IDS = ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id")
+TASK = re.compile(r"translation_([a-z]+)_to_([a-z]+)")
 TOKENIZER_FILES = ("tokenizer.json", "source.spm")  # one of them: ours, or of a model that was MarianMT's
 
 
@@ -119,6 +121,12 @@ def _find_model(path: Path) -> Path:
             f"(with its tokenizer), or a run folder whose training has finished."
         )
     return path
+
+
+def find_languages(pipelines: object) -> tuple[str, str] | None:
+    """Source and target language by the name of the model's own task, among `custom_pipelines` of its config."""
+    tasks = [TASK.fullmatch(str(name)) for name in pipelines] if isinstance(pipelines, Mapping) else []
+    return next(((task[1], task[2]) for task in tasks if task), None)
 
 
 def fingerprint_model(name: str | Path) -> str:

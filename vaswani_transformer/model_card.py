@@ -10,7 +10,7 @@ import html
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
@@ -19,32 +19,88 @@ import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
-from .evaluation import MODEL_FOLDER
+from .evaluation import MODEL_FOLDER, find_languages, fingerprint_model
 from .recipes import RECIPES
-from .training.cost import estimate_target_tokens
-from .training.log import LOG_FILE, read_log
+from .scores import BLEU, CHRF, LOWER_CASED, PAPER, TOKENISED
+from .training.cost import RunCost, blaming, read_object
+from .training.log import read_log
 from .training.run_folder import RECIPE_FILE
 
 TEMPLATE = Path(__file__).with_name("model_card_template.md")
 CARD_FILE = "README.md"
 MODEL_ID = "OWNER/NAME"  # where the model's name on the Hub goes when it has one
 PERPLEXITY = "perplexity"
-TASK = re.compile(r"translation_([a-z]+)_to_([a-z]+)")
+# Names of `vaswani evaluate`, and what the Hub calls such a metric.
+METRICS = {
+    BLEU: "bleu",
+    LOWER_CASED: "bleu",
+    PAPER: "bleu",
+    TOKENISED: "bleu",
+    CHRF: "chrf",
+    PERPLEXITY: "perplexity",
+}
 LANGUAGE = re.compile(r"[a-z]{2,3}")
 # What `vaswani evaluate` prints.
 SCORE_LINE = re.compile(r"^(\S.*?) (\d+\.\d+)  (nrefs:\S+)$", re.MULTILINE)
 PERPLEXITY_LINE = re.compile(r"^perplexity (\d+\.\d+) ", re.MULTILINE)
-SEARCH_LINE = re.compile(r"^search (\S+)", re.MULTILINE)
+SEARCH_LINE = re.compile(r"^search (.+?)  model .+  fingerprint (.+)$", re.MULTILINE)
+TREES = "trees"  # the target language of runs on data of `vaswani prepare --task parsing`
 INTENDED_USE = (
-    "To translate single sentences of the kind it was trained on from $source to $target, and to study or reproduce "
-    'the Transformer of "Attention Is All You Need". It is no tool for decisions about people, health or law.'
+    "To $purpose, and to study or reproduce the Transformer of "
+    '"Attention Is All You Need". It is no tool for decisions about people, health or law.'
 )
 LIMITS = (
-    "It sees one sentence at a time and knows its training data only: names, numbers and words outside of it come out "
-    "wrong, and fluent output may say what the source does not. It repeats what is biased in that data. "
+    "It sees one sentence at a time and knows its training data only: $errors. It repeats what is biased in that data. "
     "Sentences of more than $max_length sub-words are longer than any it has learnt from. $licence"
 )
 NO_LICENCE = "Nobody has stated a licence of the weights or of the training data: ask before you share or sell."
+
+
+@dataclass(frozen=True)
+class Task:
+    """What the card says of a model by what it does.
+
+    Attributes:
+        pipeline_tag: the Hub's name of it, if there is one.
+        use, purpose, errors, no_scores: text; $model_id, $source and $target in it stand for themselves.
+    """
+
+    pipeline_tag: str | None
+    use: str
+    purpose: str
+    errors: str
+    no_scores: str
+
+
+TRANSLATION = Task(
+    pipeline_tag="translation",
+    use="""\
+```python
+from transformers import pipeline
+
+translate = pipeline("translation", model="$model_id", trust_remote_code=True)
+print(translate("A dog runs."))
+```
+
+The code comes with the model: `trust_remote_code=True` runs it, so look at it first, or install `vaswani_transformer`
+and take its own `pipeline`, which needs no trust. Weights are in safetensors only.""",
+    purpose="translate single sentences of the kind it was trained on from $source to $target",
+    errors="names, numbers and words outside of it come out wrong, and fluent output may say what the source does not",
+    no_scores="No test set has been scored: `vaswani evaluate`, then `vaswani card --score`.",
+)
+PARSING = Task(
+    pipeline_tag=None,
+    use="""\
+```bash
+vaswani parse --model $model_id --input sentences.txt --output trees.mrg
+```
+
+One sentence a line, words separated by spaces. `vaswani_transformer` must be installed: it makes a tree of what the
+model writes. Weights are in safetensors only.""",
+    purpose="parse single sentences of the kind it was trained on, in $source, into constituency trees",
+    errors="the trees of sentences of another kind are often wrong",
+    no_scores="No test set has been scored: write down here the bracket F1 of `vaswani parse --gold`.",
+)
 
 
 @dataclass(frozen=True)
@@ -57,6 +113,7 @@ class Score:
         value: 0 to 100, but for the perplexity.
         signature: sacreBLEU's; of the perplexity how it was counted.
         search: settings of the search, as `evaluation.describe_search` writes them.
+        fingerprint: of the model, as `evaluation.fingerprint_model` gives it.
     """
 
     dataset: str
@@ -64,6 +121,7 @@ class Score:
     value: float
     signature: str
     search: str
+    fingerprint: str
 
 
 @dataclass(frozen=True)
@@ -71,25 +129,24 @@ class Run:
     """What a run folder tells about a finished run.
 
     Attributes:
+        cost: what it took.
         recipe, versions: as recipe.json has them.
         updates, planned_updates: done at the end of the log, and what the recipe says.
-        seconds: of training, over all sittings.
-        target_tokens: learnt from, estimated from the log.
         dev_perplexity: of the last evaluation.
+        languages: of source and target as `vaswani prepare` was told; the second is `TREES` of a run that parses.
     """
 
+    cost: RunCost
     recipe: dict
     versions: dict
-    seed: int
-    num_parameters: int
-    num_processes: int
-    mixed_precision: str
     updates: int
     planned_updates: int
-    seconds: float
-    target_tokens: float
     dev_perplexity: float | None
     languages: tuple[str, str] | None
+
+    @property
+    def task(self) -> Task:
+        return PARSING if self.languages and self.languages[1] == TREES else TRANSLATION
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +158,7 @@ class CardText:
         data: what the model was trained on.
         dataset: the same as a name on the Hub, for the metadata.
         license: identifier of the Hub for the weights, such as apache-2.0, or "other".
+        license_name: what that other one is called.
         hardware: devices it was trained on.
     """
 
@@ -108,6 +166,7 @@ class CardText:
     data: str = ""
     dataset: str = ""
     license: str = ""
+    license_name: str = ""
     hardware: str = ""
 
 
@@ -116,7 +175,7 @@ def read_scores(dataset: str, path: Path) -> list[Score]:
 
     Raises:
         OSError: if there is no such file.
-        ValueError: if it holds no score with its signature and search.
+        ValueError: if it holds no score with its signature and search, or one of several models.
     """
     text = path.read_text(encoding="utf-8")
     lines, search, perplexity = SCORE_LINE.findall(text), SEARCH_LINE.search(text), PERPLEXITY_LINE.search(text)
@@ -125,10 +184,14 @@ def read_scores(dataset: str, path: Path) -> list[Score]:
             f"{path} does not hold what `vaswani evaluate` prints, lines of scores with their signature and a line "
             f"search. Write it with `vaswani evaluate --model ... --test ... > {path}`."
         )
-    scores = [Score(dataset, metric, float(value), signature, search[1]) for metric, value, signature in lines]
+    if " + " in search[2]:
+        raise ValueError(f"{path} holds the scores of an ensemble, not of a model: evaluate without --ensemble.")
     if perplexity is not None:
-        scores.append(Score(dataset, PERPLEXITY, float(perplexity[1]), "a sub-word, no label smoothing", search[1]))
-    return scores
+        lines.append((PERPLEXITY, perplexity[1], "a sub-word, no label smoothing"))
+    for metric, *_ in lines:
+        if metric not in METRICS:
+            raise ValueError(f"{path} holds {metric!r}, expected {', '.join(METRICS)}. Evaluate the model again.")
+    return [Score(dataset, metric, float(value), signature, *search.groups()) for metric, value, signature in lines]
 
 
 def read_run(folder: Path) -> Run:
@@ -138,103 +201,91 @@ def read_run(folder: Path) -> Run:
         FileNotFoundError: if a part is missing.
         ValueError: if a part is damaged, or if the log has no line of training.
     """
-    for name in (RECIPE_FILE, LOG_FILE, f"{MODEL_FOLDER}/config.json"):
-        if not (folder / name).is_file():
-            raise FileNotFoundError(
-                f"{folder} holds no {name}: expected the folder of a finished run, --output of `vaswani train`."
-            )
-    description, config = _read_object(folder / RECIPE_FILE), _read_object(folder / MODEL_FOLDER / "config.json")
-    log = read_log(folder)
-    trained = [line for line in log if "seconds" in line and "update" in line]
+    cost, log, description = RunCost.read(folder), read_log(folder), read_object(folder / RECIPE_FILE)
+    path = folder / MODEL_FOLDER / "config.json"
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} does not exist: expected a finished run, --output of `vaswani train`.")
+    config = read_object(path)
     dev = [line["dev_perplexity"] for line in log if _is_number(line.get("dev_perplexity"))]
-    if not trained:
-        raise ValueError(f"{folder / LOG_FILE} has no line of training: there is nothing to say on the card yet.")
-    try:
+    with blaming(folder / RECIPE_FILE):
         return Run(
+            cost=cost,
             recipe=dict(description["recipe"]),
             versions=dict(description["versions"]),
-            seed=int(description["seed"]),
-            num_parameters=int(description["num_parameters"]),
-            num_processes=int(description["num_processes"]),
-            mixed_precision=str(description["mixed_precision"]),
-            updates=max(int(line["update"]) for line in log if "update" in line),
+            updates=max(line["update"] for line in log),
             planned_updates=int(description["recipe"]["num_updates"]),
-            seconds=float(trained[-1]["seconds"]),
-            target_tokens=estimate_target_tokens(log),
             dev_perplexity=dev[-1] if dev else None,
-            languages=_find_languages(config.get("custom_pipelines")),
+            languages=find_languages(config.get("custom_pipelines")),
         )
-    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
-        raise ValueError(
-            f"{folder} was not written by this version of `vaswani train`, or a file of it is damaged: "
-            f"{type(error).__name__} {error}. Check {RECIPE_FILE} and {LOG_FILE}."
-        ) from error
-
-
-def _read_object(path: Path) -> dict:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged: expected a JSON object ({error}). Copy it again.") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} is damaged: expected a JSON object, found {type(value).__name__}. Copy it again.")
-    return value
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def _find_languages(pipelines: object) -> tuple[str, str] | None:
-    """Source and target language by the name of the model's own task."""
-    tasks = [TASK.fullmatch(str(name)) for name in pipelines] if isinstance(pipelines, Mapping) else []
-    return next(((task[1], task[2]) for task in tasks if task), None)
-
-
 def build_card(folder: Path, *, scores: Sequence[Score] = (), text: CardText | None = None) -> str:
     """The card of the run in `folder`.
 
     Raises:
-        as `read_run`, and ValueError if the Hub would not accept the metadata.
+        as `read_run`, and ValueError if the scores are not of this model, or if the Hub would not accept the metadata.
     """
     run, text = read_run(folder), text or CardText()
+    _check_scores(folder, run, scores)
     name = text.name or folder.resolve().name
     source, target = run.languages or ("the source", "the target language")
-    licence = NO_LICENCE if not text.license else f"Licence of the weights: {escape(text.license)}."
+    named = escape(text.license_name or text.license)
+    licence = f"Licence of the weights: {named}." if named else NO_LICENCE
+    purpose = Template(run.task.purpose).substitute(source=source, target=target)
     values = {
         "metadata": _metadata(run, scores, text, name=name),
         "name": escape(name),
         "summary": _summary(run, text, source=source, target=target),
-        "model_id": MODEL_ID,
-        "intended_use": Template(INTENDED_USE).substitute(source=source, target=target),
+        "use": Template(run.task.use).substitute(model_id=MODEL_ID),
+        "intended_use": Template(INTENDED_USE).substitute(purpose=purpose),
         "recipe": _recipe(run),
         "cost": _cost(run, text),
         "scores": _scores(run, scores),
-        "limits": Template(LIMITS).substitute(max_length=run.recipe.get("max_length", "?"), licence=licence),
+        "limits": Template(LIMITS).substitute(
+            errors=run.task.errors, max_length=run.recipe.get("max_length", "?"), licence=licence
+        ),
     }
     card = Template(TEMPLATE.read_text(encoding="utf-8")).substitute(values)
     check_card(card)
     return card
 
 
+def _check_scores(folder: Path, run: Run, scores: Sequence[Score]) -> None:
+    """Refuse scores that say nothing of the model of this run."""
+    if scores and run.task is not TRANSLATION:
+        raise ValueError(f"{folder} parses, and these are scores of translations: {run.task.no_scores}")
+    fingerprint = fingerprint_model(folder / MODEL_FOLDER) if scores else ""
+    for score in scores:
+        if score.fingerprint != fingerprint:
+            raise ValueError(
+                f"the scores of {score.dataset} are of a model of fingerprint {score.fingerprint}, but that of "
+                f"{folder} is {fingerprint}: evaluate it again."
+            )
+
+
 def _metadata(run: Run, scores: Sequence[Score], text: CardText, *, name: str) -> str:
     results = [
         EvalResult(
             task_type="translation",
-            dataset_type=text.dataset or re.sub(r"\W+", "-", score.dataset.lower()).strip("-"),
+            dataset_type=re.sub(r"\W+", "-", score.dataset.lower()).strip("-"),
             dataset_name=score.dataset,
-            metric_type=re.split(r"\W", score.metric.lower())[0],
+            metric_type=METRICS[score.metric],
             metric_name=score.metric,
             metric_value=score.value,
-            metric_args={"signature": score.signature, "search": score.search},
+            metric_args={"signature": score.signature, "search": score.search, "model": score.fingerprint},
         )
         for score in scores
     ]
     data = ModelCardData(
-        language=list(run.languages) if run.languages else None,
+        language=[name for name in run.languages or () if LANGUAGE.fullmatch(name)] or None,
         license=text.license or "unknown",
+        license_name=text.license_name or None,
         library_name="transformers",
-        pipeline_tag="translation",
+        pipeline_tag=run.task.pipeline_tag,
         tags=["vaswani_transformer", "attention-is-all-you-need"],
         datasets=[text.dataset] if text.dataset else None,
         metrics=sorted({result.metric_type for result in results}) or None,
@@ -247,7 +298,7 @@ def _metadata(run: Run, scores: Sequence[Score], text: CardText, *, name: str) -
 def _summary(run: Run, text: CardText, *, source: str, target: str) -> str:
     data = f"trained on {escape(text.data)}" if text.data else "trained on data its author has not named"
     return (
-        f'The Transformer of "Attention Is All You Need" with {run.num_parameters:,} parameters, from {source} to '
+        f'The Transformer of "Attention Is All You Need" with {run.cost.num_parameters:,} parameters, from {source} to '
         f"{target}, {data}."
     )
 
@@ -255,7 +306,7 @@ def _summary(run: Run, text: CardText, *, source: str, target: str) -> str:
 def _recipe(run: Run) -> str:
     names = [name for name, recipe in RECIPES.items() if _is_same_recipe(recipe.to_dict(), run.recipe)]
     named = f"`{names[0]}` of `vaswani_transformer`" if names else "No named recipe of `vaswani_transformer`"
-    lines = [f"{named}, seed {run.seed}; {run.updates:,} updates done, {run.planned_updates:,} planned."]
+    lines = [f"{named}, seed {run.cost.seed}; {run.updates:,} updates done, {run.planned_updates:,} planned."]
     lines += ["", "| setting | value |", "|---|---|"]
     for name, value in run.recipe.items():
         lines.append(f"| {code(name)} | {code(json.dumps(value, ensure_ascii=False))} |")
@@ -269,14 +320,14 @@ def _is_same_recipe(ours: dict, theirs: dict) -> bool:
 
 
 def _cost(run: Run, text: CardText) -> str:
-    hours = run.seconds / 3600
+    cost, hours = run.cost, run.cost.seconds / 3600
     devices = escape(text.hardware) if text.hardware else "not written down"
     versions = ", ".join(f"{escape(str(name))} {escape(str(version))}" for name, version in run.versions.items())
     return (
-        f"Devices: {devices}; processes: {run.num_processes}; mixed precision: {escape(run.mixed_precision)}. "
-        f"{hours:.1f} hours of training over all sittings, {hours * run.num_processes:.1f} device hours; "
-        f"{run.target_tokens:,.0f} target tokens, so {6 * run.num_parameters * run.target_tokens:.1e} FLOP by 6 x "
-        f"parameters x tokens.\n\nVersions: {versions}."
+        f"Devices: {devices}; processes: {cost.num_processes}; mixed precision: {escape(cost.mixed_precision)}. "
+        f"{hours:.1f} hours of training over all sittings, {hours * cost.num_processes:.1f} device hours; "
+        f"{cost.target_tokens:,.0f} target tokens, so {cost.weight_flop:.1e} FLOP by 6 x parameters x "
+        f"tokens.\n\nVersions: {versions}."
     )
 
 
@@ -288,8 +339,10 @@ def _scores(run: Run, scores: Sequence[Score]) -> str:
         value = f"{score.value:.3f}" if score.metric == PERPLEXITY else f"**{score.value:.2f}**"
         cells = (escape(score.dataset), escape(score.metric), value, code(score.signature), code(score.search))
         lines.append(f"| {' | '.join(cells)} |")
-    if not scores:
-        lines.append("No test set has been scored: `vaswani evaluate`, then `vaswani card --score`.")
+    if scores:
+        lines += ["", f"Fingerprint of the scored model: {code(scores[0].fingerprint)}."]
+    else:
+        lines.append(run.task.no_scores)
     if run.dev_perplexity is not None:
         lines += ["", f"Perplexity of the development set at the last checkpoint: {run.dev_perplexity:.3f} a sub-word."]
     return "\n".join(lines)
@@ -327,7 +380,7 @@ def check_card(card: str) -> None:
         if not LANGUAGE.fullmatch(str(language)):
             raise ValueError(f"language of the card: expected codes of ISO 639 such as en, got {language!r}.")
     if data.license == "other" and not data.get("license_name"):
-        raise ValueError("license of the card is other: add license_name, and license_link where there is one.")
+        raise ValueError("license of the card is other: add license_name (--license_name of `vaswani card`).")
     for result in data.eval_results or []:
         if not _is_number(result.metric_value):
             raise ValueError(

@@ -45,7 +45,7 @@ SCANNED = (CARD_FILE, "config.json", "generation_config.json", "tokenizer_config
 TOKENS = re.compile(
     r"\b(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|AKIA|xox[abp]-)[\w-]{16,}|-----BEGIN [A-Z ]*PRIVATE KEY"
 )
-LOCAL_PATHS = re.compile(r"(?<![\w/.<>~*)\]-])(?:~?/(?:[\w.@+-]+/)+[\w.@+-]*|[A-Za-z]:\\[\w\\. -]+)|\bfile://\S+")
+LOCAL_PATHS = re.compile(r"(?<![\w/.<>~)\]-])(?:~?/(?:[\w.@+-]+/)+[\w.@+-]*|[A-Za-z]:\\[\w\\. -]+)|\bfile://\S+")
 
 
 def upload_model(model: str | Path, repo_id: str, *, private: bool = False) -> tuple[str, list[str]]:
@@ -60,11 +60,15 @@ def upload_model(model: str | Path, repo_id: str, *, private: bool = False) -> t
         address of the commit, and the names of the files.
 
     Raises:
-        ValueError: if there is no card, if a file holds a token or a local path, or if what shall be private is public
-            already; nothing has been uploaded then.
+        ValueError: if nobody has logged in, if there is no card, if a file holds a token or a local path, or if what
+            shall be private is public already; nothing has been uploaded then.
         OSError: if the Hub cannot be reached, or refuses.
     """
     validate_repo_id(repo_id)
+    if "/" not in repo_id:
+        raise ValueError(f"a repository of the Hub is OWNER/NAME, got {repo_id!r}: put your user name before it.")
+    if get_token() is None:
+        raise ValueError("uploading needs a login: run `hf auth login`, or set HF_TOKEN to a token that may write.")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         write_upload(model, folder, repo_id=repo_id)

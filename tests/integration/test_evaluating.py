@@ -7,6 +7,8 @@ import torch
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli, train_tokenizer
 from vaswani_transformer.evaluation import fingerprint_model
+from vaswani_transformer.model_card import METRICS, read_scores
+from vaswani_transformer.pipeline_vaswani import custom_pipelines
 from vaswani_transformer.scores import build_metrics, compute_scores
 
 REFERENCES = ["Der Hund-Katzen-Streit endet heute.", "Zwei Katzen schlafen auf dem Bett.", "Es regnet seit Tagen."] * 4
@@ -24,21 +26,39 @@ def files(tmp_path):
     return list(map(str, paths))
 
 
-def test_a_model_is_scored_in_all_ways_with_its_search_and_fingerprint(files, tmp_path, capsys):
+def write_model(folder, **settings):
+    """A model that has learnt nothing."""
     tokenizer = train_tokenizer(REFERENCES, vocab_size=300)
     torch.manual_seed(0)
     sizes = {"d_model": 16, "d_ff": 24, "num_heads": 4, "encoder_layers": 1, "decoder_layers": 1}
-    VaswaniForConditionalGeneration(VaswaniConfig(vocab_size=len(tokenizer), **sizes)).save_pretrained(tmp_path / "m")
-    tokenizer.save_pretrained(tmp_path / "m")
+    config = VaswaniConfig(vocab_size=len(tokenizer), **sizes, **settings)
+    VaswaniForConditionalGeneration(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def test_a_model_is_scored_in_all_ways_with_its_search_and_fingerprint(files, tmp_path, capsys):
+    write_model(tmp_path / "m")
     written = tmp_path / "out.de"
     arguments = ["--model", str(tmp_path / "m"), "--test", files[0], files[0], "--max_length_offset", "2"]
     assert cli.main(["evaluate", *arguments, "--num_beams", "2", "--translations", str(written)]) == 0
-    *printed, perplexity, search = capsys.readouterr().out.splitlines()
+    (tmp_path / "test.score").write_text(capsys.readouterr().out)
+    *printed, perplexity, search = (tmp_path / "test.score").read_text().splitlines()
     hypotheses = written.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     assert printed == list(map(str, compute_scores(hypotheses, REFERENCES, build_metrics())))
     assert re.fullmatch(r"perplexity \d+\.\d{3} per sub-word, no label smoothing", perplexity)
     assert search.startswith("search num_beams:2|length_penalty:0.6|")
     assert search.endswith(f"model {tmp_path / 'm'}  fingerprint {fingerprint_model(tmp_path / 'm')}")
+    for_card = read_scores("newstest2014", tmp_path / "test.score")
+    assert {score.metric for score in for_card} == METRICS.keys()
+    assert {score.fingerprint for score in for_card} == {fingerprint_model(tmp_path / "m")}
+
+
+def test_the_paper_s_bleu_is_of_the_language_of_the_model_s_task_unless_told(files, tmp_path, capsys):
+    write_model(tmp_path / "m", custom_pipelines=custom_pipelines("translation_en_to_fr"))
+    for more, language in (([], "fr"), (["--target_language", "de"], "de")):
+        arguments = ["--model", str(tmp_path / "m"), "--test", files[0], files[0], "--max_length_offset", "1", *more]
+        assert cli.main(["evaluate", *arguments, "--num_beams", "1"]) == 0
+        assert f"-{language}-split|" in capsys.readouterr().out
 
 
 def test_one_file_is_scored_without_a_model(files, capsys):
@@ -64,7 +84,11 @@ def test_several_files_are_compared_with_the_first(files, capsys):
         (["--model", "m"], "a model translates and is scored on --test"),
         (["--model", "m", "--test", "a", "b", "--references", "c"], "a model translates and is scored on --test"),
         (["--hypotheses", "a"], "--hypotheses are scored against --references"),
-        (["--hypotheses", "a", "--references", "b", "--test", "c"], "--hypotheses are scored against --references"),
+        (["--hypotheses", "a", "--references", "b", "--test", "c"], "--test: for a --model only, not for --hypotheses"),
+        (
+            ["--hypotheses", "a", "--references", "b", "--num_beams", "4", "--ensemble", "c", "--split", "validation"],
+            "--split, --num_beams, --ensemble: for a --model only",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused(arguments, message, capsys):

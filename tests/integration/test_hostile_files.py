@@ -226,7 +226,7 @@ def test_a_megabyte_in_one_line_is_cut_and_said(translator, whole, tmp_path, mon
     assert cli.main([*command, "--num_beams", "1"]) == 0
     printed = capsys.readouterr()
     assert printed.out.count("\n") == 2
-    assert "1 of them were cut to their first 50 tokens" in printed.err
+    assert "sentences cut to their first 50 tokens: 1." in printed.err
 
 
 def test_pictures_and_pages_of_attention_show_markup_as_text(translator, tmp_path):

@@ -147,6 +147,7 @@ def test_nothing_private_of_a_hostile_run_gets_out(hostile, hub, tmp_path):
     [
         (f"Trained with {TOKEN}.", "hf_abcdefghi"),
         ("The data lay in `/home/me/corpus/train.en`.", "/home/me/corpus/train.en"),
+        ("The data lay in **/home/me/corpus/train**", "/home/me/corpus/train"),
         (r"It lay in C:\Users\me\corpus.", r"C:\\\\Users\\\\me\\\\corpus"),
     ],
 )
@@ -185,6 +186,15 @@ def test_what_shall_be_private_is_not_uploaded_where_all_can_see_it(run, hub):
     with pytest.raises(ValueError, match="me/tiny exists already and is public: nothing was uploaded"):
         sharing.upload_model(run, "me/tiny", private=True)
     assert not hub.repositories["me/tiny"]
+
+
+def test_without_a_login_or_an_owner_nothing_is_tried(run, hub, monkeypatch):
+    with pytest.raises(ValueError, match="a repository of the Hub is OWNER/NAME, got 'tiny': put your user name"):
+        sharing.upload_model(run, "tiny")
+    monkeypatch.setattr(sharing, "get_token", lambda: None)
+    with pytest.raises(ValueError, match="uploading needs a login: run `hf auth login`, or set HF_TOKEN"):
+        sharing.upload_model(run, "me/tiny")
+    assert not hub.requests
 
 
 def test_a_hub_out_of_reach_is_said_in_one_line(run, hub, monkeypatch, capsys):

@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from vaswani_transformer import VaswaniConfig, cli
+from vaswani_transformer import VaswaniConfig, VaswaniModel, cli
 from vaswani_transformer.data.batching import TokenizedPairs, plan_updates
 from vaswani_transformer.data.phrasebook.pairs import generate_pairs
 from vaswani_transformer.data.preparation import prepare
@@ -106,6 +106,22 @@ def test_without_attention_the_count_is_6_a_weight_and_token():
     assert count_flop(config, lengths, lengths) == 5 * (6 * weights * length + attention)
 
 
+@pytest.mark.parametrize("r", [1, 2, 3, 4, 7, 50])
+def test_attention_is_counted_within_the_window_of_the_model(r):
+    lengths = np.array([1, 2, 5, 9])
+    whole, restricted = (
+        count_flop(VaswaniConfig(**MODEL, vocab_size=300, attention_window=window), lengths, lengths)
+        for window in (None, r)
+    )
+    positions = [(query, key) for length in lengths for query in range(length) for key in range(length)]
+    is_near = VaswaniModel(VaswaniConfig(**MODEL, vocab_size=300, attention_window=r)).encoder._window()
+    hidden = [(query, key) for query, key in positions if not is_near(0, 0, query, key)]
+    num_hidden = MODEL["encoder_layers"] * len(hidden)
+    num_hidden += MODEL["decoder_layers"] * sum(key <= query for query, key in hidden)
+    a = 4 * (4 + 4)
+    assert whole - restricted == 6 * a * num_hidden
+
+
 def test_a_run_costs_what_its_log_and_data_say(run_folder, data):
     cost = RunCost.read(run_folder)
     sources, targets = lengths_of(data)
@@ -135,6 +151,35 @@ def test_the_command_prints_the_costs_beside_the_paper_s(run_folder, data, capsy
     assert "name the --data of the run" in printed
 
 
+def test_cores_must_be_counted(run_folder, capsys):
+    arguments = ["cost", "--run", str(run_folder), "--device", "epyc-7763-core"]
+    assert cli.main(arguments) == 1
+    assert "say how many cores there were by --devices" in capsys.readouterr().err
+    assert cli.main([*arguments, "--devices", "2"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("recipe.json", b"[1]", r"recipe\.json is damaged: expected a JSON object, found list"),
+        ("recipe.json", b"{", r"recipe\.json is damaged: expected a JSON object \("),
+        ("recipe.json", b'{"recipe": 3}', r"recipe\.json was not written by this version.*TypeError"),
+        (
+            "recipe.json",
+            b'{"recipe": {"vocab_size": 9, "model": {"d_model": "x"}}}',
+            r"recipe\.json was not written by this version",
+        ),
+        ("log.jsonl", b'{"update": 1, "seconds": 2.0}', r"log\.jsonl, line 1: expected seconds and target_tokens"),
+        ("log.jsonl", b'{"update": [], "seconds": 2.0}', r"log\.jsonl, line 1: expected numbers, found update \[\]"),
+        ("log.jsonl", b'{"seconds": 2.0}', r"log\.jsonl, line 1: expected the number of its update"),
+    ],
+)
+def test_a_damaged_file_is_named(run_folder, name, content, message):
+    (run_folder / name).write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        RunCost.read(run_folder)
+
+
 def test_a_run_that_cannot_be_counted_is_refused(run_folder, data, tmp_path_factory):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     with pytest.raises(FileNotFoundError, match=r"holds no recipe\.json; name a folder that `vaswani train`"):
@@ -147,7 +192,7 @@ def test_a_run_that_cannot_be_counted_is_refused(run_folder, data, tmp_path_fact
     recipe = json.loads((run_folder / "recipe.json").read_text())
     del recipe["num_processes"]
     (run_folder / "recipe.json").write_text(json.dumps(recipe))
-    with pytest.raises(ValueError, match=r"lacks 'num_processes': an earlier version"):
+    with pytest.raises(ValueError, match=r"recipe\.json was not written by this version.*KeyError 'num_processes'"):
         RunCost.read(run_folder)
     (run_folder / "log.jsonl").write_text("")
     with pytest.raises(ValueError, match="tells of no update yet"):

@@ -48,9 +48,12 @@ def test_what_cannot_be_drawn_is_refused(tmp_path, capsys, monkeypatch):
         draw_curves([run], tmp_path / "curves.txt")
     with pytest.raises(FileNotFoundError, match=r"holds no log\.jsonl; name a folder that `vaswani train` has written"):
         draw_curves([tmp_path], tmp_path / "curves.svg")
-    (run / "log.jsonl").write_text("{}\n{")
+    (run / "log.jsonl").write_text('{"update": 1}\n{')
     with pytest.raises(ValueError, match=r"log\.jsonl, line 2: not JSON"):
         draw_curves([run], tmp_path / "curves.svg")
+    (run / "log.jsonl").write_text('{"loss": 1.0}\n')
+    assert cli.main(["plot", "--run", str(run), "--output", str(tmp_path / "curves.svg")]) == 1
+    assert "log.jsonl, line 1: expected the number of its update" in capsys.readouterr().err
     (run / "log.jsonl").write_text("")
     with pytest.raises(ValueError, match=r"the log\.jsonl of run is empty; there is nothing to draw yet"):
         draw_curves([run], tmp_path / "curves.svg")

@@ -67,6 +67,16 @@ def test_a_trainer_gets_the_scores_of_what_was_generated():
     }
 
 
+def test_the_language_of_a_trainer_is_that_of_the_paper_s_bleu():
+    texts, references = ["Il dit que l'homme court loin d'ici."], ["Il dit que l'homme court près d'ici."]
+    tokenizer = train_tokenizer(texts + references, vocab_size=300)
+    predictions, labels = (tokenizer(side, return_tensors="np").input_ids for side in (texts, references))
+    found = build_compute_metrics(tokenizer, language="fr")(EvalPrediction(predictions=predictions, label_ids=labels))
+    french, german = (PaperBLEU(language=name).corpus_score(texts, [references]).score for name in ("fr", "de"))
+    assert found["paper_bleu"] == pytest.approx(french) != pytest.approx(german)
+    assert found["sacrebleu"] == pytest.approx(sacrebleu.BLEU().corpus_score(texts, [references]).score)
+
+
 def test_an_unknown_metric_is_refused_with_those_there_are():
     with pytest.raises(ValueError, match=r"there is no metric 'bleurt' here; choose one of: sacrebleu, paper_bleu\."):
         load_metric("bleurt")

@@ -3,17 +3,32 @@ import json
 import pytest
 from huggingface_hub import ModelCard
 
-from vaswani_transformer import cli
-from vaswani_transformer.model_card import CardText, Score, build_card, check_card, code, escape, read_run, read_scores
+from vaswani_transformer import cli, scores
+from vaswani_transformer.evaluation import fingerprint_model
+from vaswani_transformer.model_card import (
+    METRICS,
+    CardText,
+    Score,
+    build_card,
+    check_card,
+    code,
+    escape,
+    read_run,
+    read_scores,
+)
 from vaswani_transformer.recipes import RECIPES
 
-PRINTED = (
-    "BLEU 40.57  nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:2.6.0\n"
-    "BLEU, lower-cased 40.61  nrefs:1|case:lc|eff:no|tok:none|smooth:exp|version:2.6.0\n"
-    "chrF 64.10  nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:2.6.0\n"
-    "perplexity 5.003 per sub-word, no label smoothing\n"
-    "search num_beams:5|length_penalty:1.4|length_penalty_type:gnmt  model runs/multi30k_lc\n"
-)
+SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:2.6.0"
+# As `vaswani evaluate` printed it, but for the fingerprint.
+PRINTED = f"""\
+BLEU 40.57  {SIGNATURE}
+BLEU, lower-cased 40.61  nrefs:1|case:lc|eff:no|tok:none|smooth:exp|version:2.6.0
+BLEU, tokenised, compounds split as in the paper 40.80  nrefs:1|case:mixed|tok:none-split|smooth:none|version:2.6.0
+BLEU, tokenised 40.57  nrefs:1|case:mixed|eff:no|tok:none|smooth:none|version:2.6.0
+chrF2 64.10  nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:2.6.0
+perplexity 5.003 per sub-word, no label smoothing
+search num_beams:5|length_penalty:1.4|length_penalty_type:gnmt|shortlist:a list.de  model runs/a  fingerprint {{}}
+"""
 HOSTILE = "<script>alert(1)</script> | `x` [a](javascript:b)\n---\n# \u202eTitle ![i](http://x) {{ 7*7 }} $metadata"
 
 
@@ -29,6 +44,7 @@ def run(tmp_path):
         "mixed_precision": "no",
         "num_processes": 2,
         "num_parameters": 2_598_912,
+        "data": "1f",
         "versions": {"python": "3.11.7", "torch": "2.13.0+cpu"},
     }
     (folder / "recipe.json").write_text(json.dumps(description))
@@ -41,13 +57,15 @@ def run(tmp_path):
     (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     config = {"custom_pipelines": {"translation": {}, "translation_en_to_de": {}}}
     (folder / "model" / "config.json").write_text(json.dumps(config))
+    (folder / "model" / "tokenizer.json").write_text("{}")
+    (folder / "model" / "model.safetensors").write_text("weights")
     return folder
 
 
 @pytest.fixture
-def score(tmp_path):
+def score(run, tmp_path):
     path = tmp_path / "test.score"
-    path.write_text(PRINTED)
+    path.write_text(PRINTED.format(fingerprint_model(run)))
     return path
 
 
@@ -66,7 +84,10 @@ def test_the_card_says_what_the_run_folder_and_the_scores_say(run, score):
         "torch 2.13.0+cpu",
         "| Multi30k test\\_2016\\_flickr | BLEU | **40.57** | `nrefs:1\\|case:mixed\\|eff:no\\|tok:none\\|",
         "| Multi30k test\\_2016\\_flickr | perplexity | 5.003 | `a sub-word, no label smoothing` |",
-        "`num_beams:5\\|length_penalty:1.4\\|length_penalty_type:gnmt` |",
+        "| Multi30k test\\_2016\\_flickr | chrF2 | **64.10** |",
+        "`num_beams:5\\|length_penalty:1.4\\|length_penalty_type:gnmt\\|shortlist:a list.de` |",
+        f"Fingerprint of the scored model: `{fingerprint_model(run)}`.",
+        'model="OWNER/NAME"',
         "development set at the last checkpoint: 5.250",
         "more than 256 sub-words",
         "Licence of the weights: apache-2.0.",
@@ -89,12 +110,70 @@ def test_the_metadata_is_what_the_hub_reads(run, score):
     assert data.metrics == ["bleu", "chrf", "perplexity"]
     assert (result.task_type, result.dataset_type, result.dataset_name) == (
         "translation",
-        "me/multi30k",
+        "multi30k-test",
         "Multi30k test",
     )
+    assert data.datasets == ["me/multi30k"]
     assert (result.metric_type, result.metric_value) == ("bleu", 40.57)
-    assert result.metric_args["signature"] == "nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:2.6.0"
+    assert result.metric_args["signature"] == SIGNATURE
+    assert result.metric_args["model"] == fingerprint_model(run)
     assert str(ModelCard(str(ModelCard(card)))) == str(ModelCard(card))
+
+
+def test_every_name_of_a_score_is_known():
+    assert {*scores.build_metrics(), "perplexity"} == METRICS.keys()
+
+
+def test_each_test_set_keeps_its_own_scores(run, score, tmp_path):
+    other = tmp_path / "other.score"
+    other.write_text(score.read_text().replace("BLEU 40.57", "BLEU 39.00"))
+    found = read_scores("newstest2013", score) + read_scores("newstest2014", other)
+    card = build_card(run, scores=found, text=CardText(dataset="wmt/wmt14"))
+    results = ModelCard(card).data.eval_results
+    assert {(result.dataset_name, result.metric_value) for result in results if result.metric_name == "BLEU"} == {
+        ("newstest2013", 40.57),
+        ("newstest2014", 39.0),
+    }
+
+
+def test_scores_of_another_model_or_of_several_are_refused(run, score):
+    text = score.read_text()
+    score.write_text(text.replace(fingerprint_model(run), "0123456789abcdef"))
+    message = "scores of Multi30k are of a model of fingerprint 0123456789abcdef, but that of .*my_run is"
+    with pytest.raises(ValueError, match=message):
+        build_card(run, scores=read_scores("Multi30k", score))
+    score.write_text(text.rstrip() + " + 0123456789abcdef\n")
+    with pytest.raises(ValueError, match="holds the scores of an ensemble, not of a model"):
+        read_scores("Multi30k", score)
+    score.write_text(text.replace("chrF2", "chrF"))
+    with pytest.raises(ValueError, match=r"test\.score holds 'chrF', expected BLEU, .*Evaluate the model again"):
+        read_scores("Multi30k", score)
+
+
+def set_task(run, task):
+    config = {"custom_pipelines": {"translation": {}, task: {}}}
+    (run / "model" / "config.json").write_text(json.dumps(config))
+
+
+def test_a_run_that_parses_has_a_card_of_its_own(run, score):
+    set_task(run, "translation_en_to_trees")
+    card = build_card(run)
+    assert "vaswani parse --model OWNER/NAME" in card
+    assert "To parse single sentences of the kind it was trained on, in en, into constituency trees" in card
+    assert "bracket F1 of `vaswani parse --gold`" in card
+    assert "A dog runs" not in card
+    data = ModelCard(card).data
+    assert (data.language, data.pipeline_tag) == (["en"], None)
+    score.write_text(PRINTED.format(fingerprint_model(run)))
+    with pytest.raises(ValueError, match="my_run parses, and these are scores of translations"):
+        build_card(run, scores=read_scores("newstest2014", score))
+
+
+def test_languages_by_other_names_are_left_out_of_the_metadata(run):
+    set_task(run, "translation_english_to_german")
+    card = build_card(run)
+    assert "from english to german" in card
+    assert ModelCard(card).data.language is None
 
 
 def test_what_nobody_wrote_down_is_said_to_be_unknown(run):
@@ -125,7 +204,8 @@ def test_text_stays_text_wherever_it_comes_from(run):
     (run / "recipe.json").write_text(json.dumps(description))
     clean = build_card(run, text=CardText(name="a", data="b", license="mit", hardware="c"))
     text = CardText(name=HOSTILE, data=HOSTILE, dataset="me/x", license="mit", hardware=HOSTILE)
-    card = build_card(run, scores=[Score(HOSTILE, HOSTILE, 1.0, HOSTILE, HOSTILE)], text=text)
+    score = Score(HOSTILE, "BLEU", 1.0, HOSTILE, HOSTILE, fingerprint_model(run))
+    card = build_card(run, scores=[score], text=text)
     body = ModelCard(card).text
     outside_code = "".join(body.replace("```", "").split("`")[::2])
     assert "<script>" not in outside_code
@@ -147,19 +227,19 @@ def test_escaped_text_has_no_markup():
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("recipe.json", None, r"holds no recipe\.json: expected the folder of a finished run"),
+        ("recipe.json", None, r"holds no recipe\.json; name a folder that `vaswani train` has"),
         ("log.jsonl", None, r"holds no log\.jsonl"),
-        ("model/config.json", None, r"holds no model/config\.json"),
+        ("model/config.json", None, r"config\.json does not exist: expected a finished run"),
         ("recipe.json", b"{", r"recipe\.json is damaged: expected a JSON object"),
         ("recipe.json", b"[1]", r"recipe\.json is damaged: expected a JSON object, found list"),
         ("recipe.json", b"\xff", r"recipe\.json is damaged"),
         ("recipe.json", b"[" * 100_000, r"recipe\.json is damaged"),
         ("recipe.json", b"{}", r"was not written by this version of `vaswani train`.*KeyError 'recipe'"),
-        ("recipe.json", b'{"recipe": {"num_updates": []}}', "or a file of it is damaged: "),
-        ("log.jsonl", b"", r"log\.jsonl has no line of training"),
+        ("recipe.json", b'{"recipe": {"num_updates": []}}', "or is damaged: "),
+        ("log.jsonl", b"", r"log\.jsonl tells of no update yet"),
         ("log.jsonl", b'{"update": 1}\n{"upd', r"log\.jsonl, line 2: not JSON"),
         ("log.jsonl", b"3\n", r"log\.jsonl, line 1: expected an object, found b'3'"),
-        ("log.jsonl", b'{"update": 1, "seconds": "x", "target_tokens_per_second": 1}', r"or a file of it is damaged"),
+        ("log.jsonl", b'{"update": 1, "seconds": "x"}', r"log\.jsonl, line 1: expected numbers, found seconds 'x'"),
     ],
 )
 def test_a_damaged_run_folder_is_said(run, name, content, message):
@@ -209,3 +289,21 @@ def test_the_command_writes_the_card_beside_the_weights(run, score, capsys):
     assert "# Tiny\n" in card
     assert "**40.57**" in card
     assert capsys.readouterr().out == f"{run / 'model' / 'README.md'}\n"
+
+
+def test_a_card_that_is_there_is_written_over_only_where_it_is_named(run, capsys):
+    path = run / "model" / "README.md"
+    path.write_text("mine")
+    assert cli.main(["card", "--run", str(run)]) == 1
+    assert "README.md exists and may have been edited: remove it, or write over it with" in capsys.readouterr().err
+    assert path.read_text() == "mine"
+    assert cli.main(["card", "--run", str(run), "--output", str(path)]) == 0
+    assert "# my\\_run" in path.read_text()
+
+
+def test_another_licence_has_its_name(run):
+    command = ["card", "--run", str(run), "--license", "other"]
+    assert cli.main([*command, "--license_name", "research-only"]) == 0
+    card = (run / "model" / "README.md").read_text()
+    assert (ModelCard(card).data.license, ModelCard(card).data.license_name) == ("other", "research-only")
+    assert "Licence of the weights: research-only." in card

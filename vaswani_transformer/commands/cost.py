@@ -13,7 +13,8 @@ def add(commands) -> None:
     command.add_argument("--run", type=Path, required=True, dest="run_folder", help="run folder")
     text = "what it was trained on: a name such as P100, A100 or H200, or FLOP a second that it sustains"
     command.add_argument("--device", help=text)
-    command.add_argument("--devices", type=positive_int, help="how many; one a process of the run when not given")
+    text = "how many; one a process of the run when not given; cores must be counted"
+    command.add_argument("--devices", type=positive_int, help=text)
     command.add_argument("--data", type=Path, help="its prepared data, to count all products, those of attention too")
 
 
@@ -34,6 +35,8 @@ def run(args: argparse.Namespace) -> None:
         print("the paper's formula: name a --device")
     else:
         rate = find_rate(args.device, mixed_precision=cost.mixed_precision)
+        if args.devices is None and args.device.lower().endswith("-core"):
+            raise ValueError(f"a process may use several of {args.device}: say how many cores there were by --devices.")
         devices = args.devices or cost.num_processes
         flop = compute_training_cost(cost.seconds, devices, rate)
         print(

@@ -13,12 +13,17 @@ from ..tables import format_table
 from ..translation import translate
 from .arguments import (
     add_command,
-    add_languages,
     add_search_options,
     open_output,
     open_reader,
     positive_int,
     search_options,
+)
+
+# What --hypotheses have no use for.
+OF_MODELS = (
+    *("test", "source_language", "split", "num_pairs", "translations", "num_beams", "length_penalty"),
+    *("coverage_penalty", "max_length_offset", "ensemble", "shortlist", "tokens_per_batch"),
 )
 
 
@@ -30,7 +35,9 @@ def add(commands) -> None:
     scored.add_argument("--hypotheses", type=Path, nargs="+", help=text)
     command.add_argument("--test", nargs="+", help="of a model: source and reference, as for `vaswani prepare`")
     command.add_argument("--references", type=Path, help="of --hypotheses: what they should be, one a line")
-    add_languages(command)
+    command.add_argument("--source_language", help="where not given, that of the model's own task, or en")
+    text = "the paper's BLEU tokenises by its rules; where not given, that of the model's own task, or de"
+    command.add_argument("--target_language", help=text)
     text = "of a Hub dataset, of a folder of .parquet or of the phrasebook: test, or validation"
     command.add_argument("--split", default="test", help=text)
     text = "sentences of the phrasebook to score"
@@ -39,6 +46,7 @@ def add(commands) -> None:
     command.add_argument("--lowercase", action="store_true", help="compare without case")
     command.add_argument("--translations", type=Path, help="of a model: write its translations here")
     add_search_options(command)
+    command.set_defaults(of_models={name: command.get_default(name) for name in OF_MODELS})
 
 
 def run(args: argparse.Namespace) -> None:
@@ -51,17 +59,24 @@ def run(args: argparse.Namespace) -> None:
     the search settings and the model's fingerprint; of several files whether they differ from the first (paired
     bootstrap).
     """
-    metrics = scores.build_metrics(tokenize=args.tokenize, lowercase=args.lowercase, language=args.target_language)
     if args.model is not None:
-        _evaluate_model(args, metrics)
+        _evaluate_model(args)
     else:
-        _evaluate_files(args, metrics)
+        _evaluate_files(args)
 
 
-def _evaluate_model(args: argparse.Namespace, metrics: dict[str, scores.Metric]) -> None:
+def _build_metrics(args: argparse.Namespace) -> dict[str, scores.Metric]:
+    language = args.target_language or "de"
+    return scores.build_metrics(tokenize=args.tokenize, lowercase=args.lowercase, language=language)
+
+
+def _evaluate_model(args: argparse.Namespace) -> None:
     if args.test is None or args.references is not None:
         raise ValueError("a model translates and is scored on --test, source and reference; --references is for files.")
     model, tokenizer = evaluation.load_translator(args.model)
+    source, target = evaluation.find_languages(getattr(model.config, "custom_pipelines", None)) or ("en", "de")
+    args.source_language, args.target_language = args.source_language or source, args.target_language or target
+    metrics = _build_metrics(args)
     pairs = list(open_reader(args.test, args, split=args.split, num_pairs=args.num_pairs, streaming=True)())
     if not pairs:
         raise ValueError(f"{' and '.join(args.test)} hold no sentence; there is nothing to score.")
@@ -87,9 +102,12 @@ def _evaluate_model(args: argparse.Namespace, metrics: dict[str, scores.Metric])
     )
 
 
-def _evaluate_files(args: argparse.Namespace, metrics: dict[str, scores.Metric]) -> None:
-    if args.references is None or args.test is not None or args.translations is not None:
-        raise ValueError("--hypotheses are scored against --references; --test and --translations are for a model.")
+def _evaluate_files(args: argparse.Namespace) -> None:
+    if args.references is None:
+        raise ValueError("--hypotheses are scored against --references: name the file.")
+    if given := [f"--{name}" for name, default in args.of_models.items() if getattr(args, name) != default]:
+        raise ValueError(f"{', '.join(given)}: for a --model only, not for --hypotheses. Leave it out.")
+    metrics = _build_metrics(args)
     references = list(read_lines(args.references))
     systems = {str(path): list(read_lines(path)) for path in args.hypotheses}
     if len(systems) == 1:

@@ -74,13 +74,13 @@ def run(args: argparse.Namespace) -> None:
     if translator.num_over_long:
         print(
             f"vaswani translate: {translator.num_over_long} sentences are longer than the "
-            f"{tokenizer.model_max_length} tokens that training saw at most; they were translated whole, but less "
-            f"well. Split them into sentences.",
+            f"{tokenizer.model_max_length} tokens that training saw at most, and are translated less well. Split "
+            f"them into sentences.",
             file=sys.stderr,
         )
     if translator.num_cut:
         print(
-            f"vaswani translate: {translator.num_cut} of them were cut to their first {MOST_SOURCE_TOKENS:,} tokens.",
+            f"vaswani translate: sentences cut to their first {MOST_SOURCE_TOKENS:,} tokens: {translator.num_cut}.",
             file=sys.stderr,
         )
 

@@ -30,19 +30,21 @@ def load_metric(name: str) -> evaluate.EvaluationModule:
 
 
 def build_compute_metrics(
-    tokenizer: PreTrainedTokenizerBase, names: Sequence[str] = METRICS, **options
+    tokenizer: PreTrainedTokenizerBase, names: Sequence[str] = METRICS, *, language: str = "de", **options
 ) -> Callable[[EvalPrediction], dict[str, float]]:
     """A function that decodes what was generated and the labels, and gives the score of each metric by its name.
 
     Args:
         tokenizer: of the model.
         names: of `METRICS`.
-        options: of the metrics' `compute`, such as `lowercase=True`.
+        language: of the labels, for the tokenizer of "paper_bleu"; sacreBLEU knows none.
+        options: of every metric's `compute`, such as `lowercase=True`.
 
     Raises:
         ValueError: if there is no such metric.
     """
     metrics = {name: load_metric(name) for name in names}
+    options_of = dict.fromkeys(names, options) | {"paper_bleu": options | {"language": language}}
 
     def decode(token_ids: np.ndarray) -> list[str]:
         # Both are filled up with -100 where batches of different length were joined.
@@ -52,7 +54,7 @@ def build_compute_metrics(
     def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
         texts, references = decode(prediction.predictions), decode(prediction.label_ids)
         return {
-            name: metric.compute(predictions=texts, references=references, **options)["score"]
+            name: metric.compute(predictions=texts, references=references, **options_of[name])["score"]
             for name, metric in metrics.items()
         }
 

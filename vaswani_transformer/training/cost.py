@@ -1,11 +1,14 @@
 """What a training cost in floating-point operations (FLOP): as table 2 of the paper estimates it, and counted."""
 
+import contextlib
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from huggingface_hub.errors import StrictDataclassError
 
 from ..configuration_vaswani import VaswaniConfig
 from ..data.batching import TokenizedPairs, plan_updates
@@ -69,18 +72,28 @@ def count_flop(config: VaswaniConfig, source_lengths: np.ndarray, target_lengths
         decoder layer    2 t (2 W_qo + W_kv + W_ff) + 2 s W_kv     +  2 a (t (t + 1) / 2 + t s)
         projection       2 t d_model V
 
-    Embeddings, norms, softmax, dropout and Adam count nothing.
+    With an `attention_window`, s^2 and t (t + 1) / 2 are the pairs of positions within it. Embeddings, norms, softmax,
+    dropout and Adam count nothing.
     """
     s, t = source_lengths.astype(np.int64), target_lengths.astype(np.int64)
     a = config.num_heads * (config.d_k + config.d_v)
     w_qo = w_kv = config.d_model * a
     w_ff = 2 * config.d_model * config.d_ff
-    encoder_layer = (s * (w_qo + w_kv + w_ff) + a * s**2).sum()
-    causal = t * (t + 1) // 2
+    # The window reaches as far as the mask of the model lets it: one position less ahead where r is even.
+    r = config.attention_window
+    back, ahead = (math.inf, math.inf) if r is None else (r // 2, r - r // 2 - 1)
+    encoder_layer = (s * (w_qo + w_kv + w_ff) + a * (s + _count_pairs(s, back) + _count_pairs(s, ahead))).sum()
+    causal = t + _count_pairs(t, back)
     decoder_layer = (t * (2 * w_qo + w_kv + w_ff) + s * w_kv + a * (causal + t * s)).sum()
     projection = t.sum() * config.d_model * config.vocab_size
     products = config.encoder_layers * encoder_layer + config.decoder_layers * decoder_layer + projection
     return 3 * 2 * int(products)
+
+
+def _count_pairs(lengths: np.ndarray, reach: float) -> np.ndarray:
+    """Pairs of positions of a sentence that are 1 to `reach` apart, for each of `lengths`."""
+    longest = np.minimum(lengths - 1, reach).astype(np.int64)
+    return longest * lengths - longest * (longest + 1) // 2
 
 
 def compute_training_cost(seconds: float, devices: int, rate: float) -> float:
@@ -153,31 +166,31 @@ class RunCost:
 
         Raises:
             FileNotFoundError: if one of them is missing.
-            ValueError: if the log holds no update, or if recipe.json lacks something.
+            ValueError: if the log holds no update, or if one of them is damaged.
         """
         path = folder / RECIPE_FILE
         if not path.exists():
             raise FileNotFoundError(f"{folder} holds no {RECIPE_FILE}; name a folder that `vaswani train` has written.")
-        description, log = json.loads(path.read_text(encoding="utf-8")), read_log(folder)
+        description, log = read_object(path), read_log(folder)
         lines = [line for line in log if "seconds" in line]
         if not lines:
-            raise ValueError(f"{folder / LOG_FILE} tells of no update yet; there is no time to count.")
-        try:
+            raise ValueError(f"{folder / LOG_FILE} tells of no update yet: there is no line of training to count.")
+        with blaming(folder / LOG_FILE):
+            target_tokens = estimate_target_tokens(log)
+        with blaming(path):
             recipe = description["recipe"]
             return cls(
                 config=VaswaniConfig(**{"vocab_size": recipe["vocab_size"]} | recipe["model"]),
-                tokens_per_batch=recipe["tokens_per_batch"],
-                seed=description["seed"],
-                data_fingerprint=description["data"],
-                mixed_precision=description["mixed_precision"],
-                num_processes=description["num_processes"],
-                num_parameters=description["num_parameters"],
-                seconds=lines[-1]["seconds"],
+                tokens_per_batch=int(recipe["tokens_per_batch"]),
+                seed=int(description["seed"]),
+                data_fingerprint=str(description["data"]),
+                mixed_precision=str(description["mixed_precision"]),
+                num_processes=int(description["num_processes"]),
+                num_parameters=int(description["num_parameters"]),
+                seconds=float(lines[-1]["seconds"]),
                 updates=lines[-1]["update"],
-                target_tokens=estimate_target_tokens(log),
+                target_tokens=target_tokens,
             )
-        except KeyError as error:
-            raise ValueError(f"{path} lacks {error}: an earlier version of this package wrote it.") from error
 
     @property
     def weight_flop(self) -> float:
@@ -197,12 +210,40 @@ class RunCost:
         path = data / PREPARATION_FILE
         if not path.exists():
             raise FileNotFoundError(f"{data} holds no prepared data; name the folder that the run was trained on.")
-        if json.loads(path.read_text(encoding="utf-8"))["fingerprint"] != self.data_fingerprint:
+        if read_object(path).get("fingerprint") != self.data_fingerprint:
             raise ValueError(f"{data} holds other data than the run was trained on; name the folder it was trained on.")
         pairs = TokenizedPairs.load(data / "train", pad_token_id=self.config.pad_token_id)
         lengths = pairs.sources.lengths, pairs.targets.lengths
         updates = plan_updates(*lengths, tokens_per_batch=self.tokens_per_batch, seed=self.seed, epoch=0)
         return count_flop(self.config, *lengths) * self.updates / len(updates)
+
+
+def read_object(path: Path) -> dict:
+    """The JSON object in a file.
+
+    Raises:
+        ValueError: if it holds something else.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged: expected a JSON object ({error}). Copy it again.") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} is damaged: expected a JSON object, found {type(value).__name__}. Copy it again.")
+    return value
+
+
+@contextlib.contextmanager
+def blaming(path: Path) -> Iterator[None]:
+    """Blame errors meanwhile on what the file of a run holds, or lacks."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, ArithmeticError, StrictDataclassError) as error:
+        reason = f"{type(error).__name__} {error}".replace("\n", " ")
+        raise ValueError(
+            f"{path} was not written by this version of `vaswani train`, or is damaged: {reason}. Copy it again, or "
+            f"train with this version."
+        ) from error
 
 
 def estimate_target_tokens(log: list[dict]) -> float:

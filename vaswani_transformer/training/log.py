@@ -92,5 +92,19 @@ def read_log(folder: Path) -> list[dict]:
             raise ValueError(f"{path}, line {number}: not JSON ({error}). Take the line out.") from error
         if not isinstance(line, dict):
             raise ValueError(f"{path}, line {number}: expected an object, found {text[:20]!r}. Take the line out.")
+        if fault := _find_fault(line):
+            raise ValueError(f"{path}, line {number}: {fault}. Take the line out.")
         lines.append(line)
     return lines
+
+
+def _find_fault(line: dict) -> str:
+    """What is wrong with a line of the log; empty if nothing is."""
+    for name, value in line.items():
+        if not isinstance(value, int | float | None):
+            return f"expected numbers, found {name} {value!r:.20}"
+    if not isinstance(line.get("update"), int):
+        return "expected the number of its update"
+    if "seconds" in line and None in (line["seconds"], line.get("target_tokens_per_second")):
+        return "expected seconds and target_tokens_per_second, found one of them"
+    return ""
