@@ -36,6 +36,8 @@ def load_translator(
 ) -> tuple[VaswaniForConditionalGeneration, PreTrainedTokenizerFast]:
     """Model and tokenizer from a model folder, a run folder (its final model) or a Hub id, on the GPU if there is one.
 
+    In int8 it stays on the CPU, for which that is.
+
     Raises:
         FileNotFoundError: if the folder holds no model, or lacks a part of one.
         ValueError: if a file of the model is damaged, or if its files do not belong together.
@@ -63,7 +65,7 @@ def load_translator(
         reason = f"{type(error).__name__}: {str(error).strip()}".replace("\n", " ")
         raise ValueError(f"{folder} holds a damaged file ({reason}); copy or download the model again.") from error
     _check_fit(folder, model, tokenizer, report)
-    if torch.accelerator.is_available():
+    if torch.accelerator.is_available() and dtype != "int8":
         model.to(torch.accelerator.current_accelerator())
     return model.eval(), tokenizer
 

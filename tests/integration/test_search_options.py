@@ -116,3 +116,9 @@ def test_a_score_says_which_models_and_words_it_is_of(folders, files, capsys):
     assert f"no label smoothing, {folders[0]} alone\n" in printed
     assert "|coverage_penalty:0.2|" in printed
     assert f"|shortlist:{shortlist}  model {folders[0]} + {folders[1]}  fingerprint " in printed
+
+
+def test_a_model_in_int8_is_scored_as_such(folders, files, capsys):
+    text, *_ = files
+    assert run("evaluate", "--model", folders[0], "--test", text, text, "--dtype", "int8") == 0
+    assert "|dtype:int8  model " in capsys.readouterr().out

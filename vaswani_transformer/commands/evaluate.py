@@ -23,7 +23,7 @@ from .arguments import (
 # What --hypotheses have no use for.
 OF_MODELS = (
     *("test", "source_language", "split", "num_pairs", "translations", "num_beams", "length_penalty"),
-    *("coverage_penalty", "max_length_offset", "ensemble", "shortlist", "tokens_per_batch"),
+    *("coverage_penalty", "max_length_offset", "ensemble", "shortlist", "tokens_per_batch", "dtype"),
 )
 
 
@@ -73,7 +73,7 @@ def _build_metrics(args: argparse.Namespace) -> dict[str, scores.Metric]:
 def _evaluate_model(args: argparse.Namespace) -> None:
     if args.test is None or args.references is not None:
         raise ValueError("a model translates and is scored on --test, source and reference; --references is for files.")
-    model, tokenizer = evaluation.load_translator(args.model)
+    model, tokenizer = evaluation.load_translator(args.model, dtype=args.dtype)
     source, target = evaluation.find_languages(getattr(model.config, "custom_pipelines", None)) or ("en", "de")
     args.source_language, args.target_language = args.source_language or source, args.target_language or target
     metrics = _build_metrics(args)
@@ -95,9 +95,10 @@ def _evaluate_model(args: argparse.Namespace) -> None:
     alone = f", {args.model} alone" if args.ensemble else ""
     print(f"perplexity {perplexity:.3f} per sub-word, no label smoothing{alone}")
     models = [args.model, *args.ensemble]
-    shortlist = "" if args.shortlist is None else f"|shortlist:{args.shortlist}"
+    further = {"shortlist": args.shortlist, "dtype": args.dtype}
+    further = "".join(f"|{name}:{value}" for name, value in further.items() if value is not None)
     print(
-        f"search {evaluation.describe_search(model, **options)}{shortlist}  model {' + '.join(models)}  "
+        f"search {evaluation.describe_search(model, **options)}{further}  model {' + '.join(models)}  "
         f"fingerprint {' + '.join(map(evaluation.fingerprint_model, models))}"
     )
 

@@ -22,8 +22,6 @@ def add(commands) -> None:
     command.add_argument("--model", required=True, help="model folder, run folder or Hub id")
     command.add_argument("--input", type=Path, help="UTF-8 text, one sentence a line; standard input when not given")
     command.add_argument("--output", type=Path, help="one translation a line, same order; standard output if not given")
-    text = "int8: float32 that multiplies in int8, which is faster on CPUs"
-    command.add_argument("--dtype", choices=("float32", "bfloat16", "float16", "int8"), help=text)
     command.add_argument("--nbest", type=int, help="lines for each sentence, best first: its number from 1, tab, text")
     command.add_argument(
         "--scores", action="store_true", help="log P / lp of the translation and a tab before its text"
@@ -53,7 +51,7 @@ def run(args: argparse.Namespace) -> None:
     if args.input is not None:
         read_lines(args.input)  # a missing file shows before the model is loaded
     model, tokenizer = evaluation.load_translator(args.model, dtype=args.dtype)
-    search = search_options(args, tokenizer, dtype=args.dtype)
+    search = search_options(args, tokenizer)
     translator = Translator(
         model,
         tokenizer,
