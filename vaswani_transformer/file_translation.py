@@ -282,11 +282,17 @@ def translate_stream(
             output.flush()
 
 
+def read_file_windows(path: Path) -> Iterator[list[str]]:
+    """Windows of the lines of a file, which may be compressed; errors as of `data.corpus.read_lines`."""
+    lines = read_lines(path)
+    return iter(lambda: list(islice(lines, LINES_PER_STREAM_WINDOW)), [])
+
+
 def read_windows(file: BinaryIO, *, name: str) -> Iterator[list[str]]:
     """Windows of the lines of `file` that are there already, so that nobody waits for lines yet to be written.
 
-    From a terminal or a slow pipe each line is a window; from a file, or a pipe that somebody fills faster than we
-    translate, windows are as long as they may be.
+    From a terminal or a slow pipe each line is a window; from a pipe that somebody fills faster than we translate,
+    windows are as long as they may be.
 
     Args:
         file: open in binary; must have a file descriptor.

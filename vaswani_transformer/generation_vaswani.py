@@ -175,6 +175,9 @@ class VaswaniGenerationMixin(GenerationMixin):
         Behind a processor that may raise a log P above 0 (a positive `sequence_bias`, one of your own) no bound holds,
         and a search with `early_stopping="never"` goes up to the limit; `renormalize_logits=True` restores the bound.
 
+        With few rows on a CPU the weights come to lie in memory column by column, which no result depends on but
+        `weight.view()`; `train()` and `state_dict()` lay them back.
+
         Raises:
             ValueError: for options that cannot be honoured, and for what transformers itself refuses.
         """
@@ -551,6 +554,8 @@ def _mask_prompt(kwargs: dict, *, start_token_id: int | list[int] | torch.Tensor
 
 def _check_source(source_ids: torch.Tensor | None, kwargs: dict, option: Callable[[str], object]) -> None:
     """Refuse options that need the source tokens where these are not given, and those for decoder-only models."""
+    if source_ids is not None and not len(source_ids):
+        raise ValueError(f"there is no sentence to translate: input_ids has shape {tuple(source_ids.shape)}.")
     needs_tokens = {"encoder_repetition_penalty": (None, 1.0), "encoder_no_repeat_ngram_size": (None, 0)}
     for name, off in needs_tokens.items():
         if source_ids is None and option(name) not in off:

@@ -6,10 +6,11 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
-from vaswani_transformer import cli, commands, evaluation
+from vaswani_transformer import VaswaniConfig, cli, commands, evaluation
 from vaswani_transformer.recipes import BASE, RECIPES, replace
 from vaswani_transformer.translation import Translator, translate
 
@@ -270,7 +271,8 @@ def test_a_hub_corpus_is_cached_to_prepare_it_and_streamed_to_score_one_split(mo
         raise ValueError("enough")
 
     monkeypatch.setattr(commands.arguments, "open_parallel", record)
-    monkeypatch.setattr(evaluation, "load_translator", lambda name: (None, None))
+    model = SimpleNamespace(config=VaswaniConfig())
+    monkeypatch.setattr(evaluation, "load_translator", lambda name, dtype: (model, None))
     corpus = "wmt/wmt14:de-en"
     assert cli.main(["prepare", "--train", corpus, "--dev", corpus, "--output", str(tmp_path / "data")]) == 1
     for options in ([], ["--split", "validation"]):

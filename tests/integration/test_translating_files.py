@@ -1,5 +1,6 @@
 """`vaswani translate` from file to file: killed, started again, and shared by processes."""
 
+import gzip
 import json
 import os
 import signal
@@ -92,6 +93,16 @@ def test_other_options_or_another_model_do_not_go_on(model_folder, text, tmp_pat
     )
     assert cli.main(arguments(model_folder, text, output)) == 0
     assert output.read_text().count("\n") == len(SENTENCES)
+
+
+def test_a_compressed_file_is_read_for_standard_output_too(model_folder, text, tmp_path, capsys):
+    packed = tmp_path / "text.gz"
+    packed.write_bytes(gzip.compress(text.read_bytes()))
+    assert cli.main(arguments(model_folder, text, tmp_path / "whole")) == 0
+    capsys.readouterr()
+    (command, *files), options = arguments(model_folder, packed, "-")[:5], arguments(model_folder, packed, "-")[7:]
+    assert cli.main([command, *files, *options]) == 0
+    assert capsys.readouterr().out == (tmp_path / "whole").read_text()
 
 
 def test_the_text_itself_is_not_replaced(model_folder, text, capsys):

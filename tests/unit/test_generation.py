@@ -713,6 +713,11 @@ def test_an_unknown_penalty_is_refused_by_every_search(model, num_beams):
         model.generate(input_ids=SOURCE, num_beams=num_beams, length_penalty_type="sum")
 
 
+def test_a_batch_of_no_sentences_is_refused(model):
+    with pytest.raises(ValueError, match=r"there is no sentence to translate: input_ids has shape \(0, 4\)"):
+        model.generate(input_ids=SOURCE[:0, :4])
+
+
 def test_several_tokens_may_end_a_translation(endless):
     translations = endless.generate(SOURCE, eos_token_id=[END, 29, 33, 22])
     lengths = [int((row[1:] != PAD).sum()) for row in translations]

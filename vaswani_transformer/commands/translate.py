@@ -7,11 +7,10 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
 
 from .. import evaluation
 from ..data.corpus import read_lines
-from ..file_translation import find_processes, read_windows, translate_file, translate_stream
+from ..file_translation import find_processes, read_file_windows, read_windows, translate_file, translate_stream
 from ..pipeline_vaswani import MOST_SOURCE_TOKENS
 from ..translation import Translator, format_lines
 from .arguments import add_command, add_search_options, open_output, search_options
@@ -65,8 +64,7 @@ def run(args: argparse.Namespace) -> None:
         settings = _describe(args, search.get("shortlist"))
         translate_file(translator, args.input, args.output, to_lines=to_lines, settings=settings, processes=processes)
     else:
-        with _open_input(args.input) as file, open_output(args.output) as output:
-            windows = read_windows(file, name=str(args.input or "standard input"))
+        with _open_windows(args.input) as windows, open_output(args.output) as output:
             translate_stream(translator, windows, output, to_lines=to_lines)
     processes.destroy_process_group()
     if translator.num_over_long:
@@ -99,9 +97,12 @@ def _is_replaceable(path: Path | None) -> bool:
 
 
 @contextlib.contextmanager
-def _open_input(path: Path | None) -> Iterator[BinaryIO]:
+def _open_windows(path: Path | None) -> Iterator[Iterator[list[str]]]:
+    """The lines of a file, of a pipe, or of standard input, a window at a time."""
     if path is None:
-        yield sys.stdin.buffer
-        return
-    with path.open("rb") as file:
-        yield file
+        yield read_windows(sys.stdin.buffer, name="standard input")
+    elif path.is_file():  # it may be compressed
+        yield read_file_windows(path)
+    else:
+        with path.open("rb") as file:
+            yield read_windows(file, name=str(path))
