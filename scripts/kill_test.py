@@ -9,6 +9,7 @@ last lines compare weights and logs of both runs. The exit status is 0 if all is
 """
 
 import argparse
+import contextlib
 import json
 import random
 import signal
@@ -85,6 +86,7 @@ def start_child(data: Path, run: Path) -> subprocess.Popen:
 def strike(data: Path, run: Path, number: int, num_kills: int, length: float, rng: random.Random) -> bool:
     """Start the run, kill it once, say what is left; True if that is not whole."""
     checkpoints = run / "checkpoints"
+    left_over = find_partial(checkpoints)
     child = start_child(data, run)
     before = count_updates(run)
     while count_updates(run) <= before and child.poll() is None:  # it has begun to train
@@ -92,12 +94,12 @@ def strike(data: Path, run: Path, number: int, num_kills: int, length: float, rn
     # So that the run does not end before the last kill, each may cost a share of its length.
     time.sleep(rng.uniform(0, length / (2 * num_kills)))
     if number % 2:
-        while not list(checkpoints.glob(f"{PARTIAL_PREFIX}*")) and child.poll() is None:
+        while not find_partial(checkpoints) - left_over and child.poll() is None:
             time.sleep(0.0005)
         time.sleep(rng.uniform(0, 0.02))
     child.send_signal(signal.SIGKILL)
     ended = child.wait()
-    partial = sorted(path.name for path in checkpoints.glob(f"{PARTIAL_PREFIX}*"))
+    partial = sorted(name for name, _ in find_partial(checkpoints) - left_over)
     kept = resumable_checkpoints(checkpoints)
     fault = ""
     try:
@@ -108,9 +110,21 @@ def strike(data: Path, run: Path, number: int, num_kills: int, length: float, rn
     if ended != -signal.SIGKILL:
         fault += f"  the run had ended with status {ended}"
     newest = kept[-1].name if kept else "none yet"
-    where = f"inside the save of {partial[0]}" if partial else "between saves"
+    where = "between saves"
+    if partial:  # a name below the newest checkpoint's is that of an old one on its way out
+        is_old = bool(kept) and partial[0].removeprefix(PARTIAL_PREFIX) < newest
+        where = f"inside the {'removal' if is_old else 'save'} of {partial[0].removeprefix(PARTIAL_PREFIX)}"
     print(f"kill {number:2}: after {count_updates(run)} updates in the log, {where}; goes on from {newest}{fault}")
     return bool(fault)
+
+
+def find_partial(checkpoints: Path) -> set[tuple[str, int]]:
+    """Folders that are being written or removed, or were when a run was killed, and when they last changed."""
+    found = set()
+    for path in checkpoints.glob(f"{PARTIAL_PREFIX}*"):
+        with contextlib.suppress(FileNotFoundError):  # gone by now
+            found.add((path.name, path.stat().st_mtime_ns))
+    return found
 
 
 def count_updates(run: Path) -> int:
