@@ -380,6 +380,17 @@ def test_the_launcher_s_precision_holds_and_is_written_down(launched_for_bf16, d
     assert "training on 1 x cpu, mixed precision bf16" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("given", "kept"), [(None, "128"), ("7", "7")])
+def test_half_precision_on_a_cpu_keeps_few_kernels(launched_for_bf16, data, tmp_path, monkeypatch, given, kept):
+    names = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+    for name in names:
+        monkeypatch.setenv(name, given or "")
+        if given is None:
+            monkeypatch.delenv(name)
+    Trainer(TINY, data, tmp_path)
+    assert [os.environ[name] for name in names] == [kept, kept]
+
+
 def test_a_run_does_not_go_on_in_another_precision(launched_for_bf16, stopped_run, data):
     with pytest.raises(ValueError, match=r"run with another mixed_precision: no there, bf16 here"):
         Trainer(TINY, data, stopped_run[0]).train()
