@@ -52,6 +52,7 @@ class BeamSearch:
         pad_token_id: fills short rows of the result.
         forced_token_ids: tokens that alone may come last at the limit, at probability 1; when there are none, it is
             those that finish a hypothesis, at their own.
+        min_length: new tokens that must come before one of `eos_token_ids` may.
         shortlist: (V,) the tokens that the scores are of; `None` for the whole vocabulary.
         can_rise: whether a hypothesis may gain in going on; then "never" searches up to the limit.
         do_sample: draw continuations instead of taking the best.
@@ -70,6 +71,7 @@ class BeamSearch:
         pad_token_id: int,
         forced_token_ids: Sequence[int] = (),
         shortlist: torch.LongTensor | None = None,
+        min_length: int = 0,
         can_rise: bool = False,
         do_sample: bool = False,
     ):
@@ -83,10 +85,15 @@ class BeamSearch:
         self.end_tokens = torch.tensor(eos_token_ids, dtype=torch.long, device=device)
         self.is_forced = bool(forced_token_ids)
         self.shortlist = shortlist
+        self.min_length = min_length
         self.can_rise = can_rise
-        self.last_tokens = list(forced_token_ids or eos_token_ids)  # places in the shortlist, if there is one
+        # Places in the shortlist, if there is one.
+        self.end_places, self.last_tokens = eos_token_ids, list(forced_token_ids or eos_token_ids)
         if shortlist is not None:
-            self.last_tokens = torch.searchsorted(shortlist, shortlist.new_tensor(self.last_tokens)).tolist()
+            self.end_places, self.last_tokens = (
+                torch.searchsorted(shortlist, shortlist.new_tensor(ids)).tolist()
+                for ids in (self.end_places, self.last_tokens)
+            )
         self.pad_token_id = pad_token_id
         self.do_sample = do_sample
         self.prompt_length = prompt.shape[1]
@@ -131,7 +138,7 @@ class BeamSearch:
         """Grow every running beam by one token.
 
         Args:
-            log_probs: (L * b, V) of the next token.
+            log_probs: (L * b, V) of the next token; changed in place while it may not be the last.
             stops: further criteria, (rows, T) tokens -> (rows,) True where the hypothesis is finished.
             bonus: (L, b) what the score of a hypothesis gains or loses besides log P / lp if this token is its last;
                 never positive.
@@ -140,6 +147,8 @@ class BeamSearch:
             (L, b) the beam each new one grew from.
         """
         length, at_limit = self.length + 1, None
+        if length <= self.min_length:
+            log_probs[:, self.end_places] = -torch.inf
         if length >= self.next_limit:
             at_limit = (self.limits <= length) & ~self.done
             rows_at_limit = at_limit.repeat_interleave(self.num_beams)

@@ -37,7 +37,8 @@ class VaswaniConfig(PreTrainedConfig):
         position_layout: "interleaved" sines and cosines as in the paper, "concatenated" halves as in Marian, or
             "fairseq": halves of its own wavelengths. Read by sinusoidal positions only.
         max_position_embeddings: longest sequence a learned table can hold, in tokens. Sinusoids have no limit.
-        attention_window: r of table 1: self-attention sees r positions around its own; all when not given.
+        attention_window: r of table 1: self-attention sees r positions, in the encoder around its own and in the
+            decoder the last up to its own; all when not given.
         layer_norm_eps: added to the variance in layer normalisation.
         tie_word_embeddings: one matrix for source embedding, target embedding and pre-softmax projection.
         use_cache: keep keys and values of earlier steps while decoding.
@@ -47,7 +48,7 @@ class VaswaniConfig(PreTrainedConfig):
     """
 
     model_type = "vaswani"
-    keys_to_ignore_at_inference = ("past_key_values",)
+    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012 - transformers' Trainer adds to a list
     attribute_map = {  # noqa: RUF012 - the base class reads a plain class attribute
         "hidden_size": "d_model",
         "intermediate_size": "d_ff",

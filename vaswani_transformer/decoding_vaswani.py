@@ -8,7 +8,7 @@ Shapes: L sentences still open, b beams, T tokens so far, V vocab_size, D d_mode
 N slots of keys: those of the prompt, then b for each step.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
@@ -16,6 +16,7 @@ from transformers import GenerationConfig
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 
+from .int8_vaswani import Int8Linear, project_jointly
 from .layers_vaswani import (
     DecoderLayer,
     MultiHeadAttention,
@@ -115,7 +116,8 @@ class LayerSteps:
         self.self_attention, self.cross_attention = layer.self_attention, layer.cross_attention
         self.attend = attend
         own, cross, feed_forward = layer.self_attention, layer.cross_attention, layer.feed_forward
-        self.q, self.k, self.v, self.out = map(_as_function, (own.q_proj, own.k_proj, own.v_proj, own.out_proj))
+        self.project = _as_functions(own.q_proj, own.k_proj, own.v_proj)
+        self.out = _as_function(own.out_proj)
         self.cross_q, self.cross_out = _as_function(cross.q_proj), _as_function(cross.out_proj)
         self.fc1, self.activation, self.fc2 = map(
             _as_function, (feed_forward.fc1, feed_forward.activation, feed_forward.fc2)
@@ -135,8 +137,9 @@ class LayerSteps:
             mask: which of the remembered keys a beam sees, (L, 1, b, N).
             source_mask: broadcastable to (L, H, 1, S).
         """
-        keys, values = self.remember(self._split_heads(self.k(x)), self._split_heads(self.v(x)))
-        attended = self._attend(self.self_attention, self.q(x), keys, values, mask)
+        q, k, v = self.project(x)
+        keys, values = self.remember(self._split_heads(k), self._split_heads(v))
+        attended = self._attend(self.self_attention, q, keys, values, mask)
         x = self.norm(x + self.out(attended))
         attended = self._attend(
             self.cross_attention, self.cross_q(x), self.source_keys, self.source_values, source_mask
@@ -268,15 +271,25 @@ def _is_usual(cache: Cache | None) -> bool:
 
 def _as_function(module: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
     """`module`, or what it computes without the time that calling a module takes, where that is the same."""
-    if type(module) not in (nn.Linear, nn.LayerNorm, nn.ReLU) or is_changed(module):
+    if type(module) not in (nn.Linear, Int8Linear, nn.LayerNorm, nn.ReLU) or is_changed(module):
         return module
+    if type(module) is Int8Linear:
+        return module.forward
     if type(module) is nn.ReLU:
-        return torch.relu
+        return torch.relu_  # nobody else reads what a product has just given
     weight, bias = module.weight, module.bias
     if type(module) is nn.Linear:
         return lambda x: nn.functional.linear(x, weight, bias)
     shape, eps = module.normalized_shape, module.eps
     return lambda x: torch.layer_norm(x, shape, weight, bias, eps)
+
+
+def _as_functions(*modules: nn.Module) -> Callable[[torch.Tensor], Sequence[torch.Tensor]]:
+    """What `modules` compute of one input; by one product where that is the same and faster, which it is in int8."""
+    if all(type(module) is Int8Linear and not is_changed(module) for module in modules):
+        return lambda x: project_jointly(x, modules)
+    functions = [_as_function(module) for module in modules]
+    return lambda x: [function(x) for function in functions]
 
 
 def _make_room(x: torch.Tensor, room: int) -> torch.Tensor:

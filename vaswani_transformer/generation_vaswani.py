@@ -7,85 +7,26 @@ from collections.abc import Callable, Sequence
 
 import torch
 from transformers import GenerationConfig, GenerationMixin
-from transformers.generation import (
-    EncoderNoRepeatNGramLogitsProcessor,
-    EncoderRepetitionPenaltyLogitsProcessor,
-    EosTokenCriteria,
-    EpsilonLogitsWarper,
-    EtaLogitsWarper,
-    ExponentialDecayLengthPenalty,
-    ForcedBOSTokenLogitsProcessor,
-    ForcedEOSTokenLogitsProcessor,
-    InfNanRemoveLogitsProcessor,
-    LogitNormalization,
-    LogitsProcessor,
-    LogitsProcessorList,
-    MaxLengthCriteria,
-    MinLengthLogitsProcessor,
-    MinNewTokensLengthLogitsProcessor,
-    MinPLogitsWarper,
-    NoBadWordsLogitsProcessor,
-    NoRepeatNGramLogitsProcessor,
-    PrefixConstrainedLogitsProcessor,
-    RepetitionPenaltyLogitsProcessor,
-    SequenceBiasLogitsProcessor,
-    StoppingCriteria,
-    StoppingCriteriaList,
-    SuppressTokensAtBeginLogitsProcessor,
-    SuppressTokensLogitsProcessor,
-    TemperatureLogitsWarper,
-    TopHLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-    TypicalLogitsWarper,
-)
+from transformers.cache_utils import Cache, DynamicCache, DynamicSlidingWindowLayer, EncoderDecoderCache
+from transformers.generation import LogitsProcessorList, StoppingCriteriaList
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 
-from .beam_search_vaswani import LENGTH_PENALTIES, BeamSearch, only_end
+from .beam_search_vaswani import LENGTH_PENALTIES, BeamSearch
 from .configuration_vaswani import VaswaniConfig
 from .coverage_vaswani import BeamCoverage, check_kernel
 from .decoding_vaswani import SHARED_ENCODING_KERNELS, BeamSteps, ForwardSteps
 from .ensemble_vaswani import check_ensemble, mean_log_probs, prepare_member
 from .generation_options_vaswani import check_mode, check_options
+from .search_rules_vaswani import (
+    SourceLengthLimit,
+    SourceLengthStop,
+    can_raise,
+    further_criteria,
+    further_processors,
+    is_row_wise,
+    split_min_length,
+)
 
-# Processors that look at one row alone, so that rows may leave the batch under them.
-ROW_WISE_PROCESSORS = (
-    ExponentialDecayLengthPenalty,
-    ForcedBOSTokenLogitsProcessor,
-    InfNanRemoveLogitsProcessor,
-    LogitNormalization,
-    MinLengthLogitsProcessor,
-    MinNewTokensLengthLogitsProcessor,
-    NoBadWordsLogitsProcessor,
-    NoRepeatNGramLogitsProcessor,
-    RepetitionPenaltyLogitsProcessor,
-    SequenceBiasLogitsProcessor,
-    SuppressTokensAtBeginLogitsProcessor,
-    SuppressTokensLogitsProcessor,
-)
-# Processors behind which no log P is above 0, so that a hypothesis only falls and the bound of the search holds.
-NEVER_RAISING_PROCESSORS = (
-    EncoderNoRepeatNGramLogitsProcessor,
-    EncoderRepetitionPenaltyLogitsProcessor,
-    EpsilonLogitsWarper,
-    EtaLogitsWarper,
-    ForcedBOSTokenLogitsProcessor,
-    InfNanRemoveLogitsProcessor,
-    MinLengthLogitsProcessor,
-    MinNewTokensLengthLogitsProcessor,
-    MinPLogitsWarper,
-    NoBadWordsLogitsProcessor,
-    NoRepeatNGramLogitsProcessor,
-    PrefixConstrainedLogitsProcessor,
-    RepetitionPenaltyLogitsProcessor,
-    SuppressTokensAtBeginLogitsProcessor,
-    SuppressTokensLogitsProcessor,
-    TemperatureLogitsWarper,
-    TopHLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-    TypicalLogitsWarper,
-)
 # Generation options that transformers does not know, with what they are where nobody says.
 OWN_OPTIONS = {"length_penalty_type": "gnmt", "max_length_offset": None, "coverage_penalty": 0.0}
 
@@ -110,35 +51,17 @@ def build_generation_config(config: VaswaniConfig) -> GenerationConfig:
     )
 
 
-class SourceLengthLimit(LogitsProcessor):
-    """Lets only </s> follow once a sentence has reached its own limit (greedy search and sampling)."""
+def forget_default_length(config: GenerationConfig) -> None:
+    """Take back a `max_length` that nobody has set.
 
-    def __init__(self, limits: torch.Tensor, *, prompt_length: int, last_tokens: list[int], is_forced: bool):
-        """limits: (B,) tokens a sentence may get, </s> included. For the others see `BeamSearch`."""
-        self.limits = limits
-        self.prompt_length = prompt_length
-        self.last_tokens = last_tokens
-        self.is_forced = is_forced
-
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.Tensor) -> torch.Tensor:
-        limits = self.limits.repeat_interleave(input_ids.shape[0] // self.limits.shape[0])
-        at_limit = limits.to(scores.device) <= input_ids.shape[1] - self.prompt_length + 1
-        return only_end(scores, at_limit, self.last_tokens, self.is_forced)
-
-
-class SourceLengthStop(StoppingCriteria):
-    """Ends a sentence at its own limit where </s> is forbidden, or there is none (greedy search and sampling)."""
-
-    def __init__(self, limits: torch.Tensor, *, prompt_length: int, pad_token_id: int | None):
-        """limits: (B,) tokens a sentence may get, </s> included."""
-        self.limits = limits
-        self.prompt_length = prompt_length
-        if pad_token_id is not None:
-            self.eos_token_id = None  # that it is there tells transformers to pad a row that has ended
-
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.Tensor | None, **kwargs) -> torch.BoolTensor:
-        limits = self.limits.repeat_interleave(input_ids.shape[0] // self.limits.shape[0])
-        return limits.to(input_ids.device) <= input_ids.shape[1] - self.prompt_length
+    With `predict_with_generate`, transformers' Seq2SeqTrainer fills the model's config with the defaults of all options
+    (5.23), a `max_length` of 20 among them: from the second evaluation on, translations would end there. Any other
+    length stays, and one of 20 without all the other defaults.
+    """
+    defaults = {name: value for name, value in config._get_default_generation_params().items() if value is not None}
+    is_filled = all(getattr(config, name, None) is not None for name in defaults)
+    if is_filled and config.max_length == defaults["max_length"]:
+        config.max_length = None
 
 
 class VaswaniGenerationMixin(GenerationMixin):
@@ -181,6 +104,8 @@ class VaswaniGenerationMixin(GenerationMixin):
         Raises:
             ValueError: for options that cannot be honoured, and for what transformers itself refuses.
         """
+        kwargs.pop("labels", None)  # a Seq2SeqTrainer hands them over with the source; no search reads them
+        forget_default_length(self.generation_config)
         configs = [config for config in (generation_config, self.generation_config) if config is not None]
 
         def option(name: str):
@@ -213,7 +138,14 @@ class VaswaniGenerationMixin(GenerationMixin):
                 logits_processor = LogitsProcessorList([*(logits_processor or []), limit])
                 stop = SourceLengthStop(limits, prompt_length=prompt_length, pad_token_id=option("pad_token_id"))
                 stopping_criteria = StoppingCriteriaList([*(stopping_criteria or []), stop])
-        return super().generate(inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
+        output = super().generate(inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
+        _copy_source_keys(getattr(output, "past_key_values", None))
+        return output
+
+    def save_pretrained(self, *args, **kwargs) -> None:
+        """As every model's, and without the length that a Seq2SeqTrainer has written into the generation config."""
+        forget_default_length(self.generation_config)
+        super().save_pretrained(*args, **kwargs)
 
     def _limit_sentences(self, kwargs: dict, offset: int | None, prompt_length: int) -> torch.Tensor | None:
         """(rows,) new tokens each sentence may get, or `None` where nothing says: neither its source nor a table."""
@@ -243,6 +175,21 @@ class VaswaniGenerationMixin(GenerationMixin):
                 setattr(config, name, model_kwargs.pop(name, default))
         check_options(config)
         return config, model_kwargs
+
+    def _prepare_cache_for_generation(self, generation_config: GenerationConfig, model_kwargs: dict, *args) -> None:
+        """As transformers; with restricted self-attention (table 1) the cache keeps no more than the window."""
+        given, r = model_kwargs.get("past_key_values"), self.config.attention_window
+        super()._prepare_cache_for_generation(generation_config, model_kwargs, *args)
+        cache = model_kwargs.get("past_key_values")
+        if r is None or given is not None or cache is None:
+            return
+        own = cache.self_attention_cache
+        if type(own) is DynamicCache and not own.offloading:
+            # Not by a sliding window in the config: it would hold for the keys of the source too. And with a window
+            # of 1 transformers' layer keeps all keys (5.23).
+            own.layers = [DynamicSlidingWindowLayer(max(r, 2)) for _ in own.layers]
+            if generation_config.is_assistant:  # its guesses are taken back
+                own.activate_past_recording()
 
     def _extract_generation_mode_kwargs(self, custom_generate, kwargs: dict, *args) -> dict:
         """Arguments for the search itself, `ensemble` and `shortlist` among them."""
@@ -319,10 +266,12 @@ class VaswaniGenerationMixin(GenerationMixin):
         records = _Records(generation_config)
         if ensemble and records.wants_states:
             raise ValueError("output_attentions and output_hidden_states are of one model: leave out the ensemble.")
-        criteria = _further_criteria(stopping_criteria)
-        processors = _further_processors(logits_processor)
+        criteria = further_criteria(stopping_criteria)
+        processors, min_length = further_processors(logits_processor), 0
+        if not records.wanted:
+            processors, min_length = split_min_length(processors, input_ids.shape[1])
         # Rows may leave the batch unless somebody counts on their places.
-        may_leave = not (synced_gpus or records.wanted or criteria) and all(map(_is_row_wise, processors))
+        may_leave = not (synced_gpus or records.wanted or criteria) and all(map(is_row_wise, processors))
         if shortlist is not None:
             ends = _as_list(generation_config.eos_token_id)
             shortlist = _as_shortlist(shortlist, ends, self.config.vocab_size, input_ids.device)
@@ -334,7 +283,8 @@ class VaswaniGenerationMixin(GenerationMixin):
             generation_config,
             model_kwargs,
             shortlist=shortlist if is_narrow else None,
-            can_rise=_can_raise(processors),
+            min_length=min_length,
+            can_rise=can_raise(processors),
         )
         coverage = None
         if generation_config.coverage_penalty:
@@ -400,6 +350,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         model_kwargs: dict,
         *,
         shortlist: torch.LongTensor | None,
+        min_length: int,
         can_rise: bool,
     ) -> BeamSearch:
         kind = generation_config.length_penalty_type
@@ -425,6 +376,7 @@ class VaswaniGenerationMixin(GenerationMixin):
             pad_token_id=-1 if generation_config.pad_token_id is None else generation_config.pad_token_id,
             forced_token_ids=_as_list(generation_config.forced_eos_token_id),
             shortlist=shortlist,
+            min_length=min_length,
             can_rise=can_rise,
             do_sample=generation_config.do_sample,
         )
@@ -475,6 +427,18 @@ class _Records:
             past_key_values=steps.cache,
             **self.steps,
         )
+
+
+def _copy_source_keys(cache: Cache | None) -> None:
+    """Keys and values of the source for each row of the target, as transformers returns them: a search shares them."""
+    if not (isinstance(cache, EncoderDecoderCache) and type(cache.cross_attention_cache) is DynamicCache):
+        return
+    rows, sources = (
+        {layer.keys.shape[0] for layer in part.layers if layer.is_initialized}
+        for part in (cache.self_attention_cache, cache.cross_attention_cache)
+    )
+    if rows != sources and rows and sources:
+        cache.cross_attention_cache.batch_repeat_interleave(rows.pop() // sources.pop())
 
 
 def _source_limits(kwargs: dict, offset: int | None) -> torch.Tensor | None:
@@ -563,42 +527,6 @@ def _check_source(source_ids: torch.Tensor | None, kwargs: dict, option: Callabl
     for name in ("negative_prompt_ids", "negative_prompt_attention_mask"):
         if kwargs.get(name) is not None:
             raise ValueError(f"{name} is not supported: classifier-free guidance is for decoder-only models.")
-
-
-def _further_processors(logits_processor: LogitsProcessorList) -> LogitsProcessorList:
-    """Those whose work the search does not do itself, for each sentence at its own limit."""
-    return LogitsProcessorList(_leave_out((SourceLengthLimit, ForcedEOSTokenLogitsProcessor), logits_processor))
-
-
-def _can_raise(processors: LogitsProcessorList) -> bool:
-    """Whether a log P behind them may be above 0."""
-    if processors and isinstance(processors[-1], LogitNormalization):
-        return False
-
-    def raises(processor: LogitsProcessor) -> bool:
-        if type(processor) is SequenceBiasLogitsProcessor:
-            return max(processor.sequence_bias.values()) > 0
-        return not isinstance(processor, NEVER_RAISING_PROCESSORS)
-
-    return any(map(raises, processors))
-
-
-def _is_row_wise(processor: LogitsProcessor) -> bool:
-    """Whether it looks at one row alone, wherever that lies in the batch."""
-    if isinstance(processor, RepetitionPenaltyLogitsProcessor):
-        return not isinstance(processor.prompt_ignore_length, torch.Tensor)  # one number a row
-    return isinstance(processor, ROW_WISE_PROCESSORS)
-
-
-def _further_criteria(stopping_criteria: StoppingCriteriaList) -> StoppingCriteriaList:
-    """Those that the search does not see to itself."""
-    return StoppingCriteriaList(_leave_out((MaxLengthCriteria, EosTokenCriteria, SourceLengthStop), stopping_criteria))
-
-
-def _leave_out(own: tuple[type, ...], rules: LogitsProcessorList | StoppingCriteriaList) -> list:
-    """`rules` without those of the classes `own` that `generate` made, but with those that its caller gave."""
-    given = [rule for rule in rules.given if not isinstance(rule, (SourceLengthLimit, SourceLengthStop))]
-    return [rule for rule in rules if not isinstance(rule, own) or any(rule is one for one in given)]
 
 
 def _as_list(token_ids: int | list[int] | torch.Tensor | None) -> list[int]:

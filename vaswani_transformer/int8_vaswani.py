@@ -1,6 +1,7 @@
 """Matrix products in integers of 8 bits, for models that translate on a CPU."""
 
 import warnings
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -18,42 +19,78 @@ class Int8Linear(nn.Linear):
     when the matrix has changed. Changes of `weight.data` in place are not noticed: call `train()` after them.
     """
 
-    packed = None  # the copy, in the order in memory that the kernel reads
-    packed_of = None  # which state of weight and bias it is a copy of
+    packed = None  # the copy, alone and above those of other layers, in the order in memory that the kernel reads
+    packed_jointly = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(..., D) -> (..., F)."""
-        if not self._is_faster(x):
+        if not _is_faster(x, [self]):
             return super().forward(x)
-        parameters = (p for p in (self.weight, self.bias) if p is not None)
-        state = [(p.data_ptr(), None if p.is_inference() else p._version) for p in parameters]
-        if state != self.packed_of:
-            self.packed, self.packed_of = _pack(self.weight, self.bias), state
-        # Eight bits of the input saturate the sums of processors without these instructions; they get seven.
-        return torch.ops.quantized.linear_dynamic(x, self.packed, not torch.cpu._is_vnni_supported())
-
-    def _is_faster(self, x: torch.Tensor) -> bool:
-        num_entries = self.weight.numel()
-        return (
-            x.device.type == "cpu"
-            and x.dtype == self.weight.dtype == torch.float32
-            and not (torch.is_grad_enabled() and (x.requires_grad or self.weight.requires_grad))
-            and x.numel() > 0
-            and (num_entries >= LARGE_MATRIX or x.numel() * self.out_features >= FEWEST_MULTIPLICATIONS)
-        )
+        if self.packed is None or self.packed.is_stale([self]):
+            self.packed = Int8Copy([self])
+        return self.packed.multiply(x)
 
     def train(self, mode: bool = True) -> "Int8Linear":
-        """As every module's; training forgets the copy."""
+        """As every module's; training forgets the copies."""
         if mode:
-            self.packed = self.packed_of = None
+            self.packed = self.packed_jointly = None
         return super().train(mode)
 
     def __getstate__(self) -> dict:
-        """Copies and pickles of the layer make their own copy in int8 of their own matrix."""
-        return {**super().__getstate__(), "packed": None, "packed_of": None}
+        """Copies and pickles of the layer make their own copies in int8 of their own matrix."""
+        return {**super().__getstate__(), "packed": None, "packed_jointly": None}
 
 
-@torch.no_grad()
+def project_jointly(x: torch.Tensor, layers: Sequence[Int8Linear]) -> Sequence[torch.Tensor]:
+    """`x` (..., D) through each of `layers`, by one product where int8 is faster."""
+    if not _is_faster(x, layers):
+        return [layer(x) for layer in layers]
+    first = layers[0]
+    if first.packed_jointly is None or first.packed_jointly.is_stale(layers):
+        first.packed_jointly = Int8Copy(layers)
+    return first.packed_jointly.multiply(x).split([layer.out_features for layer in layers], dim=-1)
+
+
+class Int8Copy:
+    """The matrices of `layers`, all with a bias or all without, one below the other in int8."""
+
+    @torch.no_grad()
+    def __init__(self, layers: Sequence[nn.Linear]):
+        self.state = _state_of(layers)
+        biases = [layer.bias for layer in layers]
+        self.matrix = _pack(
+            torch.cat([layer.weight for layer in layers]), None if biases[0] is None else torch.cat(biases)
+        )
+        # Eight bits of the input saturate the sums of processors without these instructions; they get seven.
+        self.reduce_range = not torch.cpu._is_vnni_supported()
+
+    def is_stale(self, layers: Sequence[nn.Linear]) -> bool:
+        """Whether `layers` have changed since, or are others."""
+        return self.state != _state_of(layers)
+
+    def multiply(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., D) -> (..., F), F the rows of all matrices."""
+        return torch.ops.quantized.linear_dynamic(x, self.matrix, self.reduce_range)
+
+
+def _is_faster(x: torch.Tensor, layers: Sequence[nn.Linear]) -> bool:
+    """Whether int8 multiplies `x` by the matrices of `layers` sooner than float32, and nobody needs gradients."""
+    num_entries = sum(layer.weight.numel() for layer in layers)
+    return (
+        x.device.type == "cpu"
+        and all(x.dtype == layer.weight.dtype == torch.float32 for layer in layers)
+        and not (torch.is_grad_enabled() and (x.requires_grad or any(layer.weight.requires_grad for layer in layers)))
+        and x.numel() > 0
+        and (num_entries >= LARGE_MATRIX or x.numel() // x.shape[-1] * num_entries >= FEWEST_MULTIPLICATIONS)
+    )
+
+
+def _state_of(layers: Sequence[nn.Linear]) -> list[tuple]:
+    """What changes when a weight or bias does."""
+    parameters = [p for layer in layers for p in (layer.weight, layer.bias) if p is not None]
+    return [(p.data_ptr(), None if p.is_inference() else p._version) for p in parameters]
+
+
 def _pack(weight: torch.Tensor, bias: torch.Tensor | None):
     """What `quantized.linear_dynamic` multiplies with: W (F, D) as int8, each row scaled to [-127, 127]."""
     scales = (weight.abs().amax(dim=1) / 127).clamp(min=torch.finfo(weight.dtype).tiny)
@@ -64,7 +101,14 @@ def _pack(weight: torch.Tensor, bias: torch.Tensor | None):
         matrix = torch._make_per_channel_quantized_tensor(
             integers, scales.double(), torch.zeros(len(scales), dtype=torch.long), 0
         )
-    return torch.ops.quantized.linear_prepack(matrix, bias)
+    engine = torch.backends.quantized.engine
+    # The matrix instructions of newer processors take a third of the time from 64 rows on, and only oneDNN has them.
+    has_tiles = torch.cpu._is_amx_tile_supported() and "onednn" in torch.backends.quantized.supported_engines
+    torch.backends.quantized.engine = "onednn" if has_tiles else engine
+    try:
+        return torch.ops.quantized.linear_prepack(matrix, bias)
+    finally:
+        torch.backends.quantized.engine = engine
 
 
 def use_int8(model: nn.Module) -> None:

@@ -14,7 +14,12 @@ from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from .attention_window_vaswani import WindowBlocks, windowed_attention
 from .configuration_vaswani import VaswaniConfig
+
+# In half precision on a CPU the backward pass of PyTorch's fused attention takes 14 times as long as that of equation 1
+# as it stands, at 12 tokens, and 5 times at 100; with more, the matrices of weights would take too much memory.
+MOST_KEYS_IN_HALF_PRECISION = 128
 
 
 def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
@@ -30,7 +35,22 @@ def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
     dropped = min(round(p * 2**16), 2**16 - 1)
     keep = draws.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - 2**15
-    return x * keep.to(x.dtype).mul_(2**16 / (2**16 - dropped))
+    return _MultiplyKept.apply(x, keep, 2**16 / (2**16 - dropped))
+
+
+class _MultiplyKept(torch.autograd.Function):
+    """`x` times `factor` where `keep`, else 0; for the backward pass it keeps a byte an entry instead of a number."""
+
+    @staticmethod
+    def forward(ctx, x: torch.Tensor, keep: torch.Tensor, factor: float) -> torch.Tensor:
+        ctx.save_for_backward(keep)
+        ctx.factor = factor
+        return x * keep.to(x.dtype).mul_(factor)
+
+    @staticmethod
+    def backward(ctx, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        [keep] = ctx.saved_tensors
+        return grad * keep.to(grad.dtype).mul_(ctx.factor), None, None
 
 
 def scaled_dot_product_attention(
@@ -84,6 +104,14 @@ def find_attention_function(kernel: str, output_attentions: bool | None) -> Call
             f'attn_implementation={kernel!r} cannot give attention weights: use model.set_attn_implementation("eager").'
         )
     return scaled_dot_product_attention
+
+
+def is_slow_to_train(query: torch.Tensor, key: torch.Tensor) -> bool:
+    """Whether the gradients of fused attention take longer than those of equation 1 as it stands."""
+    is_half = query.dtype in (torch.bfloat16, torch.float16)
+    return (
+        is_half and query.requires_grad and query.device.type == "cpu" and key.shape[2] <= MOST_KEYS_IN_HALF_PRECISION
+    )
 
 
 def fused_attention(
@@ -165,7 +193,7 @@ class MultiHeadAttention(nn.Module):
         self,
         hidden_states: torch.Tensor,
         key_value_states: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | WindowBlocks | None = None,
         past_key_values: Cache | None = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -175,7 +203,8 @@ class MultiHeadAttention(nn.Module):
         consecutive rows of queries, as the beams of one sentence share its encoding.
 
         Args:
-            attention_mask: broadcastable to (B, H, T, S), B that of the keys.
+            attention_mask: broadcastable to (B, H, T, S), B that of the keys; or the blocks of a window, in which
+                self-attention is computed then.
             past_key_values: keys and values of earlier decoding steps: grown in place by self-attention,
                 filled once and then reused by encoder-decoder attention.
 
@@ -189,7 +218,13 @@ class MultiHeadAttention(nn.Module):
         num_beams = num_rows // k.shape[0]
         if num_beams > 1 and attention_mask is not None and attention_mask.shape[2] > 1:
             attention_mask = attention_mask.repeat(1, 1, num_beams, 1)
-        attend = find_attention_function(self.config._attn_implementation, kwargs.get("output_attentions"))
+        if isinstance(attention_mask, WindowBlocks):
+            attend = windowed_attention
+        else:
+            kernel = self.config._attn_implementation
+            if kernel == "sdpa" and is_slow_to_train(q, k):
+                kernel = "eager"
+            attend = find_attention_function(kernel, kwargs.get("output_attentions"))
         dropout = self.attention_dropout if self.training else 0.0
         context, weights = attend(self, q, k, v, attention_mask, scaling=self.scaling, dropout=dropout, **kwargs)
         if num_beams > 1 and weights is not None:
@@ -247,9 +282,14 @@ class FeedForward(nn.Module):
 class TokenEmbedding(nn.Embedding):
     """The shared matrix as an input layer: rows are multiplied by sqrt(d_model) (section 3.4)."""
 
+    @property
+    def embed_scale(self) -> float:
+        """sqrt(d_model), under the name by which peft's adapters of embeddings look for it."""
+        return self.embedding_dim**0.5
+
     def forward(self, input_ids: torch.LongTensor) -> torch.Tensor:
         """(B, T) -> (B, T, D)."""
-        return super().forward(input_ids) * self.embedding_dim**0.5
+        return super().forward(input_ids) * self.embed_scale
 
 
 def sinusoids(positions: torch.Tensor, *, d_model: int, layout: str = "interleaved") -> torch.Tensor:
@@ -390,16 +430,17 @@ class DecoderLayer(GradientCheckpointingLayer):
         past_key_values: Cache | None = None,
         **kwargs,
     ) -> torch.Tensor:
-        """(B, T, D) and the encoding (B, S, D) -> (B, T, D)."""
+        """(B, T, D) and the encoding (B, S, D) -> (B, T, D); without an encoding, of the target alone."""
         x = hidden_states
         attended, _ = self.self_attention(x, attention_mask=attention_mask, past_key_values=past_key_values, **kwargs)
         x = self.self_attention_residual(x, attended)
-        attended, _ = self.cross_attention(
-            x,
-            key_value_states=encoder_hidden_states,
-            attention_mask=encoder_attention_mask,
-            past_key_values=past_key_values,
-            **kwargs,
-        )
-        x = self.cross_attention_residual(x, attended)
+        if encoder_hidden_states is not None:
+            attended, _ = self.cross_attention(
+                x,
+                key_value_states=encoder_hidden_states,
+                attention_mask=encoder_attention_mask,
+                past_key_values=past_key_values,
+                **kwargs,
+            )
+            x = self.cross_attention_residual(x, attended)
         return self.feed_forward_residual(x, self.feed_forward(x))

@@ -6,6 +6,7 @@ Shapes: B batch, T target length, S source length, D d_model, V vocab_size.
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Unpack
 
 import torch
 from torch import nn
@@ -20,9 +21,10 @@ from transformers.modeling_outputs import (
     Seq2SeqModelOutput,
 )
 from transformers.utils import can_return_tuple
-from transformers.utils.generic import merge_with_config_defaults
+from transformers.utils.generic import TransformersKwargs, merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
+from .attention_window_vaswani import WindowBlocks, build_blocks, pays, window_mask_function, window_reach
 from .configuration_vaswani import VaswaniConfig
 from .decoding_vaswani import turn_matrices_back
 from .generation_vaswani import VaswaniGenerationMixin, build_generation_config
@@ -38,7 +40,7 @@ from .layers_vaswani import (
     dropout,
     is_changed,
 )
-from .loss_vaswani import IGNORE_INDEX, sum_label_smoothed_loss
+from .loss_vaswani import IGNORE_INDEX, sum_label_smoothed_loss, sum_label_smoothed_loss_of_logits
 from .pipeline_vaswani import custom_pipelines
 from .scoring_vaswani import VaswaniScoringMixin
 
@@ -152,12 +154,41 @@ class VaswaniPreTrainedModel(PreTrainedModel):
             decoder.embed_tokens = self._get_resized_embeddings(decoder.embed_tokens, resized.num_embeddings)
         return resized
 
-    def _window(self):
-        """Mask function of restricted self-attention (table 1), or None: r positions around each query."""
+    def _window(self, *, is_causal: bool) -> Callable | None:
+        """Mask function of restricted self-attention (table 1), or `None` where it is not restricted."""
         r = self.config.attention_window
-        if r is None:
+        return None if r is None else window_mask_function(*window_reach(r, is_causal=is_causal))
+
+    def _window_blocks(
+        self,
+        x: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        *,
+        is_causal: bool,
+        cache: Cache | None = None,
+        output_attentions: bool | None = None,
+    ) -> WindowBlocks | None:
+        """Restricted self-attention of `x` (B, T, D) in blocks, or `None` where it takes a mask over all keys.
+
+        A mask it takes for kernels other than "sdpa", for weights that are asked for, for caches and masks of other
+        shapes, in exported graphs, whose lengths are free, and for sentences too short for blocks to pay.
+        """
+        r, kernel, num_queries = self.config.attention_window, self.config._attn_implementation, x.shape[1]
+        if r is None or output_attentions or kernel != "sdpa" or torch.compiler.is_exporting():
             return None
-        return lambda batch, head, query, key: (key - query >= -(r // 2)) & (key - query < r - r // 2)
+        num_past, num_keys = 0, num_queries
+        if cache is not None:
+            if cache.is_compileable:  # it has a fixed size, and its last keys are not the newest
+                return None
+            num_past, num_keys = cache.get_seq_length(), cache.get_mask_sizes(num_queries, 0)[0]
+        if attention_mask is not None:
+            if attention_mask.dim() != 2 or attention_mask.shape[1] != num_past + num_queries:
+                return None
+            attention_mask = attention_mask[:, -num_keys:].to(device=x.device, dtype=torch.bool)
+        reach = window_reach(r, is_causal=is_causal)
+        if not pays(*reach, num_queries=num_queries, num_keys=num_keys):
+            return None
+        return build_blocks(*reach, num_queries=num_queries, num_keys=num_keys, visible=attention_mask, device=x.device)
 
     def _may_look_at_masks(self, x: torch.Tensor) -> bool:
         """Whether a mask that hides nothing is worth finding: on a GPU the host would wait for it in each update."""
@@ -199,7 +230,7 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
         input_ids: torch.LongTensor | None = None,
         attention_mask: torch.Tensor | None = None,
         inputs_embeds: torch.Tensor | None = None,
-        **kwargs,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         """Encode a source sentence.
 
@@ -216,13 +247,17 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
         if attention_mask is None and input_ids is not None:
             attention_mask = build_padding_mask(input_ids, self.config.pad_token_id)
         x = self._embed(input_ids, inputs_embeds, mask=attention_mask)
-        mask = create_bidirectional_mask(
-            config=self.config,
-            inputs_embeds=x,
-            attention_mask=attention_mask,
-            and_mask_function=self._window(),
-            allow_is_bidirectional_skip=self._may_look_at_masks(x),
+        mask = self._window_blocks(
+            x, attention_mask, is_causal=False, output_attentions=kwargs.get("output_attentions")
         )
+        if mask is None:
+            mask = create_bidirectional_mask(
+                config=self.config,
+                inputs_embeds=x,
+                attention_mask=attention_mask,
+                and_mask_function=self._window(is_causal=False),
+                allow_is_bidirectional_skip=self._may_look_at_masks(x),
+            )
         for layer in self.layers:
             x = layer(x, mask, **kwargs)
         return BaseModelOutput(last_hidden_state=x)
@@ -256,14 +291,15 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
         past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        **kwargs,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Decode the next tokens of a target sentence.
 
         Args:
             input_ids: (B, T), the tokens not yet in `past_key_values`.
             attention_mask: (B, tokens in the cache + T), 0 at padding of the target.
-            encoder_hidden_states: (B, S, D), or fewer rows that serve as many consecutive targets each.
+            encoder_hidden_states: (B, S, D), or fewer rows that serve as many consecutive targets each. Without it
+                the decoder is a language model of the target, and goes past encoder-decoder attention.
             encoder_attention_mask: (B, S), 0 at padding of the source.
             past_key_values: keys and values of the tokens before.
             inputs_embeds: (B, T, D), as `get_input_embeddings()` gives them, instead of `input_ids`.
@@ -284,13 +320,18 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
                 'single query there. Load the model with attn_implementation="sdpa".'
             )
         x = self._embed(input_ids, inputs_embeds, mask=attention_mask, start=past_length)
-        mask = create_causal_mask(
-            config=self.config,
-            inputs_embeds=x,
-            attention_mask=attention_mask,
-            past_key_values=None if past_key_values is None else past_key_values.self_attention_cache,
-            and_mask_function=self._window(),
+        cache = None if past_key_values is None else past_key_values.self_attention_cache
+        mask = self._window_blocks(
+            x, attention_mask, is_causal=True, cache=cache, output_attentions=kwargs.get("output_attentions")
         )
+        if mask is None:
+            mask = create_causal_mask(
+                config=self.config,
+                inputs_embeds=x,
+                attention_mask=attention_mask,
+                past_key_values=cache,
+                and_mask_function=self._window(is_causal=True),
+            )
         if encoder_hidden_states is not None:
             encoder_attention_mask = self.mask_source(x, encoder_hidden_states, encoder_attention_mask)
         for layer in self.layers:
@@ -347,7 +388,7 @@ class VaswaniModel(VaswaniPreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
-        **kwargs,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
         """Encode `input_ids` (B, S) unless `encoder_outputs` is given, then decode `decoder_input_ids` (B, T).
 
@@ -446,6 +487,17 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniScoringMixi
         shifted[:, 0] = self.config.decoder_start_token_id
         return shifted.masked_fill(shifted == IGNORE_INDEX, self.config.pad_token_id)
 
+    def _sum_loss(
+        self, hidden_states: torch.Tensor, labels: torch.Tensor, logits: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The loss over `labels` (B, T), summed, with and without label smoothing; of `logits` where they are there."""
+        head, label_smoothing = self.lm_head, self.config.label_smoothing if self.training else 0.0
+        if logits is None and (type(head) is not nn.Linear or is_changed(head)):
+            logits = head(hidden_states)  # of an adapter: its matrix is not all that it computes
+        if logits is not None:
+            return sum_label_smoothed_loss_of_logits(logits, labels, label_smoothing=label_smoothing)
+        return sum_label_smoothed_loss(hidden_states, head.weight, head.bias, labels, label_smoothing=label_smoothing)
+
     @can_return_tuple
     def forward(
         self,
@@ -463,7 +515,7 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniScoringMixi
         shortlist: torch.LongTensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         skip_logits: bool | None = None,
-        **kwargs,
+        **kwargs: Unpack[TransformersKwargs],
     ) -> VaswaniSeq2SeqLMOutput:
         """Logits of the next words, and the loss of section 5.4 where `labels` are given.
 
@@ -500,21 +552,16 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniScoringMixi
             **kwargs,
         )
         hidden_states, loss, nll_loss, logits = outputs.last_hidden_state, None, None, None
-        if labels is not None:
-            loss, nll_loss = sum_label_smoothed_loss(
-                hidden_states,
-                self.lm_head.weight,
-                self.lm_head.bias,
-                labels,
-                label_smoothing=self.config.label_smoothing if self.training else 0.0,
-            )
-            num_items = (labels != IGNORE_INDEX).sum() if num_items_in_batch is None else num_items_in_batch
-            loss, nll_loss = loss / num_items, nll_loss / num_items if self.training else None
         if skip_logits is None:
             skip_logits = self.training and labels is not None
         if not skip_logits:
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
             logits = self.projection(shortlist)(hidden_states[:, kept])
+        if labels is not None:
+            is_all = shortlist is None and isinstance(logits_to_keep, int) and logits_to_keep == 0
+            loss, nll_loss = self._sum_loss(hidden_states, labels, logits if is_all else None)
+            num_items = (labels != IGNORE_INDEX).sum() if num_items_in_batch is None else num_items_in_batch
+            loss, nll_loss = loss / num_items, nll_loss / num_items if self.training else None
         return VaswaniSeq2SeqLMOutput(
             loss=loss,
             nll_loss=nll_loss,

@@ -15,7 +15,7 @@ from .beam_search_vaswani import LENGTH_PENALTIES
 from .coverage_vaswani import check_kernel, compute_coverage, coverage_penalty
 from .decoding_vaswani import SHARED_ENCODING_KERNELS
 from .generation_vaswani import OWN_OPTIONS
-from .loss_vaswani import DEFAULT_LOGITS_PER_SLICE, IGNORE_INDEX, LOGITS_PER_SLICE
+from .loss_vaswani import IGNORE_INDEX, find_slice_length
 
 PAIRS_PER_WINDOW = 4_096  # read, sorted by length and scored at a time
 
@@ -146,7 +146,7 @@ def select_log_probs(
     """
     is_real = labels != IGNORE_INDEX
     hidden_states, chosen = hidden_states[is_real], labels[is_real]
-    slice_length = max(1, LOGITS_PER_SLICE.get(labels.device.type, DEFAULT_LOGITS_PER_SLICE) // vocab_size)
+    slice_length = find_slice_length(hidden_states, vocab_size)
     dtype = torch.promote_types(hidden_states.dtype, torch.float32)
     parts = [
         project(h).to(dtype).log_softmax(dim=-1).gather(1, y[:, None])[:, 0]

@@ -5,6 +5,7 @@ same bits.
 """
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -59,7 +60,8 @@ class Translator:
         with_scores: bool = False,
         **generate_kwargs,
     ):
-        num_beams = generate_kwargs.get("num_beams") or model.generation_config.num_beams or 1
+        self.config = generate_kwargs.get("generation_config") or model.generation_config
+        num_beams = generate_kwargs.get("num_beams") or self.config.num_beams or 1
         if not 1 <= num_hypotheses <= num_beams:
             raise ValueError(
                 f"a beam of {num_beams} gives 1 to {num_beams} translations of a sentence, {num_hypotheses} are asked "
@@ -131,7 +133,7 @@ class Translator:
         """Scores of `tokens` (B * n, T) that the search has found, -inf where it has found nothing."""
         # Not the search's own: with them it would keep the probabilities of the whole vocabulary at every step.
         names = ("length_penalty", "length_penalty_type", "coverage_penalty")
-        options = {name: self.generate_kwargs[name] for name in names if name in self.generate_kwargs}
+        options = {name: self.generate_kwargs.get(name, getattr(self.config, name, None)) for name in names}
         scores = self.model.score(**inputs, labels=tokens[:, 1:], **options).scores
         is_empty = (tokens[:, 1:] == self.tokenizer.pad_token_id).all(dim=-1)
         return scores.masked_fill(is_empty, -math.inf).tolist()
@@ -160,9 +162,15 @@ def translate(
     on_batch: Callable[[int], object] = lambda num_sentences: None,
     **generate_kwargs,
 ) -> list[str]:
-    """The best translation of each of `sentences`; see `Translator`."""
+    """The best translation of each of `sentences`; warns of those that were cut. For the arguments see `Translator`."""
     translator = Translator(model, tokenizer, tokens_per_batch=tokens_per_batch, **generate_kwargs)
-    return [hypotheses[0].text for hypotheses in translator(sentences, on_batch=on_batch)]
+    translations = [hypotheses[0].text for hypotheses in translator(sentences, on_batch=on_batch)]
+    if translator.num_cut:
+        warnings.warn(
+            f"sentences cut to their first {MOST_SOURCE_TOKENS:,} tokens: {translator.num_cut}. Split them.",
+            stacklevel=2,
+        )
+    return translations
 
 
 def format_lines(hypotheses: Sequence[Hypothesis], number: int, *, is_numbered: bool, is_scored: bool) -> str:

@@ -241,6 +241,17 @@ def test_onnx_searches_greedily_as_the_model_does(onnx_model, tokenizer, sentenc
 
 
 @pytest.mark.slow
+def test_onnx_sees_as_far_as_the_window_of_the_model(build_model, tokenizer, tmp_path):
+    model = build_model(attention_window=3)
+    onnx_export.export_model(model, tokenizer, tmp_path)
+    inputs = tokenizer([" ".join(SENTENCES * 4), "two"], padding=True, return_tensors="pt")
+    theirs = OnnxTranslator(tmp_path).generate(**{name: tensor.numpy() for name, tensor in inputs.items()})
+    assert theirs.tolist() == model.generate(**inputs, num_beams=1).tolist()
+    model.config.attention_window = None
+    assert theirs.tolist() != model.generate(**inputs, num_beams=1).tolist()
+
+
+@pytest.mark.slow
 def test_onnx_translates_text(onnx_model, tokenizer):
     model, folder = onnx_model
     ours, _ = generate_ids(model, tokenizer, SENTENCES, num_beams=1)

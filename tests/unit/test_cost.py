@@ -114,10 +114,12 @@ def test_attention_is_counted_within_the_window_of_the_model(r):
         for window in (None, r)
     )
     positions = [(query, key) for length in lengths for query in range(length) for key in range(length)]
-    is_near = VaswaniModel(VaswaniConfig(**MODEL, vocab_size=300, attention_window=r)).encoder._window()
-    hidden = [(query, key) for query, key in positions if not is_near(0, 0, query, key)]
-    num_hidden = MODEL["encoder_layers"] * len(hidden)
-    num_hidden += MODEL["decoder_layers"] * sum(key <= query for query, key in hidden)
+    model = VaswaniModel(VaswaniConfig(**MODEL, vocab_size=300, attention_window=r))
+    sees, sees_of_the_past = model.encoder._window(is_causal=False), model.decoder._window(is_causal=True)
+    num_hidden = MODEL["encoder_layers"] * sum(not sees(0, 0, query, key) for query, key in positions)
+    num_hidden += MODEL["decoder_layers"] * sum(
+        key <= query and not sees_of_the_past(0, 0, query, key) for query, key in positions
+    )
     a = 4 * (4 + 4)
     assert whole - restricted == 6 * a * num_hidden
 

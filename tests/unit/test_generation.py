@@ -379,6 +379,20 @@ def test_at_least_so_many_tokens_are_generated(brief, options):
     assert all(len(new_tokens(row)) >= 5 for row in translations)
 
 
+@pytest.mark.parametrize(
+    "shortest", [{"min_new_tokens": 5}, {"min_length": 7}, {"min_length": 6, "min_new_tokens": 4}, {"min_length": 2}]
+)
+@pytest.mark.parametrize("further", [{}, {"shortlist": list(range(3, 30))}, {"no_repeat_ngram_size": 3}])
+def test_a_least_length_is_what_transformers_processors_say(brief, shortest, further):
+    options = {"num_beams": 3, "decoder_input_ids": torch.tensor([[START, 5]] * 4), **shortest, **further}
+    found = brief.generate(SOURCE, **options)
+    # With their scores on record, processors run as they are.
+    expected = brief.generate(SOURCE, **options, output_scores=True, return_dict_in_generate=True).sequences
+    assert torch.equal(found, expected)
+    least = max(shortest.get("min_length", 0) - 2, shortest.get("min_new_tokens", 0))
+    assert min(len(new_tokens(row, 2)) for row in found) > least
+
+
 # Prompts
 
 
@@ -758,3 +772,22 @@ def test_the_penalties_are_not_the_same_search(brief):
             hypothesis = new_tokens(row)
             total = log_likelihoods(brief, source, [hypothesis]).sum().item()
             assert math.isclose(score.item(), total / penalty(len(hypothesis), 1.0), abs_tol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_beams": 3, "output_hidden_states": True},
+        {"num_beams": 1, "do_sample": True, "num_return_sequences": 3},
+        {"num_beams": 1},
+    ],
+)
+def test_the_cache_that_is_returned_has_keys_of_the_source_for_each_row(model, options):
+    torch.manual_seed(0)
+    cache = model.generate(SOURCE, max_new_tokens=3, return_dict_in_generate=True, **options).past_key_values
+    copies = 1 if options == {"num_beams": 1} else 3
+    for own, source in zip(cache.self_attention_cache.layers, cache.cross_attention_cache.layers, strict=True):
+        assert own.keys.shape[0] == source.keys.shape[0] == copies * len(SOURCE)
+        for kept in (source.keys, source.values):
+            of_sentences = kept.unflatten(0, (len(SOURCE), copies))
+            assert torch.equal(of_sentences, of_sentences[:, :1].expand_as(of_sentences))

@@ -8,7 +8,7 @@ from torch import nn
 from transformers import AutoModelForSeq2SeqLM
 
 from vaswani_transformer import VaswaniForConditionalGeneration, int8_vaswani, pipeline, train_tokenizer
-from vaswani_transformer.int8_vaswani import Int8Linear, use_int8
+from vaswani_transformer.int8_vaswani import Int8Linear, project_jointly, use_int8
 
 
 @pytest.fixture
@@ -118,6 +118,36 @@ def test_a_copy_of_the_layer_multiplies_with_its_own_matrix(always):
     other.weight.zero_()
     assert torch.equal(other(x), other.bias.expand(2, -1))
     assert torch.equal(layer(x), before)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@torch.no_grad()
+def test_a_joint_product_is_that_of_each_layer(always, bias):
+    layers, x = [build_layer(out_features=size, bias=bias) for size in (40, 8, 16)], torch.randn(3, 5, 24)
+    for found, layer in zip(project_jointly(x, layers), layers, strict=True):
+        torch.testing.assert_close(found, layer(x))
+
+
+@torch.no_grad()
+def test_a_joint_product_notices_a_change_of_any_layer(always):
+    layers, x = [build_layer(), build_layer()], torch.randn(2, 24)
+    project_jointly(x, layers)
+    layers[1].weight.zero_()
+    assert torch.equal(project_jointly(x, layers)[1], layers[1].bias.expand(2, -1))
+
+
+@torch.no_grad()
+def test_a_small_joint_product_is_of_floats():
+    layers, x = [build_layer(), build_layer()], torch.randn(2, 24)
+    for found, layer in zip(project_jointly(x, layers), layers, strict=True):
+        assert torch.equal(found, nn.functional.linear(x, layer.weight, layer.bias))
+
+
+@torch.no_grad()
+def test_the_engine_of_other_quantised_models_stays(always):
+    before = torch.backends.quantized.engine
+    build_layer()(torch.randn(2, 24))
+    assert torch.backends.quantized.engine == before
 
 
 def test_every_linear_layer_is_replaced_and_weights_stay_tied(tiny_model):

@@ -8,7 +8,7 @@ from torch import nn
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from vaswani_transformer import VaswaniConfig
+from vaswani_transformer import VaswaniConfig, layers_vaswani
 from vaswani_transformer.layers_vaswani import (
     DecoderLayer,
     EncoderLayer,
@@ -461,7 +461,7 @@ def test_a_window_of_the_decoder_ends_at_the_present_position(build_tiny_model, 
     for layer in output.decoder_attentions:
         for position in range(13):
             visible = layer[0, 0, position].nonzero().flatten().tolist()
-            assert visible == list(range(max(0, position - r // 2), position + 1))
+            assert visible == list(range(max(0, position - r + 1), position + 1))
 
 
 def test_a_window_leaves_the_attention_to_the_source_alone(build_tiny_model):
@@ -479,3 +479,34 @@ def test_a_window_that_covers_the_sentence_is_full_attention(build_tiny_model, i
     torch.testing.assert_close(
         windowed(input_ids=ids, decoder_input_ids=ids).logits, full(input_ids=ids, decoder_input_ids=ids).logits
     )
+
+
+@pytest.mark.parametrize(
+    ("keys", "dtype", "is_fused"), [(6, torch.bfloat16, False), (7, torch.bfloat16, True), (6, torch.float32, True)]
+)
+def test_short_sentences_are_trained_by_plain_products_in_half_precision(attention, monkeypatch, keys, dtype, is_fused):
+    monkeypatch.setattr(layers_vaswani, "MOST_KEYS_IN_HALF_PRECISION", 6)
+    calls, fused = [], nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(
+        nn.functional, "scaled_dot_product_attention", lambda *args, **kwargs: calls.append(1) or fused(*args, **kwargs)
+    )
+    x = torch.randn(2, keys, attention.config.d_model, dtype=dtype)
+    attention.to(dtype).train()(x)
+    assert bool(calls) == (is_fused and attention.config._attn_implementation == "sdpa")
+    calls.clear()
+    with torch.no_grad():
+        attention(x)
+    assert bool(calls) == (attention.config._attn_implementation == "sdpa")
+
+
+def test_both_ways_of_training_give_the_same_gradients(build_tiny_model, monkeypatch):
+    batch = {"input_ids": torch.randint(3, 37, (3, 9)), "labels": torch.randint(3, 37, (3, 7))}
+    batch["attention_mask"] = torch.ones_like(batch["input_ids"])
+    batch["attention_mask"][1, 5:] = 0
+    gradients = []
+    for is_slow in (True, False):
+        monkeypatch.setattr(layers_vaswani, "is_slow_to_train", lambda *_, answer=is_slow: answer)
+        model = build_tiny_model(noise=0.3, dropout=0.0, dtype=torch.float64).train()
+        model(**batch).loss.backward()
+        gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})
+    torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-12)

@@ -1,3 +1,4 @@
+import inspect
 import math
 import shutil
 
@@ -274,7 +275,41 @@ def test_logits_are_left_out_only_where_nobody_reads_them(tiny_model, training, 
     assert (output.logits is not None) == has_logits
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_the_loss_is_a_function_of_the_logits_beside_it(build_tiny_model, training):
+    model = build_tiny_model(dropout=0, label_smoothing=0).train(training)
+    output = model(input_ids=SOURCE, labels=LABELS, skip_logits=False)
+    (gradient,) = torch.autograd.grad(output.loss, output.logits)
+    real = LABELS != -100
+    expected = output.logits.softmax(dim=-1) - nn.functional.one_hot(LABELS.clamp(min=0), output.logits.shape[-1])
+    torch.testing.assert_close(gradient, expected * real[..., None] / real.sum(), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("options", [{"logits_to_keep": 2}, {"shortlist": torch.tensor([2, 6, 8])}])
+def test_the_loss_is_over_all_words_and_places_whichever_logits_are_asked_for(tiny_model, options):
+    expected = tiny_model(input_ids=SOURCE, labels=LABELS).loss
+    torch.testing.assert_close(tiny_model(input_ids=SOURCE, labels=LABELS, **options).loss, expected)
+
+
 # Forward
+
+
+def test_what_every_model_of_transformers_takes_is_named_in_the_signatures(tiny_model):
+    for part in (tiny_model, tiny_model.model, tiny_model.get_encoder(), tiny_model.get_decoder()):
+        (arguments,) = inspect.signature(part.forward).parameters["kwargs"].annotation.__args__
+        assert {"output_attentions", "output_hidden_states"} <= set(arguments.__annotations__)
+
+
+def test_a_decoder_without_an_encoding_is_a_language_model_of_the_target(tiny_model):
+    decoder = tiny_model.get_decoder()
+    ids = torch.tensor([[0, 14, 6, 33, 8, 21], [0, 25, 3, 9, 11, 30]])
+    expected = decoder(ids).last_hidden_state
+    changed = ids.clone()
+    changed[:, 4:] = 7
+    torch.testing.assert_close(decoder(changed).last_hidden_state[:, :4], expected[:, :4])
+    begun = decoder(ids[:, :4], use_cache=True)
+    continued = decoder(ids[:, 4:], past_key_values=begun.past_key_values).last_hidden_state
+    torch.testing.assert_close(continued, expected[:, 4:], atol=1e-5, rtol=1e-5)
 
 
 def test_an_update_never_waits_for_the_device(tiny_config):

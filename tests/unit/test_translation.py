@@ -1,3 +1,4 @@
+import copy
 import math
 
 import pytest
@@ -155,3 +156,20 @@ def test_sentences_longer_than_training_saw_are_counted(parts, monkeypatch):
 def test_columns_come_before_the_text(is_numbered, is_scored, lines):
     hypotheses = [Hypothesis("ein\tHund", -0.5), Hypothesis("Hund", -math.inf)]
     assert format_lines(hypotheses, 7, is_numbered=is_numbered, is_scored=is_scored) == lines
+
+
+def test_a_generation_config_of_ones_own_says_beam_and_penalty(parts):
+    config = copy.deepcopy(parts[0].generation_config)
+    config.num_beams, config.length_penalty, config.max_new_tokens = 2, 2.0, 6
+    with pytest.raises(ValueError, match="a beam of 2 gives 1 to 2 translations of a sentence, 4 are asked for"):
+        Translator(*parts, num_hypotheses=4, generation_config=config)
+    options = {"num_hypotheses": 2, "with_scores": True}
+    found = Translator(*parts, **options, generation_config=config)(SENTENCES)
+    expected = Translator(*parts, **options, num_beams=2, length_penalty=2.0, max_new_tokens=6)(SENTENCES)
+    assert found == expected
+
+
+def test_a_sentence_that_is_cut_is_told(parts, monkeypatch):
+    monkeypatch.setattr(translation, "MOST_SOURCE_TOKENS", 6)
+    with pytest.warns(UserWarning, match="sentences cut to their first 6 tokens: 2. Split them."):
+        translate(*parts, ["a dog", "dog " * 9, "cats " * 12], max_new_tokens=2)

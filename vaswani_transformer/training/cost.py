@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from huggingface_hub.errors import StrictDataclassError
 
+from ..attention_window_vaswani import window_reach
 from ..configuration_vaswani import VaswaniConfig
 from ..data.batching import TokenizedPairs, plan_updates
 from ..data.preparation import PREPARATION_FILE
@@ -79,11 +80,12 @@ def count_flop(config: VaswaniConfig, source_lengths: np.ndarray, target_lengths
     a = config.num_heads * (config.d_k + config.d_v)
     w_qo = w_kv = config.d_model * a
     w_ff = 2 * config.d_model * config.d_ff
-    # The window reaches as far as the mask of the model lets it: one position less ahead where r is even.
-    r = config.attention_window
-    back, ahead = (math.inf, math.inf) if r is None else (r // 2, r - r // 2 - 1)
+    reaches = ((math.inf, math.inf), (math.inf, 0))
+    if config.attention_window is not None:
+        reaches = (window_reach(config.attention_window, is_causal=is_causal) for is_causal in (False, True))
+    (back, ahead), (causal_back, _) = reaches
     encoder_layer = (s * (w_qo + w_kv + w_ff) + a * (s + _count_pairs(s, back) + _count_pairs(s, ahead))).sum()
-    causal = t + _count_pairs(t, back)
+    causal = t + _count_pairs(t, causal_back)
     decoder_layer = (t * (2 * w_qo + w_kv + w_ff) + s * w_kv + a * (causal + t * s)).sum()
     projection = t.sum() * config.d_model * config.vocab_size
     products = config.encoder_layers * encoder_layer + config.decoder_layers * decoder_layer + projection

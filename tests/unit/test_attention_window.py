@@ -1,0 +1,280 @@
+"""Restricted self-attention (section 4, table 1) in blocks: where it is used, and that nobody can tell."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+
+from vaswani_transformer import modeling_vaswani
+from vaswani_transformer.attention_window_vaswani import build_blocks, window_reach, windowed_attention
+
+LONG = 300  # tokens: enough for several blocks
+SMALL = {"encoder_layers": 1, "decoder_layers": 1}
+
+
+class LargestTensor(TorchDispatchMode):
+    """Counts the entries of the largest tensor that is made."""
+
+    entries = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        outputs = result if isinstance(result, (tuple, list)) else (result,)
+        sizes = [x.untyped_storage().nbytes() // x.itemsize for x in outputs if isinstance(x, torch.Tensor)]
+        self.entries = max(self.entries, *sizes, 0)
+        return result
+
+
+@pytest.fixture
+def block_counts(monkeypatch):
+    """Blocks that each attention in blocks was cut into."""
+    counts = []
+
+    def build(*args, **kwargs):
+        blocks = build_blocks(*args, **kwargs)
+        counts.append(-(-kwargs["num_queries"] // blocks.size))
+        return blocks
+
+    monkeypatch.setattr(modeling_vaswani, "build_blocks", build)
+    return counts
+
+
+def random_batch(lengths=(LONG, LONG - 70), *, on_the_left=False, seed=0):
+    """Source, mask and target; the second sentence is padded."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(3, 37, (len(lengths), max(lengths)), generator=generator)
+    positions = torch.arange(max(lengths))
+    lengths = torch.tensor(lengths)[:, None]
+    mask = (positions >= max(lengths) - lengths) if on_the_left else (positions < lengths)
+    ids = ids.masked_fill(~mask, 1)
+    return {"input_ids": ids, "attention_mask": mask.long(), "decoder_input_ids": ids, "decoder_attention_mask": mask}
+
+
+@pytest.mark.parametrize(
+    ("r", "centred", "causal"), [(1, (0, 0), (0, 0)), (2, (1, 0), (1, 0)), (5, (2, 2), (4, 0)), (6, (3, 2), (5, 0))]
+)
+def test_a_window_of_r_holds_r_positions(r, centred, causal):
+    assert window_reach(r, is_causal=False) == centred
+    assert window_reach(r, is_causal=True) == causal
+
+
+@pytest.mark.parametrize("on_the_left", [False, True])
+@pytest.mark.parametrize("r", [1, 4, 33])
+def test_blocks_give_the_logits_of_a_mask(build_tiny_model, block_counts, r, on_the_left):
+    batch = random_batch(on_the_left=on_the_left)
+    options = {"noise": 0.3, "dtype": torch.float64, "attention_window": r}
+    masked, in_blocks = (build_tiny_model(attention=kernel, **options)(**batch).logits for kernel in ("eager", "sdpa"))
+    assert len(block_counts) == 2
+    assert min(block_counts) > 4
+    real = batch["attention_mask"].bool()
+    torch.testing.assert_close(in_blocks[real], masked[real], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.2)])
+def test_blocks_compute_in_the_model_s_precision(build_tiny_model, block_counts, dtype, tolerance):
+    batch = random_batch()
+    real = batch["attention_mask"].bool()
+    expected = build_tiny_model(attention="eager", attention_window=5, dtype=torch.float64)(**batch).logits[real]
+    actual = build_tiny_model(attention_window=5, dtype=dtype)(**batch).logits[real]
+    assert block_counts
+    assert actual.dtype == dtype
+    torch.testing.assert_close(actual.double(), expected, rtol=0, atol=tolerance)
+
+
+def test_a_sentence_in_blocks_is_the_same_alone(build_tiny_model, block_counts):
+    model = build_tiny_model(noise=0.3, dtype=torch.float64, attention_window=7)
+    batch = random_batch()
+    alone = {name: x[1:, : LONG - 70] for name, x in batch.items()}
+    torch.testing.assert_close(model(**batch).logits[1:, : LONG - 70], model(**alone).logits, rtol=0, atol=1e-10)
+    assert len(block_counts) == 4
+    assert min(block_counts) > 4
+
+
+def test_short_sentences_take_a_mask(build_tiny_model, block_counts):
+    build_tiny_model(attention_window=4)(**random_batch((30, 20)))
+    assert not block_counts
+
+
+def test_a_window_over_all_of_a_long_sentence_is_full_attention(build_tiny_model, block_counts):
+    batch = random_batch((LONG,))
+    full, windowed = (
+        build_tiny_model(noise=0.3, dtype=torch.float64, attention_window=r)(**batch).logits for r in (None, 2 * LONG)
+    )
+    torch.testing.assert_close(windowed, full, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_blocks_give_the_gradients_of_a_mask(build_tiny_model, block_counts, checkpointing):
+    batch, gradients = random_batch(), []
+    labels = batch.pop("decoder_input_ids").masked_fill(batch["attention_mask"] == 0, -100)
+    for kernel in ("eager", "sdpa"):
+        model = build_tiny_model(attention=kernel, dtype=torch.float64, dropout=0.0, attention_window=6).train()
+        if checkpointing and kernel == "sdpa":
+            model.activation_checkpointing_enable()
+        model(**batch, labels=labels).loss.backward()
+        gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})
+    assert len(block_counts) == 2
+    assert min(block_counts) > 4
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_training_step_in_blocks_is_finite_and_learns(build_tiny_model, block_counts, dtype):
+    batch = random_batch((LONG, 3))  # whole blocks of the second sentence are padding
+    labels = batch.pop("decoder_input_ids").masked_fill(batch["attention_mask"] == 0, -100)
+    model = build_tiny_model(attention_window=6, attention_dropout=0.2, dtype=dtype).train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for _ in range(4):
+        loss = model(**batch, labels=labels).loss
+        loss.backward()
+        assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    assert len(block_counts) == 8
+
+
+def test_dropout_leaves_out_weights_and_scales_the_others():
+    torch.manual_seed(0)
+    q, k = torch.randn(2, 1, 2, 400, 4)
+    blocks = build_blocks(1, 1, num_queries=400, num_keys=400, visible=None, device=q.device)
+    value = torch.ones(1, 2, 400, 4)
+    context, _ = windowed_attention(SimpleNamespace(training=True), q, k, value, blocks, 0.5, dropout=0.4)
+    assert context.mean() == pytest.approx(1, abs=0.1)
+    assert 0.03 < (context[..., 0] == 0).float().mean() < 0.1  # 0.4^3, all three keys left out
+    again, _ = windowed_attention(SimpleNamespace(training=True), q, k, value, blocks, 0.5, dropout=0.0)
+    torch.testing.assert_close(again, torch.ones_like(again))
+
+
+def test_memory_grows_with_the_length_not_with_its_square(build_tiny_model):
+    model = build_tiny_model(attention_window=8, attention_dropout=0.1, **SMALL).train()
+    largest = []
+    for length in (1_000, 2_000):
+        ids = torch.randint(3, 37, (1, length))
+        with LargestTensor() as tensors:
+            encoded = model.model.encoder(ids).last_hidden_state
+            # The attention to the source is not restricted, and the source short.
+            decoded = model.model.decoder(ids, encoder_hidden_states=encoded[:, :5]).last_hidden_state
+            decoded.sum().backward()
+        largest.append(tensors.entries)
+    assert largest[1] < 2.1 * largest[0] < 1_000**2
+
+
+def test_the_graph_of_blocks_has_no_breaks(build_tiny_model, block_counts):
+    encoder = build_tiny_model(attention_window=4, **SMALL).model.encoder
+    compiled = torch.compile(encoder, fullgraph=True, backend="eager")
+    ids = random_batch()["input_ids"]
+    expected, actual = (stack(ids).last_hidden_state for stack in (encoder, compiled))
+    assert len(block_counts) == 2
+    assert min(block_counts) > 4
+    torch.testing.assert_close(actual, expected)
+
+
+# Decoding
+
+
+@pytest.mark.parametrize("r", [1, 2, 5])
+@pytest.mark.parametrize("options", [{"num_beams": 1}, {"num_beams": 3}], ids=["greedy", "beams"])
+def test_a_search_with_a_cache_finds_what_one_without_finds(build_tiny_model, r, options):
+    batch = random_batch((9, 5))
+    source = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    model = build_tiny_model(noise=0.3, dtype=torch.float64, attention_window=r)
+    options |= {"max_new_tokens": 25, "min_new_tokens": 20, "max_length_offset": None}
+    expected = model.generate(**source, **options, use_cache=False)
+    assert torch.equal(model.generate(**source, **options), expected)
+    model.set_attn_implementation("eager")
+    assert torch.equal(model.generate(**source, **options), expected)
+
+
+def test_a_prompt_padded_on_the_left_changes_nothing(build_tiny_model):
+    model = build_tiny_model(noise=0.3, dtype=torch.float64, attention_window=3)
+    options = {"max_new_tokens": 12, "min_new_tokens": 12, "max_length_offset": None, "num_beams": 1}
+    options |= {"return_dict_in_generate": True, "output_logits": True}
+    source = torch.randint(3, 37, (1, 6))
+    alone = model.generate(source, decoder_input_ids=torch.tensor([[0, 7]]), **options)
+    prompts = torch.tensor([[1, 1, 1, 0, 7], [0, 8, 9, 10, 11]])
+    together = model.generate(source.repeat(2, 1), decoder_input_ids=prompts, **options)
+    assert together.sequences[0, 5:].tolist() == alone.sequences[0, 2:].tolist()
+    torch.testing.assert_close(torch.stack(together.logits)[:, 0], torch.stack(alone.logits)[:, 0])
+
+
+@pytest.mark.parametrize("r", [1, 2, 5])
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_the_cache_of_a_search_keeps_no_more_than_the_window(build_tiny_model, monkeypatch, r, num_beams):
+    model = build_tiny_model(attention_window=r)
+    lengths, sources = [], []
+    forward = model.model.decoder.forward
+
+    def watch(*args, past_key_values, **kwargs):
+        outputs = forward(*args, past_key_values=past_key_values, **kwargs)
+        lengths.append(past_key_values.self_attention_cache.layers[0].keys.shape[2])
+        sources.append(past_key_values.cross_attention_cache.layers[0].keys.shape[2])
+        return outputs
+
+    monkeypatch.setattr(model.model.decoder, "forward", watch)
+    source = torch.randint(3, 37, (2, 9))
+    model.generate(source, max_new_tokens=20, min_new_tokens=20, max_length_offset=None, num_beams=num_beams)
+    assert len(lengths) == 20
+    assert max(lengths) == max(r, 2) - 1
+    assert set(sources) == {9}
+
+
+def test_a_cache_of_fixed_size_decodes_within_the_window_too(build_tiny_model):
+    model = build_tiny_model(noise=0.3, attention_window=3)
+    options = {"max_new_tokens": 15, "min_new_tokens": 15, "max_length_offset": None, "num_beams": 1}
+    source = torch.randint(3, 37, (2, 6))
+    static = model.generate(source, **options, cache_implementation="static")
+    assert torch.equal(static, model.generate(source, **options))
+
+
+@pytest.mark.parametrize("options", [{"prompt_lookup_num_tokens": 3}, {"assistant_model": "itself"}], ids=str)
+def test_guessed_words_that_are_taken_back_leave_the_window_right(build_tiny_model, options):
+    model = build_tiny_model(noise=0.3, dtype=torch.float64, attention_window=3)
+    if "assistant_model" in options:
+        options = {"assistant_model": build_tiny_model(noise=0.3, seed=1, dtype=torch.float64, attention_window=2)}
+    limits = {"max_new_tokens": 15, "min_new_tokens": 15, "max_length_offset": None, "num_beams": 1}
+    source = torch.randint(3, 37, (1, 6))
+    assert torch.equal(model.generate(source, **limits, **options), model.generate(source, **limits))
+
+
+@torch.no_grad()
+def test_a_cache_of_one_s_own_is_read_no_further_back_than_the_window(build_tiny_model, block_counts):
+    model = build_tiny_model(noise=0.3, dtype=torch.float64, attention_window=3)
+    batch = random_batch((LONG,))
+    expected = model(**batch).logits
+    encoded = model.model.encoder(batch["input_ids"])
+    cache, done, parts = EncoderDecoderCache(DynamicCache(), DynamicCache()), 0, []
+    for length in (200, 1, 1, 70, 28):
+        ids = batch["decoder_input_ids"][:, done : done + length]
+        outputs = model(encoder_outputs=encoded, decoder_input_ids=ids, past_key_values=cache)
+        done += length
+        parts.append(outputs.logits)
+    assert cache.get_seq_length() == done == LONG
+    torch.testing.assert_close(torch.cat(parts, dim=1), expected, rtol=0, atol=1e-10)
+
+
+# Where blocks cannot serve
+
+
+def test_weights_of_a_long_sentence_are_given_by_a_mask(build_tiny_model, block_counts):
+    model = build_tiny_model(attention_window=4, **SMALL)
+    ids = torch.randint(3, 37, (1, LONG))
+    outputs = model(input_ids=ids, decoder_input_ids=ids, output_attentions=True)
+    assert not block_counts
+    assert outputs.encoder_attentions[0].shape == (1, 3, LONG, LONG)
+    assert (outputs.decoder_attentions[0] > 0).sum(dim=-1).max() == 4
+
+
+def test_a_mask_of_one_s_own_is_taken_as_it_is(build_tiny_model, block_counts):
+    model = build_tiny_model(attention_window=4, **SMALL)
+    ids = torch.randint(3, 37, (1, LONG))
+    everything = torch.ones(1, 1, LONG, LONG, dtype=torch.bool)
+    full = build_tiny_model(**SMALL)
+    embeds = full.model.encoder.embed_tokens(ids)
+    actual = model.model.encoder(inputs_embeds=embeds, attention_mask=everything).last_hidden_state
+    assert not block_counts
+    torch.testing.assert_close(actual, full.model.encoder(inputs_embeds=embeds).last_hidden_state)
