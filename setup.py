@@ -1,6 +1,7 @@
 from setuptools import find_packages, setup
 
 CONVERT = ["sentencepiece>=0.2"]
+DEMO = ["gradio>=6.31"]
 EXPORT = ["ctranslate2>=4.7", "onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.5"]
 
 setup(
@@ -31,7 +32,8 @@ setup(
         "plots": ["matplotlib>=3.8"],
         "convert": CONVERT,
         "export": EXPORT,
-        "dev": ["pytest>=8", "hypothesis>=6.100", "ruff>=0.14", "matplotlib>=3.8", *CONVERT, *EXPORT],
+        "demo": DEMO,
+        "dev": ["pytest>=8", "hypothesis>=6.100", "ruff>=0.14", "matplotlib>=3.8", *CONVERT, *DEMO, *EXPORT],
     },
     entry_points={"console_scripts": ["vaswani = vaswani_transformer.cli:main"]},
 )

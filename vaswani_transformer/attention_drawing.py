@@ -1,13 +1,15 @@
 """Figures 3 to 5 of the paper for any sentence, drawn with matplotlib. All lengths are inches.
 
-    draw_figures(collect_attention(model, tokenizer, sentence).by_words(), "figures")
+    maps = collect_attention(model, tokenizer, sentence).by_words()
+    draw_figures(maps, "figures")
+    draw_layer(maps, "figures", kind="cross", layer=4, heads=[2])
 
-Shapes: L layers, H heads, T queries, S keys. Arguments count heads from 0, titles from 1 as the paper does.
+Shapes: L layers, H heads, T queries, S keys. Arguments count layers and heads from 0, titles and names of files
+from 1 as the paper does.
 """
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .attention_maps import AttentionMaps, head_colours
+from .attention_maps import KINDS, AttentionMaps, head_colours, is_word
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -256,13 +258,13 @@ def draw_figures(
         ValueError: if `word` is not in the sentence.
     """
     words = maps.source_tokens
-    layers = maps.encoder.shape[0]
-    weights = maps.encoder[max(0, layers - 2)]
+    layer = paper_layer(maps.encoder.shape[0])
+    weights = maps.encoder[layer]
     links = _word_links(words, weights)
     place = _most_distant(links) if word is None else _find(word, words)
     sharp = _best_two(links[:, place].sum(axis=-1))
     structural = _best_two(_structure_scores(links))
-    title = f"Encoder self-attention, layer {max(1, layers - 1)} of {layers}"
+    title = _title(maps, "encoder", layer)
     of_word = f'from "{words[place]}"'
     drawings = {
         name: draw_attention(words, words, weights, heads=heads, query_word=query, title=f"{title}, {text}")
@@ -275,19 +277,72 @@ def draw_figures(
         )
     }
     queries, keys, cross = maps.view("cross")
-    layers = cross.shape[0]
-    title = f"Encoder-decoder attention, layer {max(1, layers - 1)} of {layers}, all heads"
-    drawings["cross"] = draw_attention(queries, keys, cross[max(0, layers - 2)], title=title)
-    return [
-        save_figure(figure, Path(folder) / f"{stem}_{name}{suffix}")
-        for name, figure in drawings.items()
-        for suffix in (".svg", ".png")
-    ]
+    layer = paper_layer(cross.shape[0])
+    title = f"{_title(maps, 'cross', layer)}, all heads"
+    drawings["cross"] = draw_attention(queries, keys, cross[layer], title=title)
+    return [path for name, figure in drawings.items() for path in _save_both(figure, folder, f"{stem}_{name}")]
 
 
-def _name(heads: list[int]) -> str:
+def draw_layer(
+    maps: AttentionMaps,
+    folder: str | Path,
+    stem: str = "attention",
+    *,
+    kind: str = "encoder",
+    layer: int | None = None,
+    heads: Sequence[int] | None = None,
+    word: str | None = None,
+) -> list[Path]:
+    """Write one layer as SVG and PNG: any kind of attention, any heads, the whole sentence or one word of it.
+
+    Args:
+        folder: made if missing; files are named by what they show, such as `stem`_cross_layer5_head3.svg.
+        kind: one of `KINDS`.
+        layer: the next to last when not given.
+        heads: all when not given.
+        word: draw its attention alone; a word of the queries, of which the first place counts.
+
+    Raises:
+        ValueError: if there is no such kind, layer or head, or if `word` is not among the queries.
+    """
+    queries, keys, weights = maps.view(kind)
+    layers = weights.shape[0]
+    if layer is None:
+        layer = paper_layer(layers)
+    if not 0 <= layer < layers:
+        raise ValueError(f"layer of {KINDS[kind].lower()} must be one of 0 to {layers - 1}; got {layer}.")
+    place = None if word is None else _find(word, queries)
+    chosen = _check_drawing(queries, keys, weights[layer], heads, place)
+    title = f"{_title(maps, kind, layer)}, {'all heads' if heads is None else _name(chosen)}"
+    if word is not None:
+        title += f', from "{queries[place]}"'
+    figure = draw_attention(queries, keys, weights[layer], heads=heads, query_word=place, title=title)
+    name = f"{stem}_{kind}_layer{layer + 1}"
+    if heads is not None:
+        name += "_head" + "_".join(str(head + 1) for head in heads)
+    # A word may hold what no file name can.
+    return _save_both(figure, folder, name if place is None else f"{name}_word{place + 1}")
+
+
+def paper_layer(layers: int) -> int:
+    """The layer that figures 3 to 5 show, from 0: the next to last, layer 5 of 6, or the only one."""
+    return max(0, layers - 2)
+
+
+def _title(maps: AttentionMaps, kind: str, layer: int) -> str:
+    """Kind and layer as a title says them."""
+    return f"{KINDS[kind]}, layer {layer + 1} of {maps.view(kind)[2].shape[0]}"
+
+
+def _save_both(figure: Figure, folder: str | Path, name: str) -> list[Path]:
+    """Write a figure as SVG and PNG."""
+    return [save_figure(figure, Path(folder) / f"{name}{suffix}") for suffix in (".svg", ".png")]
+
+
+def _name(heads: Sequence[int]) -> str:
     """Heads as a title says them."""
-    return ("heads " if len(heads) > 1 else "head ") + " and ".join(str(head + 1) for head in heads)
+    *most, last = (str(head + 1) for head in heads)
+    return f"heads {', '.join(most)} and {last}" if most else f"head {last}"
 
 
 def _find(word: str, words: list[str]) -> int:
@@ -299,8 +354,8 @@ def _find(word: str, words: list[str]) -> int:
 
 def _word_links(words: list[str], weights: np.ndarray) -> np.ndarray:
     """Squared weights (H, S, S) between different words; 0 from or to signs and special tokens."""
-    is_word = np.array([any(c.isalnum() for c in w) and not re.fullmatch(r"<[^<>]*>", w) for w in words])
-    return weights**2 * (is_word[:, None] & is_word[None, :] & ~np.eye(len(words), dtype=bool))
+    counts = np.array([is_word(word) for word in words])
+    return weights**2 * (counts[:, None] & counts[None, :] & ~np.eye(len(words), dtype=bool))
 
 
 def _most_distant(links: np.ndarray) -> int:

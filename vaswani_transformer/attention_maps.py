@@ -8,8 +8,9 @@ Shapes: L layers, H heads, T queries, S keys. Layers and heads are counted from 
 from __future__ import annotations
 
 import colorsys
+import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -34,7 +36,6 @@ _TEN_COLOURS = (  # the palette of d3 and matplotlib, which tensor2tensor draws 
 CONTINUATION = "·"  # shown before a piece that goes on with the word of the piece before it
 
 Words = list[tuple[str, int]]  # the words of a sentence: text, number of tokens
-Point = tuple[float, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +106,11 @@ class AttentionMaps:
         )
 
 
+def is_word(text: str) -> bool:
+    """Whether a word of some maps is one of the language, and no punctuation, sign or special token."""
+    return any(c.isalnum() for c in text) and not re.fullmatch(r"<[^<>]*>", text)
+
+
 def _merge(weights: np.ndarray, query_lengths: list[int], key_lengths: list[int]) -> np.ndarray:
     """(..., T, S) -> (..., words of T, words of S): sum over the keys of a word, mean over its queries."""
     starts = [np.cumsum([0, *lengths[:-1]]) for lengths in (query_lengths, key_lengths)]
@@ -131,48 +137,85 @@ def collect_attention(
     Raises:
         ValueError: if source or target has no tokens, or the model returns no weights.
     """
-    inputs = tokenizer(source, return_tensors="pt")
-    input_ids = inputs["input_ids"].to(model.device)
-    attention_mask = torch.ones_like(input_ids)
-    if input_ids.shape[1] == 0:
+    source_ids = tokenizer(source)["input_ids"]
+    target_ids = None if target is None else [tokenizer(text_target=target)["input_ids"]]
+    return collect_attention_batch(model, tokenizer, [source_ids], target_ids)[0]
+
+
+def collect_attention_batch(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    source_ids: Sequence[list[int]],
+    target_ids: Sequence[list[int]] | None = None,
+) -> list[AttentionMaps]:
+    """As `collect_attention`, of several sentences by one forward pass; no map holds padding.
+
+    Args:
+        source_ids: tokens of each sentence.
+        target_ids: tokens of each translation, without the start token; the model's own when not given.
+
+    Raises:
+        ValueError: as of `collect_attention`.
+    """
+    if not all(source_ids):
         raise ValueError("source has no tokens; give a sentence of at least one word.")
+    input_ids = _pad(source_ids, model)
+    attention_mask = _pad([[1] * len(ids) for ids in source_ids], model, value=0)
     with _eager_evaluation(model), torch.no_grad():
-        if target is None:
+        if target_ids is None:
             decoded = _translate(model, input_ids, attention_mask, tokenizer.eos_token_id)
         else:
-            decoded = [model.config.decoder_start_token_id, *tokenizer(text_target=target)["input_ids"]]
-        if len(decoded) < 2:
+            decoded = [[model.config.decoder_start_token_id, *ids] for ids in target_ids]
+        if min(map(len, decoded)) < 2:
             raise ValueError("target has no tokens; give a sentence of at least one word.")
         outputs = model(
             input_ids=input_ids,
             attention_mask=attention_mask,
-            decoder_input_ids=torch.tensor([decoded[:-1]], device=model.device),
+            decoder_input_ids=_pad([ids[:-1] for ids in decoded], model),
             output_attentions=True,
             use_cache=False,
             return_dict=True,
         )
-    source_pieces, source_words = _pieces_and_words(tokenizer, input_ids[0].tolist())
-    target_pieces, target_words = _pieces_and_words(tokenizer, decoded[:-1])
-    output_pieces, output_words = _pieces_and_words(tokenizer, decoded[1:])
-    return AttentionMaps(
-        source_tokens=source_pieces,
-        target_tokens=target_pieces,
-        output_tokens=output_pieces,
-        encoder=_stack(outputs.encoder_attentions),
-        decoder=_stack(outputs.decoder_attentions),
-        cross=_stack(outputs.cross_attentions),
-        words={"source": source_words, "target": target_words, "output": output_words},
+    # Padding is on the right, so the causal mask hides it from all that is before it, and it is cut off here.
+    encoder, decoder, cross = map(
+        _stack, (outputs.encoder_attentions, outputs.decoder_attentions, outputs.cross_attentions)
     )
+    maps = []
+    for row, (source, tokens) in enumerate(zip(source_ids, decoded, strict=True)):
+        sides = {"source": source, "target": tokens[:-1], "output": tokens[1:]}
+        pieces, words = {}, {}
+        for side, ids in sides.items():
+            pieces[f"{side}_tokens"], words[side] = _pieces_and_words(tokenizer, ids)
+        S, T = len(source), len(tokens) - 1
+        maps.append(
+            AttentionMaps(
+                **pieces,
+                encoder=encoder[row, ..., :S, :S],
+                decoder=decoder[row, ..., :T, :T],
+                cross=cross[row, ..., :T, :S],
+                words=words,
+            )
+        )
+    return maps
+
+
+def _pad(rows: Sequence[list[int]], model: PreTrainedModel, value: int | None = None) -> torch.Tensor:
+    """(B, longest row), filled up on the right with `value`, or with padding tokens."""
+    if value is None:
+        value = getattr(model.config, "pad_token_id", None) or 0
+    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=value).to(model.device)
 
 
 def _translate(
     model: PreTrainedModel, input_ids: torch.Tensor, attention_mask: torch.Tensor, eos_token_id: int | None
-) -> list[int]:
-    """The model's own translation: start token, tokens, end token unless it stopped at the limit."""
+) -> list[list[int]]:
+    """The model's own translations: start token, tokens, end token unless it stopped at the limit."""
     generated = model.generate(input_ids=input_ids, attention_mask=attention_mask, return_dict_in_generate=False)
-    decoded = generated[0].tolist()
-    # From 1: the start token may be the end token. What follows the end is padding of shorter hypotheses.
-    return decoded[: decoded.index(eos_token_id, 1) + 1] if eos_token_id in decoded[1:] else decoded
+    decoded = []
+    for row in generated.tolist():
+        # From 1: the start token may be the end token. What follows the end is padding of shorter hypotheses.
+        decoded.append(row[: row.index(eos_token_id, 1) + 1] if eos_token_id in row[1:] else row)
+    return decoded
 
 
 @contextmanager
@@ -191,12 +234,12 @@ def _eager_evaluation(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _stack(attentions: tuple[torch.Tensor, ...] | None) -> np.ndarray:
-    """One (1, H, T, S) tensor a layer -> (L, H, T, S)."""
+    """One (B, H, T, S) tensor a layer -> (B, L, H, T, S)."""
     if not attentions:
         raise ValueError(
             "the model returned no attention weights; it must support eager attention and output_attentions."
         )
-    return torch.cat(tuple(attentions)).float().cpu().numpy()
+    return torch.stack(tuple(attentions), dim=1).float().cpu().numpy()
 
 
 def _byte_symbols() -> dict[str, int]:

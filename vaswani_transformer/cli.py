@@ -18,8 +18,10 @@ from .commands import (
     card,
     convert,
     cost,
+    demo,
     evaluate,
     export,
+    heads,
     parse,
     plot,
     prepare,
@@ -41,6 +43,8 @@ COMMANDS = (
     cost,
     plot,
     attention,
+    heads,
+    demo,
     export,
     convert,
     card,
@@ -75,7 +79,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except USER_ERRORS as error:
         if args.debug:
             raise
-        print(f"vaswani {args.command}: {error}", file=sys.stderr)
+        message = str(error).strip().replace("\n", " ")  # one line, whoever wrote it
+        print(f"vaswani {args.command}: {message}", file=sys.stderr)
         return 1
     return 0
 

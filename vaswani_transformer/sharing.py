@@ -1,6 +1,7 @@
 """A trained model on the Hugging Face Hub: model, tokenizer, code and card, and nothing else.
 
     upload_model("runs/base", "me/base", private=True)
+    upload_space("me/base")
 
 Nothing is copied from the folder. The model is loaded and saved anew, so that what goes up is what this package
 writes: weights without foreign metadata, the keys of config.json that have a meaning, the code that belongs to them.
@@ -10,18 +11,20 @@ Logs, checkpoints, the state of training and whatever else lies in a run folder 
 import json
 import re
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
 
-from huggingface_hub import CommitOperationAdd, HfApi, get_token
+from huggingface_hub import CommitOperationAdd, HfApi, RepoUrl, get_token
 from huggingface_hub.utils import httpx, validate_repo_id
 from transformers import GenerationConfig
 
-from .evaluation import MODEL_FOLDER, load_translator
+from .evaluation import MODEL_FOLDER, find_languages, load_translator
 from .generation_vaswani import build_generation_config
 from .model_card import CARD_FILE, MODEL_ID, build_card, check_card
 from .pipeline_vaswani import TRANSLATION_TASK, custom_pipelines
+from .space import write_space
 from .training.run_folder import RECIPE_FILE
 
 UPLOADED = (
@@ -64,32 +67,92 @@ def upload_model(model: str | Path, repo_id: str, *, private: bool = False) -> t
             shall be private is public already; nothing has been uploaded then.
         OSError: if the Hub cannot be reached, or refuses.
     """
+    _check_access(repo_id)
+    with tempfile.TemporaryDirectory() as temporary, _reaching_hub() as api:
+        folder = Path(temporary)
+        write_upload(model, folder, repo_id=repo_id)
+        repository = api.create_repo(repo_id, private=private or None, exist_ok=True)
+        if private and not api.model_info(repository.repo_id).private:
+            raise ValueError(
+                f"{repo_id} exists already and is public: nothing was uploaded. Make it private on the Hub, choose "
+                f"another name, or leave --private out."
+            )
+        return _commit(api, repository, folder, "Upload model, tokenizer, code and card")
+
+
+def upload_space(repo_id: str) -> tuple[str, list[str]]:
+    """Upload a Space with a page to try a model that is on the Hub, by the model's name; makes it where there is none.
+
+    It shows the model as it is now, and is private where the model is: it then reads the model by a token among its
+    own secrets.
+
+    Args:
+        repo_id: OWNER/NAME of the model.
+
+    Returns:
+        address of the commit, and the names of the files.
+
+    Raises:
+        ValueError: if nobody has logged in, if a file holds a token or a local path, or if the model is private and
+            the Space is there and public; no Space has been uploaded then.
+        OSError: if the Hub cannot be reached, or refuses.
+    """
+    _check_access(repo_id)
+    with tempfile.TemporaryDirectory() as temporary, _reaching_hub() as api:
+        space, downloads = Path(temporary, "space"), Path(temporary, "model")
+        model = api.model_info(repo_id)
+        config = api.hf_hub_download(repo_id, "config.json", revision=model.sha, local_dir=downloads)
+        write_space(
+            space,
+            model_id=repo_id,
+            revision=str(model.sha),
+            languages=find_languages(json.loads(Path(config).read_text(encoding="utf-8")).get("custom_pipelines")),
+            needs_sentencepiece="source.spm" in {file.rfilename for file in model.siblings or []},
+        )
+        _check_texts(space, _names(space), "the Space")
+        private = model.private or None
+        repository = api.create_repo(repo_id, repo_type="space", space_sdk="gradio", private=private, exist_ok=True)
+        if private and not api.space_info(repository.repo_id).private:
+            raise ValueError(
+                f"the Space {repo_id} exists already and is public, but the model is private: no Space was uploaded. "
+                f"Make it private on the Hub, or the model public."
+            )
+        return _commit(api, repository, space, f"Show {repo_id} at {model.sha}")
+
+
+def _check_access(repo_id: str) -> None:
+    """Refuse what could not be uploaded, before anything is tried."""
     validate_repo_id(repo_id)
     if "/" not in repo_id:
         raise ValueError(f"a repository of the Hub is OWNER/NAME, got {repo_id!r}: put your user name before it.")
     if get_token() is None:
         raise ValueError("uploading needs a login: run `hf auth login`, or set HF_TOKEN to a token that may write.")
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        write_upload(model, folder, repo_id=repo_id)
-        names = sorted(path.name for path in folder.iterdir())
-        try:
-            api = HfApi()
-            repository = api.create_repo(repo_id, private=private or None, exist_ok=True)
-            if private and not api.model_info(repository.repo_id).private:
-                raise ValueError(
-                    f"{repo_id} exists already and is public: nothing was uploaded. Make it private on the Hub, choose "
-                    f"another name, or leave --private out."
-                )
-            commit = api.create_commit(
-                repository.repo_id,
-                [CommitOperationAdd(path_in_repo=name, path_or_fileobj=folder / name) for name in names],
-                commit_message="Upload model, tokenizer, code and card",
-            )
-        except httpx.HTTPError as error:
-            if isinstance(error, OSError):  # the Hub's own answer, which says enough
-                raise
-            raise OSError(f"the Hub cannot be reached: {error}. Nothing was uploaded; try again.") from error
+
+
+@contextmanager
+def _reaching_hub() -> Iterator[HfApi]:
+    try:
+        yield HfApi()
+    except httpx.HTTPError as error:
+        if isinstance(error, OSError):  # the Hub's own answer, which says enough
+            raise
+        raise OSError(f"the Hub cannot be reached: {error}. Nothing was uploaded; try again.") from error
+
+
+def _names(folder: Path) -> list[str]:
+    """The files of `folder` as a repository of the Hub names them."""
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def _commit(api: HfApi, repository: RepoUrl, folder: Path, message: str) -> tuple[str, list[str]]:
+    """Upload all of `folder` in one commit; its address, and the names of the files."""
+    names = _names(folder)
+    commit = api.create_commit(
+        repository.repo_id,
+        [CommitOperationAdd(path_in_repo=name, path_or_fileobj=folder / name) for name in names],
+        commit_message=message,
+        repo_type=repository.repo_type,
+    )
     return str(commit.commit_url), names
 
 
@@ -124,10 +187,15 @@ def _check_upload(folder: Path, model: str | Path) -> None:
                 f"saving the model wrote {path.name}, which is none of {', '.join(UPLOADED)}: nothing was uploaded. "
                 f"Upload it by hand if it belongs to the model."
             )
-    for name in SCANNED:
+    _check_texts(folder, SCANNED, model)
+
+
+def _check_texts(folder: Path, names: Iterable[str], origin: str | Path) -> None:
+    """Refuse text in `folder` that must not get out; `origin` is where it is from."""
+    for name in names:
         if leak := next(find_leaks((folder / name).read_text(encoding="utf-8")), None):
             raise ValueError(
-                f"{name} of {model} would publish {leak!r}, which looks like a secret or a path of this machine: "
+                f"{name} of {origin} would publish {leak!r}, which looks like a secret or a path of this machine: "
                 f"nothing was uploaded. Remove it there and push again."
             )
 

@@ -1,6 +1,8 @@
 import io
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -153,6 +155,32 @@ def test_attention_pictures_are_written(workshop, tmp_path, capsys):
 
 
 @pytest.mark.slow
+def test_one_layer_and_head_can_be_drawn(workshop, tmp_path):
+    view = ["--kind", "cross", "--layer", "1", "--heads", "2", "--word", "gamma"]
+    arguments = ["--model", str(workshop / "run"), "--source", "alpha beta gamma", "--output", str(tmp_path / "maps")]
+    assert cli.main(["attention", *arguments, *view]) == 0
+    names = {path.name for path in (tmp_path / "maps").iterdir()}
+    picture = "attention_cross_layer1_head2_word1"
+    assert names == {f"{picture}.svg", f"{picture}.png", "attention.html"}
+
+
+@pytest.mark.slow
+def test_the_heads_that_align_a_reversed_sentence_are_found_and_drawn(workshop, tmp_path, capsys):
+    output = tmp_path / "heads.json"
+    arguments = ["--model", str(workshop / "run"), "--source", str(workshop / "dev.en"), "--output", str(output)]
+    assert cli.main(["heads", *arguments]) == 0
+    printed = capsys.readouterr().out
+    found = json.loads(output.read_text())
+    assert found["target"] == "translated by the model"
+    named = {(row["relation"], row["attention"]) for row in found["heads"] if row["named"]}
+    assert ("alignment", "cross") in named
+    assert ("diagonal", "cross") not in named
+    command = next(line for line in printed.splitlines() if "--kind cross" in line)
+    assert cli.main([*shlex.split(command)[1:-1], str(tmp_path / "maps")]) == 0
+    assert (tmp_path / "maps" / "attention.html").exists()
+
+
+@pytest.mark.slow
 def test_pictures_without_matplotlib_end_in_the_command_that_installs_it(workshop, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     arguments = ["--model", str(workshop / "run"), "--source", "alpha beta", "--output", str(tmp_path / "maps")]
@@ -290,14 +318,33 @@ def test_a_pipe_is_not_prepared_because_it_is_read_several_times(tmp_path, capsy
     assert error.count("\n") == 1
 
 
+def test_an_error_is_one_line_whoever_wrote_it(monkeypatch, capsys):
+    def fail(*args):
+        raise OSError("no connection\nto the Hub\n")
+
+    monkeypatch.setattr(evaluation, "load_translator", fail)
+    assert cli.main(["convert", "--to", "marian", "--model", "x", "--output", "no/such/folder"]) == 1
+    assert capsys.readouterr().err == "vaswani convert: no connection to the Hub\n"
+
+
+@pytest.mark.parametrize("model", ["nothing", "/nothing", "no/such/model"])
+def test_a_folder_to_convert_that_does_not_exist_is_not_looked_for_on_the_hub(model, tmp_path, capsys):
+    assert cli.main(["convert", "--from", "marian", "--model", model, "--output", str(tmp_path / "new")]) == 1
+    assert capsys.readouterr().err == f"vaswani convert: {model} does not exist; name a model folder or a Hub id.\n"
+
+
 def test_debug_shows_where_an_error_arose():
     with pytest.raises(FileNotFoundError):
         cli.main(["--debug", "translate", "--model", "no/such/model"])
 
 
-@pytest.mark.parametrize("command", ["prepare", "train", "average", "translate", "evaluate", "attention"])
-def test_every_command_has_a_line_to_paste(command, capsys):
+@pytest.mark.parametrize("command", ["", *(module.__name__.rpartition(".")[2] for module in cli.COMMANDS)])
+def test_the_help_of_every_command_has_lines_to_paste_that_it_understands(command, capsys):
     with pytest.raises(SystemExit) as stop:
-        cli.main([command, "--help"])
+        cli.main([*command.split(), "--help"])
     assert stop.value.code == 0
-    assert f"    vaswani {command} --" in capsys.readouterr().out
+    lines = re.findall(r"^ *vaswani ((?:.*\\\n)*.*)", capsys.readouterr().out, re.MULTILINE)
+    assert any(line.startswith(f"{command} --" if command else "translate --") for line in lines)
+    for line in lines:
+        words = shlex.split(line.replace("\\\n", "").partition(" > ")[0])
+        assert cli.build_parser().parse_args(words).command == words[0]

@@ -10,7 +10,8 @@ import huggingface_hub
 import pytest
 import torch
 import transformers
-from hub_stand_in import running_hub
+from hub_stand_in import COMMIT, running_hub
+from huggingface_hub import SpaceCard
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
@@ -21,13 +22,16 @@ from vaswani_transformer import (
     VaswaniModel,
     cli,
     sharing,
+    space,
     train_tokenizer,
 )
+from vaswani_transformer.demo import Demo
 from vaswani_transformer.evaluation import load_translator
 from vaswani_transformer.model_card import build_card
 from vaswani_transformer.pipeline_vaswani import custom_pipelines
 from vaswani_transformer.recipes import RECIPES
 from vaswani_transformer.sharing import find_leaks, write_upload
+from vaswani_transformer.space import write_space
 
 SENTENCES = ["a dog runs", "", "two cats sleep on the bed", "a dog"]
 TOKEN = "hf_" + "abcdefghijkl" * 3
@@ -201,6 +205,111 @@ def test_a_hub_out_of_reach_is_said_in_one_line(run, hub, monkeypatch, capsys):
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:1")
     assert cli.main(["push", "--model", str(run), "--repo_id", "me/tiny"]) == 1
     assert "vaswani push: the Hub cannot be reached" in capsys.readouterr().err
+
+
+# The Space
+
+
+PAGE = {"__init__.py", "attention_maps.py", "attention_page.html", "attention_page.py", "demo.py"}
+
+
+def test_with_space_the_page_is_uploaded_too_and_nothing_else(run, hub, capsys):
+    assert cli.main(["push", "--model", str(run), "--repo_id", "me/tiny", "--space"]) == 0
+    files = hub.repositories["spaces/me/tiny"]
+    code = {f"vaswani_transformer/{name}" for name in PAGE | CODE | {"tokenization_vaswani.py"}}
+    assert files.keys() == {"README.md", "app.py", "requirements.txt", "settings.json"} | code
+    package = Path(cli.__file__).parent
+    assert files["app.py"] == (package / "space_app.py").read_bytes()
+    assert all(files[name] == (package.parent / name).read_bytes() for name in code)
+    assert json.loads(files["settings.json"]) == {"model": "me/tiny", "revision": COMMIT, "languages": ["en", "de"]}
+    requirements = files["requirements.txt"].decode().splitlines()
+    assert f"transformers=={transformers.__version__}" in requirements
+    assert f"torch=={torch.__version__.partition('+')[0]}" in requirements
+    card = SpaceCard(files["README.md"].decode())
+    assert (card.data.sdk, card.data.app_file, card.data.models) == ("gradio", "app.py", ["me/tiny"])
+    assert ", ".join(sorted(files)) in capsys.readouterr().out
+
+
+def test_without_it_there_is_no_space(run, hub):
+    assert cli.main(["push", "--model", str(run), "--repo_id", "me/tiny"]) == 0
+    assert hub.repositories.keys() == {"me/tiny"}
+
+
+def test_nothing_private_of_a_hostile_run_gets_into_its_space(hostile, hub, tmp_path):
+    assert cli.main(["push", "--model", str(hostile), "--repo_id", "me/tiny", "--space"]) == 0
+    for name, data in hub.repositories["spaces/me/tiny"].items():
+        assert not any(leak in data for leak in (TOKEN.encode(), str(tmp_path).encode(), b"evil/code")), name
+
+
+@pytest.mark.parametrize(
+    ("text", "leak"), [(f"# {TOKEN}", "hf_abcdefghi"), ("# from /home/me/corpus.en", "/home/me/corpus.en")]
+)
+def test_a_space_whose_code_holds_a_secret_or_a_local_path_is_refused(run, hub, tmp_path, monkeypatch, text, leak):
+    sharing.upload_model(run, "me/tiny")
+    package = shutil.copytree(space.PACKAGE, tmp_path / space.PACKAGE.name)
+    with (package / "demo.py").open("a") as file:
+        file.write(text)
+    monkeypatch.setattr(space, "PACKAGE", package)
+    with pytest.raises(ValueError, match=rf"vaswani_transformer/demo.py of the Space would publish '{leak}"):
+        sharing.upload_space("me/tiny")
+    assert hub.repositories.keys() == {"me/tiny"}
+
+
+def test_the_space_of_a_private_model_is_private(run, hub):
+    assert cli.main(["push", "--model", str(run), "--repo_id", "me/tiny", "--private", "--space"]) == 0
+    assert hub.private == {"me/tiny", "spaces/me/tiny"}
+
+
+def test_a_private_model_is_not_shown_by_a_space_that_all_can_see(run, hub):
+    sharing.upload_model(run, "me/tiny", private=True)
+    hub.repositories["spaces/me/tiny"] = {}
+    with pytest.raises(ValueError, match="the Space me/tiny exists already and is public, but the model is private"):
+        sharing.upload_space("me/tiny")
+    assert not hub.repositories["spaces/me/tiny"]
+
+
+def test_a_space_names_what_the_tokenizer_of_a_marian_model_needs(tmp_path):
+    for name, needs in (("with", True), ("without", False)):
+        write_space(tmp_path / name, model_id="me/a", revision="1", languages=None, needs_sentencepiece=needs)
+        assert ("sentencepiece==" in (tmp_path / name / "requirements.txt").read_text()) == needs
+
+
+IN_THE_SPACE = """
+import json, sys
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+import app
+settings = json.loads(app.SETTINGS.read_text())
+demo = app.load_demo(settings["model"], settings["revision"])
+answer = demo.answer(sys.argv[1], 2)
+print(json.dumps({
+    "texts": [translation.text for translation in answer.translations],
+    "frame": demo.show_attention(answer, 1)[:7],
+    "code": [module.__file__ for name, module in sys.modules.items() if name.startswith("vaswani_transformer")],
+    "foreign": [name for name in sys.modules if name.startswith("transformers_modules")],
+}))
+"""
+
+
+def test_the_code_in_the_space_shows_the_uploaded_model(run, hub, tmp_path):
+    assert cli.main(["push", "--model", str(run), "--repo_id", "me/tiny", "--space"]) == 0
+    folder = tmp_path / "app"
+    for name, data in hub.repositories["spaces/me/tiny"].items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    } | {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}
+    command = [sys.executable, "-c", IN_THE_SPACE, "a dog runs"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    expected = Demo(*load_translator(run)).answer("a dog runs", 2)
+    assert told["texts"] == [translation.text for translation in expected.translations]
+    assert told["frame"] == "<iframe"
+    assert all(Path(path).is_relative_to(folder) for path in told["code"])
+    assert not told["foreign"]
 
 
 def test_push_to_hub_of_transformers_uploads_what_saving_writes(run, hub):

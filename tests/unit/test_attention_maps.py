@@ -2,6 +2,7 @@ import base64
 import json
 import re
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -11,8 +12,14 @@ import pytest
 import torch
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
-from vaswani_transformer.attention_drawing import draw_attention, draw_figures, save_figure
-from vaswani_transformer.attention_maps import CONTINUATION, AttentionMaps, collect_attention, head_colours
+from vaswani_transformer.attention_drawing import draw_attention, draw_figures, draw_layer, save_figure
+from vaswani_transformer.attention_maps import (
+    CONTINUATION,
+    AttentionMaps,
+    collect_attention,
+    collect_attention_batch,
+    head_colours,
+)
 from vaswani_transformer.attention_page import write_html
 from vaswani_transformer.tokenization_vaswani import train_tokenizer
 
@@ -150,6 +157,22 @@ def test_a_translation_ends_with_its_end_token_or_at_its_limit(model, tokenizer,
         "Gesetz",
         *end[:1],
     ]
+
+
+@pytest.mark.parametrize("is_forced", [True, False])
+def test_a_batch_holds_the_maps_of_each_of_its_sentences(model, tokenizer, is_forced):
+    model.generation_config.max_length_offset = 3
+    sources = ["The law", "The law will never be perfect.", "a"]
+    targets = ["Das Gesetz wird", "Das", "nie vollkommen"] if is_forced else [None] * 3
+    expected = [collect_attention(model, tokenizer, *pair) for pair in zip(sources, targets, strict=True)]
+    source_ids = tokenizer(sources).input_ids
+    target_ids = tokenizer(text_target=targets).input_ids if is_forced else None
+    batch = collect_attention_batch(model, tokenizer, source_ids, target_ids)
+    for ours, single in zip(batch, expected, strict=True):
+        assert ours.words == single.words
+        assert ours.output_tokens == single.output_tokens
+        for kind in ("encoder", "decoder", "cross"):
+            np.testing.assert_allclose(ours.view(kind)[2], single.view(kind)[2], atol=1e-6)
 
 
 def test_the_model_is_left_as_it_was(model, tokenizer):
@@ -334,6 +357,51 @@ def test_figure_5_prefers_links_that_are_no_fixed_step(tmp_path):
     assert "layer 1 of 1, head 4" in second.read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(
+    ("view", "name", "title"),
+    [
+        ({}, "encoder_layer2", "Encoder self-attention, layer 2 of 3, all heads"),
+        (
+            {"layer": 0, "heads": [1, 3], "word": "law"},
+            "encoder_layer1_head2_4_word2",
+            'Encoder self-attention, layer 1 of 3, heads 2 and 4, from "law"',
+        ),
+        (
+            {"kind": "decoder", "layer": 1, "heads": [0, 1, 3]},
+            "decoder_layer2_head1_2_4",
+            "Decoder self-attention, layer 2 of 2, heads 1, 2 and 4",
+        ),
+        (
+            {"kind": "cross", "word": "</s>"},
+            "cross_layer1_word5",
+            'Encoder-decoder attention, layer 1 of 2, all heads, from "</s>"',
+        ),
+    ],
+)
+def test_any_kind_layer_heads_and_word_can_be_drawn(maps, tmp_path, view, name, title):
+    pytest.importorskip("matplotlib")
+    paths = draw_layer(maps, tmp_path, stem="law", **view)
+    assert [path.name for path in paths] == [f"law_{name}.svg", f"law_{name}.png"]
+    texts = [element.text for element in ElementTree.parse(paths[0]).iter("{http://www.w3.org/2000/svg}text")]
+    assert title in texts
+
+
+@pytest.mark.parametrize(
+    ("view", "message"),
+    [
+        ({"kind": "cross", "layer": 2}, "layer of encoder-decoder attention must be one of 0 to 1; got 2"),
+        ({"layer": -1}, "layer of encoder self-attention must be one of 0 to 2; got -1"),
+        ({"heads": [4]}, r"heads must be some of 0 to 3; got \[4\]"),
+        ({"kind": "cross", "word": "law"}, "word 'law' is not in the sentence; choose one of: Das Gesetz"),
+        ({"kind": "self"}, "kind must be one of encoder, decoder, cross; got 'self'"),
+    ],
+)
+def test_a_view_that_is_not_there_is_refused(maps, tmp_path, view, message):
+    pytest.importorskip("matplotlib")
+    with pytest.raises(ValueError, match=message):
+        draw_layer(maps, tmp_path, **view)
+
+
 def test_a_given_word_must_be_in_the_sentence(maps, tmp_path):
     pytest.importorskip("matplotlib")
     with pytest.raises(ValueError, match="word 'house' is not in the sentence; choose one of: The law will"):
@@ -400,3 +468,28 @@ def test_the_page_holds_every_weight_to_half_a_percent(maps, tmp_path):
 def test_the_page_is_the_same_bytes_each_time(maps, tmp_path):
     first = write_html(maps, tmp_path / "a.html", "Law").read_bytes()
     assert first == write_html(maps, tmp_path / "b.html", "Law").read_bytes()
+
+
+def test_the_page_opens_with_what_was_asked_for(maps, tmp_path):
+    path = write_html(maps, tmp_path / "page.html", kind="cross", layer=0, heads=[1, 2], word="Gesetz")
+    assert json.loads(Page(path).texts["scriptopening"]) == {"kind": 2, "layer": 0, "hidden": [0, 3], "word": 1}
+
+
+def test_the_page_opens_with_all_heads_of_the_papers_layer(maps, tmp_path):
+    path = write_html(maps, tmp_path / "page.html")
+    assert json.loads(Page(path).texts["scriptopening"]) == {"kind": 0, "layer": 1, "hidden": [], "word": None}
+
+
+def test_the_page_shows_words_and_has_their_sub_words(model, tokenizer, tmp_path):
+    maps = collect_attention(model, tokenizer, "The zebra", "Das")
+    encoder, *_ = json.loads(Page(write_html(maps, tmp_path / "page.html")).texts["scriptdata"])
+    assert encoder["keys"] == maps.by_words().source_tokens == ["The", "zebra", "</s>"]
+    assert encoder["pieces"]["keys"] == maps.source_tokens
+    size = len(maps.source_tokens)
+    assert len(base64.b64decode(encoder["pieces"]["weights"])) == 2 * 3 * size * size
+
+
+def test_a_page_whose_words_are_whole_has_no_sub_words(maps, tmp_path):
+    words = {side: [(text, 1) for text in getattr(maps, f"{side}_tokens")] for side in ("source", "target", "output")}
+    path = write_html(replace(maps, words=words), tmp_path / "page.html")
+    assert not any("pieces" in kind for kind in json.loads(Page(path).texts["scriptdata"]))

@@ -1,0 +1,140 @@
+import csv
+import itertools
+import json
+import shlex
+
+import pytest
+import torch
+
+from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli
+from vaswani_transformer.attention_heads import RELATIONS, HeadScore
+from vaswani_transformer.commands import heads
+from vaswani_transformer.data.phrasebook.pairs import generate_pairs
+from vaswani_transformer.tokenization_vaswani import train_tokenizer
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    return [("-- It's <b>late</b>, isn't it?", "-- Es ist spät."), *generate_pairs("de", split="dev", num_pairs=40)]
+
+
+@pytest.fixture(scope="module")
+def untrained(tmp_path_factory, pairs):
+    """A folder with a model that has learnt nothing."""
+    folder = tmp_path_factory.mktemp("untrained")
+    tokenizer = train_tokenizer([text for pair in pairs for text in pair], vocab_size=400)
+    torch.manual_seed(0)
+    sizes = {"d_model": 32, "d_ff": 64, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 1}
+    model = VaswaniForConditionalGeneration(VaswaniConfig(vocab_size=len(tokenizer), **sizes))
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def files(tmp_path, pairs):
+    """Options that name the sentences, with an empty line between them, and their translations."""
+    for name, side in (("source", 0), ("target", 1)):
+        lines = [pair[side] for pair in pairs]
+        (tmp_path / name).write_text("\n".join([lines[0], "", *lines[1:]]) + "\n", encoding="utf-8")
+    return ["--source", str(tmp_path / "source"), "--target", str(tmp_path / "target")]
+
+
+def test_a_model_that_has_learnt_nothing_gets_scores_and_no_names(untrained, files, capsys):
+    assert cli.main(["heads", "--model", str(untrained), *files]) == 0
+    printed = capsys.readouterr().out
+    assert "41 sentences of" in printed
+    assert "1 left out, empty or longer than 512 tokens" in printed
+    for relation in RELATIONS:
+        assert f"{relation.name:13}  {relation.named_from}  {relation.definition}" in printed
+    assert printed.count("layer 1 head 4") == 3
+    assert printed.count("layer 2 head 4") == 1  # the encoder alone has a second layer
+    assert "*" not in printed.replace("* named", "")
+    assert "vaswani attention" not in printed
+
+
+def test_the_best_head_of_each_relation_comes_with_the_command_that_draws_it(
+    untrained, files, tmp_path, monkeypatch, capsys
+):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(HeadScore, "is_named", True)
+    assert cli.main(["heads", "--model", str(untrained), *files]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    commands = dict(itertools.pairwise(lines))
+    assert commands["# separator, cross"].endswith("--output pictures")
+    assert "--kind cross --layer 1 --heads" in commands["# separator, cross"]
+    arguments = shlex.split(commands["# previous word, encoder"])
+    assert arguments[:2] == ["vaswani", "attention"]
+    assert cli.main([*arguments[1:-1], str(tmp_path / "pictures")]) == 0
+    assert len(list((tmp_path / "pictures").glob("attention_encoder_layer*_head*.svg"))) == 1
+
+
+def test_an_example_with_dashes_quotes_and_markup_can_be_pasted(untrained, pairs, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(HeadScore, "is_named", True)
+    for name, text in zip(("source", "target"), pairs[0], strict=True):
+        (tmp_path / name).write_text(f"{text}\n", encoding="utf-8")
+    files = ["--source", str(tmp_path / "source"), "--target", str(tmp_path / "target")]
+    assert cli.main(["heads", "--model", str(untrained), *files]) == 0
+    command = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("vaswani attention"))
+    args = cli.build_parser().parse_args(shlex.split(command)[1:])
+    assert (args.source, args.target) == pairs[0]
+
+
+@pytest.mark.parametrize("suffix", [".json", ".tsv"])
+def test_every_score_of_every_head_is_written(untrained, files, tmp_path, suffix, capsys):
+    output = tmp_path / "new" / f"heads{suffix}"
+    assert cli.main(["heads", "--model", str(untrained), *files, "--output", str(output)]) == 0
+    text = output.read_text(encoding="utf-8")
+    if suffix == ".json":
+        about = json.loads(text)
+        rows = about["heads"]
+        assert about["definitions"]["next word"] == "the share of a word's attention that goes to the word after it"
+        assert (about["sentences"], about["left_out"], about["named_from"]["separator"]) == (41, 1, 0.6)
+    else:
+        rows = list(csv.DictReader(text.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE))
+        assert {row["sentences"] for row in rows} == {"41"}
+    assert len(rows) == 4 * (2 * 6 + 5 + 4)  # heads, times layers and relations of encoder, decoder and cross
+    first = rows[0]
+    assert (first["relation"], first["attention"], int(first["layer"]), int(first["head"])) == (
+        *("previous word", "encoder", 1, 1),
+    )
+    score = (float(first["share"]) - float(first["uniform"])) / (1 - float(first["uniform"]))
+    assert float(first["score"]) == pytest.approx(score, abs=1e-5)
+
+
+def test_without_translations_the_model_translates(untrained, tmp_path, monkeypatch):
+    monkeypatch.setattr(heads, "translate", lambda model, tokenizer, lines: [line.upper() for line in lines])
+    short = tmp_path / "short"
+    short.write_text("The dog barks.\n\nThe cat sleeps.\n", encoding="utf-8")
+    output = tmp_path / "heads.json"
+    assert cli.main(["heads", "--model", str(untrained), "--source", str(short), "--output", str(output)]) == 0
+    found = json.loads(output.read_text())
+    assert (found["target"], found["sentences"], found["left_out"]) == ("translated by the model", 2, 1)
+    examples = {(row["example_source"], row["example_target"]) for row in found["heads"]} - {(None, None)}
+    assert examples <= {("The dog barks.", "THE DOG BARKS."), ("The cat sleeps.", "THE CAT SLEEPS.")}
+    assert examples
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["heads", "--output", "heads.csv"], "vaswani heads: --output is written as .json or .tsv; got 'heads.csv'."),
+        (["heads", "--source", "EMPTY", "--target", "EMPTY"], "holds no sentence to measure: 2 lines are empty"),
+        (
+            ["attention", "--layer", "3"],
+            "vaswani attention: --layer of encoder self-attention is 1 to 2 in this model; got 3.",
+        ),
+        (
+            ["attention", "--kind", "cross", "--layer", "2"],
+            "--layer of encoder-decoder attention is 1 to 1 in this model; got 2.",
+        ),
+        (["attention", "--heads", "1", "5"], "--heads of encoder self-attention is 1 to 4 in this model; got 5."),
+    ],
+)
+def test_what_cannot_be_done_is_said(untrained, files, tmp_path, command, message, capsys):
+    (tmp_path / "EMPTY").write_text("\n\n")
+    name, *options = (str(tmp_path / part) if part == "EMPTY" else part for part in command)
+    given = ["--source", "a dog", "--target", "ein Hund", "--output", str(tmp_path)] if name == "attention" else files
+    assert cli.main([name, "--model", str(untrained), *given, *options]) == 1
+    error = capsys.readouterr().err
+    assert message in error

@@ -1,0 +1,314 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, attention_heads
+from vaswani_transformer.attention_heads import (
+    FEWEST_PLACES,
+    LINKS_PER_BATCH,
+    LONGEST_SENTENCE,
+    HeadScore,
+    HeadTally,
+    measure_heads,
+)
+from vaswani_transformer.attention_maps import AttentionMaps, collect_attention
+from vaswani_transformer.data.phrasebook.pairs import generate_pairs
+from vaswani_transformer.tokenization_vaswani import train_tokenizer
+
+SOURCE = ["The", "tall", "man", ",", "who", "sees", "the", "dog", "in", "Bonn", ",", "feeds", "the", "cat", ".", "</s>"]
+OUTPUT = ["Der", "Mann", ",", "der", "in", "Bonn", "ist", ",", "füttert", "die", "Katze", ".", "</s>"]
+TARGET = ["<s>", *OUTPUT[:-1]]
+SEPARATORS = {",", ".", "<s>", "</s>"}
+PAIR = ("source", "target")
+
+
+def rows_to(links):
+    """Attention (T, S) that goes to `links` by nine tenths, and evenly where a query has none."""
+    links = links.astype(float)
+    counts = links.sum(axis=1, keepdims=True)
+    even = np.full(links.shape, 1 / links.shape[1])
+    return np.where(counts > 0, 0.9 * links / np.maximum(counts, 1) + 0.1 * even, even)
+
+
+def step(length, offset):
+    return np.eye(length, k=offset)
+
+
+def pairs_of(queries, keys, is_link):
+    return np.array([[is_link(t, s) for s in range(len(keys))] for t in range(len(queries))])
+
+
+def separators(queries, keys):
+    return pairs_of(queries, keys, lambda t, s: keys[s] in SEPARATORS)
+
+
+def build_maps(encoder=None, cross=None, decoder=None):
+    """Maps of one layer, a head for each matrix given, or of one even head."""
+    S, T = len(SOURCE), len(OUTPUT)
+    even = np.full((S, S), 1 / S), np.tril(1 / np.arange(1, T + 1)[:, None] * np.ones(T)), np.full((T, S), 1 / S)
+    encoder, decoder, cross = (
+        np.stack(heads or [plain])[None] for heads, plain in zip((encoder, decoder, cross), even, strict=True)
+    )
+    return AttentionMaps(SOURCE, TARGET, encoder, decoder, cross, OUTPUT)
+
+
+def tally_of(maps, times=FEWEST_PLACES):
+    tally = HeadTally()
+    for _ in range(times):
+        tally.add(maps, PAIR)
+    return tally
+
+
+def names(maps, kind):
+    """What each head is named after."""
+    scores = [score for score in tally_of(maps).scores() if score.kind == kind]
+    return [{s.relation for s in scores if s.head == h and s.is_named} for h in range(1 + max(s.head for s in scores))]
+
+
+def only(tally, relation, kind, head=0):
+    return next(s for s in tally.scores() if (s.relation, s.kind, s.head) == (relation, kind, head))
+
+
+# Relations
+
+
+def test_each_head_of_the_encoder_is_named_after_what_it_does():
+    S = len(SOURCE)
+    folded = [word.lower() if word not in SEPARATORS else t for t, word in enumerate(SOURCE)]
+    heads = {
+        "previous word": step(S, -1),
+        "next word": step(S, 1),
+        "itself": step(S, 0),
+        "same word": pairs_of(SOURCE, SOURCE, lambda t, s: t != s and folded[t] == folded[s]),
+        "separator": separators(SOURCE, SOURCE),
+        "long distance": pairs_of(SOURCE, SOURCE, lambda t, s: abs(t - s) > 5 and SOURCE[s] not in SEPARATORS),
+    }
+    maps = build_maps(encoder=[np.full((S, S), 1 / S), *map(rows_to, heads.values())])
+    assert names(maps, "encoder") == [set(), *({name} for name in heads)]
+
+
+def test_each_head_of_the_decoder_is_named_after_what_it_does():
+    T = len(TARGET)
+    causal = np.tril(np.ones((T, T), dtype=bool))
+    heads = {
+        "previous word": step(T, -1),
+        "itself": step(T, 0),
+        "same word": pairs_of(TARGET, TARGET, lambda t, s: t > s and TARGET[t].lower() == TARGET[s].lower() != ","),
+        "separator": separators(TARGET, TARGET) & causal,
+        "long distance": pairs_of(TARGET, TARGET, lambda t, s: t - s > 5 and TARGET[s] not in SEPARATORS),
+    }
+    rows = [np.where(causal, rows_to(links), 0) for links in heads.values()]
+    rows = [row / row.sum(axis=1, keepdims=True) for row in rows]
+    even = causal / causal.sum(axis=1, keepdims=True)
+    assert names(build_maps(decoder=[even, *rows]), "decoder") == [set(), *({name} for name in heads)]
+
+
+def test_each_head_between_decoder_and_encoder_is_named_after_what_it_does():
+    T, S = len(OUTPUT), len(SOURCE)
+    words = [s for s in range(S) if SOURCE[s] not in SEPARATORS]
+    backwards = dict(zip([t for t in range(T) if OUTPUT[t] not in SEPARATORS], reversed(words), strict=False))
+    heads = {
+        "alignment": pairs_of(OUTPUT, SOURCE, lambda t, s: backwards.get(t) == s),
+        "copy": pairs_of(OUTPUT, SOURCE, lambda t, s: OUTPUT[t] == SOURCE[s] in ("in", "Bonn")),
+        "diagonal": pairs_of(OUTPUT, SOURCE, lambda t, s: abs(s - t * (S - 1) / (T - 1)) < 1.5),
+        "separator": separators(OUTPUT, SOURCE),
+    }
+    maps = build_maps(cross=[np.full((T, S), 1 / S), *map(rows_to, heads.values())])
+    assert names(maps, "cross") == [set(), *({name} for name in heads)]
+
+
+def test_one_step_at_a_time_through_the_source_is_alignment_and_diagonal():
+    links = pairs_of(OUTPUT, SOURCE, lambda t, s: s == round(t * (len(SOURCE) - 1) / (len(OUTPUT) - 1)))
+    assert names(build_maps(cross=[rows_to(links)]), "cross") == [{"alignment", "diagonal"}]
+
+
+def test_all_looking_at_one_word_is_no_alignment():
+    links = pairs_of(OUTPUT, SOURCE, lambda t, s: SOURCE[s] == "dog")
+    score = only(tally_of(build_maps(cross=[rows_to(links)])), "alignment", "cross")
+    assert score.share == pytest.approx((0.9 + 0.1 / len(SOURCE)) / 9)  # of 9 words one is the first of equals
+
+
+# Shares, and what is expected of attention spread evenly
+
+
+def test_share_uniform_and_score_are_those_of_the_definition():
+    encoder = np.array([[0.2, 0.3, 0.5], [0.6, 0.3, 0.1], [0.1, 0.8, 0.1]])[None, None]
+    ones = np.ones((1, 1, 1, 1))
+    maps = AttentionMaps(["a", "b", "c"], ["<s>"], encoder, ones, np.full((1, 1, 1, 3), 1 / 3))
+    score = only(tally_of(maps, times=3), "previous word", "encoder")
+    assert (score.share, score.uniform, score.places) == (pytest.approx(0.7), pytest.approx(1 / 3), 6)
+    assert score.score == pytest.approx((0.7 - 1 / 3) / (2 / 3))
+
+
+def test_sub_words_count_as_their_word_and_even_attention_is_even_over_sub_words():
+    even = np.full((1, 1, 4, 4), 0.25)
+    encoder = np.array([[0.1, 0.2, 0.3, 0.4]] * 4)[None, None]
+    words = {"source": [("house", 3), (".", 1)], "target": [("<s>", 1)], "output": [("Haus", 1)]}
+    ones = np.ones((1, 1, 1, 1))
+    maps = AttentionMaps(["ho", "·u", "·se", "."], ["<s>"], encoder, ones, even[:, :, :1], ["Haus"], words)
+    score = only(tally_of(maps, times=1), "previous word", "encoder")
+    assert (score.share, score.uniform, score.places) == (pytest.approx(0.6), pytest.approx(0.75), 1)
+
+
+def test_a_decoder_word_expects_only_what_it_sees():
+    score = only(tally_of(build_maps(), times=1), "previous word", "decoder")
+    seen = np.arange(2, len(TARGET) + 1)
+    assert score.uniform == score.share == pytest.approx(np.mean(1 / seen))
+
+
+def test_a_word_without_a_choice_does_not_count():
+    score = only(tally_of(build_maps(), times=1), "itself", "decoder")
+    assert score.places == len(TARGET) - 1
+
+
+def test_what_a_window_hides_is_not_expected():
+    S = len(SOURCE)
+    near = abs(np.arange(S)[:, None] - np.arange(S)) <= 1
+    maps = build_maps(encoder=[near / near.sum(axis=1, keepdims=True)])
+    assert only(tally_of(maps), "previous word", "encoder").score == pytest.approx(0)
+    assert only(tally_of(maps), "long distance", "encoder").share == 0
+
+
+def test_attention_spread_evenly_scores_nothing():
+    maps = build_maps()
+    assert all(abs(score.score) < 1e-9 for score in tally_of(maps).scores())
+
+
+def test_few_places_name_no_head():
+    links = step(len(SOURCE), -1)
+    maps = build_maps(encoder=[rows_to(links)])
+    once, twice = (only(tally_of(maps, times), "previous word", "encoder") for times in (1, 2))
+    assert (once.places, once.is_named) == (15, False)
+    assert (twice.places, twice.is_named) == (30, True)
+
+
+def test_a_relation_that_never_occurs_has_no_score():
+    maps = replace(build_maps(), source_tokens=[f"{word}{i}" for i, word in enumerate(SOURCE)])
+    score = only(tally_of(maps), "same word", "encoder")
+    assert (score.places, score.score, score.is_named, score.example) == (0, 0.0, False, None)
+
+
+@pytest.mark.parametrize(("relation", "threshold"), [("itself", 0.3), ("separator", 0.6)])
+def test_a_head_is_named_from_the_threshold_of_the_relation_on(relation, threshold):
+    scores = [
+        HeadScore(relation, "encoder", 0, 0, share, 0.0, FEWEST_PLACES, None) for share in (threshold, threshold - 0.01)
+    ]
+    assert [score.is_named for score in scores] == [True, False]
+
+
+def test_the_leader_of_a_relation_is_its_best_head():
+    S = len(SOURCE)
+    previous = rows_to(step(S, -1))
+    maps = build_maps(encoder=[(previous + 1 / S) / 2, previous, rows_to(step(S, 1))])
+    leaders = {(s.relation, s.kind): s.head for s in tally_of(maps).leaders()}
+    assert leaders["previous word", "encoder"] == 1
+    assert leaders["next word", "encoder"] == 2
+
+
+# Examples
+
+
+def test_the_example_of_a_head_is_the_sentence_that_shows_it_best():
+    S = len(SOURCE)
+    weak, strong = ((1 - w) / S + w * rows_to(step(S, -1)) for w in (0.3, 0.9))
+    tally = HeadTally()
+    for text, heads in (("one", [weak, strong]), ("two", [strong, weak]), ("three", [weak, weak])):
+        tally.add(build_maps(encoder=heads), (text, "target"))
+    found = [only(tally, "previous word", "encoder", head).example for head in (0, 1)]
+    assert found == [("two", "target"), ("one", "target")]
+
+
+@pytest.mark.parametrize("pair", [("a\x1b[31mb", "c"), ("a", "b\tc")])
+def test_a_sentence_with_control_characters_is_no_example(pair):
+    tally = HeadTally()
+    tally.add(build_maps(encoder=[rows_to(step(len(SOURCE), -1))]), pair)
+    assert only(tally, "previous word", "encoder").example is None
+
+
+def test_a_sentence_too_long_for_a_picture_is_no_example(monkeypatch):
+    monkeypatch.setattr(attention_heads, "LONGEST_EXAMPLE", len(SOURCE) - 1)
+    score = only(tally_of(build_maps(encoder=[rows_to(step(len(SOURCE), -1))])), "previous word", "encoder")
+    assert score.example is None
+    assert score.is_named
+
+
+# Measuring
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    return list(generate_pairs("de", split="dev", num_pairs=60))
+
+
+@pytest.fixture(scope="module")
+def tokenizer(pairs):
+    return train_tokenizer([text for pair in pairs for text in pair], vocab_size=400)
+
+
+def build_model(tokenizer, *, seed=0, **sizes):
+    torch.manual_seed(seed)
+    sizes = {"d_model": 32, "d_ff": 64, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 3} | sizes
+    return VaswaniForConditionalGeneration(VaswaniConfig(vocab_size=len(tokenizer), **sizes)).eval()
+
+
+@pytest.mark.parametrize("sizes", [{}, {"d_model": 128, "num_heads": 8, "encoder_layers": 4}, {"attention_window": 5}])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_model_that_has_learnt_nothing_names_no_head(pairs, tokenizer, sizes, seed):
+    scores = measure_heads(build_model(tokenizer, seed=seed, **sizes), tokenizer, pairs).scores()
+    assert max(score.places for score in scores) > 400
+    assert [score for score in scores if score.is_named] == []
+
+
+def test_batches_measure_what_single_sentences_do(pairs, tokenizer, monkeypatch):
+    model = build_model(tokenizer)
+    one_by_one = HeadTally()
+    for pair in pairs:
+        one_by_one.add(collect_attention(model, tokenizer, *pair), pair)
+    monkeypatch.setattr(attention_heads, "PAIRS_PER_WINDOW", 25)
+    measured = measure_heads(model, tokenizer, pairs)
+    assert measured.num_sentences == one_by_one.num_sentences == 60
+    for ours, theirs in zip(measured.scores(), one_by_one.scores(), strict=True):
+        assert (ours.relation, ours.kind, ours.layer, ours.head, ours.places) == (
+            *(theirs.relation, theirs.kind, theirs.layer, theirs.head, theirs.places),
+        )
+        assert ours.share == pytest.approx(theirs.share, abs=1e-5)
+        assert ours.uniform == pytest.approx(theirs.uniform, abs=1e-12)
+
+
+def test_sentences_are_measured_as_they_come(pairs, tokenizer, monkeypatch):
+    monkeypatch.setattr(attention_heads, "PAIRS_PER_WINDOW", 4)
+    counted, waiting = [], []
+    monkeypatch.setattr(HeadTally, "add", lambda self, maps, pair: counted.append(pair))
+
+    def come():
+        for read, pair in enumerate(pairs[:12]):
+            waiting.append(read - len(counted))
+            yield pair
+
+    measure_heads(build_model(tokenizer), tokenizer, come())
+    assert len(counted) == 12
+    assert max(waiting) < 4
+
+
+def test_empty_and_endless_pairs_are_left_out_and_counted(pairs, tokenizer):
+    long = "a " * LONGEST_SENTENCE
+    tally = measure_heads(
+        build_model(tokenizer), tokenizer, [(" ", "b"), ("a", ""), (long, "b"), ("a", long), *pairs[:3]]
+    )
+    assert (tally.num_sentences, tally.num_left_out) == (3, 4)
+
+
+def test_nothing_measured_is_nothing_scored(tokenizer):
+    tally = measure_heads(build_model(tokenizer), tokenizer, [("", "")])
+    assert (tally.num_sentences, tally.num_left_out, tally.scores(), tally.leaders()) == (0, 1, [], [])
+
+
+def test_a_batch_holds_no_more_links_than_memory_is_set_aside_for():
+    lengths = [3, 512, 700, 9, 40, 40, 11] * 200
+    batches = list(attention_heads._plan_batches(lengths))
+    assert sorted(row for rows in batches for row in rows) == [row for row, n in enumerate(lengths) if n != 700]
+    for rows in batches:
+        assert len(rows) * max(lengths[row] for row in rows) ** 2 <= LINKS_PER_BATCH
+    assert len(batches) < 250

@@ -1,0 +1,249 @@
+import html
+import json
+import math
+import re
+import sys
+from html.parser import HTMLParser
+
+import pytest
+import torch
+
+from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli, commands, demo, train_tokenizer
+from vaswani_transformer.attention_maps import collect_attention_batch
+from vaswani_transformer.demo import MOST_BEAMS, MOST_CHARACTERS, MOST_TOKENS, Answer, Demo, Translation, escape
+
+TEXTS = ["The law will never be perfect.", "Das Gesetz wird nie vollkommen sein.", "a house, a garden"] * 3
+MARKUP = "<script>alert(1)</script>"
+
+
+@pytest.fixture(scope="module")
+def page():
+    """What the page does with a model that has learnt nothing."""
+    tokenizer = train_tokenizer(TEXTS, vocab_size=300)
+    torch.manual_seed(0)
+    config = VaswaniConfig(
+        vocab_size=len(tokenizer), d_model=12, d_ff=20, num_heads=3, encoder_layers=2, decoder_layers=4
+    )
+    model = VaswaniForConditionalGeneration(config).eval()
+    model.generation_config.max_length_offset = 4
+    return Demo(model, tokenizer)
+
+
+class Parsed(HTMLParser):
+    """Tags with their attributes, and the text of each table cell and paragraph."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.attributes, self.texts = [], {}, []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes.setdefault(tag, []).append(dict(attrs))
+        if tag in ("td", "th", "p"):
+            self.texts.append("")
+
+    def handle_data(self, data):
+        if self.texts:
+            self.texts[-1] += data
+
+
+def message(page, text, num_beams=2):
+    """What is said of a text that is not translated."""
+    answer = page.answer(text, num_beams)
+    assert not answer.translations
+    assert page.show_attention(answer, 0) == ""
+    parsed = Parsed(answer.html)
+    assert parsed.attributes["p"] == [{"role": "alert"}]
+    return parsed.texts[0]
+
+
+def test_translations_are_those_of_the_search_with_its_scores(page):
+    answer = page.answer("The law will never be perfect.", 3)
+    inputs = page.tokenizer("The law will never be perfect.", return_tensors="pt")
+    found = page.model.generate(
+        **inputs, num_beams=3, num_return_sequences=3, return_dict_in_generate=True, output_scores=True
+    )
+    texts = page.tokenizer.batch_decode(found.sequences, skip_special_tokens=True)
+    assert [translation.text for translation in answer.translations] == texts
+    scores = [translation.score for translation in answer.translations]
+    assert scores == pytest.approx(found.sequences_scores.tolist(), rel=1e-4)
+    assert scores == sorted(scores, reverse=True)
+    for translation in answer.translations:
+        length = len(translation.token_ids)
+        assert translation.token_ids.index(page.tokenizer.eos_token_id) == length - 1
+        assert translation.score == pytest.approx(translation.log_prob / ((5 + length) / 6) ** 0.6)
+
+
+def test_the_table_holds_each_translation_with_score_log_probability_and_length(page):
+    answer = page.answer("The law", 2)
+    parsed = Parsed(answer.html)
+    assert parsed.texts[:5] == ["rank", "translation", "score", "log P", "tokens"]
+    first = answer.translations[0]
+    length = len(first.token_ids)
+    figures = [f"{first.score:.3f}", f"{first.log_prob:.3f}", str(length)]
+    assert parsed.texts[5:10] == ["1", escape_back(first.text), *figures]
+    assert parsed.tags.count("tr") == 1 + 2
+
+
+def escape_back(text):
+    return html.unescape(escape(text))
+
+
+def test_what_the_score_is_follows_the_settings_of_the_model(page, monkeypatch):
+    assert "log P / ((5 + tokens) / 6)<sup>0.6</sup>, ranks" in page.explain_score()
+    for name, value in (("length_penalty", 1.0), ("length_penalty_type", "power"), ("coverage_penalty", 0.2)):
+        monkeypatch.setattr(page.model.generation_config, name, value)
+    assert "log P / tokens<sup>1</sup> + 0.2 times the coverage penalty" in page.explain_score()
+
+
+def test_one_beam_gives_one_translation(page):
+    assert len(page.answer("The law", 1).translations) == 1
+
+
+@pytest.mark.parametrize("num_beams", [0, MOST_BEAMS + 1, 10_000, -1, 2.5, math.nan, "4", None])
+def test_a_beam_of_another_width_is_refused(page, num_beams):
+    assert message(page, "The law", num_beams) == f"The beam is 1 to {MOST_BEAMS} hypotheses wide, got {num_beams}."
+
+
+@pytest.mark.parametrize("text", ["", "   ", "\n\r\n\t", "\u3000"])
+def test_without_a_sentence_one_is_asked_for(page, text):
+    assert message(page, text) == "There is nothing to translate yet: write a sentence."
+
+
+@pytest.mark.parametrize("line_break", ["\n", "\r\n", "\r"])
+def test_several_lines_are_refused_with_their_number(page, line_break):
+    expected = "This page takes one sentence at a time, on one line, and these are 3 lines"
+    assert message(page, f"One.{line_break}{line_break}Two.").startswith(expected)
+
+
+def test_line_breaks_around_a_sentence_do_no_harm(page):
+    assert page.answer("\n The law\r\n", 1) == page.answer("The law", 1)
+
+
+def test_a_long_text_is_refused_before_it_is_cut_into_tokens(page, monkeypatch):
+    monkeypatch.setattr(page, "tokenizer", None)
+    expected = "up to 1,000 characters, and this text has 1,000,000: shorten it"
+    assert expected in message(page, "a" * 1_000_000)
+
+
+def test_a_sentence_of_too_many_tokens_is_refused_with_their_number(page):
+    text = "ä" * (MOST_TOKENS // 2)  # two bytes, two tokens
+    assert len(text) < MOST_CHARACTERS
+    number = len(page.tokenizer(text).input_ids)
+    assert number > MOST_TOKENS
+    assert f"up to {MOST_TOKENS} tokens (sub-words), and this one has {number}: shorten it" in message(page, text)
+
+
+def test_a_model_that_has_learnt_from_shorter_sentences_takes_shorter_ones(page, monkeypatch):
+    monkeypatch.setattr(page.tokenizer, "model_max_length", 8)
+    assert "up to 8 tokens" in message(Demo(page.model, page.tokenizer), "The law will never be perfect, never.")
+
+
+def test_half_of_a_surrogate_pair_is_refused(page):
+    expected = "A sentence holds half of a surrogate pair at position 2, '\\udc00', which is no character"
+    assert message(page, "a \udc00").startswith(expected)
+
+
+@pytest.mark.parametrize("text", [7, None, ["The law"]])
+def test_what_is_no_text_is_refused(page, text):
+    assert "A sentence to translate is a str" in message(page, text)
+
+
+@pytest.mark.parametrize(
+    "text", ["\0", "a\0b", "\u202egnirts", "<unk> </s> <pad>", "zzz你好🙂", "{{7*7}} ${alert(1)}", "&amp; &lt;", MARKUP]
+)
+def test_any_other_text_is_translated_to_html_without_its_markup(page, text):
+    answer = page.answer(text, 2)
+    assert len(answer.translations) == 2
+    assert {"script", "iframe", "img"}.isdisjoint(Parsed(answer.html).tags)
+    frame = Parsed(page.show_attention(answer, 1))
+    assert frame.tags == ["iframe"]
+    assert "\0" not in answer.html + frame.attributes["iframe"][0]["srcdoc"]
+
+
+def test_markup_in_a_translation_stays_text(page, monkeypatch):
+    monkeypatch.setattr(page, "translate", lambda *_: [Translation(f'{MARKUP}"&amp;', [2], -1.0, -0.5)])
+    parsed = Parsed(page.answer("The law", 1).html)
+    assert parsed.texts[6] == f'{MARKUP}"&amp;'
+    assert "script" not in parsed.tags
+
+
+def test_an_empty_translation_is_called_nothing(page, monkeypatch):
+    monkeypatch.setattr(page, "translate", lambda *_: [Translation("", [2], -1.0, -0.5)])
+    assert Parsed(page.answer("The law", 1).html).texts[6] == "nothing"
+
+
+def test_characters_that_cannot_be_seen_are_shown_by_their_codes():
+    assert escape("a\0b\u202ec\u200dd\n<") == r"a\x00b\u202ec" + "\u200dd" + r"\n&lt;"
+
+
+def test_tokens_that_the_vocabulary_lacks_are_counted(page, monkeypatch):
+    answer = page.answer("The law", 1)
+    assert "not in the vocabulary" not in answer.html
+    monkeypatch.setattr(type(page.tokenizer), "unk_token_id", answer.source_ids[0], raising=False)
+    expected = f"1 of the {len(answer.source_ids)} tokens of the sentence are not in the vocabulary"
+    assert expected in page.answer("The law", 1).html
+
+
+def test_hypotheses_that_were_not_found_are_left_out(page, monkeypatch):
+    pad, eos = page.tokenizer.pad_token_id, page.tokenizer.eos_token_id
+    monkeypatch.setattr(page.model, "generate", lambda **_: torch.tensor([[0, 9, eos], [0, pad, pad]]))
+    assert [translation.token_ids for translation in page.answer("The law", 2).translations] == [[9, eos]]
+
+
+def test_the_frame_opens_with_encoder_decoder_attention_of_the_chosen_translation(page):
+    answer = page.answer("The law", 2)
+    frame = Parsed(page.show_attention(answer, 1)).attributes["iframe"][0]
+    assert frame["sandbox"] == "allow-scripts"
+    srcdoc = frame["srcdoc"]
+    assert '<h1 dir="auto">What translation 2 was written from</h1>' in srcdoc
+    kinds, opening = (
+        json.loads(re.search(f'<script id="{name}" type="application/json">(.*?)</script>', srcdoc)[1])
+        for name in ("data", "opening")
+    )
+    shown = kinds[opening["kind"]]
+    assert shown["name"] == "Encoder-decoder attention"
+    assert (shown["layers"], shown["heads"]) == (4, 3)
+    assert shown["keys"] == ["The", "law", "</s>"]
+    other, chosen = (
+        collect_attention_batch(page.model, page.tokenizer, [answer.source_ids], [translation.token_ids])[0]
+        for translation in answer.translations
+    )
+    assert shown["pieces"]["queries"] == chosen.output_tokens != other.output_tokens
+
+
+def test_what_is_no_answer_has_no_attention(page):
+    assert page.show_attention(Answer(), 0) == ""
+
+
+def test_the_page_needs_gradio(page, monkeypatch):
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    with pytest.raises(ValueError, match=r'needs Gradio .*pip install "vaswani-transformer\[demo\]"'):
+        demo.build_page(page, name="tiny")
+
+
+def test_without_gradio_the_command_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    assert cli.main(["demo", "--model", "no/such/model"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("vaswani demo: the page needs Gradio")
+    assert error.count("\n") == 1
+
+
+def test_the_command_serves_this_machine_alone_unless_told_otherwise(page, tmp_path, monkeypatch):
+    page.model.save_pretrained(tmp_path / "tiny")
+    page.tokenizer.save_pretrained(tmp_path / "tiny")
+    served, shown = [], []
+    monkeypatch.setattr(commands.demo, "import_gradio", lambda: None)
+    monkeypatch.setattr(commands.demo, "build_page", lambda demo, **facts: shown.append(facts))
+    monkeypatch.setattr(commands.demo, "serve", lambda page, **place: served.append(place))
+    for place in ([], ["--host", "0.0.0.0", "--port", "80"]):
+        assert cli.main(["demo", "--model", str(tmp_path / "tiny"), *place]) == 0
+    assert served == [{"host": "127.0.0.1", "port": 7860}, {"host": "0.0.0.0", "port": 80}]
+    assert shown[0] == {"name": "tiny", "languages": None}
+
+
+def test_a_port_that_cannot_be_is_refused():
+    with pytest.raises(ValueError, match="a port is a number from 1 to 65535, got 65536"):
+        demo.serve(None, host="127.0.0.1", port=65_536)

@@ -1,0 +1,190 @@
+"""`vaswani heads`."""
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TextIO
+
+from tqdm import tqdm
+
+from .. import evaluation
+from ..attention_heads import (
+    FEWEST_PLACES,
+    LONGEST_EXAMPLE,
+    LONGEST_SENTENCE,
+    PAIRS_PER_WINDOW,
+    RELATIONS,
+    THRESHOLDS,
+    HeadScore,
+    HeadTally,
+    Pair,
+    measure_heads,
+)
+from ..attention_maps import KINDS
+from ..data.corpus import read_lines, read_parallel_files
+from ..tables import format_table
+from ..translation import translate
+from .arguments import add_command, open_output
+
+
+def add(commands) -> None:
+    command = add_command(commands, "heads", run)
+    command.add_argument("--model", required=True, help="model folder, run folder or Hub id")
+    command.add_argument("--source", type=Path, required=True, help="UTF-8 text, one sentence a line")
+    text = "their translations, one a line, same order; the model's own when not given"
+    command.add_argument("--target", type=Path, help=text)
+    command.add_argument("--output", type=Path, help="write every score of every head here, .json or .tsv")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Find heads by what they do: look at the word before, at the same word, at the end, far away, along a diagonal.
+
+    vaswani heads --model runs/base --source test.en --target test.de --output heads.json
+
+    Prints how each is defined, the score of every layer and head, the heads that earn a name, and of each relation the
+    `vaswani attention` command that draws its best head. A score is 0 for attention spread evenly and 1 for a head that
+    does nothing else; a model that has learnt nothing gets no names. A few hundred sentences are enough.
+    """
+    if args.output is not None and args.output.suffix not in WRITERS:
+        raise ValueError(f"--output is written as .json or .tsv; got {args.output.name!r}.")
+    lines = read_lines(args.source)
+    given = None if args.target is None else read_parallel_files(args.source, args.target)
+    model, tokenizer = evaluation.load_translator(args.model)
+    pairs = _translate_lines(model, tokenizer, lines) if given is None else given
+    tally = measure_heads(model, tokenizer, tqdm(pairs, unit=" sentences", file=sys.stderr, disable=None))
+    if not tally.num_sentences:
+        raise ValueError(
+            f"{args.source} holds no sentence to measure: {tally.num_left_out} lines are empty, have an empty "
+            f"translation, or are longer than {LONGEST_SENTENCE} tokens."
+        )
+    scores = tally.scores()
+    about = {
+        "model": args.model,
+        "fingerprint": evaluation.fingerprint_model(args.model),
+        "source": str(args.source),
+        "target": "translated by the model" if args.target is None else str(args.target),
+        "sentences": tally.num_sentences,
+        "left_out": tally.num_left_out,
+    }
+    print(_describe(about))
+    for kind, name in KINDS.items():
+        print(f"\n{name}: score by layer and head, * named\n\n{_format_scores([s for s in scores if s.kind == kind])}")
+    print(f"\n{_format_best(tally, args)}")
+    if args.output is not None:
+        with open_output(args.output) as file:
+            WRITERS[args.output.suffix](file, about, scores)
+
+
+def _translate_lines(model, tokenizer, lines: Iterator[str]) -> Iterator[Pair]:
+    """Each line with the model's own translation, a window at a time."""
+    while window := list(islice(lines, PAIRS_PER_WINDOW)):
+        yield from zip(window, translate(model, tokenizer, window), strict=True)
+
+
+def _describe(about: dict) -> str:
+    """What was measured, and how."""
+    definitions = "\n".join(
+        f"  {relation.name:13}  {relation.named_from}  {relation.definition}" for relation in RELATIONS
+    )
+    return f"""\
+{about["model"]}, fingerprint {about["fingerprint"]}
+{about["sentences"]:,} sentences of {about["source"]}, {about["target"]}
+{about["left_out"]:,} left out, empty or longer than {LONGEST_SENTENCE} tokens
+
+The share of a word's attention that goes ... (sub-words folded to words, mean over all words of which there is one)
+{definitions}
+
+score = (share - uniform) / (1 - uniform), where uniform is the share of attention spread evenly over all that a word
+sees: 0 is a head that knows nothing, 1 one that does nothing else. From the score in the second column on a head is
+named. "-" is too few words to tell, fewer than {FEWEST_PLACES}. Layers and heads are counted from 1."""
+
+
+def _format_scores(scores: Sequence[HeadScore]) -> str:
+    """A row a head and a column a relation, of one kind of attention."""
+    columns = {score.relation: score for score in scores}
+    rows: dict[tuple[int, int], list[str]] = {}
+    for score in scores:
+        rows.setdefault((score.layer, score.head), []).append(_format_score(score))
+    lines = [(f"layer {layer + 1} head {head + 1}", *cells) for (layer, head), cells in rows.items()]
+    lines.append(("uniform share", *(f"{score.uniform:.2f} " for score in columns.values())))
+    lines.append(("words", *(f"{score.places:,} " for score in columns.values())))
+    return format_table(("", *(f"{name} " for name in columns)), lines)
+
+
+def _format_score(score: HeadScore) -> str:
+    if not score.is_judged:
+        return "- "
+    return f"{score.score:.2f}{'*' if score.is_named else ' '}"
+
+
+def _format_best(tally: HeadTally, args: argparse.Namespace) -> str:
+    """The best head of each relation, and how to draw those that are named."""
+    leaders = tally.leaders()
+    header = ("best head", "attention", "layer", "head", "score", "share", "uniform", "named")
+    rows = [
+        (
+            *(leader.relation, leader.kind, str(leader.layer + 1), str(leader.head + 1)),
+            *(f"{number:.2f}" for number in (leader.score, leader.share, leader.uniform)),
+            "yes" if leader.is_named else "no",
+        )
+        for leader in leaders
+        if leader.is_judged
+    ]
+    drawn = [leader for leader in leaders if leader.is_named and leader.example is not None]
+    commands = [f"# {leader.relation}, {leader.kind}\n{_drawing_command(leader, args)}" for leader in drawn]
+    if not commands:
+        commands = [f"nothing: no head is named that has a sentence of at most {LONGEST_EXAMPLE} words to show it"]
+    return "\n".join([format_table(header, rows), "", "To draw the best of those named:", "", *commands])
+
+
+def _drawing_command(score: HeadScore, args: argparse.Namespace) -> str:
+    source, target = map(shlex.quote, score.example)
+    # With "=", because a sentence may begin with a dash.
+    sentence = f"--source={source}" + (f" --target={target}" if args.target is not None else "")
+    return (
+        f"vaswani attention --model {shlex.quote(args.model)} {sentence} --kind {score.kind} --layer {score.layer + 1} "
+        f"--heads {score.head + 1} --output pictures"
+    )
+
+
+def _to_row(score: HeadScore) -> dict:
+    """A score as files hold it, counted from 1 as everything that users see."""
+    source, target = score.example or (None, None)
+    return {
+        "relation": score.relation,
+        "attention": score.kind,
+        "layer": score.layer + 1,
+        "head": score.head + 1,
+        "score": score.score,
+        "share": score.share,
+        "uniform": score.uniform,
+        "words": score.places,
+        "named": score.is_named,
+        "example_source": source,
+        "example_target": target,
+    }
+
+
+def _write_json(file: TextIO, about: dict, scores: Sequence[HeadScore]) -> None:
+    definitions = {
+        relation.name: f"the share of a word's attention that goes {relation.definition}" for relation in RELATIONS
+    }
+    settings = {"definitions": definitions, "named_from": THRESHOLDS, "fewest_words": FEWEST_PLACES}
+    json.dump({**about, **settings, "heads": [_to_row(score) for score in scores]}, file, ensure_ascii=False, indent=1)
+    file.write("\n")
+
+
+def _write_tsv(file: TextIO, about: dict, scores: Sequence[HeadScore]) -> None:
+    rows = [{**_to_row(score), **about} for score in scores]
+    file.write("\n".join("\t".join(map(_to_cell, line)) for line in (rows[0], *(row.values() for row in rows))) + "\n")
+
+
+def _to_cell(value: object) -> str:
+    return "" if value is None else f"{value:.6f}" if isinstance(value, float) else str(value)
+
+
+WRITERS = {".json": _write_json, ".tsv": _write_tsv}

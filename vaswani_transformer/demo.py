@@ -1,0 +1,334 @@
+"""A page to try a model: a sentence in; its translations with their scores, and what each word was written from, out.
+
+    serve(build_page(Demo(model, tokenizer), name="base"), host=HOST, port=PORT)
+
+What is shown is HTML made here, with everything in it escaped; Gradio only carries it. A Space of the Hugging Face Hub
+shows the same page, so this file imports nothing but the page of attention and what travels with a model.
+"""
+
+import html
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from .attention_maps import collect_attention_batch
+from .attention_page import build_html
+from .pipeline_vaswani import check_sentence
+
+HOST, PORT = "127.0.0.1", 7860
+MOST_CHARACTERS = 1_000
+MOST_TOKENS = 128  # the maps of so many words a side take 3 MB with 6 layers of 8 heads, of sub-words as much again
+MOST_BEAMS = 10
+LINE_BREAK = re.compile(r"\r\n|[\r\n]")
+# By it a browser asks this server, and no other, for anything. Gradio's page runs scripts and styles that stand in it.
+POLICY = (
+    "default-src 'self' 'unsafe-inline' data: blob:; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; "
+    "base-uri 'self'; form-action 'self'; object-src 'none'"
+)
+STYLE = """<style>
+.translations { color: var(--body-text-color); overflow-x: auto; }
+.translations table { border-collapse: collapse; width: 100%; }
+.translations th, .translations td { padding: 0.4rem 0.75rem; text-align: right; white-space: nowrap;
+  border-bottom: 1px solid var(--border-color-primary); }
+.translations td { font-variant-numeric: tabular-nums; }
+.translations .text { text-align: start; white-space: normal; overflow-wrap: anywhere; width: 100%; min-width: 8rem; }
+.translations p { margin: 0.75rem 0 0; max-width: 60rem; line-height: 1.5; }
+.translations [role="alert"] { border-left: 4px solid var(--color-accent); padding: 0.5rem 0.75rem; }
+</style>"""
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A hypothesis of the search.
+
+    Attributes:
+        text: as the tokenizer writes it.
+        token_ids: up to and with `</s>`.
+        log_prob: log P(Y | X) in nats.
+        score: by which the search ranks, `model.score`.
+    """
+
+    text: str
+    token_ids: list[int]
+    log_prob: float
+    score: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the page shows of a sentence: its translations, best first, or why there are none."""
+
+    source_ids: list[int] = field(default_factory=list)
+    translations: list[Translation] = field(default_factory=list)
+    html: str = ""
+
+
+class Demo:
+    """What the page does, as HTML.
+
+    Args:
+        model: a `VaswaniForConditionalGeneration`.
+        tokenizer: its tokenizer.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase):
+        self.model, self.tokenizer = model, tokenizer
+        self.most_tokens = min(MOST_TOKENS, tokenizer.model_max_length)  # longer ones it has not learnt from
+        self.num_beams = min(MOST_BEAMS, model.generation_config.num_beams or 1)
+
+    def answer(self, text: str, num_beams: int) -> Answer:
+        """Translations of `text`, as many as beams; where it cannot be translated, the reason."""
+        try:
+            source_ids = self._read(text)
+            translations = self.translate(source_ids, num_beams)
+        except ValueError as error:
+            message = str(error)
+            return Answer(html=_wrap(f'<p role="alert">{escape(message[:1].upper() + message[1:])}</p>'))
+        return Answer(source_ids, translations, self._describe(source_ids, translations))
+
+    def _read(self, text: str) -> list[int]:
+        """Token ids of the sentence.
+
+        Raises:
+            ValueError: if there is no sentence, more than one, or one too long.
+        """
+        check_sentence(text)
+        sentence = text.strip()
+        if not sentence:
+            raise ValueError("There is nothing to translate yet: write a sentence.")
+        if len(sentence) > MOST_CHARACTERS:
+            raise ValueError(
+                f"This page takes sentences of up to {MOST_CHARACTERS:,} characters, and this text has "
+                f"{len(sentence):,}: shorten it, or translate a file with `vaswani translate`."
+            )
+        num_lines = len(LINE_BREAK.split(sentence))
+        if num_lines > 1:
+            raise ValueError(
+                f"This page takes one sentence at a time, on one line, and these are {num_lines} lines: remove the "
+                f"line breaks, or translate a file with `vaswani translate`."
+            )
+        # verbose=False: transformers would warn of indexing errors, which sinusoidal positions cannot cause.
+        source_ids = self.tokenizer(sentence, verbose=False).input_ids
+        if len(source_ids) > self.most_tokens:
+            raise ValueError(
+                f"This page takes sentences of up to {self.most_tokens} tokens (sub-words), and this one has "
+                f"{len(source_ids)}: shorten it."
+            )
+        return source_ids
+
+    @torch.no_grad()
+    def translate(self, source_ids: Sequence[int], num_beams: int) -> list[Translation]:
+        """What the search finds with `num_beams` beams, best first; seldom fewer hypotheses than beams.
+
+        Raises:
+            ValueError: if there are more beams than `MOST_BEAMS`, or none.
+        """
+        if num_beams not in range(1, MOST_BEAMS + 1):
+            raise ValueError(f"The beam is 1 to {MOST_BEAMS} hypotheses wide, got {num_beams}.")
+        num_beams = int(num_beams)
+        inputs = self.tokenizer.pad({"input_ids": [list(source_ids)]}, return_tensors="pt").to(self.model.device)
+        tokens = self.model.generate(**inputs, num_beams=num_beams, num_return_sequences=num_beams)[:, 1:]
+        tokens = tokens[(tokens != self.tokenizer.pad_token_id).any(dim=-1)]  # of what it did not find there is nothing
+        found = self.model.score(**inputs, labels=tokens)
+        texts = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+        columns = (texts, tokens.tolist(), *(x.tolist() for x in (found.lengths, found.log_probs, found.scores)))
+        return [
+            Translation(text, token_ids[:length], log_prob, score)
+            for text, token_ids, length, log_prob, score in zip(*columns, strict=True)
+        ]
+
+    def show_attention(self, answer: Answer, index: int) -> str:
+        """The page of attention of translation `index` (from 0), in a frame; nothing where there is no translation."""
+        if not answer.translations:
+            return ""
+        token_ids = answer.translations[index].token_ids
+        maps = collect_attention_batch(self.model, self.tokenizer, [answer.source_ids], [token_ids])[0]
+        words = maps.by_words()
+        page = build_html(maps, f"What translation {index + 1} was written from", kind="cross")
+        # 1.6rem a word, as the page has it, and what is above the words, which takes more lines on a small screen.
+        # Where that is not enough, as for sub-words, the frame scrolls.
+        words_height = 1.6 * max(len(words.output_tokens), len(words.source_tokens))
+        return (
+            f'<iframe sandbox="allow-scripts" title="Attention weights" srcdoc="{html.escape(page)}" '
+            f'style="width: 100%; height: calc({words_height:.1f}rem + clamp(15rem, 30rem - 20vw, 26rem)); border: 0">'
+            f"</iframe>"
+        )
+
+    def _describe(self, source_ids: Sequence[int], translations: Sequence[Translation]) -> str:
+        """The translations as a table, and what its figures mean."""
+        rows = "".join(
+            f'<tr><td>{number}</td><td class="text" dir="auto">{escape(translation.text) or "<i>nothing</i>"}</td>'
+            f"<td>{translation.score:.3f}</td><td>{translation.log_prob:.3f}</td>"
+            f"<td>{len(translation.token_ids)}</td></tr>"
+            for number, translation in enumerate(translations, start=1)
+        )
+        num_unknown = sum(token == self.tokenizer.unk_token_id for token in source_ids)
+        unknown = (
+            f"<p><b>{num_unknown} of the {len(source_ids)} tokens of the sentence are not in the vocabulary</b>: there "
+            f"the translation is a guess.</p>"
+        )
+        return _wrap(
+            f'<table><thead><tr><th>rank</th><th class="text">translation</th><th>score</th><th>log P</th>'
+            f"<th>tokens</th></tr></thead><tbody>{rows}</tbody></table>"
+            f"{unknown if num_unknown else ''}<p>{self.explain_score()}</p>"
+        )
+
+    def explain_score(self) -> str:
+        """What the columns of the table are, by the settings of the model's search."""
+        alpha, kind, beta = (
+            self.model._scoring_option(name, None)
+            for name in ("length_penalty", "length_penalty_type", "coverage_penalty")
+        )
+        penalty = {"gnmt": f"((5 + tokens) / 6)<sup>{alpha:g}</sup>", "power": f"tokens<sup>{alpha:g}</sup>"}[kind]
+        coverage = f" + {beta:g} times the coverage penalty of source words left out" if beta else ""
+        return (
+            f"<b>log P</b> is the natural logarithm of the probability that the model gives the whole translation: 0 "
+            f"would be certain. <b>tokens</b> are its sub-words, the end of the sentence included. The <b>score</b>, "
+            f"log P / {penalty}{coverage}, ranks them: the higher, the better."
+        )
+
+
+def _wrap(content: str) -> str:
+    return f'{STYLE}<div class="translations">{content}</div>'
+
+
+def escape(text: str) -> str:
+    """`text` as HTML that shows it, with a code for each character that cannot be seen."""
+    shown = (c if c.isprintable() or c in "\u200c\u200d" else c.encode("unicode_escape").decode() for c in text)
+    return html.escape("".join(shown))
+
+
+def import_gradio() -> ModuleType:
+    """Gradio, which only the page needs.
+
+    Raises:
+        ValueError: if it is not installed.
+    """
+    try:
+        import gradio
+    except ImportError as error:
+        raise ValueError(
+            f'the page needs Gradio ({error}): pip install "vaswani-transformer[demo]", or pip install gradio.'
+        ) from error
+    return gradio
+
+
+def build_page(demo: Demo, *, name: str, languages: Sequence[str] | None = None):
+    """The page as `gradio.Blocks`.
+
+    Args:
+        name: of the model, as the page shows it.
+        languages: of source and target, where they are known.
+
+    Raises:
+        ValueError: if Gradio is not installed.
+    """
+    gr = import_gradio()
+    direction = f" from {languages[0]} to {languages[1]}" if languages else ""
+    # One at a time: attention is collected by switching the kernel of the model and back.
+    alone = {"concurrency_id": "model", "concurrency_limit": 1, "api_visibility": "private"}
+
+    def translate(text: str, num_beams: int):
+        answer = demo.answer(text, num_beams)
+        ranks = list(range(1, len(answer.translations) + 1))
+        chooser = gr.Radio(choices=ranks, value=1 if ranks else None, visible=bool(ranks))
+        return answer.html, answer, chooser, demo.show_attention(answer, 0)
+
+    def choose(answer: Answer, rank: int) -> str:
+        return demo.show_attention(answer, rank - 1)
+
+    with gr.Blocks(title=f"Translate with {name}", analytics_enabled=False) as page:
+        gr.HTML(f"<h1>Translate{escape(direction)} with {escape(name)}</h1>")
+        text = gr.Textbox(
+            label="Sentence",
+            info=f"One sentence of up to {MOST_CHARACTERS:,} characters; Enter translates it.",
+            lines=1,
+            max_lines=6,
+            autofocus=True,
+        )
+        num_beams = gr.Slider(
+            minimum=1,
+            maximum=MOST_BEAMS,
+            step=1,
+            value=demo.num_beams,
+            label="Beam",
+            info="Hypotheses that the search keeps at every step, and translations that it finds.",
+        )
+        button = gr.Button("Translate", variant="primary")
+        translations = gr.HTML(elem_id="translations", apply_default_css=False)
+        rank = gr.Radio(label="Show the attention of translation", visible=False, elem_id="rank")
+        attention = gr.HTML(elem_id="attention")
+        answer = gr.State(Answer())
+        gr.on(
+            [text.submit, button.click],
+            translate,
+            inputs=[text, num_beams],
+            outputs=[translations, answer, rank, attention],
+            **alone,
+        )
+        rank.input(choose, inputs=[answer, rank], outputs=attention, **alone)
+    return page
+
+
+class OwnServerOnly:
+    """ASGI middleware that sends `POLICY` with every answer."""
+
+    def __init__(self, app: Callable):
+        self.app = app
+
+    async def __call__(self, scope: dict, receive: Callable, send: Callable) -> None:
+        async def send_with_policy(message: dict) -> None:
+            if message["type"] == "http.response.start":
+                headers = [*message.get("headers", []), (b"content-security-policy", POLICY.encode())]
+                message = message | {"headers": headers}
+            await send(message)
+
+        await self.app(scope, receive, send_with_policy)
+
+
+def serve(page, *, host: str | None = None, port: int | None = None) -> None:
+    """Serve the page until Ctrl+C; its address is printed.
+
+    Args:
+        page: of `build_page`.
+        host, port: where to listen; what the Hub tells a Space in its environment when not given.
+
+    Raises:
+        ValueError: if there is no such port.
+        OSError: if it is taken, or if `host` is no address of this machine.
+    """
+    if port is not None and not 1 <= port <= 65_535:
+        raise ValueError(f"a port is a number from 1 to 65535, got {port}.")
+    gr = import_gradio()
+    from starlette.middleware import Middleware  # comes with Gradio
+
+    theme = gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
+    theme.set(block_info_text_color="*neutral_600", block_info_text_color_dark="*neutral_300")  # Gradio's are too pale
+    # Nothing but what this page needs: no link to elsewhere, no history, no uploads, no fonts to fetch.
+    try:
+        _, address, _ = page.launch(
+            server_name=host,
+            server_port=port,
+            prevent_thread_lock=True,
+            quiet=True,
+            share=False,
+            footer_links=[],
+            run_history=False,
+            enable_monitoring=False,
+            mcp_server=False,
+            ssr_mode=False,
+            max_file_size=1,
+            app_kwargs={"middleware": [Middleware(OwnServerOnly)]},
+            theme=theme,
+        )
+    except OSError as error:
+        raise OSError(
+            f"cannot listen at {host}, port {port}: it is taken, or {host} is no address of this machine. Choose "
+            f"another --port or --host."
+        ) from error
+    print(f"{address}  (Ctrl+C ends it)", flush=True)
+    page.block_thread()

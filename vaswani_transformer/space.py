@@ -1,0 +1,65 @@
+"""The files of a Space of the Hugging Face Hub with the page of `vaswani demo` for a model there.
+
+The Space carries the code of the page and of the model. It takes the weights, and nothing else, from the model's
+repository, as they were at one commit: no code comes from elsewhere, so none has to be trusted.
+"""
+
+import json
+import shutil
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+from huggingface_hub import SpaceCardData
+
+GRADIO_VERSION = "6.31.0"  # as in constraints.txt; the Hub installs it
+APP_FILE = "app.py"
+SETTINGS_FILE = "settings.json"
+REQUIREMENTS_FILE = "requirements.txt"
+CARD = """\
+---
+{metadata}
+---
+
+# Translate with {model_id}
+
+A page to try [{model_id}](https://huggingface.co/{model_id}): the best translations of a sentence with their
+scores, and what each head of each layer looked at for each word. It is the page of `vaswani demo`.
+"""
+PACKAGE = Path(__file__).parent
+PAGE_FILES = ("__init__.py", "attention_maps.py", "attention_page.html", "attention_page.py", "demo.py")
+
+
+def write_space(
+    folder: Path, *, model_id: str, revision: str, languages: tuple[str, str] | None, needs_sentencepiece: bool
+) -> None:
+    """Write all files of the Space to a new `folder`.
+
+    Args:
+        model_id: OWNER/NAME of the model on the Hub.
+        revision: the commit of it that the Space shows.
+        languages: of source and target, where they are known.
+        needs_sentencepiece: whether the tokenizer is that of MarianMT.
+    """
+    package = folder / PACKAGE.name
+    package.mkdir(parents=True)
+    for path in [*(PACKAGE / name for name in PAGE_FILES), *PACKAGE.glob("*_vaswani.py")]:
+        shutil.copyfile(path, package / path.name)
+    shutil.copyfile(PACKAGE / "space_app.py", folder / APP_FILE)
+    settings = {"model": model_id, "revision": revision, "languages": languages}
+    (folder / SETTINGS_FILE).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    names = ["torch", "transformers", "numpy", *(["sentencepiece"] if needs_sentencepiece else [])]
+    # Without the part behind +, which says for what device it was built here.
+    requirements = "".join(f"{name}=={version(name).partition('+')[0]}\n" for name in names)
+    (folder / REQUIREMENTS_FILE).write_text(requirements, encoding="utf-8")
+    metadata = SpaceCardData(
+        title=f"Translate with {model_id.partition('/')[2]}",
+        sdk="gradio",
+        sdk_version=GRADIO_VERSION,
+        python_version=f"{sys.version_info.major}.{sys.version_info.minor}",
+        app_file=APP_FILE,
+        license="apache-2.0",
+        models=[model_id],
+    )
+    card = CARD.format(metadata=metadata.to_yaml(), model_id=model_id)
+    (folder / "README.md").write_text(card, encoding="utf-8")
