@@ -33,7 +33,16 @@ setup(
         "convert": CONVERT,
         "export": EXPORT,
         "demo": DEMO,
-        "dev": ["pytest>=8", "hypothesis>=6.100", "ruff>=0.14", "matplotlib>=3.8", *CONVERT, *DEMO, *EXPORT],
+        "dev": [
+            "pytest>=8",
+            "hypothesis>=6.100",
+            "peft>=0.21",
+            "ruff>=0.14",
+            "matplotlib>=3.8",
+            *CONVERT,
+            *DEMO,
+            *EXPORT,
+        ],
     },
     entry_points={"console_scripts": ["vaswani = vaswani_transformer.cli:main"]},
 )

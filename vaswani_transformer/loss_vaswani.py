@@ -9,6 +9,8 @@ Both sides need z only once, so a slice of tokens at a time is projected, scored
 of 37,000 and 25,000 tokens the whole matrix would be 3.7 GB, three times over.
 """
 
+import contextlib
+
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
@@ -44,10 +46,12 @@ def sum_label_smoothed_loss(
             hidden_states, labels = hidden_states[real], labels[real]
         # Elsewhere to select rows the host would have to wait for the device, which costs more than padding does.
         kind, dtype = labels.device.type, hidden_states.dtype
-        if torch.is_autocast_enabled(kind):
+        without_autocast = contextlib.nullcontext()
+        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
             dtype = torch.get_autocast_dtype(kind)
-        # Autocast would convert the weights for each slice, and take the softmax to float32 and back.
-        with torch.autocast(kind, enabled=False):
+            # It would convert the weights for each slice, and take the softmax to float32 and back.
+            without_autocast = torch.autocast(kind, enabled=False)
+        with without_autocast:
             return _SlicedCrossEntropy.apply(
                 hidden_states.flatten(0, -2), weight, bias, labels.flatten(), label_smoothing, dtype
             )

@@ -33,7 +33,8 @@ def train_tokenizer(
             piece that fits, from left to right (English-French, 32,000; Wu et al. 2016).
 
     Returns:
-        A tokenizer that appends `</s>` to inputs and labels. `<s>` starts the decoder.
+        A tokenizer that appends `</s>` to inputs and labels. `<s>` starts the decoder. Its `train_new_from_iterator`
+        wants `continuing_subword_prefix=""`: word pieces of ours carry no mark, those of transformers "##".
 
     Raises:
         ValueError: for an unknown `subword_model`, or a `vocab_size` that does not hold the bytes.

@@ -180,6 +180,17 @@ def test_a_vocabulary_without_room_for_the_bytes_is_refused(subword_model):
         train_tokenizer(TEXTS, vocab_size=SMALLEST - 1, subword_model=subword_model)
 
 
+@each_model
+def test_transformers_trains_another_of_the_same_kind(subword_model):
+    tokenizer = train_tokenizer(TEXTS, vocab_size=320, subword_model=subword_model)
+    other = tokenizer.train_new_from_iterator(
+        [["zwei ##Sätze", "two sentences"] * 5], 280, continuing_subword_prefix=""
+    )
+    assert len(other) == 280
+    assert other.special_tokens_map == tokenizer.special_tokens_map
+    assert there_and_back(other, " zwei ##Häuser </s>") == " zwei ##Häuser </s>"
+
+
 # Saving
 
 

@@ -1,0 +1,118 @@
+"""Fine-tune a translation model with transformers' Seq2SeqTrainer, and print its BLEU before and after.
+
+    python scripts/finetune_seq2seq_trainer.py --model runs/general_en_de/model --output_dir runs/finetuned \\
+        --train multi30k/train --dev multi30k/val --test multi30k/test_2016_flickr
+
+A prefix stands for two files of plain text, one sentence a line: multi30k/train.en and multi30k/train.de. The model
+with the best BLEU on the development set is scored and saved, in output_dir. All options of Seq2SeqTrainingArguments
+can be given, such as --num_train_epochs 10, --learning_rate 1e-4, --gradient_accumulation_steps 4 or --bf16.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import sacrebleu
+from datasets import Dataset
+from transformers import (
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    DataCollatorForSeq2Seq,
+    HfArgumentParser,
+    PreTrainedTokenizerBase,
+    Seq2SeqTrainer,
+    Seq2SeqTrainingArguments,
+    set_seed,
+)
+
+import vaswani_transformer  # noqa: F401 - the Auto classes know our models from here on
+from vaswani_transformer.data.corpus import read_parallel_files
+from vaswani_transformer.metrics.trainer import build_compute_metrics
+from vaswani_transformer.training.seq2seq_trainer import TokenBatchSeq2SeqTrainer
+
+
+@dataclass
+class FineTuningArguments:
+    """What Seq2SeqTrainingArguments does not say."""
+
+    model: str = field(metadata={"help": "folder of the model to fine-tune, or its name on the Hub"})
+    train: str = field(metadata={"help": "prefix of the two files of training text"})
+    dev: str = field(metadata={"help": "prefix of those that choose the best epoch"})
+    test: str = field(metadata={"help": "prefix of those that are scored before and after"})
+    source_language: str = field(default="en", metadata={"help": "suffix of the source files"})
+    target_language: str = field(default="de", metadata={"help": "suffix of the target files"})
+    max_length: int = field(default=128, metadata={"help": "tokens of a sentence; longer ones are cut"})
+    tokens_per_batch: int = field(default=4096, metadata={"help": "padded tokens a side of an update"})
+
+
+def build_parser() -> HfArgumentParser:
+    parser = HfArgumentParser((FineTuningArguments, Seq2SeqTrainingArguments), description=__doc__)
+    parser.set_defaults(
+        num_train_epochs=5,
+        learning_rate=3e-4,
+        lr_scheduler_type="linear",
+        warmup_steps=0.1,  # below 1 a share of all updates
+        adam_beta2=0.98,
+        adam_epsilon=1e-9,
+        per_device_eval_batch_size=64,
+        predict_with_generate=True,
+        eval_strategy="epoch",
+        save_strategy="epoch",
+        save_total_limit=1,
+        load_best_model_at_end=True,
+        metric_for_best_model="sacrebleu",
+        logging_steps=50,
+    )
+    return parser
+
+
+def load_text(prefix: str, args: FineTuningArguments, tokenizer: PreTrainedTokenizerBase) -> Dataset:
+    """Columns `source` and `target` of the two files, and their token ids: `input_ids` and `labels`."""
+    pairs = list(
+        read_parallel_files(Path(f"{prefix}.{args.source_language}"), Path(f"{prefix}.{args.target_language}"))
+    )
+    columns = {"source": [source for source, _ in pairs], "target": [target for _, target in pairs]}
+    return Dataset.from_dict(columns).map(
+        lambda rows: tokenizer(rows["source"], text_target=rows["target"], max_length=args.max_length, truncation=True),
+        batched=True,
+    )
+
+
+def print_bleu(trainer: Seq2SeqTrainer, dataset: Dataset, tokenizer: PreTrainedTokenizerBase, *, when: str) -> None:
+    """Translate `dataset` as the model's generation config says, and score the text as it was written."""
+    tokens = trainer.predict(dataset).predictions
+    # Batches of different lengths are joined with -100.
+    texts = tokenizer.batch_decode(np.where(tokens < 0, tokenizer.pad_token_id, tokens), skip_special_tokens=True)
+    bleu = sacrebleu.BLEU()
+    score = bleu.corpus_score(texts, [list(dataset["target"])])
+    print(f"{when} fine-tuning: BLEU {score.score:.2f}  {bleu.get_signature()}", flush=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args, training_args = build_parser().parse_args_into_dataclasses(argv)
+    set_seed(training_args.seed)
+    tokenizer = AutoTokenizer.from_pretrained(args.model)
+    model = AutoModelForSeq2SeqLM.from_pretrained(args.model)
+    train, dev, test = (load_text(prefix, args, tokenizer) for prefix in (args.train, args.dev, args.test))
+
+    # A Seq2SeqTrainer whose updates hold as many tokens instead of as many sentences.
+    trainer = TokenBatchSeq2SeqTrainer(
+        model=model,
+        args=training_args,
+        tokens_per_batch=args.tokens_per_batch,
+        train_dataset=train,
+        eval_dataset=dev,
+        processing_class=tokenizer,
+        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
+        compute_metrics=build_compute_metrics(tokenizer, ["sacrebleu"]),
+    )
+    print_bleu(trainer, test, tokenizer, when="before")
+    trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)
+    trainer.save_model()
+    print_bleu(trainer, test, tokenizer, when="after")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,144 @@
+"""Adapters of peft train, translate, travel and merge."""
+
+import pytest
+import torch
+from datasets import Dataset
+from safetensors import safe_open
+from torch.nn.functional import cross_entropy
+from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
+
+from vaswani_transformer import VaswaniForConditionalGeneration, train_tokenizer
+
+peft = pytest.importorskip("peft")
+
+TARGETS = ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"]
+SOURCE = torch.tensor([[5, 6, 7, 8, 2], [9, 10, 2, 1, 1]])
+LABELS = torch.tensor([[11, 12, 13, 2], [14, 2, -100, -100]])
+
+
+def adapt(model, *, targets=TARGETS, noise=0.5):
+    """LoRA of rank 3; `noise` is what its matrices B, which begin at 0, are filled with."""
+    config = peft.LoraConfig(task_type=peft.TaskType.SEQ_2_SEQ_LM, r=3, lora_alpha=6, target_modules=targets)
+    adapted = peft.get_peft_model(model, config)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(std=noise)
+    return adapted.eval()
+
+
+def score(model):
+    with torch.no_grad():
+        return model(input_ids=SOURCE, labels=LABELS)
+
+
+@pytest.fixture
+def base(build_tiny_model):
+    """A function that builds the same model each time, with all biases there are."""
+    return lambda **changes: build_tiny_model(dropout=0, attention_bias=True, noise=0.3, **changes)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_merged_model_computes_what_the_adapted_one_did(base, training):
+    adapted = adapt(base()).train(training)
+    before = adapted(input_ids=SOURCE, labels=LABELS, skip_logits=False)
+    merged = adapted.merge_and_unload().train(training)
+    assert type(merged) is VaswaniForConditionalGeneration
+    after = merged(input_ids=SOURCE, labels=LABELS, skip_logits=False)
+    torch.testing.assert_close(after.logits, before.logits, atol=1e-5, rtol=0)
+    torch.testing.assert_close(after.loss, before.loss, atol=1e-5, rtol=0)
+    assert (score(base()).logits - score(merged.eval()).logits).abs().max() > 0.1
+
+
+def test_no_adapted_layer_is_gone_past_in_training(base):
+    adapted = adapt(base()).train()
+    adapted(input_ids=SOURCE, labels=LABELS).loss.backward()
+    trained = {name: parameter for name, parameter in adapted.named_parameters() if parameter.requires_grad}
+    attentions, feed_forwards = 2 + 2 * 4, 2 + 4
+    assert len(trained) == 2 * (4 * attentions + 2 * feed_forwards)
+    assert all("lora_" in name and parameter.grad.abs().max() > 0 for name, parameter in trained.items())
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_an_adapted_model_translates_like_the_merged_one(base, num_beams):
+    adapted = adapt(base())
+    options = {"num_beams": num_beams, "max_new_tokens": 12}
+    translated = adapted.generate(input_ids=SOURCE, **options)
+    assert not torch.equal(translated, base().generate(SOURCE, **options))
+    assert torch.equal(translated, adapted.merge_and_unload().generate(SOURCE, **options))
+    adapted = adapt(base())
+    with adapted.disable_adapter():
+        assert torch.equal(adapted.generate(input_ids=SOURCE, **options), base().generate(SOURCE, **options))
+
+
+def test_an_adapter_travels_without_its_model(base, tmp_path):
+    adapted = adapt(base())
+    adapted.generate(input_ids=SOURCE, max_new_tokens=3)  # leaves the matrices lying column by column
+    adapted.save_pretrained(tmp_path)
+    with safe_open(tmp_path / "adapter_model.safetensors", "pt") as file:
+        assert all("lora_" in name for name in file.keys())  # noqa: SIM118 - not a mapping
+    loaded = peft.PeftModel.from_pretrained(base(), tmp_path)
+    assert isinstance(loaded, peft.PeftModelForSeq2SeqLM)
+    assert torch.equal(score(loaded).logits, score(adapted).logits)
+
+
+def test_a_merged_model_is_saved_like_any(base, tmp_path):
+    merged = adapt(base()).merge_and_unload()
+    merged.save_pretrained(tmp_path)
+    loaded = VaswaniForConditionalGeneration.from_pretrained(tmp_path)
+    assert torch.equal(score(loaded).logits, score(merged).logits)
+
+
+def test_all_linear_layers_but_the_output_are_adapted_by_name(base):
+    adapted = adapt(base(), targets="all-linear")
+    assert set(adapted.peft_config["default"].target_modules) == set(TARGETS)
+
+
+def test_adapted_embeddings_are_scaled_like_their_matrix(base):
+    adapted = adapt(base(tie_word_embeddings=False), targets=["embed_tokens"])
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_embedding_A" in name:
+                parameter.normal_(std=0.5)
+    before = score(adapted).logits
+    assert (score(base(tie_word_embeddings=False)).logits - before).abs().max() > 0.1
+    torch.testing.assert_close(score(adapted.merge_and_unload()).logits, before, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_an_adapted_projection_counts_in_the_loss(base, training):
+    model = adapt(base(tie_word_embeddings=False, label_smoothing=0.1), targets=["lm_head"]).train(training)
+    logits = model(input_ids=SOURCE, labels=LABELS, skip_logits=False).logits.flatten(0, 1)
+    expected = cross_entropy(logits, LABELS.flatten(), label_smoothing=0.1 if training else 0)
+    torch.testing.assert_close(model(input_ids=SOURCE, labels=LABELS, skip_logits=True).loss, expected)
+
+
+def test_a_trainer_trains_the_adapter_alone(build_tiny_model, tmp_path):
+    pairs = [(f"the dog {i} runs", f"der hund {i} läuft") for i in range(16)]
+    tokenizer = train_tokenizer([text for pair in pairs for text in pair], vocab_size=290)
+    model = adapt(build_tiny_model(vocab_size=len(tokenizer)), noise=0.0)
+    encoded = tokenizer([source for source, _ in pairs], text_target=[target for _, target in pairs])
+    trainer = Seq2SeqTrainer(
+        model=model,
+        args=Seq2SeqTrainingArguments(
+            output_dir=str(tmp_path),
+            max_steps=5,
+            learning_rate=0.01,
+            predict_with_generate=True,
+            use_cpu=True,
+            disable_tqdm=True,
+            report_to="none",
+        ),
+        train_dataset=Dataset.from_dict({"input_ids": encoded.input_ids, "labels": encoded.labels}),
+        processing_class=tokenizer,
+        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
+    )
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    trainer.train()
+    for name, parameter in model.named_parameters():
+        assert torch.equal(before[name], parameter) != ("lora_" in name), name
+    assert len(trainer.predict(trainer.train_dataset).predictions) == len(pairs)
+    trainer.save_model()
+    assert not (tmp_path / "model.safetensors").exists()
+    assert (tmp_path / "adapter_model.safetensors").exists()

@@ -1,0 +1,339 @@
+"""transformers' Seq2SeqTrainer trains our models as it trains any, and takes our batches by tokens."""
+
+import json
+import re
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from accelerate import debug_launcher
+from accelerate.state import AcceleratorState, GradientState
+from datasets import Dataset
+from safetensors.torch import load_file
+from torch.nn.functional import cross_entropy
+from transformers import AutoModelForSeq2SeqLM, DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
+
+from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, pipeline, train_tokenizer
+from vaswani_transformer.data.batching import plan_updates
+from vaswani_transformer.data.corpus import read_parallel_files
+from vaswani_transformer.metrics.trainer import build_compute_metrics
+from vaswani_transformer.training.seq2seq_trainer import TokenBatchSampler, TokenBatchSeq2SeqTrainer
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+PAIRS = [(f"the dog {i} runs" + " far" * (i % 5), f"der hund {i} läuft" + " weit" * (i % 7)) for i in range(40)]
+BY_TOKENS = partial(TokenBatchSeq2SeqTrainer, tokens_per_batch=150)
+SIDES = {"model": {"label_smoothing": 0.1}, "trainer": {"label_smoothing": 0.0, "label_smoothing_factor": 0.1}}
+
+
+def build_dataset(tokenizer, pairs):
+    sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
+    encoded = tokenizer(sources, text_target=targets)
+    return Dataset.from_dict({"source": sources, "input_ids": encoded.input_ids, "labels": encoded.labels})
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_tokenizer([text for pair in PAIRS for text in pair], vocab_size=300)
+
+
+@pytest.fixture(scope="module")
+def dataset(tokenizer):
+    return build_dataset(tokenizer, PAIRS)
+
+
+def build_model(tokenizer, *, dropout=0.1, label_smoothing=0.1, dtype=torch.float32):
+    torch.manual_seed(0)
+    config = VaswaniConfig(
+        vocab_size=len(tokenizer),
+        d_model=12,
+        d_ff=19,
+        num_heads=3,
+        encoder_layers=1,
+        decoder_layers=2,
+        dropout=dropout,
+        label_smoothing=label_smoothing,
+    )
+    return VaswaniForConditionalGeneration(config).to(dtype)
+
+
+def build_trainer(folder, tokenizer, dataset, *, trainer=Seq2SeqTrainer, model=None, compute_metrics=None, **settings):
+    """A trainer on one CPU that keeps nothing unless told to; `label_smoothing`, `dropout`, `dtype` are the model's."""
+    names = settings.keys() & {"label_smoothing", "dropout", "dtype"}
+    model_settings = {name: settings.pop(name) for name in names}
+    model = build_model(tokenizer, **model_settings) if model is None else model
+    defaults = {
+        "save_strategy": "no",
+        "per_device_train_batch_size": 8,
+        "max_steps": 4,
+        "learning_rate": 0.01,
+        "logging_steps": 1,
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "report_to": "none",
+    }
+    return trainer(
+        model=model,
+        args=Seq2SeqTrainingArguments(output_dir=str(folder), **defaults | settings),
+        train_dataset=dataset,
+        eval_dataset=dataset,
+        processing_class=tokenizer,
+        data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
+        compute_metrics=compute_metrics,
+    )
+
+
+def weights(trainer):
+    return {name: parameter.detach().clone() for name, parameter in trainer.model.named_parameters()}
+
+
+def assert_equal(one, other, *, tolerance=0.0):
+    assert one.keys() == other.keys()
+    for name in one:
+        torch.testing.assert_close(one[name], other[name], rtol=0, atol=tolerance)
+
+
+def test_every_evaluation_translates_as_generate_does(tokenizer, dataset, tmp_path):
+    model = build_model(tokenizer).eval()
+    inputs = tokenizer(dataset["source"][:12], return_tensors="pt", padding=True)
+    translations = model.generate(**inputs)
+    assert translations.shape[1] > 21  # where transformers' own limit would cut
+    own = [[token for token in row.tolist()[1:] if token != tokenizer.pad_token_id] for row in translations]
+    references = dataset.select(range(12)).remove_columns("labels").add_column("labels", own)
+    trainer = build_trainer(
+        tmp_path,
+        tokenizer,
+        references,
+        model=model,
+        predict_with_generate=True,
+        per_device_eval_batch_size=5,
+        compute_metrics=build_compute_metrics(tokenizer, ["sacrebleu"]),
+    )
+    for _ in range(2):  # after the first the trainer has written its defaults into the generation config
+        assert trainer.evaluate()["eval_sacrebleu"] == pytest.approx(100)
+    trainer.save_model()
+    assert "max_length" not in json.loads((tmp_path / "generation_config.json").read_text())
+    assert torch.equal(AutoModelForSeq2SeqLM.from_pretrained(tmp_path).generate(**inputs), translations)
+
+
+def test_a_length_set_by_hand_stays(tokenizer, dataset, tmp_path):
+    trainer = build_trainer(tmp_path, tokenizer, dataset, predict_with_generate=True)
+    trainer.model.generation_config.max_length = 22
+    for _ in range(2):
+        assert trainer.predict(dataset.select(range(3))).predictions.shape[1] == 22
+
+
+def test_transformers_default_length_is_no_limit_only_where_the_trainer_has_written_it(tokenizer, dataset, tmp_path):
+    trainer = build_trainer(tmp_path, tokenizer, dataset, predict_with_generate=True)
+    inputs = tokenizer(dataset["source"][:3], return_tensors="pt", padding=True)
+    trainer.model.generation_config.max_length = 20
+    assert trainer.model.generate(**inputs).shape[1] == 20
+    trainer.predict(dataset.select(range(3)))
+    assert trainer.model.generation_config.max_length == 20 == trainer.model.generation_config.num_assistant_tokens
+    assert trainer.model.generate(**inputs).shape[1] > 21
+
+
+def test_the_search_is_the_fast_one_although_the_trainer_hands_over_labels(tokenizer, dataset, tmp_path, monkeypatch):
+    monkeypatch.setattr("vaswani_transformer.generation_vaswani.ForwardSteps", None)
+    trainer = build_trainer(tmp_path, tokenizer, dataset, predict_with_generate=True)
+    assert len(trainer.predict(dataset.select(range(3))).predictions) == 3
+
+
+def loss_and_gradients(trainer, batch):
+    """Of one batch in training mode, dropout included, as part of an update of 1,000 tokens."""
+    torch.manual_seed(1)
+    loss = trainer.compute_loss(trainer.model.train(), dict(batch), num_items_in_batch=torch.tensor(1000))
+    loss.backward()
+    return {"loss": loss.detach()} | {name: p.grad for name, p in trainer.model.named_parameters()}
+
+
+def test_label_smoothing_from_either_side_is_the_same_loss(data_folder, tmp_path):
+    stem = data_folder / "multi30k" / "val"
+    pairs = list(read_parallel_files(stem.with_suffix(".en"), stem.with_suffix(".de")))[:96]
+    tokenizer = train_tokenizer([text for pair in pairs for text in pair], vocab_size=800)
+    dataset = build_dataset(tokenizer, pairs)
+    trainers = {
+        side: build_trainer(tmp_path, tokenizer, dataset, per_device_train_batch_size=32, **settings)
+        for side, settings in SIDES.items()
+    }
+    batches = list(trainers["model"].get_train_dataloader())
+    assert len(batches) == 3
+    for batch in batches:
+        found = {side: loss_and_gradients(trainer, batch) for side, trainer in trainers.items()}
+        assert_equal(found["model"], found["trainer"], tolerance=1e-6)
+        for trainer in trainers.values():
+            trainer.model.zero_grad()
+
+
+def test_label_smoothing_of_the_trainer_replaces_that_of_the_model(tokenizer, dataset, tmp_path):
+    batch = next(iter(build_trainer(tmp_path, tokenizer, dataset).get_train_dataloader()))
+    found = [
+        loss_and_gradients(build_trainer(tmp_path, tokenizer, dataset, **settings), batch)
+        for settings in (SIDES["trainer"], SIDES["trainer"] | {"label_smoothing": 0.3}, SIDES["model"])
+    ]
+    assert_equal(found[0], found[1])
+    assert_equal(found[0], found[2], tolerance=1e-6)
+
+
+def test_the_evaluation_loss_is_plain_unless_the_trainer_smooths(tokenizer, dataset, tmp_path):
+    found = {}
+    for side, settings in SIDES.items():
+        trainer = build_trainer(tmp_path, tokenizer, dataset, per_device_eval_batch_size=len(dataset), **settings)
+        found[side] = trainer.evaluate()["eval_loss"]
+    batch = next(iter(trainer.get_eval_dataloader()))
+    logits, labels = trainer.model.eval()(**batch).logits.flatten(0, 1), batch["labels"].flatten()
+    assert found["model"] == pytest.approx(cross_entropy(logits, labels).item())
+    assert found["trainer"] == pytest.approx(cross_entropy(logits, labels, label_smoothing=0.1).item())
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_an_update_is_the_same_however_it_is_accumulated(tokenizer, dataset, tmp_path, side):
+    ends = []
+    for batch_size, accumulation_steps in [(8, 1), (4, 2), (1, 8)]:
+        trainer = build_trainer(
+            tmp_path,
+            tokenizer,
+            dataset,
+            dropout=0.0,
+            dtype=torch.float64,
+            train_sampling_strategy="sequential",
+            per_device_train_batch_size=batch_size,
+            gradient_accumulation_steps=accumulation_steps,
+            **SIDES[side],
+        )
+        trainer.train()
+        ends.append(weights(trainer))
+    assert_equal(ends[0], ends[1], tolerance=1e-10)
+    assert_equal(ends[0], ends[2], tolerance=1e-10)
+
+
+@pytest.mark.parametrize("kind", [Seq2SeqTrainer, BY_TOKENS], ids=["by sentences", "by tokens"])
+def test_a_resumed_run_ends_like_one_never_stopped(tokenizer, dataset, tmp_path, kind):
+    settings = {"max_steps": 13, "save_strategy": "steps", "save_steps": 1, "trainer": kind}
+    whole = build_trainer(tmp_path, tokenizer, dataset, **settings)
+    whole.train()
+    per_epoch = len(whole.get_train_dataloader())
+    assert 1 < per_epoch < 6
+    for stop in (per_epoch - 1, per_epoch, per_epoch + 1):  # inside the first epoch, after it, inside the second
+        resumed = build_trainer(tmp_path, tokenizer, dataset, **settings)
+        resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{stop}"))
+        assert resumed.state.global_step == 13
+        assert_equal(weights(resumed), weights(whole))
+
+
+LENGTHS = np.array([3, 9, 4, 4, 7, 2, 8, 5, 6, 3, 3, 5, 7]), np.array([4, 8, 4, 6, 3, 2, 9, 5, 7, 3, 2, 6, 6])
+
+
+@pytest.mark.parametrize(("num_processes", "accumulation_steps"), [(1, 1), (3, 1), (1, 2), (2, 2)])
+@pytest.mark.parametrize("epoch", [0, 5])
+def test_all_parts_together_are_the_plan(num_processes, accumulation_steps, epoch):
+    plan = plan_updates(*LENGTHS, tokens_per_batch=40, seed=7, epoch=epoch)
+    own = []
+    for process_index in range(num_processes):
+        sampler = TokenBatchSampler(
+            *LENGTHS,
+            tokens_per_batch=40,
+            seed=7,
+            num_processes=num_processes,
+            process_index=process_index,
+            accumulation_steps=accumulation_steps,
+        )
+        sampler.set_epoch(epoch)
+        own.append(list(sampler))
+        assert len(own[-1]) == len(sampler) == len(plan) * accumulation_steps
+    for number, rows in enumerate(plan):
+        parts = [
+            part for batches in own for part in batches[number * accumulation_steps : (number + 1) * accumulation_steps]
+        ]
+        assert all(parts)
+        if len(rows) >= len(parts):
+            assert sorted(row for part in parts for row in part) == sorted(rows)
+        else:
+            assert {row for part in parts for row in part} == set(rows)
+
+
+def test_a_sentence_longer_than_a_batch_is_refused():
+    with pytest.raises(ValueError, match=r"pair 1 has 9 tokens, more than tokens_per_batch=8\. Raise"):
+        TokenBatchSampler(*LENGTHS, tokens_per_batch=8, seed=0)
+
+
+def test_batches_by_tokens_hold_the_rows_of_the_plan(tokenizer, dataset, tmp_path):
+    shuffled = dataset.shuffle(seed=3)  # whose rows lie in another order than its columns
+    lengths = [np.array([len(ids) for ids in shuffled[column]]) for column in ("input_ids", "labels")]
+    for data in (shuffled, list(shuffled)):
+        trainer = build_trainer(tmp_path, tokenizer, data, trainer=BY_TOKENS, seed=3, data_seed=4)
+        loader = trainer.get_train_dataloader()
+        for epoch in (0, 2):
+            loader.set_epoch(epoch)
+            plan = plan_updates(*lengths, tokens_per_batch=150, seed=4, epoch=epoch)
+            for rows, batch in zip(plan, loader, strict=True):
+                assert batch.keys() == {"input_ids", "attention_mask", "labels", "decoder_input_ids"}
+                assert batch["input_ids"].numel() <= 150 >= batch["labels"].numel()
+                for row, input_ids, labels in zip(rows, batch["input_ids"], batch["labels"], strict=True):
+                    assert input_ids[input_ids != tokenizer.pad_token_id].tolist() == shuffled[int(row)]["input_ids"]
+                    assert labels[labels != -100].tolist() == shuffled[int(row)]["labels"]
+
+
+def train_in_a_process(folder, tokenizer, dataset, settings, checkpoint):
+    # The processes are forks of this one, in which Accelerate knows itself alone.
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+    torch.set_num_threads(1)
+    trainer = build_trainer(
+        folder, tokenizer, dataset, trainer=BY_TOKENS, save_strategy="steps", save_steps=1, **settings
+    )
+    assert trainer.accelerator.num_processes * trainer.args.gradient_accumulation_steps in (1, 2)
+    trainer.train(resume_from_checkpoint=checkpoint)
+    trainer.save_model()
+
+
+def train_in_processes(num_processes, folder, tokenizer, dataset, *, checkpoint=None, **settings):
+    debug_launcher(
+        train_in_a_process, args=(folder, tokenizer, dataset, settings, checkpoint), num_processes=num_processes
+    )
+    return load_file(folder / "model.safetensors")
+
+
+def test_two_processes_learn_what_one_does(tokenizer, dataset, tmp_path):
+    settings = {"dropout": 0.0, "dtype": torch.float64, "max_steps": 8}
+    one = train_in_processes(1, tmp_path / "one", tokenizer, dataset, **settings)
+    assert one["model.shared.weight"].dtype == torch.float64
+    accumulated = train_in_processes(
+        1, tmp_path / "accumulated", tokenizer, dataset, gradient_accumulation_steps=2, **settings
+    )
+    two = train_in_processes(2, tmp_path / "two", tokenizer, dataset, **settings)
+    assert_equal(one, accumulated, tolerance=1e-10)
+    assert_equal(one, two, tolerance=1e-10)
+
+
+def test_two_processes_go_on_inside_the_second_epoch(tokenizer, dataset, tmp_path):
+    whole = train_in_processes(2, tmp_path, tokenizer, dataset, max_steps=8)
+    state = json.loads((tmp_path / "checkpoint-5" / "trainer_state.json").read_text())
+    assert 1 < state["epoch"] < 2
+    resumed = train_in_processes(
+        2, tmp_path, tokenizer, dataset, max_steps=8, checkpoint=str(tmp_path / "checkpoint-5")
+    )
+    assert_equal(whole, resumed)
+
+
+@pytest.mark.slow
+def test_the_example_improves_the_bleu_of_a_model(tokenizer, tmp_path, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(SCRIPTS)
+    import finetune_seq2seq_trainer
+
+    for name, pairs in {"train": PAIRS, "dev": PAIRS[:8], "test": PAIRS[20:]}.items():
+        for side, language in enumerate(("en", "de")):
+            (tmp_path / f"{name}.{language}").write_text("".join(f"{pair[side]}\n" for pair in pairs))
+    model = build_model(tokenizer, dropout=0.0)
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    texts = [argument for name in ("train", "dev", "test") for argument in (f"--{name}", str(tmp_path / name))]
+    folders = ["--model", str(tmp_path / "model"), "--output_dir", str(tmp_path / "finetuned")]
+    settings = "--use_cpu --num_train_epochs 8 --learning_rate 0.02 --tokens_per_batch 150 --logging_strategy no"
+    assert finetune_seq2seq_trainer.main([*folders, *texts, *settings.split()]) == 0
+    lines = re.findall(r"(before|after) fine-tuning: BLEU ([0-9.]+)  nrefs:1\|case:mixed\S+", capsys.readouterr().out)
+    assert [when for when, _ in lines] == ["before", "after"]
+    assert float(lines[0][1]) + 20 < float(lines[1][1])
+    translate = pipeline("translation", model=str(tmp_path / "finetuned"))
+    assert translate(PAIRS[20][0])
