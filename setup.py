@@ -1,7 +1,7 @@
 from setuptools import find_packages, setup
 
 CONVERT = ["sentencepiece>=0.2"]
-DEMO = ["gradio>=6.31"]
+DEMO = ["gradio>=6.31,<7"]
 EXPORT = ["ctranslate2>=4.7", "onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.5"]
 
 setup(

@@ -82,6 +82,8 @@ def load_text(prefix: str, args: FineTuningArguments, tokenizer: PreTrainedToken
 def print_bleu(trainer: Seq2SeqTrainer, dataset: Dataset, tokenizer: PreTrainedTokenizerBase, *, when: str) -> None:
     """Translate `dataset` as the model's generation config says, and score the text as it was written."""
     tokens = trainer.predict(dataset).predictions
+    if not trainer.is_world_process_zero():
+        return
     # Batches of different lengths are joined with -100.
     texts = tokenizer.batch_decode(np.where(tokens < 0, tokenizer.pad_token_id, tokens), skip_special_tokens=True)
     bleu = sacrebleu.BLEU()

@@ -135,8 +135,11 @@ def collect_attention(
         target: a translation to force through the decoder; the model's own when not given.
 
     Raises:
-        ValueError: if source or target has no tokens, or the model returns no weights.
+        ValueError: if source or target has no words or tokens, or the model returns no weights.
     """
+    for side, sentence in (("source", source), ("target", target)):
+        if sentence is not None and not sentence.strip():
+            raise ValueError(f"{side} has no words; give a sentence of at least one.")
     source_ids = tokenizer(source)["input_ids"]
     target_ids = None if target is None else [tokenizer(text_target=target)["input_ids"]]
     return collect_attention_batch(model, tokenizer, [source_ids], target_ids)[0]

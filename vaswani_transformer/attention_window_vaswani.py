@@ -137,9 +137,11 @@ def _cut_strips(x: torch.Tensor, back: int, ahead: int, size: int, num_queries: 
     num_keys, num_blocks, width = x.shape[2], -(-num_queries // size), size + back + ahead
     num_pieces = -(-width // size)  # a strip is its block of keys, the next, and so on
     first = num_keys - num_queries - back  # of the keys that block 0 sees
-    last = first + (num_blocks + num_pieces - 1) * size
+    last = first + (width if num_blocks == 1 else (num_blocks + num_pieces - 1) * size)
     x = x[:, :, max(first, 0) : last].transpose(1, 2)
     x = nn.functional.pad(x, (0, 0, 0, 0, max(-first, 0), max(last - num_keys, 0)))
+    if num_blocks == 1:  # a step of decoding
+        return x[:, None].transpose(2, 3)
     x = x.unflatten(1, (-1, size))
     # Not by `unfold`, whose gradient took a third of the time of all.
     pieces = [x[:, piece : piece + num_blocks, : width - piece * size] for piece in range(num_pieces)]

@@ -23,6 +23,7 @@ HOST, PORT = "127.0.0.1", 7860
 MOST_CHARACTERS = 1_000
 MOST_TOKENS = 128  # the maps of so many words a side take 3 MB with 6 layers of 8 heads, of sub-words as much again
 MOST_BEAMS = 10
+MOST_WAITING = 32  # sentences; further visitors are told that the page is busy
 LINE_BREAK = re.compile(r"\r\n|[\r\n]")
 # By it a browser asks this server, and no other, for anything. Gradio's page runs scripts and styles that stand in it.
 POLICY = (
@@ -271,6 +272,8 @@ def build_page(demo: Demo, *, name: str, languages: Sequence[str] | None = None)
             **alone,
         )
         rank.input(choose, inputs=[answer, rank], outputs=attention, **alone)
+    # Without it a request could go past the line, and with it past "one at a time".
+    page.queue(api_open=False, max_size=MOST_WAITING)
     return page
 
 

@@ -269,7 +269,8 @@ class VaswaniGenerationMixin(GenerationMixin):
         criteria = further_criteria(stopping_criteria)
         processors, min_length = further_processors(logits_processor), 0
         if not records.wanted:
-            processors, min_length = split_min_length(processors, input_ids.shape[1])
+            ends = _as_list(generation_config.eos_token_id)
+            processors, min_length = split_min_length(processors, input_ids.shape[1], ends)
         # Rows may leave the batch unless somebody counts on their places.
         may_leave = not (synced_gpus or records.wanted or criteria) and all(map(is_row_wise, processors))
         if shortlist is not None:

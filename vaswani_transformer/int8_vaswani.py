@@ -1,5 +1,6 @@
 """Matrix products in integers of 8 bits, for models that translate on a CPU."""
 
+import threading
 import warnings
 from collections.abc import Sequence
 
@@ -8,6 +9,8 @@ from torch import nn
 
 FEWEST_MULTIPLICATIONS = 2**23  # of a product: with fewer, finding the scale of the input takes longer than is won
 LARGE_MATRIX = 2**20  # entries; read as float32 it takes longer than everything else, however few the rows
+
+ENGINE_LOCK = threading.Lock()
 
 
 class Int8Linear(nn.Linear):
@@ -26,9 +29,10 @@ class Int8Linear(nn.Linear):
         """(..., D) -> (..., F)."""
         if not _is_faster(x, [self]):
             return super().forward(x)
-        if self.packed is None or self.packed.is_stale([self]):
-            self.packed = Int8Copy([self])
-        return self.packed.multiply(x)
+        packed = self.packed
+        if packed is None or packed.is_stale([self]):
+            self.packed = packed = Int8Copy([self])
+        return packed.multiply(x)
 
     def train(self, mode: bool = True) -> "Int8Linear":
         """As every module's; training forgets the copies."""
@@ -45,10 +49,10 @@ def project_jointly(x: torch.Tensor, layers: Sequence[Int8Linear]) -> Sequence[t
     """`x` (..., D) through each of `layers`, by one product where int8 is faster."""
     if not _is_faster(x, layers):
         return [layer(x) for layer in layers]
-    first = layers[0]
-    if first.packed_jointly is None or first.packed_jointly.is_stale(layers):
-        first.packed_jointly = Int8Copy(layers)
-    return first.packed_jointly.multiply(x).split([layer.out_features for layer in layers], dim=-1)
+    packed = layers[0].packed_jointly
+    if packed is None or packed.is_stale(layers):
+        layers[0].packed_jointly = packed = Int8Copy(layers)
+    return packed.multiply(x).split([layer.out_features for layer in layers], dim=-1)
 
 
 class Int8Copy:
@@ -101,14 +105,17 @@ def _pack(weight: torch.Tensor, bias: torch.Tensor | None):
         matrix = torch._make_per_channel_quantized_tensor(
             integers, scales.double(), torch.zeros(len(scales), dtype=torch.long), 0
         )
-    engine = torch.backends.quantized.engine
     # The matrix instructions of newer processors take a third of the time from 64 rows on, and only oneDNN has them.
     has_tiles = torch.cpu._is_amx_tile_supported() and "onednn" in torch.backends.quantized.supported_engines
-    torch.backends.quantized.engine = "onednn" if has_tiles else engine
-    try:
+    if not has_tiles:
         return torch.ops.quantized.linear_prepack(matrix, bias)
-    finally:
-        torch.backends.quantized.engine = engine
+    with ENGINE_LOCK:  # the engine is one for all threads
+        engine = torch.backends.quantized.engine
+        torch.backends.quantized.engine = "onednn"
+        try:
+            return torch.ops.quantized.linear_prepack(matrix, bias)
+        finally:
+            torch.backends.quantized.engine = engine
 
 
 def use_int8(model: nn.Module) -> None:

@@ -20,6 +20,7 @@ from .configuration_vaswani import VaswaniConfig
 # In half precision on a CPU the backward pass of PyTorch's fused attention takes 14 times as long as that of equation 1
 # as it stands, at 12 tokens, and 5 times at 100; with more, the matrices of weights would take too much memory.
 MOST_KEYS_IN_HALF_PRECISION = 128
+MOST_WEIGHTS_IN_HALF_PRECISION = 2**23  # of attention, in one call
 
 
 def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
@@ -108,9 +109,13 @@ def find_attention_function(kernel: str, output_attentions: bool | None) -> Call
 
 def is_slow_to_train(query: torch.Tensor, key: torch.Tensor) -> bool:
     """Whether the gradients of fused attention take longer than those of equation 1 as it stands."""
-    is_half = query.dtype in (torch.bfloat16, torch.float16)
+    num_keys = key.shape[2]
     return (
-        is_half and query.requires_grad and query.device.type == "cpu" and key.shape[2] <= MOST_KEYS_IN_HALF_PRECISION
+        query.dtype in (torch.bfloat16, torch.float16)
+        and query.requires_grad
+        and query.device.type == "cpu"
+        and num_keys <= MOST_KEYS_IN_HALF_PRECISION
+        and query.shape[:3].numel() * num_keys <= MOST_WEIGHTS_IN_HALF_PRECISION
     )
 
 

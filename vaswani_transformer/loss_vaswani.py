@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 
 IGNORE_INDEX = -100
 LOGITS_PER_SLICE = 2**28  # a slice that fills a GPU
+LEAST_LOGITS_ON_CPU, MOST_LOGITS_ON_CPU = 2**20, 2**26  # fewer take longer in calls, more take too much memory
 
 
 def sum_label_smoothed_loss(
@@ -47,7 +48,7 @@ def sum_label_smoothed_loss(
         # Elsewhere to select rows the host would have to wait for the device, which costs more than padding does.
         kind, dtype = labels.device.type, hidden_states.dtype
         without_autocast = contextlib.nullcontext()
-        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind) and dtype != torch.float64:
             dtype = torch.get_autocast_dtype(kind)
             # It would convert the weights for each slice, and take the softmax to float32 and back.
             without_autocast = torch.autocast(kind, enabled=False)
@@ -66,7 +67,7 @@ def sum_label_smoothed_loss_of_logits(
     """The same of `logits` (..., vocab_size), for a projection that is more than its matrix, such as an adapted one."""
     real = labels != IGNORE_INDEX
     log_probs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1)
-    nll = -log_probs.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
+    nll = -log_probs.gather(-1, labels.where(real, 0)[..., None])[..., 0]
     loss = (1 - label_smoothing) * nll - label_smoothing * log_probs.mean(dim=-1)
     return (loss * real).sum(), (nll.detach() * real).sum()
 
@@ -138,7 +139,8 @@ class _SlicedCrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad_loss, _):
         grads = [
-            None if gradient is None else (gradient * grad_loss).to(dtype)
+            # The scale of the loss may be more than half precision holds.
+            None if gradient is None else (gradient.to(grad_loss.dtype) * grad_loss).to(dtype)
             for gradient, dtype in zip(ctx.gradients, ctx.dtypes, strict=True)
         ]
         return (*grads, None, None, None)
@@ -150,7 +152,8 @@ def find_slice_length(hidden_states: torch.Tensor, vocab_size: int) -> int:
         # A slice reads the matrix (V, D) from memory and its logits (tokens, V): with D tokens both cost alike. In half
         # precision logits are smaller and products faster, but the gradient of the matrix is added in float32. With 28
         # tokens, V 37,000 and D 512 the loss took 2.5 times as long, in bfloat16 10 times.
-        return hidden_states.shape[-1] * (2 if hidden_states.dtype.itemsize < 4 else 1)
+        d_model = hidden_states.shape[-1] * (2 if hidden_states.dtype.itemsize < 4 else 1)
+        return min(max(d_model, LEAST_LOGITS_ON_CPU // vocab_size), max(1, MOST_LOGITS_ON_CPU // vocab_size))
     return max(1, LOGITS_PER_SLICE // vocab_size)
 
 

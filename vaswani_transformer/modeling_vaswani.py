@@ -490,10 +490,15 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniScoringMixi
     def _sum_loss(
         self, hidden_states: torch.Tensor, labels: torch.Tensor, logits: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The loss over `labels` (B, T), summed, with and without label smoothing; of `logits` where they are there."""
+        """The loss over `labels` (B, T), summed, with and without label smoothing.
+
+        Of `logits` where they are there and gradients may go through them; otherwise none are held for all tokens.
+        """
         head, label_smoothing = self.lm_head, self.config.label_smoothing if self.training else 0.0
-        if logits is None and (type(head) is not nn.Linear or is_changed(head)):
-            logits = head(hidden_states)  # of an adapter: its matrix is not all that it computes
+        if type(head) is not nn.Linear or is_changed(head):  # an adapter: its matrix is not all that it computes
+            logits = head(hidden_states) if logits is None else logits
+        elif not torch.is_grad_enabled():
+            logits = None
         if logits is not None:
             return sum_label_smoothed_loss_of_logits(logits, labels, label_smoothing=label_smoothing)
         return sum_label_smoothed_loss(hidden_states, head.weight, head.bias, labels, label_smoothing=label_smoothing)

@@ -115,13 +115,21 @@ def further_processors(logits_processor: LogitsProcessorList) -> LogitsProcessor
     return LogitsProcessorList(_leave_out((SourceLengthLimit, ForcedEOSTokenLogitsProcessor), logits_processor))
 
 
-def split_min_length(processors: LogitsProcessorList, prompt_length: int) -> tuple[LogitsProcessorList, int]:
+def split_min_length(
+    processors: LogitsProcessorList, prompt_length: int, end_token_ids: list[int]
+) -> tuple[LogitsProcessorList, int]:
     """`processors` without those that forbid an early end, and the new tokens that must come before it.
 
     The search forbids it in place; a processor copies the scores of the whole vocabulary. Beside others they stay where
-    they are, because the order may matter.
+    they are, because the order may matter, and so do those of other end tokens.
     """
-    if not all(type(one) in (MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor) for one in processors):
+
+    def is_own(processor: LogitsProcessor) -> bool:
+        return type(processor) in (MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor) and set(
+            processor.eos_token_id.flatten().tolist()
+        ) == set(end_token_ids)
+
+    if not all(map(is_own, processors)):
         return processors, 0
     lengths = [
         one.min_length - prompt_length

@@ -136,7 +136,7 @@ def _reaching_hub() -> Iterator[HfApi]:
     except httpx.HTTPError as error:
         if isinstance(error, OSError):  # the Hub's own answer, which says enough
             raise
-        raise OSError(f"the Hub cannot be reached: {error}. Nothing was uploaded; try again.") from error
+        raise OSError(f"the Hub cannot be reached: {error}. The upload did not end; give the command again.") from error
 
 
 def _names(folder: Path) -> list[str]:
@@ -196,7 +196,7 @@ def _check_texts(folder: Path, names: Iterable[str], origin: str | Path) -> None
         if leak := next(find_leaks((folder / name).read_text(encoding="utf-8")), None):
             raise ValueError(
                 f"{name} of {origin} would publish {leak!r}, which looks like a secret or a path of this machine: "
-                f"nothing was uploaded. Remove it there and push again."
+                f"nothing of it was uploaded. Remove it there and push again."
             )
 
 

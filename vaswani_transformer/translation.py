@@ -61,7 +61,8 @@ class Translator:
         **generate_kwargs,
     ):
         self.config = generate_kwargs.get("generation_config") or model.generation_config
-        num_beams = generate_kwargs.get("num_beams") or self.config.num_beams or 1
+        beams = (generate_kwargs.get("num_beams"), self.config.num_beams, model.generation_config.num_beams, 1)
+        num_beams = next(filter(None, beams))  # as `generate` completes a config that leaves it open
         if not 1 <= num_hypotheses <= num_beams:
             raise ValueError(
                 f"a beam of {num_beams} gives 1 to {num_beams} translations of a sentence, {num_hypotheses} are asked "

@@ -66,6 +66,9 @@ def test_every_command_of_a_shell_block_exists(block):
         match words:
             case [] | ["pip", "install", _]:
                 pass
+            case ["pip", "install", "-c", constraints, "-e", extra]:
+                assert (ROOT / constraints).exists()
+                assert f'"{extra[2:-1]}": ' in (ROOT / "setup.py").read_text()
             case ["vaswani", *arguments]:
                 assert callable(cli.build_parser().parse_args(arguments).run)
             case ["accelerate", "launch", *rest] if "vaswani_transformer" in rest:

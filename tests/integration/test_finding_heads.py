@@ -61,7 +61,7 @@ def test_the_best_head_of_each_relation_comes_with_the_command_that_draws_it(
     assert cli.main(["heads", "--model", str(untrained), *files]) == 0
     lines = capsys.readouterr().out.splitlines()
     commands = dict(itertools.pairwise(lines))
-    assert commands["# separator, cross"].endswith("--output pictures")
+    assert commands["# separator, cross"].endswith("--output pictures/separator_cross")
     assert "--kind cross --layer 1 --heads" in commands["# separator, cross"]
     arguments = shlex.split(commands["# previous word, encoder"])
     assert arguments[:2] == ["vaswani", "attention"]

@@ -1,15 +1,15 @@
 """transformers' Seq2SeqTrainer trains our models as it trains any, and takes our batches by tokens."""
 
 import json
+import os
 import re
+import socket
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from accelerate import debug_launcher
-from accelerate.state import AcceleratorState, GradientState
 from datasets import Dataset
 from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
@@ -275,10 +275,9 @@ def test_batches_by_tokens_hold_the_rows_of_the_plan(tokenizer, dataset, tmp_pat
                     assert labels[labels != -100].tolist() == shuffled[int(row)]["labels"]
 
 
-def train_in_a_process(folder, tokenizer, dataset, settings, checkpoint):
-    # The processes are forks of this one, in which Accelerate knows itself alone.
-    AcceleratorState._reset_state(reset_partial_state=True)
-    GradientState._reset_state()
+def train_in_a_process(rank, num_processes, port, folder, tokenizer, dataset, settings, checkpoint):
+    launched = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": num_processes, "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in launched.items()}, MASTER_ADDR="127.0.0.1")
     torch.set_num_threads(1)
     trainer = build_trainer(
         folder, tokenizer, dataset, trainer=BY_TOKENS, save_strategy="steps", save_steps=1, **settings
@@ -289,9 +288,12 @@ def train_in_a_process(folder, tokenizer, dataset, settings, checkpoint):
 
 
 def train_in_processes(num_processes, folder, tokenizer, dataset, *, checkpoint=None, **settings):
-    debug_launcher(
-        train_in_a_process, args=(folder, tokenizer, dataset, settings, checkpoint), num_processes=num_processes
-    )
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    # New processes: a fork of one that has had threads may wait for them for ever.
+    arguments = (num_processes, port, folder, tokenizer, dataset, settings, checkpoint)
+    torch.multiprocessing.spawn(train_in_a_process, args=arguments, nprocs=num_processes)
     return load_file(folder / "model.safetensors")
 
 

@@ -158,7 +158,7 @@ def test_nothing_private_of_a_hostile_run_gets_out(hostile, hub, tmp_path):
 def test_a_card_with_a_secret_or_a_local_path_is_refused_before_anything_is_uploaded(run, hub, tmp_path, text, leak):
     model = shutil.copytree(run / "model", tmp_path / "model")
     (model / "README.md").write_text(build_card(run) + text)
-    with pytest.raises(ValueError, match=rf"README.md of .* would publish '{leak}.*nothing was uploaded"):
+    with pytest.raises(ValueError, match=rf"README.md of .* would publish '{leak}.*nothing of it was uploaded"):
         sharing.upload_model(model, "me/tiny")
     assert not hub.requests
 

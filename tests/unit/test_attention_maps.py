@@ -245,11 +245,18 @@ def test_a_tokenizer_of_sentence_pieces_is_read_too(model):
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_a_sentence_without_tokens_is_refused(model, tokenizer, monkeypatch, side):
-    monkeypatch.setattr(tokenizer.backend_tokenizer, "post_processor", None)
-    sentences = {"source": "The law", "target": "Das"} | {side: ""}
-    with pytest.raises(ValueError, match=f"{side} has no tokens"):
+@pytest.mark.parametrize("nothing", ["", " \n"])
+def test_a_sentence_without_words_is_refused(model, tokenizer, side, nothing):
+    sentences = {"source": "The law", "target": "Das"} | {side: nothing}
+    with pytest.raises(ValueError, match=f"{side} has no words; give a sentence of at least one"):
         collect_attention(model, tokenizer, **sentences)
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_sentence_without_tokens_is_refused(model, tokenizer, side):
+    ids = {"source": [5, 2], "target": [6, 2]} | {side: []}
+    with pytest.raises(ValueError, match=f"{side} has no tokens"):
+        collect_attention_batch(model, tokenizer, [ids["source"]], [ids["target"]])
 
 
 # Drawing

@@ -4,7 +4,12 @@ import math
 import pytest
 import torch
 from transformers import GenerationConfig, GenerationMixin, StoppingCriteria
-from transformers.generation import EosTokenCriteria, ForcedEOSTokenLogitsProcessor, MaxLengthCriteria
+from transformers.generation import (
+    EosTokenCriteria,
+    ForcedEOSTokenLogitsProcessor,
+    MaxLengthCriteria,
+    MinLengthLogitsProcessor,
+)
 
 from vaswani_transformer import VaswaniForConditionalGeneration
 from vaswani_transformer.beam_search_vaswani import gnmt_length_penalty, power_length_penalty, top_entries
@@ -391,6 +396,19 @@ def test_a_least_length_is_what_transformers_processors_say(brief, shortest, fur
     assert torch.equal(found, expected)
     least = max(shortest.get("min_length", 0) - 2, shortest.get("min_new_tokens", 0))
     assert min(len(new_tokens(row, 2)) for row in found) > least
+
+
+def test_a_least_length_of_another_end_token_is_not_taken_for_that_of_the_search(brief):
+    rule = MinLengthLogitsProcessor(6, eos_token_id=5)
+    options = {"num_beams": 3, "max_length_offset": 4}
+    found = brief.generate(SOURCE, logits_processor=[rule], **options)
+    assert torch.equal(
+        found,
+        brief.generate(
+            SOURCE, logits_processor=[rule], output_scores=True, return_dict_in_generate=True, **options
+        ).sequences,
+    )
+    assert min(len(new_tokens(row)) for row in found) < 6
 
 
 # Prompts

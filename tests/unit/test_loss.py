@@ -156,3 +156,45 @@ def test_rows_left_out_may_be_masked_instead_of_selected(sample):
         [*masked, *torch.autograd.grad(masked[0], (hidden, weight, bias))], [*selected, *expected], strict=True
     ):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("d_model", "vocab_size", "dtype", "expected"),
+    [
+        (512, 37_000, torch.float32, 512),
+        (512, 37_000, torch.bfloat16, 1024),
+        (32, 64, torch.float32, 2**14),
+        (1024, 256_000, torch.bfloat16, 262),
+        (4, 2**30, torch.float32, 1),
+    ],
+)
+def test_a_slice_holds_as_many_tokens_as_the_matrix_is_wide_within_limits(d_model, vocab_size, dtype, expected):
+    assert loss_vaswani.find_slice_length(torch.empty(3, d_model, dtype=dtype), vocab_size) == expected
+
+
+def test_a_slice_fills_other_devices():
+    assert loss_vaswani.find_slice_length(torch.empty(3, 8, device="meta"), 2**20) == 2**8
+    assert loss_vaswani.find_slice_length(torch.empty(3, 8, device="meta"), 2**30) == 1
+
+
+def test_autocast_gives_gradients_of_the_inputs_types_close_to_those_of_float32(sample):
+    *tensors, labels = sample
+    tensors = [tensor.detach().float().requires_grad_() for tensor in tensors]
+    expected = sum_label_smoothed_loss(*tensors, labels, label_smoothing=0.1)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = sum_label_smoothed_loss(*tensors, labels, label_smoothing=0.1)
+        assert torch.is_autocast_enabled("cpu")
+    torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
+    for ours, theirs in zip(
+        torch.autograd.grad(found[0], tensors), torch.autograd.grad(expected[0], tensors), strict=True
+    ):
+        assert ours.dtype == torch.float32
+        torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0.05)
+
+
+def test_a_large_scale_of_the_loss_does_not_overflow_half_precision(sample):
+    hidden, weight, _, labels = sample
+    hidden = hidden.detach().half().requires_grad_()
+    loss, _ = sum_label_smoothed_loss(hidden, weight.detach().half() / 1000, None, labels, label_smoothing=0.1)
+    (loss * 2.0**17).backward()
+    assert hidden.grad.isfinite().all()

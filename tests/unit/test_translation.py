@@ -3,6 +3,7 @@ import math
 
 import pytest
 import torch
+from transformers import GenerationConfig
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, train_tokenizer, translation
 from vaswani_transformer.translation import Hypothesis, Translator, format_lines, translate
@@ -165,6 +166,8 @@ def test_a_generation_config_of_ones_own_says_beam_and_penalty(parts):
         Translator(*parts, num_hypotheses=4, generation_config=config)
     options = {"num_hypotheses": 2, "with_scores": True}
     found = Translator(*parts, **options, generation_config=config)(SENTENCES)
+    open_config = GenerationConfig(max_new_tokens=6)  # what it leaves open the model's own says: four beams
+    assert len(Translator(*parts, num_hypotheses=4, generation_config=open_config)(SENTENCES)[0]) == 4
     expected = Translator(*parts, **options, num_beams=2, length_penalty=2.0, max_new_tokens=6)(SENTENCES)
     assert found == expected
 

@@ -145,9 +145,10 @@ def _drawing_command(score: HeadScore, args: argparse.Namespace) -> str:
     source, target = map(shlex.quote, score.example)
     # With "=", because a sentence may begin with a dash.
     sentence = f"--source={source}" + (f" --target={target}" if args.target is not None else "")
+    folder = f"pictures/{score.relation}_{score.kind}".replace(" ", "_")
     return (
         f"vaswani attention --model {shlex.quote(args.model)} {sentence} --kind {score.kind} --layer {score.layer + 1} "
-        f"--heads {score.head + 1} --output pictures"
+        f"--heads {score.head + 1} --output {folder}"
     )
 
 
