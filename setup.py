@@ -17,6 +17,7 @@ setup(
     install_requires=[
         "torch>=2.6",
         "transformers>=5.23,<6",
+        "huggingface_hub>=1.0",
         "accelerate>=1.10",
         "datasets>=4.0",
         "tokenizers>=0.22",

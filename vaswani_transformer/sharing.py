@@ -24,7 +24,7 @@ from .evaluation import MODEL_FOLDER, find_languages, load_translator
 from .generation_vaswani import build_generation_config
 from .model_card import CARD_FILE, MODEL_ID, build_card, check_card
 from .pipeline_vaswani import TRANSLATION_TASK, custom_pipelines
-from .space import write_space
+from .space import APP_FILE, SETTINGS_FILE, write_space
 from .training.run_folder import RECIPE_FILE
 
 UPLOADED = (
@@ -93,8 +93,8 @@ def upload_space(repo_id: str) -> tuple[str, list[str]]:
         address of the commit, and the names of the files.
 
     Raises:
-        ValueError: if nobody has logged in, if a file holds a token or a local path, or if the model is private and
-            the Space is there and public; no Space has been uploaded then.
+        ValueError: if nobody has logged in, if a file holds a token or a local path, if the Space is there and is
+            not ours, or if it is public and the model private; no Space has been uploaded then.
         OSError: if the Hub cannot be reached, or refuses.
     """
     _check_access(repo_id)
@@ -112,7 +112,14 @@ def upload_space(repo_id: str) -> tuple[str, list[str]]:
         _check_texts(space, _names(space), "the Space")
         private = model.private or None
         repository = api.create_repo(repo_id, repo_type="space", space_sdk="gradio", private=private, exist_ok=True)
-        if private and not api.space_info(repository.repo_id).private:
+        there = api.space_info(repository.repo_id)
+        names = {file.rfilename for file in there.siblings or []}
+        if APP_FILE in names and SETTINGS_FILE not in names:
+            raise ValueError(
+                f"the Space {repo_id} exists already and shows something else: no Space was uploaded. Rename it on the "
+                f"Hub, or push the model under another name."
+            )
+        if private and not there.private:
             raise ValueError(
                 f"the Space {repo_id} exists already and is public, but the model is private: no Space was uploaded. "
                 f"Make it private on the Hub, or the model public."

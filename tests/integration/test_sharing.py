@@ -268,6 +268,19 @@ def test_a_private_model_is_not_shown_by_a_space_that_all_can_see(run, hub):
     assert not hub.repositories["spaces/me/tiny"]
 
 
+def test_a_space_that_shows_something_else_is_left_alone(run, hub):
+    sharing.upload_model(run, "me/tiny")
+    hub.repositories["spaces/me/tiny"] = {"app.py": b"mine"}
+    with pytest.raises(ValueError, match="the Space me/tiny exists already and shows something else"):
+        sharing.upload_space("me/tiny")
+    assert hub.repositories["spaces/me/tiny"] == {"app.py": b"mine"}
+
+
+def test_a_space_is_uploaded_again(run, hub):
+    for _ in range(2):
+        assert cli.main(["push", "--model", str(run), "--repo_id", "me/tiny", "--space"]) == 0
+
+
 def test_a_space_names_what_the_tokenizer_of_a_marian_model_needs(tmp_path):
     for name, needs in (("with", True), ("without", False)):
         write_space(tmp_path / name, model_id="me/a", revision="1", languages=None, needs_sentencepiece=needs)
