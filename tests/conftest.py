@@ -1,4 +1,5 @@
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,3 +69,25 @@ def data_folder():
     if not folder.is_dir():
         pytest.skip("needs the shared corpora: set VASWANI_DATA to the folder that holds them")
     return folder
+
+
+@pytest.fixture(scope="module")
+def metric_modules(tmp_path_factory):
+    """No network for metrics; their modules are copied to a folder of these tests' own, and imported from there."""
+    import evaluate  # takes a while, and few tests need it
+
+    folder = str(tmp_path_factory.mktemp("modules"))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        monkeypatch.setattr(evaluate.config, "HF_EVALUATE_OFFLINE", True)
+        monkeypatch.setattr(evaluate.config, "HF_MODULES_CACHE", folder)
+        monkeypatch.setattr(evaluate.loading, "init_hf_modules", lambda _=None: folder)
+        monkeypatch.syspath_prepend(folder)
+        forget_metric_modules()
+        yield
+    forget_metric_modules()
+
+
+def forget_metric_modules() -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "evaluate_modules"]:
+        del sys.modules[name]

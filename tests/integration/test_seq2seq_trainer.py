@@ -24,6 +24,7 @@ from vaswani_transformer.training.seq2seq_trainer import TokenBatchSampler, Toke
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 PAIRS = [(f"the dog {i} runs" + " far" * (i % 5), f"der hund {i} läuft" + " weit" * (i % 7)) for i in range(40)]
 BY_TOKENS = partial(TokenBatchSeq2SeqTrainer, tokens_per_batch=150)
+pytestmark = pytest.mark.usefixtures("metric_modules")
 SIDES = {"model": {"label_smoothing": 0.1}, "trainer": {"label_smoothing": 0.0, "label_smoothing_factor": 0.1}}
 
 

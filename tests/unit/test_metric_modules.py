@@ -16,17 +16,7 @@ PREDICTIONS = ["Der Hund-Katzen-Streit endet .", "Zwei Katzen schlafen heute auf
 REFERENCES = ["Der Hund-Katzen-Streit endet.", "Zwei Katzen schlafen auf dem Bett.", "Regen"]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def offline(tmp_path_factory):
-    """No network; modules are copied to a folder of these tests' own."""
-    folder = str(tmp_path_factory.mktemp("modules"))
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-        monkeypatch.setattr(evaluate.config, "HF_EVALUATE_OFFLINE", True)
-        monkeypatch.setattr(evaluate.config, "HF_MODULES_CACHE", folder)
-        monkeypatch.setattr(evaluate.loading, "init_hf_modules", lambda _=None: folder)
-        monkeypatch.syspath_prepend(folder)
-        yield
+pytestmark = pytest.mark.usefixtures("metric_modules")
 
 
 @pytest.mark.parametrize(("name", "metric"), [("sacrebleu", sacrebleu.BLEU()), ("paper_bleu", PaperBLEU())])
