@@ -19,12 +19,13 @@ from .scores import score_bleu
 from .translation import translate
 
 MODEL_FOLDER = "model"
-# Of the search: what a setting is, and the most it may be in a file. A damaged one must not ask for all memory.
-SEARCH_SETTINGS: dict[str, tuple[type | UnionType, float]] = {
-    "num_beams": (int, 1_000),
-    "length_penalty": (int | float, 1_000),
-    "coverage_penalty": (int | float, 1_000),
-    "max_length_offset": (int, 1_000_000),
+# Of the search: what a setting is, and the least and the most it may be in a file. A damaged one must not ask for all
+# memory.
+SEARCH_SETTINGS: dict[str, tuple[type | UnionType, float, float]] = {
+    "num_beams": (int, 1, 1_000),
+    "length_penalty": (int | float, -1_000, 1_000),
+    "coverage_penalty": (int | float, -1_000, 1_000),
+    "max_length_offset": (int, -1_000_000, 1_000_000),
 }
 TOKEN_IDS = ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id")
 TASK = re.compile(r"translation_([a-z]+)_to_([a-z]+)")
@@ -94,9 +95,10 @@ def _check_fit(
 def _faults_of_search(model: VaswaniForConditionalGeneration) -> list[str]:
     """What generation_config.json sets to something that no search can be done with."""
     settings, faults = model.generation_config, []
-    for name, (kind, most) in SEARCH_SETTINGS.items():
+    for name, (kind, least, most) in SEARCH_SETTINGS.items():
         value = getattr(settings, name, None)
-        if value is not None and not (isinstance(value, kind) and abs(value) <= most):
+        is_right = isinstance(value, kind) and not isinstance(value, bool) and least <= value <= most
+        if value is not None and not is_right:
             faults.append(f"{name} of the search is {value!r:.40}")
     if not isinstance(getattr(settings, "length_penalty_type", ""), str):
         faults.append("length_penalty_type of the search is no name")

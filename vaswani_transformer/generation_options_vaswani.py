@@ -71,6 +71,8 @@ def check_options(config: GenerationConfig) -> None:
             f"length_penalty_type must be one of {tuple(LENGTH_PENALTIES)}, got {config.length_penalty_type!r}."
         )
     _check_forced_end(config)
+    if isinstance(config.num_beams, bool) or config.num_beams < 1:
+        raise ValueError(f"num_beams must be at least 1, which is greedy search; got {config.num_beams!r}.")
     if config.num_beams == 1:
         return
     defaults = GenerationConfig._get_default_generation_params()

@@ -133,6 +133,14 @@ DAMAGES = {
         lambda folder: change(folder / "generation_config.json", num_beams=10**12),
         "num_beams of the search is 1000000000000",
     ),
+    "a beam that is no number": (
+        lambda folder: change(folder / "generation_config.json", num_beams=False),
+        "num_beams of the search is False",
+    ),
+    "no beam": (
+        lambda folder: change(folder / "generation_config.json", num_beams=0),
+        "num_beams of the search is 0",
+    ),
     "a search of another kind": (
         lambda folder: change(folder / "generation_config.json", length_penalty=[], length_penalty_type={}),
         r"length_penalty of the search is \[\]; length_penalty_type of the search is no name",

@@ -157,6 +157,8 @@ def test_every_refusal_has_an_example(name):
         ({"cache_implementation": "paged"}, 'cache_implementation="paged" is not supported'),
         ({"cache_implementation": "quantized"}, "does not support the quantized cache"),
         ({"coverage_penalty": -0.1}, "coverage_penalty is the weight of a penalty and must be at least 0, got -0.1"),
+        ({"num_beams": 0}, "num_beams must be at least 1, which is greedy search; got 0"),
+        ({"num_beams": False}, "num_beams must be at least 1, which is greedy search; got False"),
         ({"forced_eos_token_id": 7}, "forced_eos_token_id=7 must be among eos_token_id=2"),
         ({"negative_prompt_ids": SOURCE}, "negative_prompt_ids is not supported"),
         ({"negative_prompt_attention_mask": SOURCE}, "negative_prompt_attention_mask is not supported"),
