@@ -311,7 +311,7 @@ def serve(page, *, host: str | None = None, port: int | None = None) -> None:
 
     theme = gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
     theme.set(block_info_text_color="*neutral_600", block_info_text_color_dark="*neutral_300")  # Gradio's are too pale
-    # Nothing but what this page needs: no link to elsewhere, no history, no uploads, no fonts to fetch.
+    # Nothing but what this page needs: no link to elsewhere, no history, no fonts, no file above a byte.
     try:
         _, address, _ = page.launch(
             server_name=host,
