@@ -1,15 +1,19 @@
 """Print the rows of Table 3 that scripts/table3.sh has trained and scored, beside the paper's.
 
+Then how each row moved away from base, and whether it did so in the paper.
+
 python scripts/print_table3.py runs/table3
 """
 
 import argparse
 import json
 import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from vaswani_transformer import scores
-from vaswani_transformer.recipes import TABLE_3, TABLE_3_MODELS
+from vaswani_transformer import VaswaniConfig, scores
+from vaswani_transformer.recipes import TABLE_3
 
 SCORES_FILE = "dev_scores.txt"  # what `vaswani evaluate` printed
 # Perplexity per sub-word, BLEU, and millions of parameters where the paper gives them.
@@ -35,35 +39,121 @@ PAPER: dict[str, tuple[float, float, int | None]] = {
     "E": (4.92, 25.7, None),
     "big": (4.33, 26.4, 213),
 }
-HEADER = """\
-| row | change | updates | PPL | paper | BLEU | paper | parameters, M | paper |
-|---|---|---|---|---|---|---|---|---|"""
+# Columns of the paper's table, and the settings that they show. A cell that is as base is empty, as there.
+SIZES = {
+    "N": "encoder_layers",
+    "d_model": "d_model",
+    "d_ff": "d_ff",
+    "h": "num_heads",
+    "d_k": "d_k",
+    "d_v": "d_v",
+    "P_drop": "dropout",
+    "eps_ls": "label_smoothing",
+    "positions": "position_embedding_type",
+}
+RESULTS = ("updates", "PPL", "paper", "BLEU", "paper", "parameters, M", "paper")
+MOVES = ("row", "PPL against base", "paper", "", "BLEU against base", "paper", "")
+# From how far off base a row has moved. The paper's scores are rounded: one unit of the last place is no difference.
+# Ours are of one training each, which another seed moves too.
+PAPER_PPL_MOVES, PAPER_BLEU_MOVES = 0.015, 0.15
+PPL_MOVES, BLEU_MOVES = 2.0, 0.5  # percent, points
 
 
-def format_row(row: str, run: Path) -> str:
-    """One line of the table, from the files of a run."""
+@dataclass(frozen=True)
+class Row:
+    """A row that was trained and scored.
+
+    Attributes:
+        sizes: its cells in the columns `SIZES`.
+        bleu: as the paper counted it.
+    """
+
+    name: str
+    sizes: list[str]
+    num_updates: int
+    perplexity: float
+    bleu: float
+    num_parameters: int
+
+
+def read_row(name: str, run: Path) -> Row:
+    """A row, from the files of its run.
+
+    Raises:
+        ValueError: if a score is missing.
+    """
     description = json.loads((run / "recipe.json").read_text(encoding="utf-8"))
     printed = (run / SCORES_FILE).read_text(encoding="utf-8")
-    found = [re.search(rf"^{name} ([\d.]+) ", printed, re.MULTILINE) for name in ("perplexity", scores.PAPER)]
+    found = [re.search(rf"^{score} ([\d.]+) ", printed, re.MULTILINE) for score in ("perplexity", scores.PAPER)]
     if None in found:
         raise ValueError(
             f"{run / SCORES_FILE} lacks the perplexity or the {scores.PAPER!r} that `vaswani evaluate` prints: remove "
             f"it and score this run again with scripts/table3.sh."
         )
-    perplexity, bleu = (float(match[1]) for match in found)
-    paper_perplexity, paper_bleu, paper_millions = PAPER[row]
-    cells = [
-        row,
-        ", ".join(f"{name} {value}" for name, value in TABLE_3_MODELS[row].items()),
-        f"{description['recipe']['num_updates']:,}",
+    config = VaswaniConfig(**description["recipe"]["model"])
+    return Row(
+        name,
+        [str(getattr(config, field)) for field in SIZES.values()],
+        description["recipe"]["num_updates"],
+        *(float(match[1]) for match in found),
+        description["num_parameters"],
+    )
+
+
+def format_scores(row: Row, base: Row | None) -> list[str]:
+    """The row's cells of the table."""
+    perplexity, bleu, millions = PAPER[row.name]
+    sizes = row.sizes
+    if base not in (None, row):
+        sizes = ["" if size == usual else size for size, usual in zip(sizes, base.sizes, strict=True)]
+    return [
+        row.name,
+        *sizes,
+        f"{row.num_updates:,}",
+        f"{row.perplexity:.2f}",
         f"{perplexity:.2f}",
-        f"{paper_perplexity:.2f}",
+        f"{row.bleu:.1f}",
         f"{bleu:.1f}",
-        f"{paper_bleu:.1f}",
-        f"{description['num_parameters'] / 1e6:.1f}",
-        str(paper_millions or ""),
+        f"{row.num_parameters / 1e6:.1f}",
+        str(millions or ""),
     ]
-    return f"| {' | '.join(cells)} |"
+
+
+def format_moves(row: Row, base: Row) -> list[str]:
+    """How the row moved away from base, here and in the paper, and whether that agrees."""
+    paper_perplexity, paper_bleu, _ = PAPER[row.name]
+    usual_perplexity, usual_bleu, _ = PAPER["base"]
+    percent, points = 100 * (row.perplexity / base.perplexity - 1), row.bleu - base.bleu
+    perplexities_agree = judge(
+        direction(percent, PPL_MOVES), direction(paper_perplexity - usual_perplexity, PAPER_PPL_MOVES)
+    )
+    bleus_agree = judge(direction(points, BLEU_MOVES), direction(paper_bleu - usual_bleu, PAPER_BLEU_MOVES))
+    return [
+        row.name,
+        f"{percent:+.1f} %",
+        f"{100 * (paper_perplexity / usual_perplexity - 1):+.1f} %",
+        perplexities_agree,
+        f"{points:+.1f}",
+        f"{paper_bleu - usual_bleu:+.1f}",
+        bleus_agree,
+    ]
+
+
+def direction(difference: float, least: float) -> int:
+    """1 for up, -1 for down, 0 for a difference too small to count."""
+    return 0 if abs(difference) < least else (1 if difference > 0 else -1)
+
+
+def judge(ours: int, paper: int) -> str:
+    """Whether two directions agree."""
+    if ours == paper:
+        return "agrees"
+    return "does not agree" if ours else "too close to tell"
+
+
+def format_markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def main() -> None:
@@ -74,13 +164,23 @@ def main() -> None:
     if not done:
         parser.error(f"{folder} holds no row with a {SCORES_FILE}; run scripts/table3.sh first")
     try:
-        rows = [format_row(row, folder / row) for row in done]
+        rows = [read_row(row, folder / row) for row in done]
     except ValueError as error:
         parser.error(str(error))
-    print("\n".join([HEADER, *rows]))
+    base = next((row for row in rows if row.name == "base"), None)
+    print(format_markdown(("row", *SIZES, *RESULTS), [format_scores(row, base) for row in rows]))
     printed = "".join((folder / row / SCORES_FILE).read_text(encoding="utf-8") for row in done)
     signatures = sorted(set(re.findall(rf"^{scores.PAPER} \S+  (\S+)", printed, re.MULTILINE)))
-    print(f"\nBLEU of tokens, compounds split as in the paper: {', '.join(signatures)}")
+    print(f"\nBLEU of tokens, compounds split as in the paper: {', '.join(signatures)}\n")
+    if base is None:
+        print("Without base no row can be compared with it: train it too.")
+        return
+    print(format_markdown(MOVES, [format_moves(row, base) for row in rows if row is not base]))
+    print(
+        f"\nA row has moved here from {PPL_MOVES} % of perplexity and {BLEU_MOVES} BLEU on, in the paper by more than "
+        f"its rounding (0.01 and 0.1). It agrees if both moved the same way or neither moved; if it moved there only, "
+        f"it is too close to tell."
+    )
 
 
 if __name__ == "__main__":

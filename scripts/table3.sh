@@ -1,13 +1,21 @@
 #!/usr/bin/env bash
 # Table 3: train its rows on one prepared WMT 2014, score each on newstest2013 without averaging, print them beside the
-# paper's.
+# paper's, and say of each whether it moved away from base as it did there.
 #   bash scripts/table3.sh [ROWS [NUM_GPUS [arguments of vaswani train]]]
-# ROWS are names such as "base A1 E"; all if not given. Start it again to go on, or with other rows to add them. With
-# --num_updates and --tokens_per_batch the rows can be compared at a smaller size; to try it on two CPU cores:
+# ROWS are names such as "base A1 E"; all if not given. Start it again to go on, or with other rows to add them. RUN,
+# runs/table3 if not given, holds the prepared data, a folder for each row, and table.md.
+#
+# All rows alike can be made smaller: --divide_widths divides d_model, d_ff, d_k and d_v, --num_updates and
+# --warmup_updates shorten training, --tokens_per_batch makes an update smaller. DATA may be a folder with train.en,
+# train.de, val.en and val.de, and VOCAB_SIZE the entries of its vocabulary. A study of Multi30k on one CPU core:
+#   DATA=FOLDER VOCAB_SIZE=4000 ACCELERATE_CONFIG=scripts/accelerate/1_cpu.yaml bash scripts/table3.sh "base D1 C1" 1 \
+#       --divide_widths 4 --num_updates 1000 --warmup_updates 600 --tokens_per_batch 4096 --threads 1
+# How far a row moves by chance is seen by training base again: the same with RUN=runs/seed1, PREPARED=runs/table3/data
+# and --seed 1. To try the script within minutes:
 #   DATA=phrasebook NUM_PAIRS=50 ACCELERATE_CONFIG=scripts/accelerate/1_cpu.yaml \
 #       bash scripts/table3.sh "C1 C4" 1 --num_updates 2 --tokens_per_batch 300 --mixed_precision no
-# NUM_PAIRS is how many sentences of the phrasebook to train on and to score. RUN, runs/table3 if not given, holds the
-# prepared data, a folder for each row, and table.md. What else can be changed is in scripts/run_recipe.sh.
+# NUM_PAIRS is how many sentences of the phrasebook to train on and to score. What else can be changed is in
+# scripts/run_recipe.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 RUN=${RUN:-runs/table3}
@@ -17,14 +25,17 @@ source scripts/run_recipe.sh
 all="base A1 A2 A3 A4 B1 B2 C1 C2 C3 C4 C5 C6 C7 D1 D2 D3 D4 E big"
 rows=${1:-$all}
 data=${DATA:-wmt/wmt14:de-en}
+train_text=("$data") dev_text=("$data")
+if [ -e "$data/train.en" ]; then train_text=("$data"/train.{en,de}) dev_text=("$data"/val.{en,de}); fi
 
-prepare --train "$data" --dev "$data" ${NUM_PAIRS:+--num_pairs "$NUM_PAIRS"}
+prepare --train "${train_text[@]}" --dev "${dev_text[@]}" ${VOCAB_SIZE:+--vocab_size "$VOCAB_SIZE"} \
+    ${NUM_PAIRS:+--num_pairs "$NUM_PAIRS"}
 for row in $rows; do
     recipe=table3_$row run=$RUN/$row
     train "${2:-8}" "${@:3}"
     if [ ! -e "$run/dev_scores.txt" ]; then
-        vaswani evaluate --model "$run" --test "$data" --split validation ${NUM_PAIRS:+--num_pairs "$NUM_PAIRS"} \
-            > "$run/scores.partial"
+        vaswani evaluate --model "$run" --test "${dev_text[@]}" --split validation \
+            ${NUM_PAIRS:+--num_pairs "$NUM_PAIRS"} > "$run/scores.partial"
         mv "$run/scores.partial" "$run/dev_scores.txt"
     fi
 done

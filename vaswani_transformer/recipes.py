@@ -6,6 +6,9 @@ trained, the generation config how they are used.
 
 from dataclasses import asdict, dataclass, field, replace
 
+from .configuration_vaswani import VaswaniConfig
+
+WIDTHS = ("d_model", "d_ff", "d_k", "d_v")
 CHECKPOINT_UNITS = ("minutes", "updates", "epochs")
 
 
@@ -261,3 +264,23 @@ def load_recipe(name: str) -> Recipe:
     if name not in RECIPES:
         raise ValueError(f"there is no recipe {name!r}; choose one of: {', '.join(RECIPES)}.")
     return RECIPES[name]
+
+
+def divide_widths(recipe: Recipe, divisor: int) -> Recipe:
+    """The same recipe for a narrower model, such that rows of table 3 keep their ratios to base.
+
+    Of the model d_model, d_ff, d_k and d_v are divided; heads, layers and probabilities stay. With d_model the rate
+    changes, by equation 3.
+
+    Raises:
+        ValueError: if a width cannot be divided; the message names it.
+    """
+    config = VaswaniConfig(**recipe.model)
+    widths = {name: getattr(config, name) for name in WIDTHS}
+    for name, width in widths.items():
+        if width % divisor:
+            raise ValueError(
+                f"{name} of this recipe is {width}, which cannot be divided by {divisor}: choose a divisor of all of "
+                f"{', '.join(f'{other} {size}' for other, size in widths.items())}."
+            )
+    return replace(recipe, model=recipe.model | {name: width // divisor for name, width in widths.items()})

@@ -19,7 +19,7 @@ from vaswani_transformer.recipes import RECIPES, TABLE_3
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 COMMANDS_OF_PACKAGE = Path(sys.executable).parent
 CORPORA = ("tatoeba_en_de", "multi30k", "europarl_en_de", "news_en-de")
-VARIABLES = {"DATA", "RUN", "PREPARED", "RECIPE", "NUM_PAIRS", "ACCELERATE_CONFIG", "ACCELERATE_USE_CPU"}
+VARIABLES = {"DATA", "RUN", "PREPARED", "RECIPE", "NUM_PAIRS", "VOCAB_SIZE", "ACCELERATE_CONFIG", "ACCELERATE_USE_CPU"}
 # Writes down how it was called, one argument a line and an empty line at the end, and does nothing.
 STUB = '#!/bin/sh\nprintf "%s\\n" "{name}" "$@" "" >> "$COMMANDS"\n'
 
@@ -197,6 +197,22 @@ def test_table_3_shares_its_data_and_scores_the_development_set(record, tmp_path
     assert commands[-1] == ["python", "scripts/print_table3.py", str(tmp_path / "run")]
 
 
+def test_table_3_reads_a_folder_of_text_and_makes_all_rows_smaller(record, tmp_path):
+    folder = tmp_path / "multi 30k"
+    folder.mkdir()
+    (folder / "train.en").touch()
+    for row in ("base", "C4"):
+        (tmp_path / "run" / row).mkdir(parents=True)
+    size = ["--divide_widths", "4", "--warmup_updates", "60", "--seed", "1"]
+    *commands, _ = record("table3.sh", "base C4", "1", *size, DATA=str(folder), VOCAB_SIZE="4000")
+    prepare, *rows = map(understood, commands)
+    assert prepare.train == [f"{folder}/train.en", f"{folder}/train.de"]
+    assert prepare.dev == [f"{folder}/val.en", f"{folder}/val.de"]
+    assert prepare.vocab_size == 4_000
+    assert {(train.divide_widths, train.warmup_updates, train.seed) for train in rows[::2]} == {(4, 60, 1)}
+    assert [score.test for score in rows[1::2]] == [prepare.dev, prepare.dev]
+
+
 def test_table_3_started_again_scores_only_the_rows_without_scores(record, tmp_path):
     for row in TABLE_3:
         (tmp_path / "run" / row).mkdir(parents=True)
@@ -224,23 +240,62 @@ def print_table3(monkeypatch):
     return run
 
 
+def write_row(folder, row, perplexity, bleu, **model):
+    """What the training and the scoring of a row leave behind."""
+    (folder / row).mkdir()
+    description = {"recipe": {"num_updates": 100_000, "model": model}, "num_parameters": 27_890_000}
+    (folder / row / "recipe.json").write_text(json.dumps(description))
+    (folder / row / "dev_scores.txt").write_text(
+        "BLEU 9.99  nrefs:1|tok:13a\n"
+        f"BLEU, tokenised, compounds split as in the paper {bleu:.2f}  nrefs:1|tok:split\n"
+        f"perplexity {perplexity:.3f} per sub-word\nsearch num_beams:4\n"
+    )
+
+
 def test_the_table_stands_beside_the_paper_s(print_table3, tmp_path, capsys):
-    for row, bleu, perplexity in (("C4", 3.14159, 70.5), ("base", 25.7777, 5.0123)):
-        (tmp_path / row).mkdir()
-        description = {"recipe": {"num_updates": 100_000}, "num_parameters": 27_890_000}
-        (tmp_path / row / "recipe.json").write_text(json.dumps(description))
-        (tmp_path / row / "dev_scores.txt").write_text(
-            "BLEU 9.99  nrefs:1|tok:13a\n"
-            f"BLEU, tokenised, compounds split as in the paper {bleu:.2f}  nrefs:1|tok:split\n"
-            f"perplexity {perplexity:.3f} per sub-word\nsearch num_beams:4\n"
-        )
+    write_row(tmp_path, "C4", 70.5, 3.14159, d_model=64, d_ff=512, d_k=8, d_v=8)
+    write_row(tmp_path, "base", 5.0123, 25.7777, d_model=128, d_ff=512, d_k=16, d_v=16)
     print_table3(tmp_path)
     lines = capsys.readouterr().out.splitlines()
+    sizes = "6 | 128 | 512 | 8 | 16 | 16 | 0.1 | 0.1 | sinusoidal"
     assert lines[2:4] == [
-        "| base |  | 100,000 | 5.01 | 4.92 | 25.8 | 25.8 | 27.9 | 65 |",
-        "| C4 | d_model 256 | 100,000 | 70.50 | 5.75 | 3.1 | 24.5 | 27.9 | 28 |",
+        f"| base | {sizes} | 100,000 | 5.01 | 4.92 | 25.8 | 25.8 | 27.9 | 65 |",
+        "| C4 |  | 64 |  |  | 8 | 8 |  |  |  | 100,000 | 70.50 | 5.75 | 3.1 | 24.5 | 27.9 | 28 |",
     ]
-    assert lines[-1] == "BLEU of tokens, compounds split as in the paper: nrefs:1|tok:split"
+    assert {line.count("|") for line in lines[:4]} == {18}
+    assert lines[5] == "BLEU of tokens, compounds split as in the paper: nrefs:1|tok:split"
+
+
+# The paper's rows against its base: D1 has both worse, C5 both better, C3 a better perplexity and a worse BLEU, E none.
+@pytest.mark.parametrize(
+    ("row", "perplexity", "bleu", "expected"),
+    [
+        ("D1", 10.2, 19.5, "| D1 | +2.0 % | +17.3 % | agrees | -0.5 | -1.2 | agrees |"),
+        ("D1", 9.7, 20.5, "| D1 | -3.0 % | +17.3 % | does not agree | +0.5 | -1.2 | does not agree |"),
+        ("D1", 10.19, 19.51, "| D1 | +1.9 % | +17.3 % | too close to tell | -0.5 | -1.2 | too close to tell |"),
+        ("C5", 9.0, 25.0, "| C5 | -10.0 % | -5.3 % | agrees | +5.0 | +0.2 | agrees |"),
+        ("C3", 9.0, 25.0, "| C3 | -10.0 % | -0.8 % | agrees | +5.0 | -0.3 | does not agree |"),
+        ("E", 10.1, 20.1, "| E | +1.0 % | +0.0 % | agrees | +0.1 | -0.1 | agrees |"),
+        ("E", 12.0, 20.1, "| E | +20.0 % | +0.0 % | does not agree | +0.1 | -0.1 | agrees |"),
+    ],
+)
+def test_a_row_s_way_from_base_is_held_against_the_paper_s(
+    print_table3, tmp_path, capsys, row, perplexity, bleu, expected
+):
+    write_row(tmp_path, "base", 10.0, 20.0)
+    write_row(tmp_path, row, perplexity, bleu)
+    print_table3(tmp_path)
+    *_, moves, _, legend = capsys.readouterr().out.splitlines()
+    assert moves == expected
+    assert "from 2.0 % of perplexity and 0.5 BLEU on" in legend
+
+
+def test_rows_without_base_are_not_compared(print_table3, tmp_path, capsys):
+    write_row(tmp_path, "C4", 70.5, 3.1, d_model=64)
+    print_table3(tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].startswith("| C4 | 6 | 64 | 2048 | 8 | 8 | 8 |")
+    assert lines[-1] == "Without base no row can be compared with it: train it too."
 
 
 def test_a_score_of_before_is_named_with_what_to_do(print_table3, tmp_path, capsys):

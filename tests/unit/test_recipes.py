@@ -12,6 +12,7 @@ from vaswani_transformer.recipes import (
     MULTI30K_TINY,
     RECIPES,
     TABLE_3,
+    divide_widths,
     load_recipe,
 )
 
@@ -80,6 +81,30 @@ def test_general_en_de_has_about_30_million_parameters():
 def test_every_recipe_is_a_valid_model(name):
     recipe = RECIPES[name]
     VaswaniConfig(vocab_size=recipe.vocab_size, **recipe.model)
+
+
+WIDTHS = ("d_model", "d_ff", "d_k", "d_v")
+
+
+@pytest.mark.parametrize("row", TABLE_3)
+@pytest.mark.parametrize("divisor", [2, 4, 8])
+def test_every_row_of_table_3_becomes_narrower_alike(row, divisor):
+    recipe = TABLE_3[row]
+    wide, narrow = (VaswaniConfig(**each.model).to_dict() for each in (recipe, divide_widths(recipe, divisor)))
+    assert {name: narrow[name] * divisor for name in WIDTHS} == {name: wide[name] for name in WIDTHS}
+    assert {**narrow, **{name: wide[name] for name in WIDTHS}} == wide  # heads, layers, probabilities, positions
+    assert replace(divide_widths(recipe, divisor), model=recipe.model) == recipe
+
+
+def test_a_recipe_keeps_its_model_where_a_narrower_one_is_made():
+    divide_widths(BIG, 4)
+    assert BIG.model["d_model"] == 1024
+
+
+def test_a_width_that_cannot_be_divided_is_named_beside_the_others():
+    message = r"d_k of this recipe is 16, which cannot be divided by 32: choose a divisor of all of d_model 512, d_ff"
+    with pytest.raises(ValueError, match=message):
+        divide_widths(TABLE_3["B1"], 32)
 
 
 def test_an_unknown_recipe_is_refused_with_those_there_are():

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from .. import evaluation
-from ..recipes import RECIPES, load_recipe
+from ..recipes import RECIPES, divide_widths, load_recipe
 from ..training.trainer import Trainer
 from .arguments import add_command, positive_int
 
@@ -19,7 +19,10 @@ def add(commands) -> None:
     command.add_argument("--recipe", default="base_en_de", help=", ".join(RECIPES))
     command.add_argument("--seed", type=int, default=0)
     command.add_argument("--num_updates", type=positive_int, help="instead of the recipe's")
+    command.add_argument("--warmup_updates", type=positive_int, help="instead of the recipe's")
     command.add_argument("--tokens_per_batch", type=positive_int, help="instead of the recipe's")
+    text = "train a narrower model: d_model, d_ff, d_k and d_v of the recipe, each divided by this"
+    command.add_argument("--divide_widths", type=positive_int, metavar="DIVISOR", help=text)
     text = "parts of an update on each process, for less memory"
     command.add_argument("--accumulation_steps", type=positive_int, help=text)
     command.add_argument("--mixed_precision", choices=("no", "bf16", "fp16"), help="instead of the launcher's")
@@ -42,9 +45,12 @@ def run(args: argparse.Namespace) -> None:
     After SIGTERM the update under way is finished and saved; the exit code is then 75: start the same command again.
     Where the package tensorboard is installed, OUTPUT/tensorboard has what OUTPUT/log.jsonl has.
     """
-    changes = {name: getattr(args, name) for name in ("num_updates", "tokens_per_batch", "compile")}
+    names = ("num_updates", "warmup_updates", "tokens_per_batch", "compile")
+    changes = {name: getattr(args, name) for name in names}
     changes = {name: value for name, value in changes.items() if value is not None}
     recipe = replace(load_recipe(args.recipe), **changes)
+    if args.divide_widths is not None:
+        recipe = divide_widths(recipe, args.divide_widths)
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     trainer = Trainer(
