@@ -113,7 +113,8 @@ def compare(model, tokenizer, sources: list[list[int]], *, num_beams: int, num_b
     config, num_best = model.generation_config, min(num_best, num_beams)
     ours = generate(model, tokenizer, sources, num_beams=num_beams, num_best=num_best, batch_size=batch_size)
     agreed, difference, lines = 0, 0.0, []
-    for number, source in enumerate(tqdm(sources, desc=f"beam {num_beams}", disable=None), start=1):
+    # In a log too: wide beams take a second a sentence.
+    for number, source in enumerate(tqdm(sources, desc=f"beam {num_beams}", mininterval=10), start=1):
         expected = search(
             words_of_model(model, source),
             num_beams=num_beams,

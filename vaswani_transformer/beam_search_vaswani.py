@@ -106,10 +106,9 @@ class BeamSearch:
         self.scores = torch.full((num_sentences, num_beams), -torch.inf, device=device)
         self.scores[:, 0] = 0.0
 
-        room = int(limits.max()) if num_sentences else 0
         self.kept_scores = torch.full((num_sentences, num_kept), -torch.inf, device=device)
-        kept = self.history[:, :, :1].expand(-1, -1, num_kept, -1)
-        self.kept_history = nn.functional.pad(kept, (0, room), value=-1)  # (2, B, num_kept, P + room)
+        # (2, B, num_kept, T), -1 behind the end; it grows with them, because a limit may be far away.
+        self.kept_history = self.history[:, :, :1].expand(-1, -1, num_kept, -1)
         self._prepare_checks()
 
     def _prepare_checks(self) -> None:
@@ -129,6 +128,18 @@ class BeamSearch:
         """New tokens so far."""
         return self.history.shape[-1] - self.prompt_length
 
+    def restrict(self, log_probs: torch.Tensor) -> torch.Tensor:
+        """`log_probs` (L * b, V) of the next token with -inf at what may not come; changed in place for `min_length`.
+
+        Where an end is forced it is 0, so that what is recorded of the step adds up to the score of a hypothesis.
+        """
+        if self.length < self.min_length:
+            log_probs[:, self.end_places] = -torch.inf
+        at_limit = self._find_at_limit()
+        if at_limit is None:
+            return log_probs
+        return only_end(log_probs, at_limit.repeat_interleave(self.num_beams), self.last_tokens, self.is_forced)
+
     def advance(
         self,
         log_probs: torch.Tensor,
@@ -138,7 +149,7 @@ class BeamSearch:
         """Grow every running beam by one token.
 
         Args:
-            log_probs: (L * b, V) of the next token; changed in place while it may not be the last.
+            log_probs: (L * b, V) of the next token, as `restrict` leaves them.
             stops: further criteria, (rows, T) tokens -> (rows,) True where the hypothesis is finished.
             bonus: (L, b) what the score of a hypothesis gains or loses besides log P / lp if this token is its last;
                 never positive.
@@ -146,13 +157,7 @@ class BeamSearch:
         Returns:
             (L, b) the beam each new one grew from.
         """
-        length, at_limit = self.length + 1, None
-        if length <= self.min_length:
-            log_probs[:, self.end_places] = -torch.inf
-        if length >= self.next_limit:
-            at_limit = (self.limits <= length) & ~self.done
-            rows_at_limit = at_limit.repeat_interleave(self.num_beams)
-            log_probs = only_end(log_probs, rows_at_limit, self.last_tokens, self.is_forced)
+        length, at_limit = self.length + 1, self._find_at_limit()
         scores, beams, words = self._best_continuations(log_probs)  # (L, candidates) each
         if self.shortlist is not None:
             words = self.shortlist[words]
@@ -179,6 +184,13 @@ class BeamSearch:
         self.num_done = int(self.done.sum())
         return beams
 
+    def find_staying(self) -> torch.LongTensor:
+        """Places of the sentences that are not done; the last ones fill the gaps, so that as few as possible move."""
+        count = len(self.done) - self.num_done
+        staying = torch.arange(count, device=self.done.device)
+        staying[self.done[:count]] = count + (~self.done[count:]).nonzero()[:, 0]
+        return staying
+
     def leave(self, staying: torch.Tensor) -> None:
         """Go on with the open sentences of index `staying` only."""
         self.open, self.limits, self.scores = self.open[staying], self.limits[staying], self.scores[staying]
@@ -200,6 +212,11 @@ class BeamSearch:
         parents = parents[:, :longest]
         new = tokens[:, self.prompt_length :][:, :longest].masked_fill(parents < 0, self.pad_token_id)
         return torch.cat([tokens[:, : self.prompt_length], new], dim=-1), scores, parents
+
+    def _find_at_limit(self) -> torch.Tensor | None:
+        """(L,) True where the next token is the last there may be; `None` where that is so nowhere."""
+        length = self.length + 1
+        return (self.limits <= length) & ~self.done if length >= self.next_limit else None
 
     def _best_continuations(self, log_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Scores, beams and words, each (L, candidates), of log_probs (L * b, V)."""
@@ -233,8 +250,9 @@ class BeamSearch:
         penalised = penalised.masked_fill(~finished, -torch.inf)
         num_kept = self.kept_scores.shape[1]
         best, order = torch.cat([self.kept_scores[self.open], penalised], dim=1).topk(num_kept)
+        room = history.shape[-1] - self.kept_history.shape[-1]
+        self.kept_history = nn.functional.pad(self.kept_history, (0, room), value=-1)
         kept = self.kept_history[:, self.open]
-        history = nn.functional.pad(history, (0, kept.shape[-1] - history.shape[-1]), value=-1)
         self.kept_scores[self.open] = best
         self.kept_history[:, self.open] = _pick(torch.cat([kept, history], dim=2), order)
         self.worst = best[:, -1]

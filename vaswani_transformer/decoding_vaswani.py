@@ -27,7 +27,9 @@ from .layers_vaswani import (
 
 SHARED_ENCODING_KERNELS = ("eager", "sdpa")
 ROOM = 16  # steps that a `LayerSteps` makes room for at least
+FEW_KEYS = 32  # to look for keys that no hypothesis goes on from any more takes longer than to read so many
 FEW_ROWS = 64  # with more, MKL is as fast whichever way a matrix lies
+VECTOR = 16  # float32 numbers in a register of AVX-512
 MOST_BEAMS = 32  # more of them read too many keys of each other: with 50 beams and 70 tokens it took longer
 
 
@@ -91,26 +93,24 @@ class LayerSteps:
     """A decoder layer, one token of each hypothesis at a time, and what it remembers of the search.
 
     It computes what `DecoderLayer.forward` computes. Keys and values of all beams of a sentence lie in one row, where
-    they were written, whichever hypothesis goes on from them; the mask of `BeamSteps` knows whose they are. Attention
-    reads as many bytes as from a row for each beam, and nothing is copied but where sentences leave.
+    they were written, whichever hypothesis goes on from them; the mask of `BeamSteps` knows whose they are. Nothing is
+    copied but where sentences leave and, now and then, where keys are forgotten that no hypothesis goes on from.
 
     Args:
         layer: a `DecoderLayer`.
         attend: equation 1, as attention kernels of transformers have it.
-        keys, values: of the prompt, (L, H, P, K).
-        source_keys, source_values: (L, H, S, K).
-        num_beams: b.
+        encoding: of the source, (L, S, D).
+        num_idle: keys of the source to add, which its mask hides.
+        num_beams: b; at first the tokens of the prompt, which are read at once as if each were a beam.
     """
 
     def __init__(
         self,
         layer: DecoderLayer,
         attend: Callable,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        source_keys: torch.Tensor,
-        source_values: torch.Tensor,
+        encoding: torch.Tensor,
         *,
+        num_idle: int,
         num_beams: int,
     ):
         self.self_attention, self.cross_attention = layer.self_attention, layer.cross_attention
@@ -124,18 +124,23 @@ class LayerSteps:
         )
         residuals = (layer.self_attention_residual, layer.cross_attention_residual, layer.feed_forward_residual)
         self.norm, self.cross_norm, self.last_norm = (_as_function(residual.norm) for residual in residuals)
-        # (L, N, H, K): what a step adds lies in one piece.
-        self.keys, self.values = keys.transpose(1, 2), values.transpose(1, 2)
-        self.source_keys, self.source_values = source_keys, source_values
+        self.keys = self.values = None  # (L, N, H, K): what a step adds lies in one piece
+        self.length = 0  # N; behind it there may be room for more
+        self.source_keys, self.source_values = (  # (L, H, S + num_idle, K)
+            nn.functional.pad(projection(encoding), (0, 0, 0, num_idle))
+            .unflatten(-1, (own.num_heads, -1))
+            .transpose(1, 2)
+            .contiguous()
+            for projection in (cross.k_proj, cross.v_proj)
+        )
         self.num_beams = num_beams
-        self.length = self.keys.shape[1]  # N; behind it there may be room for more
 
     def __call__(self, x: torch.Tensor, mask: torch.Tensor, source_mask: torch.Tensor | None) -> torch.Tensor:
         """(L * b, D) -> (L * b, D).
 
         Args:
             mask: which of the remembered keys a beam sees, (L, 1, b, N).
-            source_mask: broadcastable to (L, H, 1, S).
+            source_mask: broadcastable to (L, H, 1, S + num_idle).
         """
         q, k, v = self.project(x)
         keys, values = self.remember(self._split_heads(k), self._split_heads(v))
@@ -162,6 +167,8 @@ class LayerSteps:
     def remember(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Add (L, b, H, K) of a step; all keys and values so far, (L, H, N, K)."""
         start, self.length = self.length, self.length + self.num_beams
+        if self.keys is None:
+            self.keys, self.values = keys[:, :0], values[:, :0]
         if self.length > self.keys.shape[1]:
             room = max(start, ROOM * self.num_beams)
             self.keys, self.values = _make_room(self.keys, room), _make_room(self.values, room)
@@ -169,10 +176,18 @@ class LayerSteps:
         self.values[:, start : self.length] = values
         return self.keys[:, : self.length].transpose(1, 2), self.values[:, : self.length].transpose(1, 2)
 
-    def leave(self, staying: torch.LongTensor) -> None:
-        """Go on with the sentences of index `staying` only."""
-        self.keys, self.values = self.keys[staying], self.values[staying]
-        self.source_keys, self.source_values = self.source_keys[staying], self.source_values[staying]
+    def forget(self, kept: torch.LongTensor) -> None:
+        """Go on with the slots `kept` (L, n) only, ascending in each row."""
+        first = torch.arange(len(kept), device=kept.device)[:, None] * self.keys.shape[1]
+        rows, self.length = (first + kept).flatten(), kept.shape[1]
+        for x in (self.keys, self.values):
+            x[:, : self.length] = x.flatten(0, 1)[rows].unflatten(0, kept.shape)
+
+    def leave(self, staying: torch.LongTensor, moved: torch.LongTensor) -> None:
+        """Go on with the sentences of index `staying` only, of which those at the new places `moved` lay elsewhere."""
+        self.keys, self.values, self.source_keys, self.source_values = (
+            _keep(x, staying, moved) for x in (self.keys, self.values, self.source_keys, self.source_values)
+        )
 
 
 class BeamSteps:
@@ -209,52 +224,75 @@ class BeamSteps:
         """(L * b, T) -> logits (L * b, V)."""
         if not self.layers:
             return self._read_prompt(tokens)
-        mask = self.mask[:, None]
-        with torch.inference_mode():  # a step takes 6 % less; the logits, made outside, are ordinary tensors again
-            x = self.decoder.embed_tokens(tokens[:, -1])
-            x = x + next(self.encodings).to(x.dtype)
-            for layer in self.layers:
-                x = layer(x, mask, self.source_mask)
+        x = self._run_layers(tokens[:, -1], next(self.encodings), self.mask)
         return self.project(x)
+
+    @torch.inference_mode()  # a step takes 6 % less; the logits, made outside, are ordinary tensors again
+    def _run_layers(self, tokens: torch.LongTensor, encodings: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Tokens (rows,) at positions of `encodings` (1 or rows, D) -> (rows, D)."""
+        x = self.decoder.embed_tokens(tokens)
+        x = x + encodings.to(x.dtype)
+        for layer in self.layers:
+            x = layer(x, mask[:, None], self.source_mask)
+        return x
 
     def _read_prompt(self, tokens: torch.LongTensor) -> torch.Tensor:
         """Logits (L * b, V) of the first step, where all beams of a sentence are equal: one is enough."""
         if tokens.device.type == "cpu" and len(tokens) <= FEW_ROWS:
             turn_matrices(self.decoder, self.model.lm_head)
         num_beams, prompt_length = self.generation_config.num_beams, tokens.shape[1]
-        outputs = self.model._prefill(tokens[::num_beams], self.generation_config, self.model_kwargs)
-        cache = self.model_kwargs["past_key_values"]
+        prompt = tokens[::num_beams]  # (L, P)
+        states = self.model_kwargs["encoder_outputs"].last_hidden_state
+        num_idle = _count_idle_keys(states)
+        source_mask = self.decoder.mask_source(states[:, :1], states, self.model_kwargs.get("attention_mask"))
+        self.source_mask = _as_additive(source_mask, states, num_idle=num_idle)
         kernel = self.model.config._attn_implementation
         attend = fused_attention if kernel == "sdpa" else find_attention_function(kernel, None)
-        self.layers = [
-            LayerSteps(layer, attend, own.keys, own.values, source.keys, source.values, num_beams=num_beams)
-            for layer, own, source in zip(
-                self.decoder.layers,
-                cache.self_attention_cache.layers,
-                cache.cross_attention_cache.layers,
-                strict=True,
-            )
-        ]
-        cache.reset()  # or it would hold the source of sentences that left
-        states = self.model_kwargs["encoder_outputs"].last_hidden_state
-        self.source_mask = self.decoder.mask_source(states[:, :1], states, self.model_kwargs.get("attention_mask"))
-        self.encodings = self.decoder.positions.onwards(prompt_length, device=tokens.device)
+        with torch.inference_mode():
+            self.layers = [
+                LayerSteps(layer, attend, states, num_idle=num_idle, num_beams=prompt_length)
+                for layer in self.decoder.layers
+            ]
+        self.encodings = self.decoder.positions.onwards(0, device=tokens.device)
+        encodings = torch.cat([next(self.encodings) for _ in range(prompt_length)])
+        hidden = torch.finfo(states.dtype).min
+        causal = states.new_full((1, prompt_length, prompt_length), hidden).triu(1)
+        x = self._run_layers(prompt.flatten(), encodings.repeat(len(prompt), 1), causal)
+        for layer in self.layers:
+            layer.num_beams = num_beams
         # (L, b, N): 0 at the keys that a beam goes on from, and those of the next step.
         self.mask = states.new_zeros(len(states), num_beams, prompt_length)
-        self.next_mask = states.new_full((1, num_beams, num_beams), torch.finfo(states.dtype).min)
+        self.next_mask = states.new_full((1, num_beams, num_beams), hidden)
         self.next_mask.diagonal(dim1=1, dim2=2).zero_()
-        return outputs.logits[:, -1].repeat_interleave(num_beams, dim=0)
+        self.most_keys = max(FEW_KEYS, 2 * prompt_length)
+        logits = self.project(x.view(*prompt.shape, -1)[:, -1])
+        return logits.repeat_interleave(num_beams, dim=0)
 
     def follow(self, beams: torch.Tensor, staying: torch.Tensor | None) -> None:
         """Go on from the beams (L, b) of the sentences `staying`, or of all."""
         mask = self.mask.gather(1, beams[..., None].expand_as(self.mask))
         if staying is not None:
             mask = mask[staying]
-            for layer in self.layers:
-                layer.leave(staying)
+            moved = (staying != torch.arange(len(staying), device=staying.device)).nonzero()[:, 0]
+            with torch.inference_mode():  # where the keys were made
+                for layer in self.layers:
+                    layer.leave(staying, moved)
             if self.source_mask is not None:
                 self.source_mask = self.source_mask[staying]
+        if mask.shape[-1] >= self.most_keys:
+            mask = self._forget_keys(mask)
         self.mask = torch.cat([mask, self.next_mask.expand(len(mask), -1, -1)], dim=-1)
+
+    def _forget_keys(self, mask: torch.Tensor) -> torch.Tensor:
+        """Drop the keys that no beam sees, three of four by and by, from the layers and from `mask` (L, b, N)."""
+        is_seen = (mask == 0).any(dim=1)  # (L, N)
+        num_kept = int(is_seen.sum(dim=1).max())
+        self.most_keys = max(FEW_KEYS, 2 * num_kept)  # so that each key is copied about once
+        kept = is_seen.sort(dim=1, descending=True, stable=True).indices[:, :num_kept]
+        with torch.inference_mode():  # where the keys were made
+            for layer in self.layers:
+                layer.forget(kept)
+        return mask.gather(2, kept[:, None].expand(-1, mask.shape[1], -1))
 
 
 def _is_usual(cache: Cache | None) -> bool:
@@ -292,11 +330,41 @@ def _as_functions(*modules: nn.Module) -> Callable[[torch.Tensor], Sequence[torc
     return lambda x: [function(x) for function in functions]
 
 
+def _count_idle_keys(encoding: torch.Tensor) -> int:
+    """Keys to add to those of a source (L, S, D), so that attention to it is computed sooner.
+
+    On a CPU the last numbers of a row that fill no register are exponentiated one by one: with 15 keys fused attention
+    takes twice as long as with 16. It pays where at least half of the register is there already.
+    """
+    rest = encoding.shape[1] % VECTOR
+    return VECTOR - rest if encoding.device.type == "cpu" and rest >= VECTOR // 2 else 0
+
+
+def _as_additive(mask: torch.Tensor | None, encoding: torch.Tensor, *, num_idle: int) -> torch.Tensor | None:
+    """What the scores of a source (L, S, D) get added, (L, 1, 1, S + num_idle); `None` where nothing is hidden.
+
+    A boolean mask would be turned into this by every call of fused attention.
+    """
+    if mask is None:
+        if not num_idle:
+            return None
+        mask = encoding.new_zeros(len(encoding), 1, 1, encoding.shape[1])
+    elif mask.dtype == torch.bool:
+        mask = encoding.new_zeros(mask.shape).masked_fill(~mask, -torch.inf)
+    return nn.functional.pad(mask, (0, num_idle), value=-torch.inf)
+
+
 def _make_room(x: torch.Tensor, room: int) -> torch.Tensor:
     """`x` (L, N, H, K) with `room` more slots, (L, N + room, H, K), in which nothing is written yet."""
     larger = x.new_empty(x.shape[0], x.shape[1] + room, *x.shape[2:])
     larger[:, : x.shape[1]] = x
     return larger
+
+
+def _keep(x: torch.Tensor, staying: torch.LongTensor, moved: torch.LongTensor) -> torch.Tensor:
+    """`x[staying]`, written over `x`, of which only the rows `moved` have to be copied."""
+    x[moved] = x[staying[moved]]
+    return x[: len(staying)]
 
 
 @torch.inference_mode(False)  # a weight made in inference mode could not be trained any more

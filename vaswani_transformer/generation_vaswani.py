@@ -17,6 +17,7 @@ from .coverage_vaswani import BeamCoverage, check_kernel
 from .decoding_vaswani import SHARED_ENCODING_KERNELS, BeamSteps, ForwardSteps
 from .ensemble_vaswani import check_ensemble, mean_log_probs, prepare_member
 from .generation_options_vaswani import check_mode, check_options
+from .layers_vaswani import build_padding_mask
 from .search_rules_vaswani import (
     SourceLengthLimit,
     SourceLengthStop,
@@ -98,6 +99,10 @@ class VaswaniGenerationMixin(GenerationMixin):
         Behind a processor that may raise a log P above 0 (a positive `sequence_bias`, one of your own) no bound holds,
         and a search with `early_stopping="never"` goes up to the limit; `renormalize_logits=True` restores the bound.
 
+        `scores` of a beam search are what it added up, also where a sentence reaches its limit: there -inf at all words
+        but </s>, and 0 at </s> where `forced_eos_token_id` forces it. Without a `coverage_penalty`, what
+        `compute_transition_scores` makes of them sums to `sequences_scores` times the length penalty.
+
         With few rows on a CPU the weights come to lie in memory column by column, which no result depends on but
         `weight.view()`; `train()` and `state_dict()` lay them back.
 
@@ -116,8 +121,8 @@ class VaswaniGenerationMixin(GenerationMixin):
         if kwargs.get("ensemble") is not None:
             check_ensemble(self, kwargs["ensemble"], kwargs)
         _check_source(source_ids, kwargs, option)
-        if kwargs.get("attention_mask") is None and source_ids is not None and self.config.pad_token_id is not None:
-            kwargs["attention_mask"] = (source_ids != self.config.pad_token_id).long()
+        if kwargs.get("attention_mask") is None and source_ids is not None:
+            kwargs["attention_mask"] = build_padding_mask(source_ids, self.config)
         start, end, forced = (
             option(name) for name in ("decoder_start_token_id", "eos_token_id", "forced_eos_token_id")
         )
@@ -179,6 +184,11 @@ class VaswaniGenerationMixin(GenerationMixin):
     def _prepare_cache_for_generation(self, generation_config: GenerationConfig, model_kwargs: dict, *args) -> None:
         """As transformers; with restricted self-attention (table 1) the cache keeps no more than the window."""
         given, r = model_kwargs.get("past_key_values"), self.config.attention_window
+        asked = (generation_config.cache_implementation, generation_config.use_cache is False)
+        if given is None and r is None and asked == (None, False) and not generation_config.is_assistant:
+            # What transformers makes, without the two copies of the config that take it as long as a step of search.
+            model_kwargs["past_key_values"] = EncoderDecoderCache(DynamicCache(), DynamicCache())
+            return
         super()._prepare_cache_for_generation(generation_config, model_kwargs, *args)
         cache = model_kwargs.get("past_key_values")
         if r is None or given is not None or cache is None:
@@ -306,7 +316,7 @@ class VaswaniGenerationMixin(GenerationMixin):
             logits = log_probs if ensemble else logits_of_models[0]
             if shortlist is not None and not is_narrow:
                 log_probs, logits = (_scatter(x, shortlist, self.config.vocab_size) for x in (log_probs, logits))
-            log_probs = processors(search.flat_tokens, log_probs)
+            log_probs = search.restrict(processors(search.flat_tokens, log_probs))
             records.add(members[0].outputs, logits, log_probs)
             bonus = None
             if coverage is not None:
@@ -315,7 +325,7 @@ class VaswaniGenerationMixin(GenerationMixin):
             beams = search.advance(log_probs, stops, bonus)
             all_done, staying = search.num_done == len(search.done), None
             if may_leave and search.num_done and not all_done:
-                staying = (~search.done).nonzero()[:, 0]
+                staying = search.find_staying()
                 search.leave(staying)
             if not all_done or synced_gpus:
                 for follower in members if coverage is None else (*members, coverage):
@@ -421,7 +431,7 @@ class _Records:
         encoder = steps.model_kwargs["encoder_outputs"]
         return GenerateBeamEncoderDecoderOutput(
             sequences=tokens,
-            sequences_scores=scores if config.output_scores else None,
+            sequences_scores=scores,  # without output_scores too: they cost nothing, unlike those of all words
             beam_indices=parents,
             encoder_attentions=encoder.get("attentions") if config.output_attentions else None,
             encoder_hidden_states=encoder.get("hidden_states") if config.output_hidden_states else None,

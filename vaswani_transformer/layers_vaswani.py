@@ -449,3 +449,20 @@ class DecoderLayer(GradientCheckpointingLayer):
             )
             x = self.cross_attention_residual(x, attended)
         return self.feed_forward_residual(x, self.feed_forward(x))
+
+
+def build_padding_mask(input_ids: torch.LongTensor, config: VaswaniConfig) -> torch.LongTensor:
+    """1 at tokens and 0 at padding, (B, S).
+
+    Raises:
+        ValueError: if the padding token also ends sentences, and so may be either.
+    """
+    pad, ends = config.pad_token_id, config.eos_token_id
+    if pad is None:
+        return torch.ones_like(input_ids)
+    if pad == ends or (isinstance(ends, list) and pad in ends):
+        raise ValueError(
+            f"padding cannot be told from </s>: pad_token_id={pad} is also eos_token_id. Pass the attention_mask that "
+            f"the tokenizer returns."
+        )
+    return (input_ids != pad).long()

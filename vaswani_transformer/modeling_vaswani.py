@@ -37,6 +37,7 @@ from .layers_vaswani import (
     PositionEncoding,
     Residual,
     TokenEmbedding,
+    build_padding_mask,
     dropout,
     is_changed,
 )
@@ -245,7 +246,7 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
         """
         self._check_attention_kernel()
         if attention_mask is None and input_ids is not None:
-            attention_mask = build_padding_mask(input_ids, self.config.pad_token_id)
+            attention_mask = build_padding_mask(input_ids, self.config)
         x = self._embed(input_ids, inputs_embeds, mask=attention_mask)
         mask = self._window_blocks(
             x, attention_mask, is_causal=False, output_attentions=kwargs.get("output_attentions")
@@ -398,7 +399,7 @@ class VaswaniModel(VaswaniPreTrainedModel):
             `last_hidden_state` (B, T, D) of the decoder, the cache, and what of both stacks was asked for.
         """
         if attention_mask is None and input_ids is not None:
-            attention_mask = build_padding_mask(input_ids, self.config.pad_token_id)
+            attention_mask = build_padding_mask(input_ids, self.config)
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
                 input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
@@ -579,8 +580,3 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniScoringMixi
             encoder_hidden_states=outputs.encoder_hidden_states,
             encoder_attentions=outputs.encoder_attentions,
         )
-
-
-def build_padding_mask(input_ids: torch.LongTensor, pad_token_id: int | None) -> torch.Tensor | None:
-    """1 at tokens and 0 at padding, (B, S); `None` where the vocabulary has no padding token."""
-    return None if pad_token_id is None else (input_ids != pad_token_id).long()

@@ -15,6 +15,7 @@ from .beam_search_vaswani import LENGTH_PENALTIES
 from .coverage_vaswani import check_kernel, compute_coverage, coverage_penalty
 from .decoding_vaswani import SHARED_ENCODING_KERNELS
 from .generation_vaswani import OWN_OPTIONS
+from .layers_vaswani import build_padding_mask
 from .loss_vaswani import IGNORE_INDEX, find_slice_length
 
 PAIRS_PER_WINDOW = 4_096  # read, sorted by length and scored at a time
@@ -88,8 +89,7 @@ class VaswaniScoringMixin:
         if not is_real.any(dim=-1).all():
             raise ValueError("labels must hold a token in each row, at least </s>; got a row of padding alone.")
         if attention_mask is None:
-            pad = self.config.pad_token_id
-            attention_mask = torch.ones_like(input_ids) if pad is None else (input_ids != pad).long()
+            attention_mask = build_padding_mask(input_ids, self.config)
         if self.config._attn_implementation not in SHARED_ENCODING_KERNELS:
             copies = num_targets // num_sources
             input_ids, attention_mask = (x.repeat_interleave(copies, dim=0) for x in (input_ids, attention_mask))

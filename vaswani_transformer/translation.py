@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 from transformers import BatchEncoding, PreTrainedTokenizerFast
+from transformers.utils import ModelOutput
 
 from .modeling_vaswani import VaswaniForConditionalGeneration
 from .pipeline_vaswani import MOST_SOURCE_TOKENS, check_sentence
@@ -42,12 +43,12 @@ class Translator:
     Args:
         tokens_per_batch: padded source tokens of a batch, before beams; a longer sentence is a batch of its own.
         num_hypotheses: different translations of each sentence; the beam must be as wide.
-        with_scores: rate the hypotheses, which takes one more pass over each batch.
+        with_scores: give the scores of the search; for greedy search and sampling of one model, which have none, those
+            of `model.score`, which take one more pass over each batch.
         generate_kwargs: for `model.generate`.
 
     Raises:
-        ValueError: if the beam is too narrow for what is asked, or if scores are asked for of a search whose
-            probabilities are not those of `model` alone.
+        ValueError: if the beam is too narrow for what is asked.
     """
 
     def __init__(
@@ -67,12 +68,6 @@ class Translator:
             raise ValueError(
                 f"a beam of {num_beams} gives 1 to {num_beams} translations of a sentence, {num_hypotheses} are asked "
                 f"for. Ask for fewer, or widen num_beams."
-            )
-        unrated = [name for name in ("ensemble", "shortlist") if generate_kwargs.get(name) is not None]
-        if with_scores and unrated:
-            raise ValueError(
-                f"scores are those of one model and its whole vocabulary, and the search with {' and '.join(unrated)} "
-                f"goes by others. Leave out the scores or the {' and the '.join(unrated)}."
             )
         self.model, self.tokenizer = model, tokenizer
         self.tokens_per_batch, self.num_hypotheses, self.with_scores = tokens_per_batch, num_hypotheses, with_scores
@@ -122,22 +117,24 @@ class Translator:
         self.num_cut += sum(len(tokens) > MOST_SOURCE_TOKENS for tokens in batch.ids)
         ids = [[*tokens[: min(len(tokens), MOST_SOURCE_TOKENS) - 1], tokens[-1]] for tokens in batch.ids]
         inputs = self.tokenizer.pad({"input_ids": ids}, return_tensors="pt").to(self.model.device)
-        tokens = self.model.generate(**inputs, num_return_sequences=self.num_hypotheses, **self.generate_kwargs)
-        scores = self._rate(inputs, tokens) if self.with_scores else [None] * len(tokens)
+        options = {"num_return_sequences": self.num_hypotheses, "return_dict_in_generate": True}
+        found = self.model.generate(**inputs, **options, **self.generate_kwargs)
+        tokens = found.sequences
+        scores = self._rate(inputs, found) if self.with_scores else [None] * len(tokens)
         # One line for one line: a model may learn a line break from training text that holds them.
         texts = (text.replace("\n", " ") for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True))
         hypotheses = list(map(Hypothesis, texts, scores))
         n = self.num_hypotheses
         return [hypotheses[start : start + n] for start in range(0, len(hypotheses), n)]
 
-    def _rate(self, inputs: BatchEncoding, tokens: torch.LongTensor) -> list[float]:
-        """Scores of `tokens` (B * n, T) that the search has found, -inf where it has found nothing."""
-        # Not the search's own: with them it would keep the probabilities of the whole vocabulary at every step.
-        names = ("length_penalty", "length_penalty_type", "coverage_penalty")
-        options = {name: self.generate_kwargs.get(name, getattr(self.config, name, None)) for name in names}
-        scores = self.model.score(**inputs, labels=tokens[:, 1:], **options).scores
-        is_empty = (tokens[:, 1:] == self.tokenizer.pad_token_id).all(dim=-1)
-        return scores.masked_fill(is_empty, -math.inf).tolist()
+    def _rate(self, inputs: BatchEncoding, found: ModelOutput) -> list[float]:
+        """Scores of what the search has found, -inf where it has found nothing."""
+        scores = found.get("sequences_scores")
+        if scores is None:  # greedy search or sampling, as transformers do them
+            names = ("length_penalty", "length_penalty_type", "coverage_penalty")
+            options = {name: self.generate_kwargs.get(name, getattr(self.config, name, None)) for name in names}
+            scores = self.model.score(**inputs, labels=found.sequences[:, 1:], **options).scores
+        return scores.tolist()
 
     def _encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """Token ids of each sentence, `</s>` included; none of those without a word."""

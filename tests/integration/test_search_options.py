@@ -52,6 +52,17 @@ def test_a_file_is_translated_by_all_models_of_an_ensemble(folders, files):
     assert together != translate(one, tokenizer, SENTENCES, max_length_offset=3)
 
 
+def test_scores_of_an_ensemble_with_a_shortlist_stand_before_the_texts(folders, files):
+    text, output, shortlist = files
+    options = ["--ensemble", folders[1], "--shortlist", shortlist, "--scores"]
+    assert run("translate", "--model", folders[0], *options, "--input", text, "--output", output) == 0
+    (one, tokenizer), (other, _) = map(load_translator, folders)
+    search = {"max_length_offset": 3, "ensemble": [other], "shortlist": read_shortlist(shortlist, tokenizer)}
+    found = Translator(one, tokenizer, with_scores=True, **search)(SENTENCES)
+    expected = [f"{hypothesis.score:.4f}\t{hypothesis.text}" for [hypothesis] in found]
+    assert output.read_text(encoding="utf-8").split("\n") == [*expected, ""]
+
+
 def test_nothing_but_tokens_of_the_shortlist_is_written(folders, files):
     text, output, shortlist = files
     files_given = ["--input", text, "--output", output, "--shortlist", shortlist]

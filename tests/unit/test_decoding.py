@@ -29,11 +29,13 @@ def config_of(num_beams: int = NUM_BEAMS) -> GenerationConfig:
 
 
 @torch.no_grad()
-def compare(model, prompt: list[int], *, num_steps: int = 6, leaving_at: int = 3) -> None:
+def compare(
+    model, prompt: list[int], *, source: torch.Tensor = SOURCE, num_steps: int = 6, leaving_at: int = 3
+) -> None:
     """Let beams change places at random, and the middle sentence leave: both kinds of steps give the same logits."""
     torch.manual_seed(0)
-    kinds = [kind(model, config_of(), prepare(model)) for kind in (BeamSteps, ForwardSteps)]
-    tokens = torch.tensor([prompt] * len(SOURCE) * NUM_BEAMS)
+    kinds = [kind(model, config_of(), prepare(model, source)) for kind in (BeamSteps, ForwardSteps)]
+    tokens = torch.tensor([prompt] * len(source) * NUM_BEAMS)
     for step in range(num_steps):
         actual, expected = (steps(tokens) for steps in kinds)
         torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
@@ -67,15 +69,40 @@ def test_a_memory_makes_room_as_often_as_needed(build_tiny_model, monkeypatch):
     compare(build_tiny_model(noise=0.4), [0], num_steps=9, leaving_at=5)
 
 
+@pytest.mark.parametrize("length", [7, 8, 15, 16, 25])
+@pytest.mark.parametrize("num_padded", [0, 4])
+def test_idle_keys_of_the_source_change_nothing(build_tiny_model, length, num_padded):
+    source = torch.randint(3, 37, (3, length))
+    source[0, length - num_padded :] = 1
+    compare(build_tiny_model(noise=0.4), [0], source=source)
+
+
+def test_keys_that_no_beam_goes_on_from_are_forgotten(build_tiny_model, monkeypatch):
+    monkeypatch.setattr(decoding_vaswani, "FEW_KEYS", 1)
+    forget, forgotten = BeamSteps._forget_keys, []
+
+    def count(self, mask):
+        kept = forget(self, mask)
+        forgotten.append(mask.shape[-1] - kept.shape[-1])
+        assert all(layer.length == kept.shape[-1] for layer in self.layers)
+        return kept
+
+    monkeypatch.setattr(BeamSteps, "_forget_keys", count)
+    compare(build_tiny_model(noise=0.4), [0, 5, 6], num_steps=16, leaving_at=7)
+    assert len(forgotten) > 2
+    assert min(forgotten) > 0
+
+
 def test_a_layer_remembers_everything_in_the_order_it_came(tiny_model):
-    prompt, source = torch.randn(2, 3, 1, 5), torch.randn(2, 3, 6, 5)
-    layer = LayerSteps(
-        tiny_model.model.decoder.layers[0], fused_attention, prompt, prompt + 1, source, source, num_beams=4
-    )
+    encoding = torch.randn(2, 6, tiny_model.config.d_model)
+    layer = LayerSteps(tiny_model.model.decoder.layers[0], fused_attention, encoding, num_idle=0, num_beams=3)
+    prompt = torch.randn(2, 3, 3, 5)
+    layer.remember(prompt, prompt + 1)
+    layer.num_beams = 4
     steps = torch.randn(40, 2, 4, 3, 5)
     for count, step in enumerate(steps, start=1):
         keys, values = layer.remember(step, step + 1)
-        expected = torch.cat([prompt, *(step.transpose(1, 2) for step in steps[:count])], dim=2)
+        expected = torch.cat([prompt, *steps[:count]], dim=1).transpose(1, 2)
         assert torch.equal(keys, expected)
         assert torch.equal(values, expected + 1)
 

@@ -266,6 +266,41 @@ def test_transition_scores_are_the_likelihoods_of_the_words(request, fixture):
             assert found.sequences_scores[row].item() == pytest.approx(expected.sum().item() / penalty, abs=1e-5)
 
 
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_new_tokens": 5},
+        {"min_length": 7},
+        {"forced_eos_token_id": END},
+        {"forced_eos_token_id": END, "max_new_tokens": 5, "min_new_tokens": 3},
+        {"forced_eos_token_id": END, "length_penalty_type": "power"},
+        {"decoder_input_ids": torch.tensor([[START, 5, 6]] * 4), "forced_eos_token_id": END},
+        {"bad_words_ids": [[5]], "renormalize_logits": True, "forced_eos_token_id": END},
+        {"shortlist": [4, 5, 9, 21], "forced_eos_token_id": END},
+    ],
+    ids=lambda options: "-".join(options),
+)
+@pytest.mark.parametrize("fixture", ["brief", "endless"])
+def test_transition_scores_add_up_to_the_score(request, fixture, options, alpha):
+    model = request.getfixturevalue(fixture)
+    recorded = {"output_scores": True, "return_dict_in_generate": True, "num_return_sequences": 3}
+    found = model.generate(SOURCE, length_penalty=alpha, **recorded, **options)
+    transitions = model.compute_transition_scores(found.sequences, found.scores, found.beam_indices)
+    lengths = (found.beam_indices >= 0).sum(dim=-1)
+    penalty = power_length_penalty if options.get("length_penalty_type") else gnmt_length_penalty
+    totals = found.sequences_scores * penalty(lengths, alpha)
+    torch.testing.assert_close(transitions.sum(dim=-1), totals, rtol=0, atol=3e-5)
+    if "forced_eos_token_id" in options and fixture == "endless":
+        assert (totals > -60).all()  # at its own probability </s> alone would cost 100
+
+
+def test_the_score_of_a_translation_needs_no_scores_of_all_words(brief):
+    bare, full = (brief.generate(SOURCE, return_dict_in_generate=True, output_scores=flag) for flag in (False, True))
+    assert torch.equal(bare.sequences_scores, full.sequences_scores)
+    assert bare.scores is None
+
+
 def test_several_translations_come_best_first_and_differ(model):
     found = model.generate(SOURCE, num_return_sequences=4, output_scores=True, return_dict_in_generate=True)
     scores = found.sequences_scores.view(4, 4)
@@ -342,6 +377,11 @@ def test_a_smaller_limit_wins(endless, options, name):
 def test_a_larger_limit_does_not_win(endless, options):
     translations = endless.generate(SOURCE, max_new_tokens=30, **options)
     assert [len(new_tokens(row)) for row in translations] == [length + 4 for length in LENGTHS]
+
+
+def test_a_limit_that_is_far_away_takes_no_memory(brief):
+    near, far = (brief.generate(SOURCE, length_penalty=0.0, max_length_offset=n) for n in (50, 10**9))
+    assert torch.equal(near, far)
 
 
 @each_search
@@ -481,6 +521,21 @@ def test_the_mask_is_derived_from_the_padding(model, options, side):
         torch.manual_seed(0)
         results.append(model.generate(source, **mask, **options))
     assert torch.equal(*results)
+
+
+@each_search
+def test_an_end_may_be_the_padding_where_a_mask_is_given(brief, build_tiny_model, options):
+    same = build_tiny_model(**SMALL, output_bias=True, pad_token_id=END)
+    same.load_state_dict(brief.state_dict())
+    same.generation_config.max_length_offset = 9
+    results = []
+    for model, source in ((brief, SOURCE), (same, SOURCE.masked_fill(SOURCE == PAD, END))):
+        torch.manual_seed(0)
+        found = model.generate(source, attention_mask=(SOURCE != PAD).long(), **options)
+        results.append([new_tokens(row) for row in found])
+    assert results[0] == results[1]
+    with pytest.raises(ValueError, match="padding cannot be told from </s>"):
+        same.generate(SOURCE, **options)
 
 
 def test_the_source_may_be_named(model):

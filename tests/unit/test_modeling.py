@@ -337,6 +337,14 @@ def test_the_encoder_alone_derives_its_mask_too(tiny_model):
     assert torch.equal(alone, within)
 
 
+def test_a_source_whose_padding_is_the_end_needs_its_mask(build_tiny_model):
+    model = build_tiny_model(pad_token_id=2)
+    for part in (model, model.get_encoder()):
+        with pytest.raises(ValueError, match="padding cannot be told from </s>"):
+            part(input_ids=SOURCE)
+    assert model(input_ids=SOURCE, attention_mask=torch.ones_like(SOURCE), decoder_input_ids=SHIFTED).logits is not None
+
+
 def test_encoder_outputs_stand_for_the_source(tiny_model):
     mask = (SOURCE != 1).long()
     expected = tiny_model(input_ids=SOURCE, decoder_input_ids=SHIFTED)

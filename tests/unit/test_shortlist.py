@@ -63,9 +63,12 @@ def test_only_words_of_the_shortlist_are_generated(model):
 
 def test_scores_are_over_the_whole_vocabulary(model):
     found = model.generate(SOURCE, shortlist=SHORTLIST, output_logits=True, **WITH_SCORES)
-    for step in (*found.scores, *found.logits):
-        assert step.shape[1] == 37
-        assert sorted(step[0].isfinite().nonzero()[:, 0].tolist()) == sorted({*SHORTLIST, END})
+    limit = (SOURCE[0] != PAD).sum() + model.generation_config.max_length_offset
+    for length in range(1, limit + 1):
+        scores, logits = (step[length - 1][0] for step in (found.scores, found.logits))
+        assert len(scores) == len(logits) == 37
+        assert logits.isfinite().nonzero()[:, 0].tolist() == sorted({*SHORTLIST, END})
+        assert scores.isfinite().nonzero()[:, 0].tolist() == (sorted({*SHORTLIST, END}) if length < limit else [END])
     transitions = model.compute_transition_scores(found.sequences, found.scores, found.beam_indices)
     lengths = (found.beam_indices >= 0).sum(dim=-1)
     expected = found.sequences_scores * ((5 + lengths) / 6) ** 0.6

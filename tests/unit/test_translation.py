@@ -122,13 +122,31 @@ def test_more_translations_than_beams_are_refused(parts, asked, num_beams):
         Translator(*parts, num_hypotheses=asked, num_beams=num_beams)
 
 
+@pytest.mark.parametrize("num_beams", [1, 4])
 @pytest.mark.parametrize("names", [["ensemble"], ["shortlist"], ["ensemble", "shortlist"]])
-def test_scores_of_a_search_that_is_not_of_one_model_and_its_vocabulary_are_refused(parts, names):
-    options = {name: value for name, value in (("ensemble", parts[:1]), ("shortlist", [5])) if name in names}
-    message = rf"the search with {' and '.join(names)} goes by others\. Leave out the scores"
-    with pytest.raises(ValueError, match=message):
-        Translator(*parts, with_scores=True, **options)
-    assert Translator(*parts, **options)(["a dog"])
+def test_scores_of_an_ensemble_and_of_a_shortlist_are_of_their_own_probabilities(parts, names, num_beams):
+    model, tokenizer = parts
+    other = VaswaniForConditionalGeneration(model.config).eval()
+    given = {"ensemble": [other], "shortlist": tokenizer("two cats sleep").input_ids}
+    options = {"num_beams": num_beams, "max_new_tokens": 8, **{name: given[name] for name in names}}
+    [[hypothesis]] = Translator(model, tokenizer, with_scores=True, **options)(["a dog"])
+    inputs = tokenizer(["a dog"], return_tensors="pt")
+    found = model.generate(**inputs, output_scores=True, return_dict_in_generate=True, **options)
+    transitions = model.compute_transition_scores(found.sequences, found.scores, found.beam_indices)
+    penalty = ((5 + transitions.shape[1]) / 6) ** 0.6
+    assert hypothesis.score == pytest.approx(transitions.sum().item() / penalty, abs=1e-5)
+    alone = model.score(**inputs, labels=found.sequences[:, 1:]).scores.item()
+    assert hypothesis.score != pytest.approx(alone, abs=0.1)
+
+
+def test_an_end_that_is_also_the_padding_is_a_translation_with_a_score(parts):
+    model, tokenizer = (copy.deepcopy(part) for part in parts)
+    tokenizer.pad_token = tokenizer.eos_token
+    model.config.pad_token_id = model.generation_config.pad_token_id = tokenizer.eos_token_id
+    translator = Translator(model, tokenizer, num_hypotheses=2, with_scores=True, max_new_tokens=1)
+    for best, nothing in translator(["a dog runs", "a dog"]):
+        assert best.text == nothing.text == ""
+        assert best.score > nothing.score == -math.inf
 
 
 def test_without_an_offset_there_is_no_limit_of_the_source(parts):

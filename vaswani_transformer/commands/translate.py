@@ -23,7 +23,7 @@ def add(commands) -> None:
     command.add_argument("--output", type=Path, help="one translation a line, same order; standard output if not given")
     command.add_argument("--nbest", type=int, help="lines for each sentence, best first: its number from 1, tab, text")
     command.add_argument(
-        "--scores", action="store_true", help="log P / lp of the translation and a tab before its text"
+        "--scores", action="store_true", help="log P / lp, by which the search chose, and a tab before each text"
     )
     add_search_options(command)
 
