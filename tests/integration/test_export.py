@@ -1,5 +1,6 @@
 """Exported models translate as the model does, in CTranslate2 and in onnxruntime."""
 
+import copy
 import io
 import sys
 from pathlib import Path
@@ -209,7 +210,9 @@ def test_the_converter_of_ctranslate2_knows_our_models(half_trained_model, token
 
 
 def test_the_command_says_how_the_search_differs_from_the_papers(half_trained_model, tokenizer, tmp_path, capsys):
-    half_trained_model.save_pretrained(tmp_path / "model")
+    model = copy.deepcopy(half_trained_model)
+    model.generation_config.update(no_repeat_ngram_size=3, coverage_penalty=0.2)
+    model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     output = str(tmp_path / "export")
     command = ["export", "--model", str(tmp_path / "model"), "--format", "ctranslate2", "--quantization", "int8"]
@@ -217,6 +220,10 @@ def test_the_command_says_how_the_search_differs_from_the_papers(half_trained_mo
     printed = capsys.readouterr().out
     assert "CTranslate2 divides\nlog P by |Y|^length_penalty" in printed
     assert f"--model {output} --rescore" in printed
+    [settings] = [line for line in printed.split("\n") if line.startswith("The search this model is set to: ")]
+    assert "num_beams=4, length_penalty=0.6, no_repeat_ngram_size=3, " in settings
+    assert "coverage_penalty=0.2" in settings
+    assert "CTranslate2 itself reads none of it and has to be\ntold, by the arguments of translate_batch" in printed
     assert len(CTranslate2Translator(output).translate(SENTENCES)) == len(SENTENCES)
 
 

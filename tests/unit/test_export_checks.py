@@ -5,11 +5,14 @@ import sys
 
 import pytest
 import torch
+from transformers import GenerationConfig
 
-from vaswani_transformer import cli
+from vaswani_transformer import VaswaniConfig, cli
+from vaswani_transformer.commands.export import describe_settings
 from vaswani_transformer.export.ctranslate2_converter import VaswaniLoader, export_model
 from vaswani_transformer.export.ctranslate2_translation import CTranslate2Translator, rescore_hypotheses
 from vaswani_transformer.export.onnx_translation import OnnxTranslator
+from vaswani_transformer.generation_vaswani import build_generation_config
 
 
 @pytest.mark.parametrize(
@@ -99,3 +102,18 @@ def test_files_of_another_model_are_not_mixed_in(tmp_path, capsys):
 def test_settings_of_ctranslate2_are_refused_for_onnx(tmp_path, capsys):
     assert export("--format", "onnx", "--quantization", "int8", "--output", tmp_path / "export") == 1
     assert "--quantization is for --format ctranslate2: ONNX gets float32" in capsys.readouterr().err
+
+
+def test_settings_of_the_search_are_those_that_decide_a_translation():
+    config = build_generation_config(VaswaniConfig())
+    config.update(min_new_tokens=3, bad_words_ids=[[7]], do_sample=False, repetition_penalty=1.0, output_scores=True)
+    assert describe_settings(config).split(", ") == [
+        "min_new_tokens=3",
+        "early_stopping='never'",
+        "num_beams=4",
+        "length_penalty=0.6",
+        "bad_words_ids=[[7]]",
+        "length_penalty_type='gnmt'",
+        "max_length_offset=50",
+    ]
+    assert describe_settings(GenerationConfig(num_beams=1, eos_token_id=2)) == "greedy search"

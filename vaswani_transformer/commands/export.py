@@ -3,8 +3,17 @@
 import argparse
 from pathlib import Path
 
+from transformers import GenerationConfig
+
 from .. import evaluation
 from .arguments import add_command, positive_int
+
+# What a generation config says besides which translation is found.
+NOT_OF_THE_SEARCH = {
+    *("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id", "transformers_version"),
+    *("use_cache", "cache_implementation", "compile_config", "disable_compile", "return_dict_in_generate"),
+    *("output_attentions", "output_hidden_states", "output_logits", "output_scores", "num_return_sequences"),
+}
 
 
 def add(commands) -> None:
@@ -26,7 +35,8 @@ def run(args: argparse.Namespace) -> None:
     vaswani export --model runs/base --format onnx --output exports/base_onnx
 
     Greedy translations are those of `vaswani translate --num_beams 1`. CTranslate2's beam search has another length
-    penalty and another end than the paper's; what is printed says which, and how to rescore its n-best lists.
+    penalty and another end than the paper's; what is printed says which, how to rescore its n-best lists, and which
+    settings of this model's search no other engine carries out by itself.
     """
     names = ("quantization", "max_positions")
     options = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
@@ -47,4 +57,15 @@ def run(args: argparse.Namespace) -> None:
         ) from error
     model, tokenizer = evaluation.load_translator(args.model)
     exporter.export_model(model, tokenizer, args.output, **options)
-    print(exporter.HOW_TO_USE.format(folder=args.output))
+    print(exporter.HOW_TO_USE.format(folder=args.output, search=describe_settings(model.generation_config)))
+
+
+def describe_settings(config: GenerationConfig) -> str:
+    """What of `config` decides which translation is found, as name=value, but for what is off or a default."""
+    defaults = GenerationConfig._get_default_generation_params()
+    settings = {
+        name: value
+        for name, value in config.to_diff_dict().items()
+        if not (name in NOT_OF_THE_SEARCH or name.startswith("_")) and value not in (None, False, 0, defaults.get(name))
+    }
+    return ", ".join(f"{name}={value!r}" for name, value in settings.items()) or "greedy search"

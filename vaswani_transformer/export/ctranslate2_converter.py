@@ -53,7 +53,12 @@ log P by |Y|^length_penalty (1 by default, |Y| without </s>) and ends a sentence
 the paper's search (section 6.1) divides by GNMT's ((5 + |Y|) / 6)^0.6, |Y| with </s>, and ends when no open
 hypothesis can still win. GNMT's penalty is applied to CTranslate2's n-best list by --rescore:
 
-    python -m vaswani_transformer.export.ctranslate2_translation --model {folder} --rescore < test.en > test.hyp.de"""
+    python -m vaswani_transformer.export.ctranslate2_translation --model {folder} --rescore < test.en > test.hyp.de
+
+The search this model is set to: {search}.
+That command sees to num_beams, length_penalty and max_length_offset. CTranslate2 itself reads none of it and has to be
+told, by the arguments of translate_batch: beam_size, length_penalty, coverage_penalty, repetition_penalty,
+no_repeat_ngram_size, min_decoding_length, max_decoding_length, suppress_sequences. The rest it cannot do."""
 
 
 def export_model(

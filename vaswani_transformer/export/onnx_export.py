@@ -109,7 +109,10 @@ ONNX graphs in {folder}: encoder_model, decoder_model, decoder_with_past_model, 
 Greedy search in onnxruntime:
 
     from vaswani_transformer.export.onnx_translation import OnnxTranslator
-    print(OnnxTranslator("{folder}").translate(["A dog runs."]))"""
+    print(OnnxTranslator("{folder}").translate(["A dog runs."]))
+
+The search this model is set to: {search}.
+OnnxTranslator sees to the limits of length alone; whatever else calls the graphs has to see to all of it."""
 
 
 @torch.no_grad()
