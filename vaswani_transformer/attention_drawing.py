@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .attention_maps import KINDS, AttentionMaps, head_colours, is_word
+from .attention_maps import KINDS, AttentionMaps, head_colours, is_word, paper_layer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -322,11 +322,6 @@ def draw_layer(
         name += "_head" + "_".join(str(head + 1) for head in heads)
     # A word may hold what no file name can.
     return _save_both(figure, folder, name if place is None else f"{name}_word{place + 1}")
-
-
-def paper_layer(layers: int) -> int:
-    """The layer that figures 3 to 5 show, from 0: the next to last, layer 5 of 6, or the only one."""
-    return max(0, layers - 2)
 
 
 def _title(maps: AttentionMaps, kind: str, layer: int) -> str:

@@ -33,6 +33,7 @@ _TEN_COLOURS = (  # the palette of d3 and matplotlib, which tensor2tensor draws 
     *("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd"),
     *("#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf"),
 )
+MOST_TOKENS = 512  # a side: their maps, of 6 layers of 8 heads, make a page of 50 MB, and of sub-words as much again
 CONTINUATION = "·"  # shown before a piece that goes on with the word of the piece before it
 
 Words = list[tuple[str, int]]  # the words of a sentence: text, number of tokens
@@ -106,6 +107,11 @@ class AttentionMaps:
         )
 
 
+def paper_layer(layers: int) -> int:
+    """The layer that figures 3 to 5 show, from 0: the next to last, layer 5 of 6, or the only one."""
+    return max(0, layers - 2)
+
+
 def is_word(text: str) -> bool:
     """Whether a word of some maps is one of the language, and no punctuation, sign or special token."""
     return any(c.isalnum() for c in text) and not re.fullmatch(r"<[^<>]*>", text)
@@ -135,14 +141,21 @@ def collect_attention(
         target: a translation to force through the decoder; the model's own when not given.
 
     Raises:
-        ValueError: if source or target has no words or tokens, or the model returns no weights.
+        ValueError: if source or target has no words or tokens, or more than `MOST_TOKENS`, or the model returns no
+            weights.
     """
     for side, sentence in (("source", source), ("target", target)):
         if sentence is not None and not sentence.strip():
             raise ValueError(f"{side} has no words; give a sentence of at least one.")
     source_ids = tokenizer(source)["input_ids"]
-    target_ids = None if target is None else [tokenizer(text_target=target)["input_ids"]]
-    return collect_attention_batch(model, tokenizer, [source_ids], target_ids)[0]
+    target_ids = None if target is None else tokenizer(text_target=target)["input_ids"]
+    for side, ids in (("source", source_ids), ("target", target_ids or [])):
+        if len(ids) > MOST_TOKENS:
+            raise ValueError(
+                f"{side} has {len(ids):,} tokens, and attention is shown of sentences of up to {MOST_TOKENS}, because "
+                f"its maps grow with the square: shorten it, or split it into sentences."
+            )
+    return collect_attention_batch(model, tokenizer, [source_ids], None if target is None else [target_ids])[0]
 
 
 def collect_attention_batch(
@@ -315,7 +328,11 @@ def _character_class(character: str) -> str:
 def _readable(piece: bytes) -> str:
     """Text of some bytes without outer spaces; what is no UTF-8 or cannot be printed is escaped, as \\xNN."""
     text = piece.decode("utf-8", errors="backslashreplace")
-    text = text.strip(" ") or "␣" * len(text)
+    return show_codes(text.strip(" ") or "␣" * len(text))
+
+
+def show_codes(text: str) -> str:
+    """`text` with a code for each character that cannot be seen, but for the joiners inside words."""
     return "".join(c if c.isprintable() or c in "\u200c\u200d" else c.encode("unicode_escape").decode() for c in text)
 
 

@@ -12,7 +12,7 @@ from string import Template
 
 import numpy as np
 
-from .attention_maps import KINDS, SIDES, AttentionMaps, head_colours
+from .attention_maps import KINDS, SIDES, AttentionMaps, head_colours, paper_layer
 
 # A `string.Template`: no other dollar sign may stand in it. Its policy line lets the page load nothing at all.
 TEMPLATE = Path(__file__).with_name("attention_page.html")
@@ -64,7 +64,7 @@ def build_html(
     queries, _, weights = words.view(kind)
     opening = {
         "kind": list(KINDS).index(kind),
-        "layer": max(0, weights.shape[0] - 2) if layer is None else layer,
+        "layer": paper_layer(weights.shape[0]) if layer is None else layer,
         "hidden": [head for head in range(weights.shape[1]) if heads is not None and head not in heads],
         "word": queries.index(word) if word in queries else None,
     }

@@ -7,6 +7,7 @@ shows the same page, so this file imports nothing but the page of attention and 
 """
 
 import html
+import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from types import ModuleType
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .attention_maps import collect_attention_batch
+from .attention_maps import collect_attention_batch, show_codes
 from .attention_page import build_html
 from .pipeline_vaswani import check_sentence
 
@@ -24,6 +25,9 @@ MOST_CHARACTERS = 1_000
 MOST_TOKENS = 128  # the maps of so many words a side take 3 MB with 6 layers of 8 heads, of sub-words as much again
 MOST_BEAMS = 10
 MOST_WAITING = 32  # sentences; further visitors are told that the page is busy
+MOST_SESSIONS = 100  # visitors whose page is remembered, each with the attention it shows: 7 MB of the longest sentence
+MOST_BYTES = 2**20  # of a request: of a megabyte in one line the page itself says that it is too long
+POSTED_TO = ("join", "cancel", "reset")  # to ask a question and to call it off; there is nothing to upload
 LINE_BREAK = re.compile(r"\r\n|[\r\n]")
 # By it a browser asks this server, and no other, for anything. Gradio's page runs scripts and styles that stand in it.
 POLICY = (
@@ -199,8 +203,7 @@ def _wrap(content: str) -> str:
 
 def escape(text: str) -> str:
     """`text` as HTML that shows it, with a code for each character that cannot be seen."""
-    shown = (c if c.isprintable() or c in "\u200c\u200d" else c.encode("unicode_escape").decode() for c in text)
-    return html.escape("".join(shown))
+    return html.escape(show_codes(text))
 
 
 def import_gradio() -> ModuleType:
@@ -293,6 +296,44 @@ class OwnServerOnly:
         await self.app(scope, receive, send_with_policy)
 
 
+class SmallRequestsOnly:
+    """ASGI middleware that refuses requests of over `MOST_BYTES`, and what is posted to any name but `POSTED_TO`."""
+
+    def __init__(self, app: Callable):
+        self.app = app
+
+    async def __call__(self, scope: dict, receive: Callable, send: Callable) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        body, has_more = bytearray(), True
+        # To its end, however long: a browser that still sends reads no answer. Nothing above the limit is kept.
+        while has_more:
+            message = await receive()
+            if message["type"] != "http.request":  # the visitor is gone
+                return
+            body += message.get("body", b"")[: MOST_BYTES + 1 - len(body)]
+            has_more = message.get("more_body", False)
+        messages = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+
+        async def receive_again() -> dict:
+            return messages.pop() if messages else await receive()
+
+        if scope["method"] == "POST" and scope["path"].rpartition("/")[2] not in POSTED_TO:
+            await _refuse(send, 404, "This page takes sentences and nothing else.")
+        elif len(body) > MOST_BYTES:
+            await _refuse(send, 413, f"This page takes requests of up to {MOST_BYTES:,} bytes: shorten the text.")
+        else:
+            await self.app(scope, receive_again, send)
+
+
+async def _refuse(send: Callable, status: int, message: str) -> None:
+    """Answer with an error in Gradio's form."""
+    headers = [(b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps({"detail": message}).encode()})
+
+
 def serve(page, *, host: str | None = None, port: int | None = None) -> None:
     """Serve the page until Ctrl+C; its address is printed.
 
@@ -311,7 +352,7 @@ def serve(page, *, host: str | None = None, port: int | None = None) -> None:
 
     theme = gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
     theme.set(block_info_text_color="*neutral_600", block_info_text_color_dark="*neutral_300")  # Gradio's are too pale
-    # Nothing but what this page needs: no link to elsewhere, no history, no fonts, no file above a byte.
+    # Nothing but what this page needs: no link to elsewhere, no history, no fonts.
     try:
         _, address, _ = page.launch(
             server_name=host,
@@ -324,8 +365,8 @@ def serve(page, *, host: str | None = None, port: int | None = None) -> None:
             enable_monitoring=False,
             mcp_server=False,
             ssr_mode=False,
-            max_file_size=1,
-            app_kwargs={"middleware": [Middleware(OwnServerOnly)]},
+            state_session_capacity=MOST_SESSIONS,
+            app_kwargs={"middleware": [Middleware(OwnServerOnly), Middleware(SmallRequestsOnly)]},
             theme=theme,
         )
     except OSError as error:

@@ -5,9 +5,10 @@ repository, as they were at one commit: no code comes from elsewhere, so none ha
 """
 
 import json
+import re
 import shutil
 import sys
-from importlib.metadata import version
+from importlib.metadata import requires, version
 from pathlib import Path
 
 from huggingface_hub import SpaceCardData
@@ -16,6 +17,8 @@ GRADIO_VERSION = "6.31.0"  # as in constraints.txt; the Hub installs it
 APP_FILE = "app.py"
 SETTINGS_FILE = "settings.json"
 REQUIREMENTS_FILE = "requirements.txt"
+DISTRIBUTION = "vaswani-transformer"
+RELEASE = re.compile(r"[\d.]+(post\d+)?")
 CARD = """\
 ---
 {metadata}
@@ -49,8 +52,7 @@ def write_space(
     settings = {"model": model_id, "revision": revision, "languages": languages}
     (folder / SETTINGS_FILE).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     names = ["torch", "transformers", "numpy", *(["sentencepiece"] if needs_sentencepiece else [])]
-    # Without the part behind +, which says for what device it was built here.
-    requirements = "".join(f"{name}=={version(name).partition('+')[0]}\n" for name in names)
+    requirements = "".join(f"{_require(name)}\n" for name in names)
     (folder / REQUIREMENTS_FILE).write_text(requirements, encoding="utf-8")
     metadata = SpaceCardData(
         title=f"Translate with {model_id.partition('/')[2]}",
@@ -63,3 +65,14 @@ def write_space(
     )
     card = CARD.format(metadata=metadata.to_yaml(), model_id=model_id)
     (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def _require(name: str) -> str:
+    """A line of requirements: the version that is installed here, which has been tried, where PyPI can have it."""
+    # Without the part behind +, which says for what device it was built here.
+    public = version(name).partition("+")[0]
+    if RELEASE.fullmatch(public):
+        return f"{name}=={public}"
+    # Built by night or from a clone: any release that the package itself takes.
+    wanted = (line.partition(";")[0].strip() for line in requires(DISTRIBUTION) or ())
+    return next(line for line in wanted if re.match(rf"{name}\b", line))

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from vaswani_transformer import VaswaniConfig, cli, commands, evaluation
-from vaswani_transformer.recipes import BASE, RECIPES, replace
+from vaswani_transformer.recipes import BASE, RECIPES, TABLE_3, replace
 from vaswani_transformer.translation import Translator, translate
 
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
@@ -258,7 +258,9 @@ def test_what_is_missing_is_said_in_one_line(tmp_path, monkeypatch, capsys, argu
         ("prepare", "vocab_size"),
         ("prepare", "num_pairs"),
         ("train", "num_updates"),
+        ("train", "warmup_updates"),
         ("train", "tokens_per_batch"),
+        ("train", "divide_widths"),
         ("train", "accumulation_steps"),
         ("train", "log_interval"),
         ("train", "threads"),
@@ -286,9 +288,14 @@ def test_a_recipe_is_changed_where_the_command_says_so(monkeypatch):
             pass
 
     monkeypatch.setattr(commands.train, "Trainer", Recorder)
-    for options in ([], ["--compile", "--num_updates", "7", "--tokens_per_batch", "99"]):
+    numbers = ["--num_updates", "7", "--warmup_updates", "5", "--tokens_per_batch", "99"]
+    for options in ([], ["--compile", *numbers], ["--recipe", "table3_C4", "--divide_widths", "4"]):
         assert cli.main(["train", "--data", "x", "--output", "y", *options]) == 0
-    assert recipes == [BASE, replace(BASE, compile=True, num_updates=7, tokens_per_batch=99)]
+    assert recipes == [
+        BASE,
+        replace(BASE, compile=True, num_updates=7, warmup_updates=5, tokens_per_batch=99),
+        replace(TABLE_3["C4"], model={"d_model": 64, "d_ff": 512, "d_k": 8, "d_v": 8}),
+    ]
 
 
 def test_a_hub_corpus_is_cached_to_prepare_it_and_streamed_to_score_one_split(monkeypatch, tmp_path):

@@ -1,9 +1,12 @@
 """The page of `vaswani demo` as Gradio serves it; what it shows is tested in tests/unit/test_demo.py without Gradio."""
 
+import http.client
 import json
 import socket
 import urllib.error
 import urllib.request
+from contextlib import contextmanager
+from urllib.parse import urlsplit
 
 import pytest
 import torch
@@ -28,20 +31,26 @@ def model_page():
 
 @pytest.fixture
 def page(model_page):
-    return demo.build_page(model_page, name="<b>tiny</b>", languages=("en", "de"))
+    return demo.build_page(model_page, name="<b>tiny</b>", languages=("<i>en", "de"))
 
 
-@pytest.fixture
-def served(page, monkeypatch, capsys):
+@contextmanager
+def serving(page, monkeypatch):
     """The address at which the page is served."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     monkeypatch.setattr(page, "block_thread", lambda: None)
     demo.serve(page, host="127.0.0.1", port=port)
-    assert capsys.readouterr().out == f"http://127.0.0.1:{port}/  (Ctrl+C ends it)\n"
     yield f"http://127.0.0.1:{port}"
     page.close()
+
+
+@pytest.fixture
+def served(page, monkeypatch, capsys):
+    with serving(page, monkeypatch) as address:
+        assert capsys.readouterr().out == f"{address}/  (Ctrl+C ends it)\n"
+        yield address
 
 
 def handler(page, name):
@@ -72,24 +81,96 @@ def test_the_model_is_asked_one_question_at_a_time(page):
     assert settings == {("model", 1)}
 
 
+def ask(address, body=None, content_type="application/json"):
+    """Status, headers and text of the answer."""
+    request = urllib.request.Request(address, body, {"Content-Type": content_type})
+    try:
+        with urllib.request.urlopen(request) as answer:
+            return answer.status, answer.headers, answer.read().decode()
+    except urllib.error.HTTPError as refusal:
+        with refusal:
+            return refusal.code, refusal.headers, refusal.read().decode()
+
+
+# What a policy may allow without allowing any other server.
+HARMLESS = {"'self'", "'none'", "'unsafe-inline'", "'unsafe-eval'", "data:", "blob:"}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [("/", None, 200), ("/config", None, 200), ("/nowhere", None, 404), ("/gradio_api/upload", b"", 404)],
+)
+def test_every_answer_tells_the_browser_to_ask_no_other_server(served, path, body, status):
+    found, headers, _ = ask(served + path, body)
+    assert found == status
+    [policy] = headers.get_all("Content-Security-Policy")
+    directives = {name: set(sources) for name, *sources in (part.split() for part in policy.split(";"))}
+    assert set.union(*directives.values()) <= HARMLESS
+    assert directives["default-src"] >= {"'self'"}  # of all that is fetched and has no directive of its own
+    assert not directives["script-src"] & {"data:"}
+    # These do not fall back on default-src.
+    assert directives.keys() >= {"default-src", "base-uri", "form-action"}
+    assert directives["base-uri"] | directives["form-action"] == {"'self'"}
+    assert directives["object-src"] == {"'none'"}
+
+
 def test_nothing_is_counted_shared_or_fetched_from_elsewhere(served, page):
-    with urllib.request.urlopen(served) as answer:
-        text, policy = answer.read().decode(), answer.headers["Content-Security-Policy"]
-    assert policy.startswith("default-src 'self' ")
-    assert not {"http:", "https:", "*"} & set(policy.replace(";", " ").split())
+    _, _, text = ask(served)
     assert (page.analytics_enabled, page.share, page.config["footer_links"]) == (False, False, [])
     assert "fonts.googleapis.com" not in text
-    assert "<b>tiny" not in json.dumps([c["props"].get("value") for c in page.config["components"]])
 
 
-def test_no_file_can_be_uploaded(served):
-    body = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n\r\nlonger\r\n--x--\r\n'
-    request = urllib.request.Request(
-        f"{served}/gradio_api/upload", body, {"Content-Type": "multipart/form-data; boundary=x"}
-    )
-    with pytest.raises(urllib.error.HTTPError) as refusal:
-        urllib.request.urlopen(request)
-    assert refusal.value.code == 413
+def test_markup_in_the_names_of_model_and_languages_stays_text(served, page):
+    _, _, text = ask(served)
+    values = json.dumps([c["props"].get("value") for c in page.config["components"]])
+    assert "&lt;b&gt;tiny&lt;/b&gt;" in values
+    assert "from &lt;i&gt;en to de" in values
+    for markup in ("<b>tiny", "<i>en"):
+        assert markup not in values
+        assert markup not in text
+
+
+@pytest.mark.parametrize("path", ["upload", "process_recording", "component_server", "run/translate"])
+def test_nothing_but_a_question_can_be_posted(served, path):
+    body = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n\r\n1\r\n--x--\r\n'
+    status, _, text = ask(f"{served}/gradio_api/{path}", body, "multipart/form-data; boundary=x")
+    assert (status, json.loads(text)) == (404, {"detail": "This page takes sentences and nothing else."})
+
+
+def question(text, session):
+    """The body of a request to translate, as the page sends it."""
+    return json.dumps({"data": [text, 1], "fn_index": 0, "session_hash": session}).encode()
+
+
+def test_a_request_of_the_largest_size_is_taken_and_one_byte_more_is_refused(served):
+    largest = question("a" * (demo.MOST_BYTES - len(question("", "s"))), "s")
+    assert len(largest) == demo.MOST_BYTES
+    status, _, text = ask(f"{served}/gradio_api/queue/join", largest)
+    assert (status, list(json.loads(text))) == (200, ["event_id"])
+    status, _, text = ask(f"{served}/gradio_api/queue/join", largest + b" ")
+    assert status == 413
+    assert json.loads(text)["detail"] == "This page takes requests of up to 1,048,576 bytes: shorten the text."
+
+
+def test_a_long_request_that_does_not_say_its_length_is_refused(served):
+    connection = http.client.HTTPConnection(urlsplit(served).netloc)
+    chunks = (b" " * 65_536 for _ in range(demo.MOST_BYTES // 65_536 + 1))
+    connection.request("POST", "/gradio_api/queue/join", chunks, {"Content-Type": "application/json"})
+    with connection.getresponse() as answer:
+        assert answer.status == 413
+    connection.close()
+
+
+def test_no_more_sessions_are_remembered_than_the_limit(page, monkeypatch, capsys):
+    monkeypatch.setattr(demo, "MOST_SESSIONS", 2)
+    with serving(page, monkeypatch) as address:
+        for number in range(5):
+            assert ask(f"{address}/gradio_api/queue/join", question("a", f"visitor {number}"))[0] == 200
+            answer = ask(f"{address}/gradio_api/queue/data?session_hash=visitor%20{number}")[2]
+            assert '"msg":"process_completed"' in answer
+            assert '"success":true' in answer
+    assert list(page.state_holder.session_data)[-2:] == ["visitor 3", "visitor 4"]
+    assert len(page.state_holder.session_data) == 2
 
 
 def test_a_taken_port_is_said(page):

@@ -102,6 +102,20 @@ def test_every_score_of_every_head_is_written(untrained, files, tmp_path, suffix
     assert float(first["score"]) == pytest.approx(score, abs=1e-5)
 
 
+def test_a_name_with_a_tab_and_a_line_break_breaks_no_row(untrained, pairs, tmp_path):
+    folder = tmp_path / "a\tb\nc"
+    folder.mkdir()
+    (folder / "source").write_text(f"{pairs[1][0]}\n", encoding="utf-8")
+    (folder / "target").write_text(f"{pairs[1][1]}\n", encoding="utf-8")
+    files = ["--source", str(folder / "source"), "--target", str(folder / "target")]
+    assert cli.main(["heads", "--model", str(untrained), *files, "--output", str(tmp_path / "heads.tsv")]) == 0
+    lines = (tmp_path / "heads.tsv").read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    assert len(lines) == 1 + 4 * (2 * 6 + 5 + 4)
+    assert {line.count("\t") for line in lines} == {lines[0].count("\t")}
+    cells = dict(zip(lines[0].split("\t"), lines[1].split("\t"), strict=True))
+    assert cells["source"].endswith(r"/a\tb\nc/source")
+
+
 def test_without_translations_the_model_translates(untrained, tmp_path, monkeypatch):
     monkeypatch.setattr(heads, "translate", lambda model, tokenizer, lines: [line.upper() for line in lines])
     short = tmp_path / "short"
@@ -127,6 +141,10 @@ def test_without_translations_the_model_translates(untrained, tmp_path, monkeypa
         (
             ["attention", "--kind", "cross", "--layer", "2"],
             "--layer of encoder-decoder attention is 1 to 1 in this model; got 2.",
+        ),
+        (
+            ["attention", "--source", "dog " * 250_000],
+            "tokens, and attention is shown of sentences of up to 512, because",
         ),
         (["attention", "--heads", "1", "5"], "--heads of encoder self-attention is 1 to 4 in this model; got 5."),
     ],

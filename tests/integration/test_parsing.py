@@ -5,6 +5,7 @@ import json
 import pytest
 
 from vaswani_transformer import cli
+from vaswani_transformer.parsing import parser as parser_module
 from vaswani_transformer.parsing.linearisation import read_pairs
 from vaswani_transformer.parsing.parser import Parser, load_parser, split_words
 from vaswani_transformer.parsing.trees import parse_trees, read_trees
@@ -89,6 +90,29 @@ def test_odd_words_are_words(model, tokenizer, word):
     parser = Parser(model, tokenizer, **SHORT)
     assert parser(f"{word} dog {word}").words == split_words(f"{word} dog {word}")
     assert not parser.repairs
+
+
+def test_a_sentence_too_long_for_the_search_is_refused_with_its_place_before_any_is_parsed(
+    model, tokenizer, monkeypatch
+):
+    parser = Parser(model, tokenizer, **SHORT)
+    monkeypatch.setattr(parser_module, "MOST_TOKENS", len(tokenizer("The dog barks .").input_ids))
+    assert parser("The dog barks .").words == ["The", "dog", "barks", "."]
+    monkeypatch.setattr(parser, "_search", None)  # the search, had it begun, could not go on
+    longer = "The dog " * 700
+    number = len(tokenizer(longer.strip()).input_ids)
+    message = rf"sentence 3 has {number:,} tokens \(sub-words\) in 1,400 words, and the parser takes up to"
+    with pytest.raises(ValueError, match=message):
+        parser(["The dog barks .", "", longer, longer])
+
+
+def test_the_command_refuses_a_megabyte_in_one_line_in_one_line(saved, tmp_path, capsys):
+    (tmp_path / "in.txt").write_text("dog\n" + "dog " * 250_000 + "\n")
+    assert cli.main(["parse", "--model", str(saved), "--input", str(tmp_path / "in.txt")]) == 1
+    error = capsys.readouterr().err
+    assert "vaswani parse: sentence 2 has 250,001 tokens" in error
+    assert "takes up to 1,000: split it into sentences, or leave it out." in error
+    assert "Traceback" not in error
 
 
 def test_a_model_of_translations_is_refused(build_tiny_model):

@@ -254,6 +254,12 @@ def test_all_parts_together_are_the_plan(num_processes, accumulation_steps, epoc
             assert {row for part in parts for row in part} == set(rows)
 
 
+def test_a_stream_is_refused_by_name_because_no_batches_can_be_planned_from_it(tokenizer, dataset, tmp_path):
+    trainer = build_trainer(tmp_path, tokenizer, dataset.to_iterable_dataset(), trainer=BY_TOKENS)
+    with pytest.raises(ValueError, match=r"train_dataset, of type IterableDataset, has no length, .*without streaming"):
+        trainer.train()
+
+
 def test_a_sentence_longer_than_a_batch_is_refused():
     with pytest.raises(ValueError, match=r"pair 1 has 9 tokens, more than tokens_per_batch=8\. Raise"):
         TokenBatchSampler(*LENGTHS, tokens_per_batch=8, seed=0)

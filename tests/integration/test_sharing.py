@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -235,10 +236,26 @@ def test_without_it_there_is_no_space(run, hub):
     assert hub.repositories.keys() == {"me/tiny"}
 
 
-def test_nothing_private_of_a_hostile_run_gets_into_its_space(hostile, hub, tmp_path):
-    assert cli.main(["push", "--model", str(hostile), "--repo_id", "me/tiny", "--space"]) == 0
-    for name, data in hub.repositories["spaces/me/tiny"].items():
-        assert not any(leak in data for leak in (TOKEN.encode(), str(tmp_path).encode(), b"evil/code")), name
+def test_nothing_of_a_hostile_model_gets_into_its_space_but_its_name(run, hostile, hub, tmp_path):
+    assert cli.main(["push", "--model", str(run), "--repo_id", "me/clean", "--space"]) == 0
+    sharing.upload_model(hostile, "me/tiny")
+    files = hub.repositories["me/tiny"]
+    # What a Space is made from lies on the Hub, where others may have written it.
+    tasks = [f"translation_{TOKEN}_to_de", f"translation_en_to_{tmp_path}", "translation_<script>_to_evil"]
+    for name in ("config.json", "tokenizer_config.json"):
+        values = json.loads(files[name]) | {"custom_pipelines": dict.fromkeys(tasks), "hub_token": TOKEN}
+        files[name] = json.dumps(values).encode()
+    for name in ("app.py", "requirements.txt", "settings.json", "vaswani_transformer/demo.py", "demo_vaswani.py"):
+        files[name] = b"evil"
+    sharing.upload_space("me/tiny")
+    made, clean = (hub.repositories[f"spaces/me/{name}"] for name in ("tiny", "clean"))
+    assert made.keys() == clean.keys()
+    for name, data in made.items():
+        assert not any(leak in data for leak in (TOKEN.encode(), str(tmp_path).encode(), b"evil", b"<script>_to")), name
+        if name not in ("README.md", "settings.json"):
+            assert data == clean[name], name
+    assert json.loads(made["settings.json"]) == {"model": "me/tiny", "revision": COMMIT, "languages": None}
+    assert made["README.md"] == clean["README.md"].replace(b"me/clean", b"me/tiny").replace(b"with clean", b"with tiny")
 
 
 @pytest.mark.parametrize(
@@ -285,6 +302,24 @@ def test_a_space_names_what_the_tokenizer_of_a_marian_model_needs(tmp_path):
     for name, needs in (("with", True), ("without", False)):
         write_space(tmp_path / name, model_id="me/a", revision="1", languages=None, needs_sentencepiece=needs)
         assert ("sentencepiece==" in (tmp_path / name / "requirements.txt").read_text()) == needs
+
+
+def test_a_space_asks_for_releases_that_can_be_had_where_other_versions_are_installed(tmp_path, monkeypatch):
+    installed = {"torch": "2.14.0.dev20261101+cpu", "transformers": "5.24.0.dev0", "numpy": "2.4.6"}
+    monkeypatch.setattr(space, "version", installed.get)
+    write_space(tmp_path / "space", model_id="me/a", revision="1", languages=None, needs_sentencepiece=False)
+    lines = (tmp_path / "space" / "requirements.txt").read_text().splitlines()
+    torch_line, transformers_line, numpy_line = lines
+    assert (torch_line, numpy_line) == ("torch>=2.6", "numpy==2.4.6")
+    assert re.fullmatch(r"transformers(>=[\d.]+,<6|<6,>=[\d.]+)", transformers_line)
+
+
+@pytest.mark.parametrize(
+    ("installed", "line"), [("2.13.0+cu128", "torch==2.13.0"), ("2.5.1.post1", "torch==2.5.1.post1")]
+)
+def test_a_space_asks_for_the_release_that_is_installed(monkeypatch, installed, line):
+    monkeypatch.setattr(space, "version", {"torch": installed}.get)
+    assert space._require("torch") == line
 
 
 IN_THE_SPACE = """

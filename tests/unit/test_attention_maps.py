@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
+from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, attention_maps
 from vaswani_transformer.attention_drawing import draw_attention, draw_figures, draw_layer, save_figure
 from vaswani_transformer.attention_maps import (
     CONTINUATION,
+    MOST_TOKENS,
     AttentionMaps,
     collect_attention,
     collect_attention_batch,
@@ -250,6 +251,21 @@ def test_a_sentence_without_words_is_refused(model, tokenizer, side, nothing):
     sentences = {"source": "The law", "target": "Das"} | {side: nothing}
     with pytest.raises(ValueError, match=f"{side} has no words; give a sentence of at least one"):
         collect_attention(model, tokenizer, **sentences)
+
+
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_sentence_whose_maps_would_be_too_large_is_refused_before_the_model_reads_it(model, tokenizer, side):
+    texts = {"source": "The law", "target": "Das Gesetz"} | {side: "law " * MOST_TOKENS}
+    number = len(tokenizer(texts[side]).input_ids)
+    message = f"{side} has {number} tokens, and attention is shown of sentences of up to {MOST_TOKENS}, .*: shorten it"
+    with pytest.raises(ValueError, match=message):
+        collect_attention(None, tokenizer, **texts)
+
+
+def test_a_sentence_may_have_as_many_tokens_as_the_limit(model, tokenizer, monkeypatch):
+    number = len(tokenizer("The law").input_ids)
+    monkeypatch.setattr(attention_maps, "MOST_TOKENS", number)
+    assert len(collect_attention(model, tokenizer, "The law", "The law").source_tokens) == number
 
 
 @pytest.mark.parametrize("side", ["source", "target"])

@@ -153,13 +153,23 @@ def test_what_is_no_text_is_refused(page, text):
 @pytest.mark.parametrize(
     "text", ["\0", "a\0b", "\u202egnirts", "<unk> </s> <pad>", "zzz你好🙂", "{{7*7}} ${alert(1)}", "&amp; &lt;", MARKUP]
 )
-def test_any_other_text_is_translated_to_html_without_its_markup(page, text):
-    answer = page.answer(text, 2)
-    assert len(answer.translations) == 2
-    assert {"script", "iframe", "img"}.isdisjoint(Parsed(answer.html).tags)
-    frame = Parsed(page.show_attention(answer, 1))
-    assert frame.tags == ["iframe"]
-    assert "\0" not in answer.html + frame.attributes["iframe"][0]["srcdoc"]
+def test_any_other_text_is_shown_as_text_in_the_table_and_in_the_frame(page, text, monkeypatch):
+    assert len(page.answer(text, 2).translations) == 2
+    # A model that repeats the sentence: one that has learnt nothing would not write the markup.
+    monkeypatch.setattr(page, "translate", lambda ids, _: [Translation(text, list(ids), -1.0, -0.5)])
+    plain, answer = page.answer("The law", 1), page.answer(text, 1)
+    found = Parsed(answer.html)
+    assert found.tags == Parsed(plain.html).tags
+    assert found.texts[6] == escape_back(text)
+    frames = [Parsed(page.show_attention(shown, 0)) for shown in (plain, answer)]
+    assert [frame.tags for frame in frames] == [["iframe"]] * 2
+    sources = [frame.attributes["iframe"][0]["srcdoc"] for frame in frames]
+    expected, shown = map(Parsed, sources)
+    assert (shown.tags, shown.attributes) == (expected.tags, expected.attributes)
+    [data] = re.findall('<script id="data" type="application/json">(.*?)</script>', sources[1])
+    words = "".join("".join(json.loads(data)[2]["keys"]).split()).removesuffix("</s>")
+    assert words == "".join(escape_back(text).split())
+    assert "\0" not in answer.html + sources[1]
 
 
 def test_markup_in_a_translation_stays_text(page, monkeypatch):

@@ -24,7 +24,7 @@ from ..attention_heads import (
     Pair,
     measure_heads,
 )
-from ..attention_maps import KINDS
+from ..attention_maps import KINDS, show_codes
 from ..data.corpus import read_lines, read_parallel_files
 from ..tables import format_table
 from ..translation import translate
@@ -185,7 +185,8 @@ def _write_tsv(file: TextIO, about: dict, scores: Sequence[HeadScore]) -> None:
 
 
 def _to_cell(value: object) -> str:
-    return "" if value is None else f"{value:.6f}" if isinstance(value, float) else str(value)
+    """A value in one cell: the name of a file may hold a tab or a line break, which would break the row."""
+    return "" if value is None else f"{value:.6f}" if isinstance(value, float) else show_codes(str(value))
 
 
 WRITERS = {".json": _write_json, ".tsv": _write_tsv}

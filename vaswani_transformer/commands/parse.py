@@ -34,9 +34,9 @@ def run(args: argparse.Namespace) -> None:
 
     vaswani parse --model runs/parsing --input sentences.txt --output trees.mrg
 
-    An empty line stays empty. The words are the input's; parentheses become -LRB- and -RRB-, and tags are XX, or with
-    --gold those of the gold trees. F1 is EVALB's with the parameters COLLINS.prm; traces and function tags of the gold
-    trees are left out before.
+    An empty line stays empty, and one of more than 1,000 sub-words is refused. The words are the input's; parentheses
+    become -LRB- and -RRB-, and tags are XX, or with --gold those of the gold trees. F1 is EVALB's with the parameters
+    COLLINS.prm; traces and function tags of the gold trees are left out before.
     """
     gold = None if args.gold is None else [tree for tree in map(strip, read_trees(args.gold)) if tree is not None]
     sentences = list(read_lines(args.input)) if gold is None else [" ".join(tree.words) for tree in gold]

@@ -13,7 +13,7 @@ import torch
 from accelerate.data_loader import prepare_data_loader
 from torch.utils.data import DataLoader, Sampler
 from transformers import Seq2SeqTrainer
-from transformers.trainer_utils import seed_worker
+from transformers.trainer_utils import has_length, seed_worker
 
 from ..data.batching import plan_updates, split_update
 
@@ -85,7 +85,10 @@ class TokenBatchSeq2SeqTrainer(Seq2SeqTrainer):
 
     Args:
         tokens_per_batch: see `TokenBatchSampler`.
-        args, kwargs: of `Seq2SeqTrainer`; `train_dataset` has the columns `input_ids` and `labels`.
+        args, kwargs: of `Seq2SeqTrainer`; `train_dataset` has the columns `input_ids` and `labels`, and a length.
+
+    Raises:
+        ValueError: on training, if `train_dataset` is a stream.
     """
 
     def __init__(self, *args, tokens_per_batch: int, **kwargs):
@@ -122,7 +125,17 @@ class TokenBatchSeq2SeqTrainer(Seq2SeqTrainer):
 
 
 def _measure(dataset: torch.utils.data.Dataset, column: str) -> np.ndarray:
-    """Tokens of `column` in each row, (rows,)."""
+    """Tokens of `column` in each row, (rows,).
+
+    Raises:
+        ValueError: if the dataset is a stream.
+    """
+    if not has_length(dataset):
+        raise ValueError(
+            f"train_dataset, of type {type(dataset).__name__}, has no length, and batches by tokens are planned from "
+            f"the lengths of all its rows: give a datasets.Dataset, loaded without streaming, or train with "
+            f"Seq2SeqTrainer, which batches by sentences."
+        )
     if isinstance(dataset, datasets.Dataset):
         return pc.list_value_length(dataset.select_columns(column).with_format("arrow")[:][column]).to_numpy()
     return np.array([len(row[column]) for row in dataset])
