@@ -7,7 +7,7 @@ import torch
 
 from vaswani_transformer.parsing.linearisation import rebuild
 from vaswani_transformer.parsing.trees import Leaf
-from vaswani_transformer.parsing.well_formed import WellFormed
+from vaswani_transformer.parsing.well_formed import MOST_OPENED, WellFormed
 
 START, END = 0, 2
 BRACKETS = {10: "(S", 11: ")S", 12: "(NP", 13: ")NP"}
@@ -46,6 +46,12 @@ def test_nothing_opens_that_the_limit_would_leave_open():
     # (S The dogs )S </s> are six tokens, each bracket within takes two more.
     assert follow([10], limit=7) == [20]
     assert sorted(follow([10], limit=8)) == [10, 12, 20]
+
+
+def test_no_more_brackets_open_in_a_row_than_in_treebanks():
+    assert sorted(follow([10, *[12] * (MOST_OPENED - 2)])) == [10, 12, 20]
+    assert follow([10, *[12] * (MOST_OPENED - 1)]) == [20]
+    assert sorted(follow([10, *[12] * (MOST_OPENED - 1), 20])) == [10, 12, 13, 21]
 
 
 def test_sentences_of_a_batch_have_their_own_words():

@@ -5,6 +5,10 @@ from typing import NamedTuple
 
 import torch
 
+# In a row: as many as the trees of CRAFT and of the sample of the Wall Street Journal have at most. A model that does
+# not know how to go on with the next word would open brackets up to the limit of length.
+MOST_OPENED = 9
+
 
 class _State(NamedTuple):
     """How far a linearisation has come.
@@ -16,7 +20,7 @@ class _State(NamedTuple):
     depth: int = 0
     num_words: int = 0  # begun
     num_pieces: int = 0  # of the last of them
-    is_empty: bool = False  # whether the innermost bracket has only just opened
+    num_opened: int = 0  # brackets since the last word or closing bracket
     is_over: bool = False
 
 
@@ -26,7 +30,7 @@ class WellFormed:
     - The root opens first, and closes after the last word; nothing but </s> follows.
     - A bracket closes with its own label, and not before it holds a word.
     - Leaves are the tokens of the words, in order, each word whole.
-    - No bracket opens that the limit of length would leave open.
+    - No bracket opens that the limit of length would leave open, nor after `MOST_OPENED` others in a row.
 
     Args:
         words: for each sentence the tokens of each word's leaf.
@@ -64,10 +68,11 @@ class WellFormed:
         allowed = []
         if state.innermost is not None:
             allowed.append(words[state.num_words][0])
-            if state.depth > 1 and not state.is_empty:
+            if state.depth > 1 and not state.num_opened:
                 allowed.append(state.innermost[0])
         needed = self._pieces_from[row][state.num_words] + state.depth + 1
-        if state.innermost is None or len(ids) - 1 + needed + 2 <= self._limits[row]:
+        is_short = len(ids) - 1 + needed + 2 <= self._limits[row]
+        if state.innermost is None or (is_short and state.num_opened < MOST_OPENED):
             allowed += self._closing
         return allowed
 
@@ -86,11 +91,11 @@ class WellFormed:
             return state._replace(num_pieces=state.num_pieces + 1)
         if token_id in self._closing:
             innermost = (self._closing[token_id], state.innermost)
-            return state._replace(innermost=innermost, depth=state.depth + 1, is_empty=True)
+            return state._replace(innermost=innermost, depth=state.depth + 1, num_opened=state.num_opened + 1)
         if state.innermost is not None and token_id == state.innermost[0]:
-            return state._replace(innermost=state.innermost[1], depth=state.depth - 1, is_empty=False)
+            return state._replace(innermost=state.innermost[1], depth=state.depth - 1, num_opened=0)
         if state.num_words < len(words) and token_id == words[state.num_words][0]:
-            return state._replace(num_words=state.num_words + 1, num_pieces=1, is_empty=False)
+            return state._replace(num_words=state.num_words + 1, num_pieces=1, num_opened=0)
         # The end, or one of the beams that have died and go on with anything.
         return state._replace(is_over=True)
 
