@@ -141,8 +141,8 @@ def collect_attention(
         target: a translation to force through the decoder; the model's own when not given.
 
     Raises:
-        ValueError: if source or target has no words or tokens, or more than `MOST_TOKENS`, or the model returns no
-            weights.
+        ValueError: if a given source or target has no words or tokens, or more than `MOST_TOKENS`, or the model
+            returns no weights.
     """
     for side, sentence in (("source", source), ("target", target)):
         if sentence is not None and not sentence.strip():
@@ -171,7 +171,7 @@ def collect_attention_batch(
         target_ids: tokens of each translation, without the start token; the model's own when not given.
 
     Raises:
-        ValueError: as of `collect_attention`.
+        ValueError: if a sentence has no tokens, or the model returns no weights.
     """
     if not all(source_ids):
         raise ValueError("source has no tokens; give a sentence of at least one word.")

@@ -75,4 +75,4 @@ def _require(name: str) -> str:
         return f"{name}=={public}"
     # Built by night or from a clone: any release that the package itself takes.
     wanted = (line.partition(";")[0].strip() for line in requires(DISTRIBUTION) or ())
-    return next(line for line in wanted if re.match(rf"{name}\b", line))
+    return next((line for line in wanted if re.match(rf"{name}\b", line)), name)

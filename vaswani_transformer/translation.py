@@ -17,6 +17,8 @@ from .modeling_vaswani import VaswaniForConditionalGeneration
 from .pipeline_vaswani import MOST_SOURCE_TOKENS, check_sentence
 
 TEXTS_PER_CALL = 1_000  # the tokenizer's answer takes some 100 bytes a token
+# Of the steps of a search nobody reads any here, whatever the model's generation config asks for.
+NO_RECORDS = dict.fromkeys(("output_scores", "output_logits", "output_attentions", "output_hidden_states"), False)
 
 
 class Hypothesis(NamedTuple):
@@ -117,8 +119,8 @@ class Translator:
         self.num_cut += sum(len(tokens) > MOST_SOURCE_TOKENS for tokens in batch.ids)
         ids = [[*tokens[: min(len(tokens), MOST_SOURCE_TOKENS) - 1], tokens[-1]] for tokens in batch.ids]
         inputs = self.tokenizer.pad({"input_ids": ids}, return_tensors="pt").to(self.model.device)
-        options = {"num_return_sequences": self.num_hypotheses, "return_dict_in_generate": True}
-        found = self.model.generate(**inputs, **options, **self.generate_kwargs)
+        options = {"num_return_sequences": self.num_hypotheses, "return_dict_in_generate": True} | NO_RECORDS
+        found = self.model.generate(**inputs, **(self.generate_kwargs | options))
         tokens = found.sequences
         scores = self._rate(inputs, found) if self.with_scores else [None] * len(tokens)
         # One line for one line: a model may learn a line break from training text that holds them.

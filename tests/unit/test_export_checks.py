@@ -117,3 +117,12 @@ def test_settings_of_the_search_are_those_that_decide_a_translation():
         "max_length_offset=50",
     ]
     assert describe_settings(GenerationConfig(num_beams=1, eos_token_id=2)) == "greedy search"
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_settings_of_the_search_name_a_penalty_or_offset_that_is_a_default_or_zero(alpha):
+    config = build_generation_config(VaswaniConfig())
+    config.update(length_penalty=alpha, max_length_offset=0)
+    found = describe_settings(config).split(", ")
+    assert f"length_penalty={alpha}" in found
+    assert "max_length_offset=0" in found

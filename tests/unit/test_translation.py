@@ -96,6 +96,16 @@ def test_scores_are_those_of_the_search(parts, options):
         )
 
 
+def test_what_the_generation_config_wants_recorded_is_not(parts, monkeypatch):
+    model, tokenizer = copy.deepcopy(parts)
+    expected, generate, found = translate(model, tokenizer, SENTENCES, max_new_tokens=8), model.generate, []
+    wanted = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
+    model.generation_config.update(return_dict_in_generate=True, **dict.fromkeys(wanted, True))
+    monkeypatch.setattr(model, "generate", lambda **kwargs: found.append(generate(**kwargs)) or found[-1])
+    assert translate(model, tokenizer, SENTENCES, max_new_tokens=8) == expected
+    assert all(set(output) <= {"sequences", "sequences_scores", "beam_indices"} for output in found)
+
+
 def test_greedy_search_has_scores_too(parts):
     model, tokenizer = parts
     [[hypothesis]] = Translator(model, tokenizer, with_scores=True, num_beams=1, max_new_tokens=8)(["a dog"])

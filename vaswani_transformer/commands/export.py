@@ -68,4 +68,9 @@ def describe_settings(config: GenerationConfig) -> str:
         for name, value in config.to_diff_dict().items()
         if not (name in NOT_OF_THE_SEARCH or name.startswith("_")) and value not in (None, False, 0, defaults.get(name))
     }
+    # Of these 0 is a value like any other, and other engines have other defaults.
+    numbers = {"length_penalty": config.length_penalty, "max_length_offset": getattr(config, "max_length_offset", None)}
+    if settings.get("num_beams", 1) == 1:
+        del numbers["length_penalty"]
+    settings |= {name: value for name, value in numbers.items() if value is not None}
     return ", ".join(f"{name}={value!r}" for name, value in settings.items()) or "greedy search"
