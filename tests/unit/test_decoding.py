@@ -69,6 +69,11 @@ def test_a_memory_makes_room_as_often_as_needed(build_tiny_model, monkeypatch):
     compare(build_tiny_model(noise=0.4), [0], num_steps=9, leaving_at=5)
 
 
+@pytest.mark.parametrize(("length", "count"), [(7, 0), (8, 8), (15, 1), (16, 0), (17, 0), (31, 1)])
+def test_a_source_that_nearly_fills_its_registers_gets_idle_keys(length, count):
+    assert decoding_vaswani._count_idle_keys(torch.zeros(2, length, 4)) == count
+
+
 @pytest.mark.parametrize("length", [7, 8, 15, 16, 25])
 @pytest.mark.parametrize("num_padded", [0, 4])
 def test_idle_keys_of_the_source_change_nothing(build_tiny_model, length, num_padded):
