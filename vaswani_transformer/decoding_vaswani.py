@@ -20,15 +20,16 @@ from .int8_vaswani import Int8Linear, project_jointly
 from .layers_vaswani import (
     DecoderLayer,
     MultiHeadAttention,
+    attention_of_few,
     find_attention_function,
     fused_attention,
     is_changed,
 )
+from .packed_vaswani import can_pack, pack
 
 SHARED_ENCODING_KERNELS = ("eager", "sdpa")
 ROOM = 16  # steps that a `LayerSteps` makes room for at least
 FEW_KEYS = 32  # below, a search is too short to look for keys that no hypothesis goes on from any more
-FEW_ROWS = 64  # with more, MKL is as fast whichever way a matrix lies
 VECTOR = 16  # float32 numbers in a register of AVX-512
 MOST_BEAMS = 32  # more of them read too many keys of each other: with 50 beams and 70 tokens it took longer
 
@@ -119,19 +120,17 @@ class LayerSteps:
         self.project = _as_functions(own.q_proj, own.k_proj, own.v_proj)
         self.out = _as_function(own.out_proj)
         self.cross_q, self.cross_out = _as_function(cross.q_proj), _as_function(cross.out_proj)
-        self.fc1, self.activation, self.fc2 = map(
-            _as_function, (feed_forward.fc1, feed_forward.activation, feed_forward.fc2)
-        )
+        self.fc1, self.fc2 = _as_activated(feed_forward.fc1, feed_forward.activation), _as_function(feed_forward.fc2)
         residuals = (layer.self_attention_residual, layer.cross_attention_residual, layer.feed_forward_residual)
         self.norm, self.cross_norm, self.last_norm = (_as_function(residual.norm) for residual in residuals)
-        self.keys = self.values = None  # (L, N, H, K): what a step adds lies in one piece
+        self.keys = self.values = None  # (L, H, N, K)
         self.length = 0  # N; behind it there may be room for more
         self.source_keys, self.source_values = (  # (L, H, S + num_idle, K)
-            nn.functional.pad(projection(encoding), (0, 0, 0, num_idle))
+            nn.functional.pad(projected, (0, 0, 0, num_idle))
             .unflatten(-1, (own.num_heads, -1))
             .transpose(1, 2)
             .contiguous()
-            for projection in (cross.k_proj, cross.v_proj)
+            for projected in _as_functions(cross.k_proj, cross.v_proj)(encoding)
         )
         self.num_beams = num_beams
 
@@ -143,14 +142,14 @@ class LayerSteps:
             source_mask: broadcastable to (L, H, 1, S + num_idle).
         """
         q, k, v = self.project(x)
-        keys, values = self.remember(self._split_heads(k), self._split_heads(v))
+        keys, values = self.remember(*(self._split_heads(x).transpose(1, 2) for x in (k, v)))
         attended = self._attend(self.self_attention, q, keys, values, mask)
         x = self.norm(x + self.out(attended))
         attended = self._attend(
             self.cross_attention, self.cross_q(x), self.source_keys, self.source_values, source_mask
         )
         x = self.cross_norm(x + self.cross_out(attended))
-        return self.last_norm(x + self.fc2(self.activation(self.fc1(x))))
+        return self.last_norm(x + self.fc2(self.fc1(x)))
 
     def _split_heads(self, x: torch.Tensor) -> torch.Tensor:
         """(L * b, H * K) -> (L, b, H, K)."""
@@ -165,23 +164,24 @@ class LayerSteps:
         return context.reshape(-1, context.shape[2] * context.shape[3])
 
     def remember(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Add (L, b, H, K) of a step; all keys and values so far, (L, H, N, K)."""
+        """Add (L, H, b, K) of a step; all keys and values so far, (L, H, N, K)."""
         start, self.length = self.length, self.length + self.num_beams
         if self.keys is None:
-            self.keys, self.values = keys[:, :0], values[:, :0]
-        if self.length > self.keys.shape[1]:
+            self.keys, self.values = keys[:, :, :0], values[:, :, :0]
+        if self.length > self.keys.shape[2]:
             room = max(start, ROOM * self.num_beams)
             self.keys, self.values = _make_room(self.keys, room), _make_room(self.values, room)
-        self.keys[:, start : self.length] = keys
-        self.values[:, start : self.length] = values
-        return self.keys[:, : self.length].transpose(1, 2), self.values[:, : self.length].transpose(1, 2)
+        self.keys[:, :, start : self.length] = keys
+        self.values[:, :, start : self.length] = values
+        return self.keys[:, :, : self.length], self.values[:, :, : self.length]
 
     def forget(self, kept: torch.LongTensor) -> None:
         """Go on with the slots `kept` (L, n) only, ascending in each row."""
-        first = torch.arange(len(kept), device=kept.device)[:, None] * self.keys.shape[1]
-        rows, self.length = (first + kept).flatten(), kept.shape[1]
+        num_rows, num_heads, num_slots = self.keys.shape[:3]
+        first = torch.arange(num_rows * num_heads, device=kept.device).view(num_rows, num_heads, 1) * num_slots
+        rows, self.length = first + kept[:, None], kept.shape[1]
         for x in (self.keys, self.values):
-            x[:, : self.length] = x.flatten(0, 1)[rows].unflatten(0, kept.shape)
+            x[:, :, : self.length] = x.flatten(0, 2)[rows.flatten()].unflatten(0, rows.shape)
 
     def leave(self, staying: torch.LongTensor, moved: torch.LongTensor) -> None:
         """Go on with the sentences of index `staying` only, of which those at the new places `moved` lay elsewhere."""
@@ -203,7 +203,8 @@ class BeamSteps:
         self.decoder = model.get_decoder()
         self.generation_config = generation_config
         self.model_kwargs = model_kwargs
-        self.project = model.projection(model_kwargs.get("shortlist"))
+        shortlist = model_kwargs.get("shortlist")
+        self.project = _as_function(model.lm_head) if shortlist is None else model.projection(shortlist)
         self.layers: list[LayerSteps] = []  # from the first step on
 
     @classmethod
@@ -238,8 +239,6 @@ class BeamSteps:
 
     def _read_prompt(self, tokens: torch.LongTensor) -> torch.Tensor:
         """Logits (L * b, V) of the first step, where all beams of a sentence are equal: one is enough."""
-        if tokens.device.type == "cpu" and len(tokens) <= FEW_ROWS:
-            turn_matrices(self.decoder, self.model.lm_head)
         num_beams, prompt_length = self.generation_config.num_beams, tokens.shape[1]
         prompt = tokens[::num_beams]  # (L, P)
         states = self.model_kwargs["encoder_outputs"].last_hidden_state
@@ -247,7 +246,10 @@ class BeamSteps:
         source_mask = self.decoder.mask_source(states[:, :1], states, self.model_kwargs.get("attention_mask"))
         self.source_mask = _as_additive(source_mask, states, num_idle=num_idle)
         kernel = self.model.config._attn_implementation
-        attend = fused_attention if kernel == "sdpa" else find_attention_function(kernel, None)
+        attend = find_attention_function(kernel, None)
+        if kernel == "sdpa":
+            is_single = states.device.type == "cpu" and states.dtype == torch.float32
+            attend = attention_of_few if is_single else fused_attention
         with torch.inference_mode():
             self.layers = [
                 LayerSteps(layer, attend, states, num_idle=num_idle, num_beams=prompt_length)
@@ -312,23 +314,35 @@ def _is_usual(cache: Cache | None) -> bool:
 
 def _as_function(module: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
     """`module`, or what it computes without the time that calling a module takes, where that is the same."""
-    if type(module) not in (nn.Linear, Int8Linear, nn.LayerNorm, nn.ReLU) or is_changed(module):
+    if type(module) not in (nn.Linear, Int8Linear, nn.LayerNorm) or is_changed(module):
         return module
     if type(module) is Int8Linear:
         return module.forward
-    if type(module) is nn.ReLU:
-        return torch.relu
     weight, bias = module.weight, module.bias
     if type(module) is nn.Linear:
-        return lambda x: nn.functional.linear(x, weight, bias)
+        return pack([module]) if can_pack([module]) else lambda x: nn.functional.linear(x, weight, bias)
     shape, eps = module.normalized_shape, module.eps
     return lambda x: torch.layer_norm(x, shape, weight, bias, eps)
 
 
+def _as_activated(linear: nn.Module, activation: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
+    """`activation` of what `linear` computes."""
+    if type(activation) is not nn.ReLU or is_changed(activation):
+        function = _as_function(linear)
+        return lambda x: activation(function(x))
+    if can_pack([linear]):
+        return pack([linear], relu=True)
+    function = _as_function(linear)
+    return lambda x: torch.relu(function(x))
+
+
 def _as_functions(*modules: nn.Module) -> Callable[[torch.Tensor], Sequence[torch.Tensor]]:
-    """What `modules` compute of one input; by one product where that is the same and faster, which it is in int8."""
+    """What `modules` compute of one input; by one product where that is the same and faster."""
     if all(type(module) is Int8Linear and not is_changed(module) for module in modules):
         return lambda x: project_jointly(x, modules)
+    if can_pack(modules):
+        product, sizes = pack(modules), [module.out_features for module in modules]
+        return lambda x: product(x).split(sizes, dim=-1)
     functions = [_as_function(module) for module in modules]
     return lambda x: [function(x) for function in functions]
 
@@ -336,8 +350,8 @@ def _as_functions(*modules: nn.Module) -> Callable[[torch.Tensor], Sequence[torc
 def _count_idle_keys(encoding: torch.Tensor) -> int:
     """Keys to add to those of a source (L, S, D), so that attention to it is computed sooner.
 
-    With 12 to 15 keys fused attention on a CPU took 1.7 to 1.9 times as long as with 16, with 28 to 31 1.1 to 1.2 times
-    as long as with 32, but with 17 to 20 less: it pays where at least half of the register is there already.
+    With 12 to 15 keys both kinds of attention on a CPU took 1.2 to 2.4 times as long as with 16, with 28 to 31 1.1 to
+    1.3 times as long as with 32, but with 17 to 20 less: it pays where at least half of the register is there already.
     """
     rest = encoding.shape[1] % VECTOR
     return VECTOR - rest if encoding.device.type == "cpu" and rest >= VECTOR // 2 else 0
@@ -358,9 +372,9 @@ def _as_additive(mask: torch.Tensor | None, encoding: torch.Tensor, *, num_idle:
 
 
 def _make_room(x: torch.Tensor, room: int) -> torch.Tensor:
-    """`x` (L, N, H, K) with `room` more slots, (L, N + room, H, K), in which nothing is written yet."""
-    larger = x.new_empty(x.shape[0], x.shape[1] + room, *x.shape[2:])
-    larger[:, : x.shape[1]] = x
+    """`x` (L, H, N, K) with `room` more slots, (L, H, N + room, K), in which nothing is written yet."""
+    larger = x.new_empty(*x.shape[:2], x.shape[2] + room, x.shape[3])
+    larger[:, :, : x.shape[2]] = x
     return larger
 
 
@@ -368,23 +382,3 @@ def _keep(x: torch.Tensor, staying: torch.LongTensor, moved: torch.LongTensor) -
     """`x[staying]`, written over `x`, of which only the rows `moved` have to be copied."""
     x[moved] = x[staying[moved]]
     return x[: len(staying)]
-
-
-@torch.inference_mode(False)  # a weight made in inference mode could not be trained any more
-def turn_matrices(*modules: nn.Module) -> None:
-    """Store the matrices of linear layers column by column in memory; their values and shapes stay.
-
-    With few rows to multiply, MKL takes half the time then, and a seventh for 10,000 words on two threads.
-    """
-    for module in modules:
-        for layer in module.modules():
-            if isinstance(layer, nn.Linear) and type(layer.weight) is nn.Parameter and layer.weight.is_contiguous():
-                layer.weight.data = layer.weight.data.t().contiguous().t()
-
-
-@torch.inference_mode(False)
-def turn_matrices_back(module: nn.Module) -> None:
-    """Store every parameter row by row again."""
-    for parameter in module.parameters():
-        if not parameter.is_contiguous():
-            parameter.data = parameter.data.contiguous()

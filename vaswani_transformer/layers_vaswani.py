@@ -133,6 +133,23 @@ def fused_attention(
     return context.transpose(1, 2), None
 
 
+def attention_of_few(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+) -> tuple[torch.Tensor, None]:
+    """Equation 1 of the few queries of a decoding step, with an additive mask; for arguments see above.
+
+    Of 4 queries and 16 to 128 keys, 64 sentences and 8 heads, fused attention took 1.5 to 5 times as long on a CPU.
+    """
+    scores = query @ key.transpose(-2, -1)
+    scores = scores * scaling if attention_mask is None else torch.add(attention_mask, scores, alpha=scaling)
+    return (scores.softmax(dim=-1) @ value).transpose(1, 2), None
+
+
 def _hidden_positions(
     module: nn.Module, scores: torch.Tensor, attention_mask: torch.Tensor | None
 ) -> torch.Tensor | None:

@@ -26,7 +26,6 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention_window_vaswani import WindowBlocks, build_blocks, pays, window_mask_function, window_reach
 from .configuration_vaswani import VaswaniConfig
-from .decoding_vaswani import turn_matrices_back
 from .generation_vaswani import VaswaniGenerationMixin, build_generation_config
 from .int8_vaswani import use_int8
 from .layers_vaswani import (
@@ -119,17 +118,6 @@ class VaswaniPreTrainedModel(PreTrainedModel):
         if getattr(self.config, "custom_pipelines", None) is None:
             self.config.custom_pipelines = custom_pipelines()
         super().save_pretrained(save_directory, **kwargs)
-
-    def train(self, mode: bool = True):
-        """As every module's; training goes on bit for bit as if nobody had translated in between."""
-        if mode:
-            turn_matrices_back(self)
-        return super().train(mode)
-
-    def state_dict(self, *args, **kwargs) -> dict:
-        """As every module's, in the order in memory that whoever saves it may count on."""
-        turn_matrices_back(self)
-        return super().state_dict(*args, **kwargs)
 
     def _check_attention_kernel(self) -> None:
         """Refuse what the chosen kernel would compute wrongly or not at all."""
