@@ -93,6 +93,25 @@ def test_the_plan_depends_on_seed_and_epoch_alone():
     assert len(set(orders.values())) == 4
 
 
+def test_short_pairs_come_first_in_the_first_epoch_alone():
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, 30, 500), rng.integers(1, 30, 500)
+    options = {"tokens_per_batch": 200, "seed": 0}
+    first, second = (plan_updates(*lengths, epoch=epoch, short_first=True, **options) for epoch in (0, 1))
+    longest = np.maximum(*lengths)
+    assert (np.diff(longest[np.concatenate(first)]) >= 0).all()
+    assert {frozenset(rows) for rows in first} == {frozenset(rows) for rows in plan_updates(*lengths, epoch=0, **options)}
+    assert all(map(np.array_equal, second, plan_updates(*lengths, epoch=1, **options)))
+
+
+def test_a_stream_hands_on_that_short_pairs_come_first(corpus):
+    updates = read(corpus, 20, short_first=True)
+    updates = updates[: [update.is_last_of_epoch for update in updates].index(True) + 1]
+    assert len(updates) > 5
+    widths = [max(update.micro_batches[0][side].shape[1] for side in ("input_ids", "labels")) for update in updates]
+    assert widths == sorted(widths)
+
+
 def test_a_pair_longer_than_a_batch_is_refused_with_its_place():
     with pytest.raises(ValueError, match=r"pair 1 has 51 tokens, more than tokens_per_batch=50"):
         plan_updates(np.array([3, 51]), np.array([3, 4]), tokens_per_batch=50, seed=0, epoch=0)

@@ -104,6 +104,7 @@ def plan_updates(
     tokens_per_batch: int,
     seed: int,
     epoch: int,
+    short_first: bool = False,
 ) -> list[np.ndarray]:
     """The updates of one epoch, over all processes together, each pair in exactly one of them.
 
@@ -115,6 +116,7 @@ def plan_updates(
     Args:
         source_lengths, target_lengths: tokens of each pair, `</s>` included.
         tokens_per_batch: limit on B * S and on B * T.
+        short_first: leave the updates of epoch 0 in order, the shortest pairs first.
 
     Returns:
         row numbers, an array for each update.
@@ -139,7 +141,8 @@ def plan_updates(
         num_pairs = _largest_count(longest, start, tokens_per_batch)
         updates.append(order[start : start + num_pairs])
         start += num_pairs
-    rng.shuffle(updates)
+    if epoch or not short_first:
+        rng.shuffle(updates)
     return updates
 
 
@@ -236,7 +239,7 @@ class UpdateStream(torch.utils.data.IterableDataset):
 
     Args:
         pairs: training pairs.
-        tokens_per_batch, seed: see `plan_updates`.
+        tokens_per_batch, seed, short_first: see `plan_updates`.
         epoch, updates_of_epoch: the place: updates of that epoch to leave out, because they are done.
         num_processes, process_index: whose part to read.
         accumulation_steps: micro-batches of each process in an update.
@@ -248,13 +251,14 @@ class UpdateStream(torch.utils.data.IterableDataset):
         *,
         tokens_per_batch: int,
         seed: int,
+        short_first: bool = False,
         epoch: int = 0,
         updates_of_epoch: int = 0,
         num_processes: int = 1,
         process_index: int = 0,
         accumulation_steps: int = 1,
     ):
-        self.pairs, self.tokens_per_batch, self.seed = pairs, tokens_per_batch, seed
+        self.pairs, self.tokens_per_batch, self.seed, self.short_first = pairs, tokens_per_batch, seed, short_first
         self.epoch, self.updates_of_epoch = epoch, updates_of_epoch
         self.num_parts = num_processes * accumulation_steps
         first = process_index * accumulation_steps
@@ -278,6 +282,7 @@ class UpdateStream(torch.utils.data.IterableDataset):
             tokens_per_batch=self.tokens_per_batch,
             seed=self.seed,
             epoch=epoch,
+            short_first=self.short_first,
         )
 
     def _build_update(self, rows: np.ndarray, *, is_last_of_epoch: bool) -> Update:

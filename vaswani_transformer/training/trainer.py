@@ -352,6 +352,7 @@ class Trainer:
             self.train_pairs,
             tokens_per_batch=self.recipe.tokens_per_batch,
             seed=self.seed,
+            short_first=self.recipe.short_first,
             epoch=self.progress.epoch,
             updates_of_epoch=self.progress.updates_of_epoch,
             num_processes=self.accelerator.num_processes,
