@@ -18,6 +18,7 @@ LAYERS = [
     {"search_rules_vaswani"},
     {"processes", "training.schedule", "training.diagnosis", "training.interruption", "data.corpus", "data.phrasebook"},
     {"layers_vaswani", "tokenization_vaswani", "data.filtering", "resuming", "parsing.trees"},
+    {"packed_vaswani"},
     {"decoding_vaswani", "parsing.linearisation", "parsing.bracket_f1", "parsing.well_formed"},
     {"generation_vaswani", "parsing.vocabulary"},
     {"scoring_vaswani"},

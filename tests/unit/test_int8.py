@@ -196,9 +196,11 @@ def test_all_searches_multiply_in_int8(always, build_tiny_model, num_beams):
     tokens = model.generate(**inputs, num_beams=num_beams, max_new_tokens=8)
     layers = {name: module for name, module in model.named_modules() if type(module) is Int8Linear}
     packed = {name for name, layer in layers.items() if layer.packed is not None}
-    if num_beams > 1:  # where a step is one product for three matrices
-        joint = {name.removesuffix("q_proj") for name, layer in layers.items() if layer.packed_jointly is not None}
-        packed |= {parent + name for parent in joint for name in ("q_proj", "k_proj", "v_proj")}
+    if num_beams > 1:  # where what one input is multiplied by is one matrix; the first layer holds it
+        joint = [name.rpartition(".") for name, layer in layers.items() if layer.packed_jointly is not None]
+        for parent, _, first in joint:
+            names = ("q_proj", "k_proj", "v_proj")
+            packed |= {f"{parent}.{name}" for name in names[names.index(first) :]}
     assert packed == set(layers)
     assert torch.equal(tokens[:, :3], expected[:, :3])
 
