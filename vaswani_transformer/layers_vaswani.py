@@ -21,6 +21,7 @@ from .configuration_vaswani import VaswaniConfig
 # as it stands, at 12 tokens, and 5 times at 100; with more, the matrices of weights would take too much memory.
 MOST_KEYS_IN_HALF_PRECISION = 128
 MOST_WEIGHTS_IN_HALF_PRECISION = 2**23  # of attention, in one call
+MANY_ROWS = 256  # of a product; with fewer, oneDNN takes too long to lay the matrix out
 
 
 def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
@@ -176,10 +177,34 @@ def is_changed(module: nn.Module) -> bool:
     )
 
 
+def multiply(x: torch.Tensor, layer: nn.Module) -> torch.Tensor:
+    """`layer(x)`; products of many rows without gradients, in float32 on a CPU, by oneDNN instead of MKL.
+
+    On an AMD processor they take two fifths of the time.
+    """
+    if (
+        type(x) is torch.Tensor
+        and x.device.type == "cpu"
+        and x.dtype == torch.float32
+        and not torch.is_grad_enabled()
+        and x.numel() >= MANY_ROWS * x.shape[-1]
+        and type(layer) is nn.Linear
+        and type(layer.weight) is nn.Parameter
+        and layer.weight.dtype == torch.float32
+        and not is_changed(layer)
+        and torch.backends.mkldnn.is_available()
+        and not torch.is_autocast_enabled("cpu")
+        and not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()
+    ):
+        return torch.ops.mkldnn._linear_pointwise(x, layer.weight, layer.bias, "none", [], "")
+    return layer(x)
+
+
 def project(x: torch.Tensor, projections: Sequence[nn.Module], *, at_once: bool) -> Sequence[torch.Tensor]:
     """`x` (..., D) through each of `projections`, by one matrix product if `at_once` and none of them is adapted."""
     if not at_once or any(type(projection) is not nn.Linear or is_changed(projection) for projection in projections):
-        return [projection(x) for projection in projections]
+        return [multiply(x, projection) for projection in projections]
     weight = torch.cat([projection.weight for projection in projections])
     biases = [projection.bias for projection in projections]
     bias = None if biases[0] is None else torch.cat(biases)
@@ -252,7 +277,7 @@ class MultiHeadAttention(nn.Module):
         if num_beams > 1 and weights is not None:
             weights = weights.unflatten(2, (num_beams, query_length)).transpose(1, 2).flatten(0, 1)
         # (B, beams * T, H, K) -> (B * beams, T, H * K) -> (B * beams, T, D)
-        return self.out_proj(context.reshape(num_rows, query_length, -1)), weights
+        return multiply(context.reshape(num_rows, query_length, -1), self.out_proj), weights
 
     def _project(
         self, hidden_states: torch.Tensor, key_value_states: torch.Tensor | None, past_key_values: Cache | None
@@ -267,7 +292,7 @@ class MultiHeadAttention(nn.Module):
                 return self.q_proj(hidden_states), layer.keys, layer.values
             cache = past_key_values.cross_attention_cache if is_cross else past_key_values.self_attention_cache
         if is_cross:
-            q = self.q_proj(hidden_states)
+            q = multiply(hidden_states, self.q_proj)
             k, v = project(key_value_states, (self.k_proj, self.v_proj), at_once=self.training)
         else:
             # To lay the matrices side by side pays for the many rows of training, not for a step of decoding.
@@ -296,9 +321,9 @@ class FeedForward(nn.Module):
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """(B, T, D) -> (B, T, D), each position by itself."""
-        inner = self.activation(self.fc1(hidden_states))  # (B, T, F)
+        inner = self.activation(multiply(hidden_states, self.fc1))  # (B, T, F)
         inner = dropout(inner, self.activation_dropout, self.training)
-        return self.fc2(inner)
+        return multiply(inner, self.fc2)
 
 
 class TokenEmbedding(nn.Embedding):

@@ -100,7 +100,9 @@ def test_short_pairs_come_first_in_the_first_epoch_alone():
     first, second = (plan_updates(*lengths, epoch=epoch, short_first=True, **options) for epoch in (0, 1))
     longest = np.maximum(*lengths)
     assert (np.diff(longest[np.concatenate(first)]) >= 0).all()
-    assert {frozenset(rows) for rows in first} == {frozenset(rows) for rows in plan_updates(*lengths, epoch=0, **options)}
+    assert {frozenset(rows) for rows in first} == {
+        frozenset(rows) for rows in plan_updates(*lengths, epoch=0, **options)
+    }
     assert all(map(np.array_equal, second, plan_updates(*lengths, epoch=1, **options)))
 
 

@@ -10,6 +10,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from vaswani_transformer import VaswaniConfig, layers_vaswani
 from vaswani_transformer.layers_vaswani import (
+    MANY_ROWS,
     DecoderLayer,
     EncoderLayer,
     FeedForward,
@@ -20,6 +21,7 @@ from vaswani_transformer.layers_vaswani import (
     build_padding_mask,
     dropout,
     fused_attention,
+    multiply,
     project,
     scaled_dot_product_attention,
     sinusoids,
@@ -527,3 +529,21 @@ def test_a_mask_is_asked_for_where_the_padding_may_be_an_end(ends):
     config = VaswaniConfig(pad_token_id=1, eos_token_id=ends)
     with pytest.raises(ValueError, match=r"cannot be told from </s>: pad_token_id=1 is .* Pass the attention_mask"):
         build_padding_mask(torch.tensor([[5, 1]]), config)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_products_of_many_rows_are_those_of_the_layer(bias):
+    torch.manual_seed(0)
+    layer, x = nn.Linear(8, 5, bias=bias), torch.randn(3, MANY_ROWS, 8)
+    expected = layer(x)
+    with torch.no_grad():
+        torch.testing.assert_close(multiply(x, layer), expected)
+        assert torch.equal(multiply(x[:1, :4], layer), layer(x[:1, :4]))
+        layer.register_forward_hook(lambda module, inputs, output: output + 1)
+        torch.testing.assert_close(multiply(x, layer), expected + 1)
+
+
+def test_products_of_many_rows_have_gradients_where_they_are_asked_for():
+    layer, x = nn.Linear(8, 5), torch.randn(MANY_ROWS, 8)
+    multiply(x, layer).sum().backward()
+    assert layer.weight.grad.abs().sum() > 0
