@@ -5,6 +5,7 @@ A mask is additive (0 where a query may look, the dtype's minimum where not), bo
 or whatever else the attention kernel of `config._attn_implementation` asks for.
 """
 
+import platform
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -21,6 +22,8 @@ from .configuration_vaswani import VaswaniConfig
 # as it stands, at 12 tokens, and 5 times at 100; with more, the matrices of weights would take too much memory.
 MOST_KEYS_IN_HALF_PRECISION = 128
 MOST_WEIGHTS_IN_HALF_PRECISION = 2**23  # of attention, in one call
+# Its products are tried on no other processors.
+HAS_ONEDNN = torch.backends.mkldnn.is_available() and platform.machine() in ("x86_64", "AMD64")
 MANY_ROWS = 256  # of a product; with fewer, oneDNN takes too long to lay the matrix out
 
 
@@ -183,7 +186,8 @@ def multiply(x: torch.Tensor, layer: nn.Module) -> torch.Tensor:
     On an AMD processor they take two fifths of the time.
     """
     if (
-        type(x) is torch.Tensor
+        HAS_ONEDNN
+        and type(x) is torch.Tensor
         and x.device.type == "cpu"
         and x.dtype == torch.float32
         and not torch.is_grad_enabled()
@@ -192,7 +196,6 @@ def multiply(x: torch.Tensor, layer: nn.Module) -> torch.Tensor:
         and type(layer.weight) is nn.Parameter
         and layer.weight.dtype == torch.float32
         and not is_changed(layer)
-        and torch.backends.mkldnn.is_available()
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from .layers_vaswani import is_changed
+from .layers_vaswani import HAS_ONEDNN, is_changed
 
 DTYPES = (torch.float32, torch.bfloat16)
 
@@ -36,7 +36,7 @@ _packed: WeakKeyDictionary[nn.Linear, PackedMatrices] = WeakKeyDictionary()
 
 def can_pack(layers: Sequence[nn.Module]) -> bool:
     """Whether `layers` are linear, nobody has changed what they compute, and oneDNN multiplies by their matrices."""
-    return torch.backends.mkldnn.is_available() and all(
+    return HAS_ONEDNN and all(
         type(layer) is nn.Linear
         and not is_changed(layer)
         and type(layer.weight) is nn.Parameter
