@@ -7,7 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-FEWEST_MULTIPLICATIONS = 2**23  # of a product: with fewer, finding the scale of the input takes longer than is won
+# The matrix instructions of newer Intel processors take a third of the time from 64 rows on, but longer to set up.
+HAS_TILES = torch.cpu._is_amx_tile_supported() and "onednn" in torch.backends.quantized.supported_engines
+# Of a product: with fewer, finding the scale of the input takes longer than is won.
+FEWEST_MULTIPLICATIONS = 2**23 if HAS_TILES else 2**18
 LARGE_MATRIX = 2**20  # entries; read as float32 it takes longer than everything else, however few the rows
 
 ENGINE_LOCK = threading.Lock()
@@ -105,9 +108,7 @@ def _pack(weight: torch.Tensor, bias: torch.Tensor | None):
         matrix = torch._make_per_channel_quantized_tensor(
             integers, scales.double(), torch.zeros(len(scales), dtype=torch.long), 0
         )
-    # The matrix instructions of newer processors take a third of the time from 64 rows on, and only oneDNN has them.
-    has_tiles = torch.cpu._is_amx_tile_supported() and "onednn" in torch.backends.quantized.supported_engines
-    if not has_tiles:
+    if not HAS_TILES:  # which only oneDNN uses
         return torch.ops.quantized.linear_prepack(matrix, bias)
     with ENGINE_LOCK:  # the engine is one for all threads
         engine = torch.backends.quantized.engine
