@@ -142,7 +142,7 @@ class LayerSteps:
             source_mask: broadcastable to (L, H, 1, S + num_idle).
         """
         q, k, v = self.project(x)
-        keys, values = self.remember(*(self._split_heads(x).transpose(1, 2) for x in (k, v)))
+        keys, values = self.remember(self._split_heads(k).transpose(1, 2), self._split_heads(v).transpose(1, 2))
         attended = self._attend(self.self_attention, q, keys, values, mask)
         x = self.norm(x + self.out(attended))
         attended = self._attend(
@@ -248,8 +248,7 @@ class BeamSteps:
         kernel = self.model.config._attn_implementation
         attend = find_attention_function(kernel, None)
         if kernel == "sdpa":
-            is_single = states.device.type == "cpu" and states.dtype == torch.float32
-            attend = attention_of_few if is_single else fused_attention
+            attend = attention_of_few if self._can_attend_unfused(states) else fused_attention
         with torch.inference_mode():
             self.layers = [
                 LayerSteps(layer, attend, states, num_idle=num_idle, num_beams=prompt_length)
@@ -269,6 +268,17 @@ class BeamSteps:
         self.most_keys = max(FEW_KEYS, 2 * prompt_length)
         logits = self.project(x.view(*prompt.shape, -1)[:, -1])
         return logits.repeat_interleave(num_beams, dim=0)
+
+    def _can_attend_unfused(self, states: torch.Tensor) -> bool:
+        """Whether equation 1 as it stands gives what fused attention to `states` (L, S, D) gives, and sooner."""
+        given = self.model_kwargs.get("attention_mask")
+        return (
+            states.device.type == "cpu"
+            and states.dtype == torch.float32
+            and not torch.is_autocast_enabled("cpu")
+            # Of a source that is hidden altogether fused attention finds zeros, a softmax nothing.
+            and (given is None or bool(given.any(dim=-1).all()))
+        )
 
     def follow(self, beams: torch.Tensor, staying: torch.Tensor | None) -> None:
         """Go on from the beams (L, b) of the sentences `staying`, or of all."""

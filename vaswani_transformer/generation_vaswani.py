@@ -103,8 +103,8 @@ class VaswaniGenerationMixin(GenerationMixin):
         but </s>, and 0 at </s> where `forced_eos_token_id` forces it. Without a `coverage_penalty`, what
         `compute_transition_scores` makes of them sums to `sequences_scores` times the length penalty.
 
-        With few rows on a CPU the weights come to lie in memory column by column, which no result depends on but
-        `weight.view()`; `train()` and `state_dict()` lay them back.
+        On a CPU a beam search keeps copies of the decoder's matrices in the order that oneDNN reads, of their size: as
+        long as the model lives, or until `train()`. Matrices that change are copied anew at the next search.
 
         Raises:
             ValueError: for options that cannot be honoured, and for what transformers itself refuses.

@@ -9,7 +9,8 @@ from torch import nn
 
 # The matrix instructions of newer Intel processors take a third of the time from 64 rows on, but longer to set up.
 HAS_TILES = torch.cpu._is_amx_tile_supported() and "onednn" in torch.backends.quantized.supported_engines
-# Of a product: with fewer, finding the scale of the input takes longer than is won.
+# Of a product: with fewer, finding the scale of the input takes longer than is won. Without tiles measured on an AMD
+# processor with VNNI.
 FEWEST_MULTIPLICATIONS = 2**23 if HAS_TILES else 2**18
 LARGE_MATRIX = 2**20  # entries; read as float32 it takes longer than everything else, however few the rows
 

@@ -22,8 +22,7 @@ from .configuration_vaswani import VaswaniConfig
 # as it stands, at 12 tokens, and 5 times at 100; with more, the matrices of weights would take too much memory.
 MOST_KEYS_IN_HALF_PRECISION = 128
 MOST_WEIGHTS_IN_HALF_PRECISION = 2**23  # of attention, in one call
-# Its products are tried on no other processors.
-HAS_ONEDNN = torch.backends.mkldnn.is_available() and platform.machine() in ("x86_64", "AMD64")
+ONEDNN_MACHINES = ("x86_64", "AMD64")  # where its products were measured
 MANY_ROWS = 256  # of a product; with fewer, oneDNN takes too long to lay the matrix out
 
 
@@ -180,14 +179,20 @@ def is_changed(module: nn.Module) -> bool:
     )
 
 
-def multiply(x: torch.Tensor, layer: nn.Module) -> torch.Tensor:
-    """`layer(x)`; products of many rows without gradients, in float32 on a CPU, by oneDNN instead of MKL.
+def has_onednn() -> bool:
+    """Whether products may go to oneDNN: `torch.backends.mkldnn.flags(enabled=False)` keeps them from it."""
+    mkldnn = torch.backends.mkldnn
+    return mkldnn.is_available() and mkldnn.enabled and platform.machine() in ONEDNN_MACHINES
 
-    On an AMD processor they take two fifths of the time.
+
+def multiply(x: torch.Tensor, layer: nn.Module) -> torch.Tensor:
+    """`layer(x)`; products of many rows without gradients, in float32 on a CPU, by oneDNN instead of PyTorch's choice.
+
+    On an AMD processor they take two fifths of the time. Where somebody looks on, by a hook of this layer or of all, or
+    by a mode such as FlopCounterMode, the layer is called.
     """
     if (
-        HAS_ONEDNN
-        and type(x) is torch.Tensor
+        type(x) is torch.Tensor
         and x.device.type == "cpu"
         and x.dtype == torch.float32
         and not torch.is_grad_enabled()
@@ -196,6 +201,9 @@ def multiply(x: torch.Tensor, layer: nn.Module) -> torch.Tensor:
         and type(layer.weight) is nn.Parameter
         and layer.weight.dtype == torch.float32
         and not is_changed(layer)
+        and not nn.modules.module._has_any_global_hook()
+        and not torch._C._len_torch_dispatch_stack()
+        and has_onednn()
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
         and not torch.jit.is_tracing()

@@ -41,6 +41,7 @@ from .layers_vaswani import (
     is_changed,
 )
 from .loss_vaswani import IGNORE_INDEX, sum_label_smoothed_loss, sum_label_smoothed_loss_of_logits
+from .packed_vaswani import unpack
 from .pipeline_vaswani import custom_pipelines
 from .scoring_vaswani import VaswaniScoringMixin
 
@@ -118,6 +119,12 @@ class VaswaniPreTrainedModel(PreTrainedModel):
         if getattr(self.config, "custom_pipelines", None) is None:
             self.config.custom_pipelines = custom_pipelines()
         super().save_pretrained(save_directory, **kwargs)
+
+    def train(self, mode: bool = True):
+        """As every module's; training forgets the copies of matrices that a search has made."""
+        if mode:
+            unpack(self)
+        return super().train(mode)
 
     def _check_attention_kernel(self) -> None:
         """Refuse what the chosen kernel would compute wrongly or not at all."""

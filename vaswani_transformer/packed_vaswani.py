@@ -1,8 +1,8 @@
 """Matrix products of a search on a CPU, with matrices kept in the order in memory that oneDNN's kernels read.
 
-PyTorch multiplies float32 with MKL, which lays the matrix out anew for every product. A search multiplies a few rows by
-the same matrices again and again: on an AMD processor, two threads, 512 x 10,000 by 4 rows took 1,289 microseconds so
-and 165 with the matrix packed, by 256 rows 14,689 and 6,018; in bfloat16 218 and 90, 4,222 and 3,284.
+PyTorch multiplies float32 with MKL on x86-64, which lays the matrix out anew for every product. A search multiplies a few
+rows by the same matrices again and again: on an AMD processor, two threads, 512 x 10,000 by 4 rows took 1,289
+microseconds so and 165 with the matrix packed, by 256 rows 14,689 and 6,018; in bfloat16 218 and 90, 4,222 and 3,284.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,32 +11,32 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from .layers_vaswani import HAS_ONEDNN, is_changed
+from .layers_vaswani import has_onednn, is_changed
 
-DTYPES = (torch.float32, torch.bfloat16)
+DTYPES = (torch.float32, torch.bfloat16)  # of matrices that were packed and timed
 
 
 class PackedMatrices:
     """The matrices of `layers`, one below the other, as oneDNN reads them; a copy, of their size."""
 
     def __init__(self, layers: Sequence[nn.Linear]):
-        self.pointers, self.sums = _points_at(layers), _sum_rows(layers)
-        self.matrix = torch.ops.mkldnn._reorder_linear_weight(torch.cat([layer.weight for layer in layers]))
+        self.state, self.sums = _state_of(layers), _sum(layers)
+        weights = [layer.weight for layer in layers]
+        whole = weights[0] if len(weights) == 1 else torch.cat(weights)
+        self.matrix = torch.ops.mkldnn._reorder_linear_weight(whole.contiguous())
 
     def is_stale(self, layers: Sequence[nn.Linear]) -> bool:
         """Whether `layers` have other matrices, or theirs were written to, be it through `weight.data`."""
-        return self.pointers != _points_at(layers) or any(
-            not torch.equal(own, others) for own, others in zip(self.sums, _sum_rows(layers), strict=True)
-        )
+        return self.state != _state_of(layers) or not all(map(torch.equal, self.sums, _sum(layers)))
 
 
-# Of the first layer of each product: so copies live as long as the layers, and are neither saved nor copied with them.
+# By the first layer of each product: so copies live as long as the layers, and are neither saved nor copied with them.
 _packed: WeakKeyDictionary[nn.Linear, PackedMatrices] = WeakKeyDictionary()
 
 
 def can_pack(layers: Sequence[nn.Module]) -> bool:
-    """Whether `layers` are linear, nobody has changed what they compute, and oneDNN multiplies by their matrices."""
-    return HAS_ONEDNN and all(
+    """Whether `layers` are linear and alike, nobody has changed what they compute, and oneDNN takes their matrices."""
+    return has_onednn() and all(
         type(layer) is nn.Linear
         and not is_changed(layer)
         and type(layer.weight) is nn.Parameter
@@ -45,6 +45,8 @@ def can_pack(layers: Sequence[nn.Module]) -> bool:
         and layer.weight.dtype in DTYPES
         and (layer.weight.dtype != torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported())
         and not torch.is_autocast_enabled("cpu")
+        and layer.weight.dtype == layers[0].weight.dtype
+        and (layer.bias is None) == (layers[0].bias is None)
         for layer in layers
     )
 
@@ -65,14 +67,26 @@ def pack(layers: Sequence[nn.Linear], *, relu: bool = False) -> Callable[[torch.
         _packed[layers[0]] = packed = PackedMatrices(layers)
     biases = [layer.bias for layer in layers]
     bias = None if biases[0] is None else torch.cat(biases)
-    matrix, activation, multiply = packed.matrix, "relu" if relu else "none", torch.ops.mkldnn._linear_pointwise.default
-    return lambda x: multiply(x, matrix, bias, activation, [], "")
+    matrix, activation = packed.matrix, "relu" if relu else "none"
+    return lambda x: torch.ops.mkldnn._linear_pointwise.default(x, matrix, bias, activation, [], "")
 
 
-def _points_at(layers: Sequence[nn.Linear]) -> list[tuple]:
-    return [(layer.weight.data_ptr(), layer.weight.dtype) for layer in layers]
+def unpack(model: nn.Module) -> None:
+    """Forget the copies of the matrices of `model`."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            _packed.pop(module, None)
 
 
-def _sum_rows(layers: Sequence[nn.Linear]) -> list[torch.Tensor]:
-    """Takes a twentieth of the time of packing. Not `_version`, which writing through `weight.data` leaves as it is."""
-    return [layer.weight.sum(dim=1, dtype=torch.float32) for layer in layers]
+def _state_of(layers: Sequence[nn.Linear]) -> list[tuple]:
+    """What changes when a weight becomes another tensor or is written to, but not through `weight.data`."""
+    weights = [layer.weight for layer in layers]
+    return [(weight.data_ptr(), weight.dtype, None if weight.is_inference() else weight._version) for weight in weights]
+
+
+def _sum(layers: Sequence[nn.Linear]) -> list[torch.Tensor]:
+    """Of rows and of columns: what tells that somebody has written through `weight.data`, as merging an adapter does.
+
+    Takes a tenth of the time of packing.
+    """
+    return [layer.weight.sum(dim=dim, dtype=torch.float32) for layer in layers for dim in (0, 1)]

@@ -248,12 +248,12 @@ PARSING_SMALL = replace(
     max_length=200,
     tokens_per_batch=2_048,
     short_first=True,
-    num_updates=20_000,
+    num_updates=12_000,
     warmup_updates=1_000,
     lr_scale=0.6,
     checkpoint_interval=(500, "updates"),
     num_averaged_checkpoints=4,
-    num_beams=4,
+    num_beams=21,
     length_penalty=0.3,
 )
 

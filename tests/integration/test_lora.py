@@ -74,7 +74,7 @@ def test_an_adapted_model_translates_like_the_merged_one(base, num_beams):
 
 def test_an_adapter_travels_without_its_model(base, tmp_path):
     adapted = adapt(base())
-    adapted.generate(input_ids=SOURCE, max_new_tokens=3)  # leaves the matrices lying column by column
+    adapted.generate(input_ids=SOURCE, max_new_tokens=3)  # leaves copies of the matrices
     adapted.save_pretrained(tmp_path)
     with safe_open(tmp_path / "adapter_model.safetensors", "pt") as file:
         assert all("lora_" in name for name in file.keys())  # noqa: SIM118 - not a mapping

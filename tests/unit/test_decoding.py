@@ -142,6 +142,17 @@ def test_another_projection_is_called_like_the_first(build_tiny_model):
     compare(model, [0])
 
 
+def test_a_source_that_is_hidden_altogether_tells_nothing(build_tiny_model):
+    source = SOURCE.clone()
+    source[1] = 1
+    compare(build_tiny_model(noise=0.4), [0], source=source)
+
+
+def test_autocast_changes_nothing(build_tiny_model):
+    with torch.autocast("cpu", torch.bfloat16):
+        compare(build_tiny_model(noise=0.4), [0])
+
+
 @torch.no_grad()
 def test_weights_that_change_between_searches_are_read_anew(build_tiny_model):
     model, other = build_tiny_model(noise=0.4), build_tiny_model(noise=0.4, seed=1)

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
@@ -21,6 +22,7 @@ from vaswani_transformer.layers_vaswani import (
     build_padding_mask,
     dropout,
     fused_attention,
+    has_onednn,
     multiply,
     project,
     scaled_dot_product_attention,
@@ -541,6 +543,36 @@ def test_products_of_many_rows_are_those_of_the_layer(bias):
         assert torch.equal(multiply(x[:1, :4], layer), layer(x[:1, :4]))
         layer.register_forward_hook(lambda module, inputs, output: output + 1)
         torch.testing.assert_close(multiply(x, layer), expected + 1)
+
+
+def count_calls(act) -> int:
+    """Of oneDNN's product while `act` runs."""
+    with torch.profiler.profile() as profile:
+        act()
+    return sum(event.name == "mkldnn::_linear_pointwise" for event in profile.events())
+
+
+@pytest.mark.skipif(not has_onednn(), reason="no oneDNN here, or not x86-64")
+@torch.no_grad()
+def test_onednn_multiplies_where_nobody_looks_on():
+    layer, x = nn.Linear(8, 5), torch.randn(MANY_ROWS, 8)
+    assert count_calls(lambda: multiply(x, layer)) == 1
+    assert count_calls(lambda: multiply(x[1:], layer)) == 0
+    assert count_calls(lambda: multiply(x.double(), nn.Linear(8, 5).double())) == 0
+    with torch.enable_grad():
+        assert count_calls(lambda: multiply(x, layer)) == 0
+    with torch.autocast("cpu", torch.bfloat16):
+        assert count_calls(lambda: multiply(x, layer)) == 0
+    with torch.backends.mkldnn.flags(enabled=False):
+        assert count_calls(lambda: multiply(x, layer)) == 0
+    with FlopCounterMode(display=False) as counter:
+        multiply(x, layer)
+    assert counter.get_total_flops() == 2 * MANY_ROWS * 8 * 5
+    hook = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    try:
+        assert count_calls(lambda: multiply(x, layer)) == 0
+    finally:
+        hook.remove()
 
 
 def test_products_of_many_rows_have_gradients_where_they_are_asked_for():

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from vaswani_transformer import packed_vaswani
-from vaswani_transformer.layers_vaswani import HAS_ONEDNN
+from vaswani_transformer.layers_vaswani import has_onednn
 from vaswani_transformer.packed_vaswani import can_pack, pack
 
-pytestmark = pytest.mark.skipif(not HAS_ONEDNN, reason="nothing is packed here: no oneDNN, or not x86-64")
+pytestmark = pytest.mark.skipif(not has_onednn(), reason="nothing is packed here: no oneDNN, or not x86-64")
 
 
 def build_linear(num_inputs: int = 24, num_outputs: int = 40, *, bias: bool = True) -> nn.Linear:
@@ -43,20 +43,34 @@ def exchange_rows(layer: nn.Linear) -> None:
     layer.weight.data[:2] = layer.weight.data[:2].flip(0)
 
 
+def exchange_columns(layer: nn.Linear) -> None:
+    layer.weight.data[:, :2] = layer.weight.data[:, :2].flip(1)
+
+
+def balance(layer: nn.Linear) -> None:
+    """Sums stay: that of the rows and that of the columns."""
+    layer.weight[:2, :2] += torch.tensor([[1.0, -1.0], [-1.0, 1.0]])
+
+
 @pytest.mark.parametrize(
     "change",
     [
         lambda layer: layer.weight.data.mul_(2),  # leaves `_version` as it is, as merging an adapter does
         lambda layer: layer.weight.data[3, 5:6].add_(0.01),
         exchange_rows,
+        exchange_columns,
+        balance,
         lambda layer: setattr(layer, "weight", nn.Parameter(layer.weight * 2)),
         lambda layer: layer.bias.data.add_(1),
     ],
-    ids=["written whole", "one entry", "rows exchanged", "another parameter", "bias"],
+    ids=["written whole", "one entry", "rows exchanged", "columns exchanged", "same sums", "another parameter", "bias"],
 )
 @torch.no_grad()
-def test_a_layer_that_has_changed_is_packed_anew(change):
+@pytest.mark.parametrize("is_coarse", [False, True])
+def test_a_layer_that_has_changed_is_packed_anew(change, is_coarse):
     layer, x = build_linear(), torch.randn(4, 24)
+    if is_coarse:  # then sums are exact, and tell nothing by their rounding
+        layer.weight.data = (layer.weight.data * 64).round() / 64
     before = pack([layer])(x)
     change(layer)
     after = pack([layer])(x)
@@ -83,6 +97,11 @@ def add_hook(layer: nn.Linear) -> nn.Linear:
     return layer
 
 
+def compile_in_place(layer: nn.Linear) -> nn.Linear:
+    layer.compile()
+    return layer
+
+
 @pytest.mark.parametrize(
     "build",
     [
@@ -90,13 +109,32 @@ def add_hook(layer: nn.Linear) -> nn.Linear:
         lambda: add_hook(build_linear()),
         lambda: build_linear().double(),
         lambda: build_linear().to("meta"),
-        lambda: torch.compile(build_linear()),
+        lambda: compile_in_place(build_linear()),
+        lambda: build_linear(bias=False),
+        lambda: build_linear().bfloat16(),
     ],
-    ids=["no linear layer", "hook", "float64", "meta", "compiled"],
+    ids=["no linear layer", "hook", "float64", "meta", "compiled", "no bias", "another dtype"],
 )
 def test_what_would_compute_something_else_is_not_packed(build):
     assert can_pack([build_linear()])
     assert not can_pack([build_linear(), build()])
+
+
+def test_who_turns_onednn_off_packs_nothing():
+    with torch.backends.mkldnn.flags(enabled=False):
+        assert not can_pack([build_linear()])
+    assert can_pack([build_linear()])
+
+
+def test_training_forgets_copies(build_tiny_model):
+    model = build_tiny_model()
+    model.generate(torch.tensor([[5, 6, 2]]), max_new_tokens=2)
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    assert any(layer in packed_vaswani._packed for layer in layers)
+    model.eval()
+    assert any(layer in packed_vaswani._packed for layer in layers)
+    model.train()
+    assert not any(layer in packed_vaswani._packed for layer in layers)
 
 
 def test_under_autocast_nothing_is_packed():
@@ -108,4 +146,5 @@ def test_a_matrix_packed_in_inference_mode_serves_outside_of_it():
     layer, x = build_linear(), torch.randn(4, 24)
     with torch.inference_mode():
         multiply = pack([layer])
+    assert not packed_vaswani._packed[layer].matrix.is_inference()
     assert not multiply(x).is_inference()

@@ -110,7 +110,7 @@ def plan_updates(
 
     Pairs are put in the order of their longer side, as in tensor2tensor, then of their target, then at random, and
     cut where one more pair would bring the padded source or the padded target over `tokens_per_batch`. The updates
-    are then shuffled.
+    are then shuffled, unless `short_first` leaves them in order.
     All depends on (seed, epoch) alone: not on the number of processes, nor on how an update is accumulated.
 
     Args:
