@@ -1,7 +1,7 @@
 """Matrix products of a search on a CPU, with matrices kept in the order in memory that oneDNN's kernels read.
 
-PyTorch multiplies float32 with MKL on x86-64, which lays the matrix out anew for every product. A search multiplies a few
-rows by the same matrices again and again: on an AMD processor, two threads, 512 x 10,000 by 4 rows took 1,289
+PyTorch multiplies float32 with MKL on x86-64, which lays the matrix out anew for every product. A search multiplies
+a few rows by the same matrices again and again: on an AMD processor, two threads, 512 x 10,000 by 4 rows took 1,289
 microseconds so and 165 with the matrix packed, by 256 rows 14,689 and 6,018; in bfloat16 218 and 90, 4,222 and 3,284.
 """
 
