@@ -9,7 +9,7 @@
 # --warmup_updates shorten training, --tokens_per_batch makes an update smaller. DATA may be a folder with train.en,
 # train.de, val.en and val.de, and VOCAB_SIZE the entries of its vocabulary. A study of Multi30k on one CPU core:
 #   DATA=FOLDER VOCAB_SIZE=4000 ACCELERATE_CONFIG=scripts/accelerate/1_cpu.yaml bash scripts/table3.sh "base D1 C1" 1 \
-#       --divide_widths 4 --num_updates 1000 --warmup_updates 600 --tokens_per_batch 4096 --threads 1
+#       --divide_widths 4 --num_updates 4000 --warmup_updates 2500 --tokens_per_batch 2048 --threads 1
 # How far a row moves by chance is seen by training base again: the same with RUN=runs/seed1, PREPARED=runs/table3/data
 # and --seed 1. To try the script within minutes:
 #   DATA=phrasebook NUM_PAIRS=50 ACCELERATE_CONFIG=scripts/accelerate/1_cpu.yaml \
