@@ -30,6 +30,7 @@ from .commands import (
     train,
     translate,
 )
+from .processes import keep_few_kernels
 from .training.interruption import EXIT_CODE, Interrupted
 
 COMMANDS = (
@@ -67,6 +68,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     args = build_parser().parse_args(argv)
     transformers.utils.logging.disable_progress_bar()  # of loading and saving weights
+    keep_few_kernels()
     try:
         args.run(args)
     except BrokenPipeError:

@@ -355,3 +355,11 @@ def test_the_help_of_every_command_has_lines_to_paste_that_it_understands(comman
     for line in lines:
         words = shlex.split(line.replace("\\\n", "").partition(" > ")[0])
         assert cli.build_parser().parse_args(words).command == words[0]
+
+
+def test_a_command_has_onednn_keep_few_kernels(monkeypatch, tmp_path):
+    monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)
+    monkeypatch.setenv("LRU_CACHE_CAPACITY", "7")
+    cli.main(["cost", "--run", str(tmp_path)])
+    assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "128"
+    assert os.environ["LRU_CACHE_CAPACITY"] == "7"

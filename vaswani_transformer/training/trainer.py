@@ -14,7 +14,6 @@ A run folder is all there is to a run: start the same command again and it goes 
 import contextlib
 import json
 import math
-import os
 import pickle
 import shutil
 import time
@@ -36,7 +35,7 @@ from ..data.batching import TokenizedPairs, Update, UpdateStream, plan_updates, 
 from ..data.preparation import PREPARATION_FILE
 from ..modeling_vaswani import VaswaniForConditionalGeneration
 from ..pipeline_vaswani import custom_pipelines
-from ..processes import check_processes
+from ..processes import check_processes, keep_few_kernels
 from ..recipes import Recipe
 from .checkpoints import (
     PARTIAL_PREFIX,
@@ -69,7 +68,6 @@ TOKENS_PER_MICRO_BATCH = {"cpu": 4_096}  # padded tokens of a side
 # there is MPS, processes are not forked, and a worker would get a copy of the corpus.
 LOADER_WORKERS = {"cpu": 0, "mps": 0}
 DEFAULT_LOADER_WORKERS = 1
-KERNELS_TO_KEEP = 128  # more than an update of one micro-batch has shapes
 # What reading a damaged checkpoint may raise: PyTorch alone has the second to the fourth.
 UNREADABLE = (OSError, RuntimeError, EOFError, pickle.UnpicklingError, SafetensorError)
 
@@ -582,16 +580,6 @@ class Trainer:
         gathered.tie_weights()
         gathered.generation_config = model.generation_config
         return gathered
-
-
-def keep_few_kernels() -> None:
-    """Let oneDNN keep few of the kernels that it makes, one for each shape of a product in half precision on a CPU.
-
-    Batches have ever new shapes, and a kernel takes up to a megabyte: it would keep 1,024 in each of two places. A
-    small model took 5.1 GB after 400 updates. Where the environment says how many, it is that many.
-    """
-    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
-        os.environ.setdefault(name, str(KERNELS_TO_KEEP))
 
 
 def _hours(seconds: float) -> str:
