@@ -87,6 +87,6 @@ def _state_of(layers: Sequence[nn.Linear]) -> list[tuple]:
 def _sum(layers: Sequence[nn.Linear]) -> list[torch.Tensor]:
     """Of rows and of columns: what tells that somebody has written through `weight.data`, as merging an adapter does.
 
-    Takes a tenth of the time of packing.
+    Takes 0.7 ms for the 21 MB of a small model, of whose search for one sentence that is a fortieth.
     """
     return [layer.weight.sum(dim=dim, dtype=torch.float32) for layer in layers for dim in (0, 1)]

@@ -380,6 +380,19 @@ def test_the_launcher_s_precision_holds_and_is_written_down(launched_for_bf16, d
     assert "training on 1 x cpu, mixed precision bf16" in capsys.readouterr().err
 
 
+def test_a_recipe_may_begin_with_short_pairs(data, tmp_path):
+    first = {}
+    for short_first in (False, True):
+        trainer = Trainer(replace(TINY, short_first=short_first), data, tmp_path / str(short_first))
+        widths = []
+        for update in trainer._read_updates():
+            widths.append(max(update.micro_batches[0][side].shape[1] for side in ("input_ids", "labels")))
+            if update.is_last_of_epoch:
+                break
+        first[short_first] = widths
+    assert first[True] == sorted(first[False]) != first[False]
+
+
 @pytest.mark.parametrize(("given", "kept"), [(None, "128"), ("7", "7")])
 def test_half_precision_on_a_cpu_keeps_few_kernels(launched_for_bf16, data, tmp_path, monkeypatch, given, kept):
     names = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
