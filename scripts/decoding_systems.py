@@ -19,6 +19,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerF
 
 from vaswani_transformer import VaswaniForConditionalGeneration
 from vaswani_transformer.conversion.marian import copy_weights
+from vaswani_transformer.memory import keep_few_kernels, keep_freed_memory
 
 Batch = list[list[int]]  # token ids of each sentence, </s> included
 
@@ -253,7 +254,12 @@ class FirstPass:
 
 
 def start(name: str, build: Callable[[], System], batches: Sequence[Batch]) -> FirstPass:
-    """Build system `name` in this process and translate `batches` once, which also warms it up."""
+    """Build system `name` in this process and translate `batches` once, which also warms it up.
+
+    Each process has the settings that the command `vaswani` makes, which are good for all systems.
+    """
+    keep_few_kernels()
+    keep_freed_memory()
     systems, outputs = [], []
     model_memory = peak_growth(lambda: systems.append(build()))
     [system] = systems

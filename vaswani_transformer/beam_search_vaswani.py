@@ -18,7 +18,8 @@ from torch import nn
 
 Length = int | torch.Tensor
 
-NUM_COLUMNS = 256  # of `top_entries`
+NUM_COLUMNS = 256  # at least, of `best_sums`
+FEW_SUMS = 100_000  # folding them takes as long as PyTorch's `topk`
 
 
 def gnmt_length_penalty(length: Length, alpha: float) -> float | torch.Tensor:
@@ -184,11 +185,18 @@ class BeamSearch:
         self.num_done = int(self.done.sum())
         return beams
 
-    def find_staying(self) -> torch.LongTensor:
-        """Places of the sentences that are not done; the last ones fill the gaps, so that as few as possible move."""
-        count = len(self.done) - self.num_done
+    def find_staying(self) -> torch.LongTensor | None:
+        """Places of the sentences to go on with, the last ones in the gaps, so that few move; `None` if all shall stay.
+
+        Some that are done stay too, so that batches have few sizes: for each new one oneDNN makes kernels, which took
+        8 % of a search of 64 sentences.
+        """
+        count = _round_up(len(self.done) - self.num_done)
+        if count >= len(self.done):
+            return None
         staying = torch.arange(count, device=self.done.device)
-        staying[self.done[:count]] = count + (~self.done[count:]).nonzero()[:, 0]
+        gaps, movers = self.done[:count].nonzero()[:, 0], count + (~self.done[count:]).nonzero()[:, 0]
+        staying[gaps[: len(movers)]] = movers
         return staying
 
     def leave(self, staying: torch.Tensor) -> None:
@@ -223,13 +231,10 @@ class BeamSearch:
         vocab_size = log_probs.shape[-1]
         # As many as could finish and still leave b to go on with.
         count = min(max(2, 1 + len(self.eos_token_ids)) * self.num_beams, self.num_beams * vocab_size)
+        log_probs = log_probs.unflatten(0, self.scores.shape)
         if not self.do_sample:
-            # The best of a sentence are among the best of each of its beams.
-            best, words = top_entries(log_probs, min(count, vocab_size))
-            totals = (self.scores.view(-1, 1) + best).view(len(self.open), -1)
-            scores, choice = totals.topk(count)
-            return scores, choice // best.shape[-1], words.view(totals.shape).gather(1, choice)
-        totals = (self.scores[:, :, None] + log_probs.unflatten(0, self.scores.shape)).flatten(1)  # (L, b * V)
+            return best_sums(self.scores, log_probs, count)
+        totals = (self.scores[:, :, None] + log_probs).flatten(1)  # (L, b * V)
         # Hopeless continuations stay drawable: at a sentence's limit there may be fewer than `count` others.
         # A sentence that is done but still here has no open hypothesis, and its softmax no value.
         probs = totals.softmax(dim=-1).nan_to_num().clamp(min=torch.finfo(totals.dtype).tiny)
@@ -272,23 +277,43 @@ class BeamSearch:
         return bound <= self.worst
 
 
-def top_entries(rows: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """`rows.topk(count)` of (n, V); many rows on a CPU take half the time.
+def best_sums(
+    scores: torch.Tensor, log_probs: torch.Tensor, count: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The `count` greatest of the sums of `scores` (L, b) and `log_probs` (L, b, V) of each sentence, greatest first.
 
-    A row is folded into columns. The `count` columns of the greatest maxima hold its `count` greatest entries, and
-    maxima are cheap, while PyTorch's `topk` partially sorts all of V. Which of equal entries come first, or come at
-    all, is as undefined as there.
+    PyTorch's `topk` partially sorts what it is given, so on a CPU it is given little: the words of a beam are folded
+    into columns, and the `count` columns with the greatest maxima, which are cheap, hold the `count` greatest sums.
+    Which of equal sums come first, or come at all, is as undefined as there.
+
+    Returns:
+        the sums, their beams and their words, each (L, count).
     """
-    depth = rows.shape[-1] // NUM_COLUMNS
-    if rows.device.type != "cpu" or rows.numel() < 100_000 or depth < 8 or count > NUM_COLUMNS // 8:
-        return rows.topk(count)
-    folded = rows[:, : depth * NUM_COLUMNS].unflatten(1, (depth, NUM_COLUMNS))
-    columns = folded.amax(dim=1).topk(count, sorted=False).indices  # (n, count)
-    kept = folded.gather(2, columns[:, None].expand(-1, depth, -1)).flatten(1)
-    values, places = torch.cat([kept, rows[:, depth * NUM_COLUMNS :]], dim=1).topk(count)
-    inside = places // count * NUM_COLUMNS + columns.gather(1, places % count)
-    behind = places - kept.shape[1]
-    return values, torch.where(behind < 0, inside, depth * NUM_COLUMNS + behind)
+    num_beams, vocab_size = log_probs.shape[1:]
+    depth = vocab_size // NUM_COLUMNS
+    if log_probs.device.type != "cpu" or log_probs.numel() < FEW_SUMS or depth < 8 or count > NUM_COLUMNS:
+        # The best of a sentence are among the best of each of its beams.
+        best, words = log_probs.topk(min(count, vocab_size))
+        sums, choice = (scores[..., None] + best).flatten(1).topk(count)
+        return sums, choice // best.shape[-1], words.flatten(1).gather(1, choice)
+    width = vocab_size // depth
+    folded = log_probs[..., : depth * width].unflatten(2, (depth, width))
+    columns = (folded.amax(dim=2) + scores[..., None]).flatten(1).topk(count, sorted=False).indices  # (L, count)
+    first = columns // width * vocab_size + columns % width
+    inside = first[:, None] + torch.arange(0, depth * width, width, device=first.device)[:, None]  # (L, depth, count)
+    starts = torch.arange(0, num_beams * vocab_size, vocab_size, device=first.device)
+    behind = starts[:, None] + torch.arange(depth * width, vocab_size, device=first.device)  # (b, words not folded)
+    places = torch.cat([inside.flatten(1), behind.flatten().expand(len(first), -1)], dim=1)
+    sums = log_probs.flatten(1).gather(1, places) + scores.gather(1, places // vocab_size)
+    sums, choice = sums.topk(count)
+    places = places.gather(1, choice)
+    return sums, places // vocab_size, places % vocab_size
+
+
+def _round_up(count: int) -> int:
+    """To at most four sizes between two powers of 2: 1 to 8, 10, 12, 14, 16, 20, 24, 28, 32, 40 and so on."""
+    unit = 2 ** max(0, (count - 1).bit_length() - 3)
+    return -(-count // unit) * unit
 
 
 def _pick(history: torch.Tensor, index: torch.Tensor) -> torch.Tensor:

@@ -30,7 +30,7 @@ from .commands import (
     train,
     translate,
 )
-from .processes import keep_few_kernels
+from .memory import keep_few_kernels, keep_freed_memory
 from .training.interruption import EXIT_CODE, Interrupted
 
 COMMANDS = (
@@ -69,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = build_parser().parse_args(argv)
     transformers.utils.logging.disable_progress_bar()  # of loading and saving weights
     keep_few_kernels()
+    keep_freed_memory()
     try:
         args.run(args)
     except BrokenPipeError:

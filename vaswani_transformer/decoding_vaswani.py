@@ -37,11 +37,15 @@ MOST_BEAMS = 32  # more of them read too many keys of each other: with 50 beams 
 class ForwardSteps:
     """One call of the model's `forward` a step.
 
+    `owns_logits` says whether nobody else sees what a step returns.
+
     Args:
         model: a `VaswaniForConditionalGeneration`.
         generation_config: of the search.
         model_kwargs: what `generate` prepared for `forward`.
     """
+
+    owns_logits = False
 
     def __init__(self, model, generation_config: GenerationConfig, model_kwargs: dict):
         self.model = model
@@ -205,6 +209,7 @@ class BeamSteps:
         self.model_kwargs = model_kwargs
         shortlist = model_kwargs.get("shortlist")
         self.project = _as_function(model.lm_head) if shortlist is None else model.projection(shortlist)
+        self.owns_logits = model.device.type == "cpu" and not isinstance(self.project, nn.Module)
         self.layers: list[LayerSteps] = []  # from the first step on
 
     @classmethod

@@ -13,7 +13,6 @@ except ImportError:  # Windows
     fcntl = None
 
 LOCK_FILE = "lock"
-KERNELS_TO_KEEP = 128  # more than an update of one micro-batch has shapes
 
 
 def check_processes(num_processes: int) -> None:
@@ -59,14 +58,3 @@ def lock_folder(folder: Path) -> Iterator[None]:
         file.write(f"process {os.getpid()} on host {socket.gethostname()}")
         file.flush()
         yield
-
-
-def keep_few_kernels() -> None:
-    """Let oneDNN keep few of the kernels that it makes on a CPU, one for each shape of a product; before the first one.
-
-    Batches have ever new shapes, and a kernel takes up to a megabyte: it would keep 1,024 in each of two places. A
-    small model took 5.1 GB after 400 updates in half precision. Searches of batches of all sizes grew by 0.8 GB so, and
-    by 0.25 GB with few kernels. Where the environment says how many, it is that many.
-    """
-    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
-        os.environ.setdefault(name, str(KERNELS_TO_KEEP))

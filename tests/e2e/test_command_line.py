@@ -361,5 +361,5 @@ def test_a_command_has_onednn_keep_few_kernels(monkeypatch, tmp_path):
     monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)
     monkeypatch.setenv("LRU_CACHE_CAPACITY", "7")
     cli.main(["cost", "--run", str(tmp_path)])
-    assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "128"
+    assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "192"
     assert os.environ["LRU_CACHE_CAPACITY"] == "7"

@@ -258,6 +258,14 @@ def test_a_hook_is_called_at_each_step(build_tiny_model, part, kind):
     assert len(calls) == 5
 
 
+def test_logits_that_a_hook_has_seen_stay_what_they_were(build_tiny_model):
+    model, seen = build_tiny_model(), []
+    model.lm_head.register_forward_hook(lambda module, inputs, logits: seen.append((logits, logits.clone())))
+    model.generate(SOURCE, max_new_tokens=5)
+    assert len(seen) == 5
+    assert all(torch.equal(logits, copy) for logits, copy in seen)
+
+
 @pytest.mark.parametrize("part", ["model", "body", "decoder", "layer", "self-attention", "encoder-decoder attention"])
 def test_a_replaced_forward_is_called_at_each_step(build_tiny_model, part):
     model, calls = build_tiny_model(), []

@@ -3,6 +3,8 @@ import math
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import GenerationConfig, GenerationMixin, StoppingCriteria
 from transformers.generation import (
     EosTokenCriteria,
@@ -12,7 +14,7 @@ from transformers.generation import (
 )
 
 from vaswani_transformer import VaswaniForConditionalGeneration
-from vaswani_transformer.beam_search_vaswani import gnmt_length_penalty, power_length_penalty, top_entries
+from vaswani_transformer.beam_search_vaswani import BeamSearch, best_sums, gnmt_length_penalty, power_length_penalty
 
 START, PAD, END = 0, 1, 2
 # Sentences of 2, 5, 7 and 4 tokens with </s>.
@@ -197,38 +199,74 @@ def test_the_search_ends_when_nothing_can_win_any_more(build_tiny_model):
     assert len(steps) <= 3
 
 
+@given(st.lists(st.booleans(), min_size=1, max_size=200))
+def test_all_open_sentences_stay_and_batches_have_few_sizes(done):
+    prompt = torch.zeros(len(done), 1, dtype=torch.long)
+    search = BeamSearch(
+        prompt,
+        num_beams=1,
+        num_kept=1,
+        limits=torch.full((len(done),), 9),
+        length_penalty=lambda length: length,
+        early_stopping="never",
+        eos_token_ids=[END],
+        pad_token_id=PAD,
+    )
+    search.done, search.num_done = torch.tensor(done), sum(done)
+    staying = search.find_staying()
+    places = list(range(len(done))) if staying is None else staying.tolist()
+    still_open = {place for place, is_done in enumerate(done) if not is_done}
+    assert still_open <= set(places)
+    assert len(set(places)) == len(places)
+    assert len(places) - len(still_open) <= max(0, len(still_open) // 4) or staying is None
+    if staying is not None:
+        assert len(places) < len(done)
+        assert len(places) in {0, *range(1, 9), *(unit * step for unit in (2, 4, 8, 16, 32) for step in range(5, 9))}
+
+
 # The best of many
 
 
-@pytest.mark.parametrize("count", [1, 8, 24, 32])
-@pytest.mark.parametrize(("num_rows", "vocab_size"), [(64, 2048), (50, 2303), (16, 10_000), (4, 37_001)])
-def test_the_top_entries_are_those_of_pytorch(num_rows, vocab_size, count):
+def all_sums(scores, log_probs):
+    return (scores[..., None] + log_probs).flatten(1)
+
+
+@pytest.mark.parametrize("count", [1, 8, 42, 300])
+@pytest.mark.parametrize(
+    ("num_sentences", "num_beams", "vocab_size"), [(16, 4, 2048), (10, 5, 2303), (4, 4, 10_000), (2, 2, 37_001)]
+)
+def test_the_best_continuations_are_those_that_sorting_all_of_them_gives(num_sentences, num_beams, vocab_size, count):
     torch.manual_seed(0)
-    rows = torch.stack([torch.randperm(vocab_size) for _ in range(num_rows)]).float()
-    values, places = top_entries(rows, count)
-    expected = rows.topk(count)
-    assert torch.equal(values, expected.values)
-    assert torch.equal(places, expected.indices)
+    log_probs = torch.stack([torch.randperm(num_beams * vocab_size) for _ in range(num_sentences)]).float()
+    log_probs = log_probs.unflatten(1, (num_beams, vocab_size))
+    scores = torch.randint(1000, (num_sentences, num_beams)).float() + torch.arange(num_beams) / num_beams
+    sums, beams, words = best_sums(scores, log_probs, count)
+    expected = all_sums(scores, log_probs).topk(count)
+    assert torch.equal(sums, expected.values)
+    assert torch.equal(beams * vocab_size + words, expected.indices)
 
 
-@pytest.mark.parametrize("shape", [(16, 10_000), (2, 50), (1, 300)])
-def test_of_equal_entries_each_comes_at_most_once(shape):
+@pytest.mark.parametrize("shape", [(4, 4, 10_000), (1, 2, 50), (1, 1, 300)])
+def test_of_equal_continuations_each_comes_at_most_once(shape):
     torch.manual_seed(0)
     for highest in (2, 5, 40):
-        rows = torch.randint(highest, shape).float()
-        values, places = top_entries(rows, 8)
-        assert torch.equal(values, rows.topk(8).values)
-        assert torch.equal(rows.gather(1, places), values)
+        scores, log_probs = torch.zeros(shape[:2]), torch.randint(highest, shape).float()
+        sums, beams, words = best_sums(scores, log_probs, 8)
+        assert torch.equal(sums, log_probs.flatten(1).topk(8).values)
+        places = beams * shape[2] + words
+        assert torch.equal(log_probs.flatten(1).gather(1, places), sums)
         assert all(len(set(row)) == 8 for row in places.tolist())
 
 
-def test_top_entries_may_be_fewer_than_asked_for_but_for_forbidden_ones():
-    rows = torch.full((16, 10_000), -torch.inf)
-    rows[:, [3, 9_999, 700]] = torch.tensor([1.0, 3.0, 2.0])
-    values, places = top_entries(rows, 8)
-    assert values[0].tolist() == [3.0, 2.0, 1.0] + [-torch.inf] * 5
-    assert (places[:, :3] == torch.tensor([9_999, 700, 3])).all()
-    assert all(len(set(row)) == 8 for row in places.tolist())
+def test_best_continuations_may_be_fewer_than_asked_for_but_for_forbidden_ones():
+    log_probs = torch.full((16, 4, 10_000), -torch.inf)
+    log_probs[:, 1, [3, 9_999, 700]] = torch.tensor([1.0, 3.0, 2.0])
+    scores = torch.tensor([0.0, -1.0, 0.0, -torch.inf]).expand(16, -1)
+    sums, beams, words = best_sums(scores, log_probs, 8)
+    assert sums[0].tolist() == [2.0, 1.0, 0.0] + [-torch.inf] * 5
+    assert (beams[:, :3] == 1).all()
+    assert (words[:, :3] == torch.tensor([9_999, 700, 3])).all()
+    assert all(len(set(row)) == 8 for row in (beams * 10_000 + words).tolist())
 
 
 # Scores

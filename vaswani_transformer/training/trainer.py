@@ -33,9 +33,10 @@ from transformers import PreTrainedTokenizerFast
 from ..configuration_vaswani import VaswaniConfig
 from ..data.batching import TokenizedPairs, Update, UpdateStream, plan_updates, split_update
 from ..data.preparation import PREPARATION_FILE
+from ..memory import keep_few_kernels
 from ..modeling_vaswani import VaswaniForConditionalGeneration
 from ..pipeline_vaswani import custom_pipelines
-from ..processes import check_processes, keep_few_kernels
+from ..processes import check_processes
 from ..recipes import Recipe
 from .checkpoints import (
     PARTIAL_PREFIX,
