@@ -281,6 +281,20 @@ def test_decoding_benchmark_runs_and_all_systems_translate_alike(decode, capsys)
     assert "CTranslate2 differ by" in capsys.readouterr().out
 
 
+def test_decoding_benchmark_gives_every_system_the_threads_asked_for(decode, monkeypatch):
+    import benchmark_decoding
+
+    threads, start = [], benchmark_decoding.start
+
+    def record(name, build, batches):
+        threads.append(build.args[-1])
+        return start(name, build, batches)
+
+    monkeypatch.setattr(benchmark_decoding, "start", record)
+    decode("--sizes", "tiny", "--forced_length", 2, "--batch_sizes", 4, "--threads", 2)
+    assert threads == [2] * 5
+
+
 def test_decoding_benchmark_searches_as_each_peer_with_a_trained_model(common, decode, corpus):
     model, _ = build_pair(common)
     tokenizer = train_tokenizer(SOURCES, vocab_size=300)
