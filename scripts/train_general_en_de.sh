@@ -18,7 +18,7 @@ source scripts/run_recipe.sh
 mkdir -p "$run"
 for language in en de; do
     corpora=("$folder"/{tatoeba_en_de,multi30k,europarl_en_de,news_en-de}/train.$language)
-    # Not written again when it is there: to `vaswani prepare` a file of another date is another corpus.
+    # Not written again when it is there: another start of this script may be reading it.
     cat "${corpora[@]}" | cmp --silent - "$run/train.$language" || cat "${corpora[@]}" > "$run/train.$language"
 done
 prepare --train "$run/train".{en,de} --dev "$folder/news_en-de/newstest2013".{en,de}

@@ -28,7 +28,7 @@ case $kind in
         train=$run/train.mrg dev=$run/dev.mrg test=$run/test.mrg
         num_updates=2000
         mkdir -p "$run"
-        # Not written again when they are there: to `vaswani prepare` a file of another date is another treebank.
+        # Not written again when they are there: another start of this script may be reading them.
         [ -e "$train" ] || sed -n '1,3314p' "$sample" > "$train"
         [ -e "$dev" ] || sed -n '3315,3614p' "$sample" > "$dev"
         [ -e "$test" ] || sed -n '3615,3914p' "$sample" > "$test"

@@ -1,6 +1,7 @@
 """Reading parallel text: which line belongs to which, and what is refused."""
 
 import gzip
+import hashlib
 import json
 import os
 import tempfile
@@ -427,21 +428,30 @@ def test_two_files_with_both_sides_are_not_aligned_with_each_other(tmp_path):
 # What is read, for a fingerprint
 
 
-def test_a_source_is_described_by_its_files(tmp_path):
-    files = [write(tmp_path / f"train.{language}", "text\n") for language in ("en", "de")]
-    os.utime(files[1], ns=(0, 7))
+def test_a_source_is_described_by_what_its_files_hold(tmp_path):
+    files = [write(tmp_path / f"train.{language}", f"text {language}\n") for language in ("en", "de")]
     described = describe_source(files, split="train")
-    assert [source["file"] for source in described] == [str(file) for file in files]
-    assert described[1] == {"file": str(files[1]), "size": 5, "modified": 7}
+    assert [source["file"] for source in described] == ["train.en", "train.de"]
+    assert described[1]["sha256"] == hashlib.sha256(b"text de\n").hexdigest()
     assert describe_source([f"{tmp_path}/train.*"], split="train") == described[::-1]
     json.dumps(described)
+
+
+def test_a_copy_of_another_date_in_another_folder_is_the_same_source(tmp_path):
+    (tmp_path / "copy").mkdir()
+    files = [write(folder / "train.tsv", "a\tb\n") for folder in (tmp_path, tmp_path / "copy")]
+    os.utime(files[1], ns=(0, 7))
+    first, second = (describe_source([file], split="train") for file in files)
+    assert first == second
+    write(files[1], "a\tc\n")
+    assert describe_source([files[1]], split="train") != first
 
 
 def test_a_folder_is_described_by_its_parquet_files(tmp_path):
     for name in ("train-1.parquet", "train-0.parquet", "notes.txt"):
         write(tmp_path / name, "")
     described = describe_source([tmp_path], split="train")
-    assert [Path(source["file"]).name for source in described] == ["train-0.parquet", "train-1.parquet"]
+    assert [source["file"] for source in described] == ["train-0.parquet", "train-1.parquet"]
 
 
 def test_a_hub_dataset_is_described_by_name_and_split():

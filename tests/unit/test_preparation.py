@@ -277,8 +277,7 @@ def test_a_text_that_has_changed_since_is_refused(command, tmp_path, capsys):
         file.write("noch eine\n")
     assert command("--vocab_size", "280") == 1
     error = capsys.readouterr().err
-    assert "inputs.train[1].size was " in error
-    assert "inputs.train[1].modified was " in error
+    assert "inputs.train[1].sha256 was " in error
     assert "inputs.train[0]" not in error
 
 

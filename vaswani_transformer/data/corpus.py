@@ -11,6 +11,7 @@ called, and checks the contents as they go by: a fault in line 3M is reported wh
 
 import glob
 import gzip
+import hashlib
 import json
 import re
 import zlib
@@ -453,8 +454,8 @@ def _read_shards(paths: Sequence[Path], source_language: str, target_language: s
 def describe_source(spec: Sequence[str | Path], *, split: str) -> list[dict]:
     """What tells one state of the text that `open_parallel` reads from another, as JSON values.
 
-    Name, size and time of the last change of each file; of a hub dataset name, config and split, but not its
-    revision. A file that is not there is left to `open_parallel` to complain about.
+    Name and SHA-256 of each file, wherever it lies and whenever it was written; of a hub dataset name, config and
+    split, but not its revision. A file that is not there is left to `open_parallel` to complain about.
 
     Args:
         spec: one or two names, as `open_parallel` takes them.
@@ -471,18 +472,18 @@ def describe_source(spec: Sequence[str | Path], *, split: str) -> list[dict]:
         else:
             files = [path] if path.exists() else [Path(match) for match in sorted(glob.glob(str(path)))]
         if files:
-            described += ({"file": str(file), **_state_of_file(file)} for file in files)
+            described += ({"file": file.name, "sha256": _digest(file)} for file in files)
         else:
             described.append({"dataset": name, "split": split})
     return described
 
 
-def _state_of_file(path: Path) -> dict:
-    """Size in bytes and time of the last change, in nanoseconds since 1970."""
+def _digest(path: Path) -> str:
+    """SHA-256 of what a file holds; of a gigabyte in a second or two."""
     if not path.is_file():
         raise ValueError(
             f"{path} is not a regular file, and a pipe can be read once only, but preparing reads the text several "
             f"times. Write it to a file first; one compressed with gzip is read as it is if its name ends in .gz."
         )
-    state = path.stat()
-    return {"size": state.st_size, "modified": state.st_mtime_ns}
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

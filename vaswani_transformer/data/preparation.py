@@ -34,7 +34,7 @@ from .corpus import Pair
 from .encoding import BlockEncoder
 from .filtering import FilterCounts, PairFilter, filter_pairs
 
-FORMAT = 1  # of the folder's files
+FORMAT = 2  # of the folder's files
 SCHEMA = Features({"input_ids": Sequence(Value("int32")), "labels": Sequence(Value("int32"))}).arrow_schema
 KEEP_ALL = PairFilter()
 FINGERPRINT_FILE = "fingerprint.json"
