@@ -165,14 +165,14 @@ def measure(
 ) -> tuple[str, list[dict]]:
     """A model in all systems: what it is, and the rows of its results."""
     forced_length = args.forced_length if name in args.sizes else None
-    rows, threads = [], torch.get_num_threads()  # CTranslate2 sets its own number for the whole process
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
         first = tokenizer(workloads[AS_IT_IS][: max(args.batch_sizes)], verbose=False).input_ids
         models = Models(model, tokenizer, Path(folder), first)
         for workload, sentences in workloads.items():
             factor = GROWTH if workload == LONGER else 1
             search = Search(args.num_beams, args.length_penalty, forced_length and factor * forced_length)
-            systems = models.build_systems(search, threads=threads)
+            systems = models.build_systems(search, threads=torch.get_num_threads())
             ids = tokenizer(sentences, verbose=False).input_ids
             for batch_size in args.batch_sizes:
                 batches = [ids[start : start + batch_size] for start in range(0, len(ids), batch_size)]

@@ -164,8 +164,10 @@ class Models:
 
             export_model(model, tokenizer, folder / CTRANSLATE2)
             export_model(model, tokenizer, folder / CTRANSLATE2_INT8, quantization="int8")
+            threads = torch.get_num_threads()
             system = CTranslate2System(folder / CTRANSLATE2, Search(1, 0.0), threads=1)
             difference = largest_difference_of_log_probs(model, system, batch)
+            torch.set_num_threads(threads)  # CTranslate2 sets its own number for the whole process
             self.differences[f"log-probabilities of {CTRANSLATE2}"] = difference
 
     def build_systems(self, search: Search, *, threads: int) -> dict[str, Callable[[], System]]:

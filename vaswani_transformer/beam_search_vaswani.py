@@ -8,7 +8,8 @@ with |Y| its tokens, </s> included, and cp the coverage penalty of `coverage_vas
 hypotheses, all of one length, compete by log P. A sentence may grow to its own source length + 50 tokens, whoever
 shares its batch, and its search ends as soon as no open hypothesis can still win.
 
-Shapes: B sentences, L sentences still open, b beams, V vocab_size or the length of a shortlist, T tokens so far.
+Shapes: B sentences, L sentences still here (those open and a few that are done), b beams, V vocab_size or the length of
+a shortlist, T tokens so far.
 """
 
 from collections.abc import Callable, Sequence
@@ -99,7 +100,7 @@ class BeamSearch:
         self.do_sample = do_sample
         self.prompt_length = prompt.shape[1]
 
-        self.open = torch.arange(num_sentences, device=device)  # (L,) their places in the batch
+        self.open = torch.arange(num_sentences, device=device)  # (L,) places in the batch of those still here
         self.done = torch.zeros(num_sentences, dtype=torch.bool, device=device)  # (L,) done but still here
         # (2, L, b, T): tokens, and the row of B * b that each grew from, -1 in the prompt
         self.history = torch.stack((prompt, torch.full_like(prompt, -1))).unflatten(1, (num_sentences, num_beams))
@@ -113,11 +114,12 @@ class BeamSearch:
         self._prepare_checks()
 
     def _prepare_checks(self) -> None:
-        """What the checks of each step read, of the sentences that are open."""
+        """What the checks of each step read."""
         self.num_done = int(self.done.sum())
         self.worst = self.kept_scores[self.open, -1]
         self.limit_penalties = self.length_penalty(self.limits)
-        self.next_limit = int(self.limits.min()) if len(self.limits) else 0
+        limits = self.limits[~self.done]
+        self.next_limit = int(limits.min()) if len(limits) else 0
 
     @property
     def flat_tokens(self) -> torch.LongTensor:
@@ -200,7 +202,7 @@ class BeamSearch:
         return staying
 
     def leave(self, staying: torch.Tensor) -> None:
-        """Go on with the open sentences of index `staying` only."""
+        """Go on with the sentences at the places `staying` only."""
         self.open, self.limits, self.scores = self.open[staying], self.limits[staying], self.scores[staying]
         self.history, self.done = self.history[:, staying], self.done[staying]
         self._prepare_checks()
@@ -236,7 +238,7 @@ class BeamSearch:
             return best_sums(self.scores, log_probs, count)
         totals = (self.scores[:, :, None] + log_probs).flatten(1)  # (L, b * V)
         # Hopeless continuations stay drawable: at a sentence's limit there may be fewer than `count` others.
-        # A sentence that is done but still here has no open hypothesis, and its softmax no value.
+        # Where no hypothesis is open any more the softmax has no value.
         probs = totals.softmax(dim=-1).nan_to_num().clamp(min=torch.finfo(totals.dtype).tiny)
         choice = torch.multinomial(probs, count)
         scores, order = totals.gather(1, choice).sort(descending=True)

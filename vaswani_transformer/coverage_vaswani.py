@@ -9,7 +9,7 @@ Source words are counted with </s> and without padding, target words with </s> a
 
 cp is never positive, and of a hypothesis that goes on it can only rise, at most to 0.
 
-Shapes: B sentences, L sentences still open, b beams, H heads, S source tokens, T target tokens.
+Shapes: B sentences, L sentences still in the search, b beams, H heads, S source tokens, T target tokens.
 """
 
 import torch

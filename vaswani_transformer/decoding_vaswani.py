@@ -4,7 +4,7 @@
 usual search, where only the logits are asked for: it runs the same layers, but computes once what does not change
 from step to step, and moves no keys or values when hypotheses change places.
 
-Shapes: L sentences still open, b beams, T tokens so far, V vocab_size, D d_model, H heads, K d_k or d_v,
+Shapes: L sentences still in the search, b beams, T tokens so far, V vocab_size, D d_model, H heads, K d_k or d_v,
 N slots of keys: those of the prompt, then b for each step.
 """
 

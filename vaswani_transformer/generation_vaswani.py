@@ -107,7 +107,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         long as the model lives, or until `train()`. Matrices that change are copied anew at the next search. oneDNN
         also keeps kernels, one for each shape of a product, of a small model up to 0.8 GB. The command `vaswani` has it
         keep fewer, 0.3 GB, and has glibc keep what each step frees, which saves a tenth of the time of large batches.
-        For the same call `keep_few_kernels` and `keep_freed_memory` of `vaswani_transformer.memory` at the start.
+        To have the same, call `keep_few_kernels` and `keep_freed_memory` of `vaswani_transformer.memory` at the start.
 
         Raises:
             ValueError: for options that cannot be honoured, and for what transformers itself refuses.

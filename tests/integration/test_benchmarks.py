@@ -252,11 +252,14 @@ def test_training_benchmark_refuses_peers_it_does_not_know(common, capsys):
 def decode(common, corpus, monkeypatch):
     """A function that runs the decoding benchmark and returns the rows of its result."""
     import benchmark_decoding
+    import decoding_systems
 
     # Processes of their own would take longer than all the rest; the test of training has them.
     here = contextlib.nullcontext(lambda work, *args: work(*args))
     monkeypatch.setattr(benchmark_decoding, "open_child", lambda: here)
     monkeypatch.setattr(benchmark_decoding, "PAUSE", 0)
+    for setting in ("keep_few_kernels", "keep_freed_memory"):  # which stay for the rest of a process
+        monkeypatch.setattr(decoding_systems, setting, lambda: None)
 
     def run(*options) -> list[dict]:
         output = corpus / "result.json"
@@ -291,8 +294,8 @@ def test_decoding_benchmark_gives_every_system_the_threads_asked_for(decode, mon
         return start(name, build, batches)
 
     monkeypatch.setattr(benchmark_decoding, "start", record)
-    decode("--sizes", "tiny", "--forced_length", 2, "--batch_sizes", 4, "--threads", 2)
-    assert threads == [2] * 5
+    decode("--sizes", "tiny,small", "--forced_length", 2, "--batch_sizes", 4, "--threads", 2)
+    assert threads == [2] * 10
 
 
 def test_decoding_benchmark_searches_as_each_peer_with_a_trained_model(common, decode, corpus):

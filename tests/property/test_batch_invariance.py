@@ -36,7 +36,8 @@ def translate(model, sentences, order, batch_size, options) -> dict[int, tuple[l
         rows = order[start : start + batch_size]
         longest = max(len(sentences[row]) for row in rows)
         source = torch.tensor([sentences[row] + [PAD] * (longest - len(sentences[row])) for row in rows])
-        found = model.generate(source, return_dict_in_generate=True, output_scores=True, **options)
+        # Without `output_scores`, so that sentences leave the batch as they end.
+        found = model.generate(source, return_dict_in_generate=True, **options)
         scores = found.get("sequences_scores")
         scores = [None] * len(rows) if scores is None else scores.tolist()
         for row, tokens, score in zip(rows, found.sequences[:, 1:].tolist(), scores, strict=True):
