@@ -393,7 +393,7 @@ def test_a_recipe_may_begin_with_short_pairs(data, tmp_path):
     assert first[True] == sorted(first[False]) != first[False]
 
 
-@pytest.mark.parametrize(("given", "kept"), [(None, "128"), ("7", "7")])
+@pytest.mark.parametrize(("given", "kept"), [(None, "192"), ("7", "7")])
 def test_half_precision_on_a_cpu_keeps_few_kernels(launched_for_bf16, data, tmp_path, monkeypatch, given, kept):
     names = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
     for name in names:
