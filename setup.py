@@ -12,7 +12,7 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     packages=find_packages(include=["vaswani_transformer", "vaswani_transformer.*"]),
-    package_data={"vaswani_transformer": ["*.html", "*.md"]},
+    package_data={"": ["*.html", "*.md"]},
     python_requires=">=3.11",
     install_requires=[
         "torch>=2.6",

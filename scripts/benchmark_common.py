@@ -24,12 +24,12 @@ import transformers
 from transformers import MarianMTModel
 
 from vaswani_transformer import VaswaniConfig
+from vaswani_transformer.commands.tables import format_table as format_table
 from vaswani_transformer.conversion.marian import build_marian_config
 from vaswani_transformer.data.batching import TokenizedPairs
 from vaswani_transformer.data.corpus import Pair, read_parallel_files
 from vaswani_transformer.data.preparation import prepare
-from vaswani_transformer.recipes import MULTI30K_TINY
-from vaswani_transformer.tables import format_table as format_table  # for the programs
+from vaswani_transformer.training.recipes import MULTI30K_TINY
 
 OURS, MARIAN = "vaswani_transformer", "MarianMTModel"
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}

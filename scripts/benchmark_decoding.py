@@ -53,8 +53,8 @@ from transformers import PreTrainedTokenizerFast
 
 from vaswani_transformer import VaswaniForConditionalGeneration
 from vaswani_transformer.data.corpus import read_lines
-from vaswani_transformer.evaluation import load_translator
-from vaswani_transformer.tokenization_vaswani import train_tokenizer
+from vaswani_transformer.data.tokenization import train_tokenizer
+from vaswani_transformer.loading import load_translator
 
 GROWTH = 10
 PAUSE = 0.3  # seconds between two turns: OpenMP's threads look for more work for up to 0.2

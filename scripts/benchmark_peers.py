@@ -16,7 +16,7 @@ from transformers.models.marian.modeling_marian import shift_tokens_right
 
 from vaswani_transformer import VaswaniConfig
 from vaswani_transformer.data.batching import IGNORE_INDEX
-from vaswani_transformer.layers_vaswani import sinusoids
+from vaswani_transformer.model.layers_vaswani import sinusoids
 
 
 class PeerOutput(NamedTuple):

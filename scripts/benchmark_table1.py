@@ -33,9 +33,9 @@ from benchmark_common import (
 from torch import nn
 
 from vaswani_transformer import VaswaniConfig
-from vaswani_transformer.attention_drawing import save_figure
-from vaswani_transformer.attention_window_vaswani import build_blocks, window_reach
-from vaswani_transformer.layers_vaswani import MultiHeadAttention
+from vaswani_transformer.attention.drawing import save_figure
+from vaswani_transformer.model.attention_window_vaswani import build_blocks, window_reach
+from vaswani_transformer.model.layers_vaswani import MultiHeadAttention
 
 Forward = Callable[[torch.Tensor], torch.Tensor]
 

@@ -19,7 +19,7 @@ import torch
 from tqdm import tqdm
 
 from vaswani_transformer.data.corpus import read_lines
-from vaswani_transformer.evaluation import load_translator
+from vaswani_transformer.loading import load_translator
 
 Hypothesis = tuple[int, ...]
 NextWords = Callable[[list[Hypothesis]], list[list[float]]]

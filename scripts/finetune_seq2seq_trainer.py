@@ -28,7 +28,7 @@ from transformers import (
 
 import vaswani_transformer  # noqa: F401 - the Auto classes know our models from here on
 from vaswani_transformer.data.corpus import read_parallel_files
-from vaswani_transformer.metrics.trainer import build_compute_metrics
+from vaswani_transformer.evaluation.metrics.trainer import build_compute_metrics
 from vaswani_transformer.training.seq2seq_trainer import TokenBatchSeq2SeqTrainer
 
 

@@ -43,17 +43,17 @@ from vaswani_transformer.commands.arguments import read_shortlist
 from vaswani_transformer.conversion import fairseq, marian
 from vaswani_transformer.conversion.fairseq_dictionary import build_tokenizer, read_dictionary
 from vaswani_transformer.data import corpus
-from vaswani_transformer.evaluation import load_translator
-from vaswani_transformer.model_card import CardText, build_card, check_card, read_scores
+from vaswani_transformer.hub.card import CardText, build_card, check_card, read_scores
+from vaswani_transformer.loading import load_translator
 from vaswani_transformer.parsing.linearisation import read_pairs
 from vaswani_transformer.parsing.parser import Parser
 from vaswani_transformer.parsing.trees import read_trees
 from vaswani_transformer.parsing.vocabulary import learn_vocabulary
-from vaswani_transformer.recipes import PHRASEBOOK
 from vaswani_transformer.training.checkpoints import average_checkpoints, complete_checkpoints, select_checkpoints
 from vaswani_transformer.training.cost import RunCost
+from vaswani_transformer.training.recipes import PHRASEBOOK
 from vaswani_transformer.training.run_folder import claim_run
-from vaswani_transformer.translation import translate
+from vaswani_transformer.translation.translator import translate
 
 SECONDS = 30  # that one example may take
 EXAMPLES_PER_ROUND = 10

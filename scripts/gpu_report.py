@@ -65,7 +65,6 @@ from torch._dynamo.utils import counters
 
 from vaswani_transformer import VaswaniConfig
 from vaswani_transformer.data.batching import Update
-from vaswani_transformer.recipes import BASE, BIG, MULTI30K_TINY, Recipe
 from vaswani_transformer.training.cost import (
     PAPER_DEVICE,
     PAPER_DEVICES,
@@ -74,6 +73,7 @@ from vaswani_transformer.training.cost import (
     count_flop,
     find_rate,
 )
+from vaswani_transformer.training.recipes import BASE, BIG, MULTI30K_TINY, Recipe
 from vaswani_transformer.training.schedule import inverse_sqrt_schedule
 from vaswani_transformer.training.trainer import Trainer
 

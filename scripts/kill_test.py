@@ -25,8 +25,8 @@ from safetensors.torch import load_file
 
 from vaswani_transformer.data.phrasebook.pairs import generate_pairs
 from vaswani_transformer.data.preparation import prepare
-from vaswani_transformer.recipes import PHRASEBOOK
 from vaswani_transformer.training.checkpoints import PARTIAL_PREFIX, resumable_checkpoints
+from vaswani_transformer.training.recipes import PHRASEBOOK
 from vaswani_transformer.training.trainer import Trainer
 
 # About 60 updates an epoch, so that several kills fall into one.

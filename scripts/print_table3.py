@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from vaswani_transformer import VaswaniConfig, scores
-from vaswani_transformer.recipes import TABLE_3
+from vaswani_transformer import VaswaniConfig
+from vaswani_transformer.evaluation import scores
+from vaswani_transformer.training.recipes import TABLE_3
 
 SCORES_FILE = "dev_scores.txt"  # what `vaswani evaluate` printed
 # Perplexity per sub-word, BLEU, and millions of parameters where the paper gives them.

@@ -12,9 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from vaswani_transformer import VaswaniConfig, cli, commands, evaluation
-from vaswani_transformer.recipes import BASE, RECIPES, TABLE_3, replace
-from vaswani_transformer.translation import Translator, translate
+from vaswani_transformer import VaswaniConfig, cli, commands, loading
+from vaswani_transformer.training.recipes import BASE, RECIPES, TABLE_3, replace
+from vaswani_transformer.translation.translator import Translator, translate
 
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
 
@@ -90,7 +90,7 @@ def test_a_file_is_translated_line_for_line(workshop, tmp_path):
     assert len(lines) == len(odd) + 1
     assert lines[-1] == ""
     assert lines[1] == lines[2] == ""
-    model, tokenizer = evaluation.load_translator(workshop / "run")
+    model, tokenizer = loading.load_translator(workshop / "run")
     alone = [translate(model, tokenizer, [line], max_length_offset=5)[0] for line in odd]
     assert lines[:-1] == alone
 
@@ -102,7 +102,7 @@ def test_the_best_translations_of_a_line_come_with_its_number_and_their_scores(w
     rows = [line.split("\t") for line in capfd.readouterr().out.splitlines()]
     sources = (workshop / "dev.en").read_text().splitlines()
     assert [int(number) for number, _, _ in rows] == [number // 3 + 1 for number in range(3 * len(sources))]
-    found = Translator(*evaluation.load_translator(workshop / "run"), num_hypotheses=3, with_scores=True)(sources)
+    found = Translator(*loading.load_translator(workshop / "run"), num_hypotheses=3, with_scores=True)(sources)
     expected = [hypothesis for hypotheses in found for hypothesis in hypotheses]
     assert [text for _, _, text in rows] == [hypothesis.text for hypothesis in expected]
     assert [float(score) for _, score, _ in rows] == pytest.approx([it.score for it in expected], abs=1e-4)
@@ -307,7 +307,7 @@ def test_a_hub_corpus_is_cached_to_prepare_it_and_streamed_to_score_one_split(mo
 
     monkeypatch.setattr(commands.arguments, "open_parallel", record)
     model = SimpleNamespace(config=VaswaniConfig())
-    monkeypatch.setattr(evaluation, "load_translator", lambda name, dtype: (model, None))
+    monkeypatch.setattr(loading, "load_translator", lambda name, dtype: (model, None))
     corpus = "wmt/wmt14:de-en"
     assert cli.main(["prepare", "--train", corpus, "--dev", corpus, "--output", str(tmp_path / "data")]) == 1
     for options in ([], ["--split", "validation"]):
@@ -329,7 +329,7 @@ def test_an_error_is_one_line_whoever_wrote_it(monkeypatch, capsys):
     def fail(*args):
         raise OSError("no connection\nto the Hub\n")
 
-    monkeypatch.setattr(evaluation, "load_translator", fail)
+    monkeypatch.setattr(loading, "load_translator", fail)
     assert cli.main(["convert", "--to", "marian", "--model", "x", "--output", "no/such/folder"]) == 1
     assert capsys.readouterr().err == "vaswani convert: no connection to the Hub\n"
 

@@ -8,15 +8,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli, model_card, train_tokenizer
-from vaswani_transformer.model_card import check_card
+from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli, train_tokenizer
+from vaswani_transformer.hub import card as model_card
+from vaswani_transformer.hub.card import check_card
 from vaswani_transformer.parsing.vocabulary import learn_vocabulary
 
 ROOT = Path(__file__).parents[2]
 CARDS = sorted(path for path in (ROOT / "model_cards").glob("*.md") if path.name != "TEMPLATE.md")
 TEXTS = {
     "README.md": (ROOT / "README.md").read_text(encoding="utf-8"),
-    "model_card_template.md": model_card.TEMPLATE.read_text(encoding="utf-8"),
+    "card_template.md": model_card.TEMPLATE.read_text(encoding="utf-8"),
 } | {path.name: path.read_text(encoding="utf-8") for path in CARDS}
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from vaswani_transformer import cli
 from vaswani_transformer.data.phrasebook.pairs import generate_pairs
-from vaswani_transformer.recipes import RECIPES, TABLE_3
+from vaswani_transformer.training.recipes import RECIPES, TABLE_3
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 COMMANDS_OF_PACKAGE = Path(sys.executable).parent

@@ -7,10 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import vaswani_transformer.layers_vaswani as layers
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.utils import DistributedType
-
-import vaswani_transformer.layers_vaswani as layers
 
 CONFIGS = Path(__file__).parents[2] / "scripts" / "accelerate"
 EXPECTED = {  # name: distributed type, processes over all machines, machines, without a GPU

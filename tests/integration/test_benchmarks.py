@@ -16,8 +16,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
 from vaswani_transformer.conversion.marian import copy_weights
 from vaswani_transformer.data.batching import TokenizedPairs
+from vaswani_transformer.data.tokenization import train_tokenizer
 from vaswani_transformer.export.ctranslate2_converter import export_model
-from vaswani_transformer.tokenization_vaswani import train_tokenizer
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 TINY = {"vocab_size": 300, "d_model": 16, "d_ff": 24, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 1}

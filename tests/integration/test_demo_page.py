@@ -11,8 +11,9 @@ from urllib.parse import urlsplit
 import pytest
 import torch
 
-from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, demo, train_tokenizer
-from vaswani_transformer.space import GRADIO_VERSION
+from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, train_tokenizer
+from vaswani_transformer.hub import demo
+from vaswani_transformer.hub.space import GRADIO_VERSION
 
 gradio = pytest.importorskip("gradio", reason='needs Gradio: pip install "vaswani-transformer[demo]"')
 

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch.multiprocessing import ProcessRaisedException
 
 from vaswani_transformer.data.preparation import prepare
-from vaswani_transformer.recipes import BASE
+from vaswani_transformer.training.recipes import BASE
 from vaswani_transformer.training.trainer import Trainer
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"

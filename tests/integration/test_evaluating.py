@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli, train_tokenizer
-from vaswani_transformer.evaluation import fingerprint_model
-from vaswani_transformer.model_card import METRICS, read_scores
-from vaswani_transformer.pipeline_vaswani import custom_pipelines
-from vaswani_transformer.scores import build_metrics, compute_scores
+from vaswani_transformer.evaluation.scores import build_metrics, compute_scores
+from vaswani_transformer.hub.card import METRICS, read_scores
+from vaswani_transformer.loading import fingerprint_model
+from vaswani_transformer.model.pipeline_vaswani import custom_pipelines
 
 REFERENCES = ["Der Hund-Katzen-Streit endet heute.", "Zwei Katzen schlafen auf dem Bett.", "Es regnet seit Tagen."] * 4
 CLOSE = [line.replace("Bett", "Sofa") for line in REFERENCES]

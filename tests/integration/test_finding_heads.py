@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli
-from vaswani_transformer.attention_heads import RELATIONS, HeadScore
+from vaswani_transformer.attention.heads import RELATIONS, HeadScore
 from vaswani_transformer.commands import heads
 from vaswani_transformer.data.phrasebook.pairs import generate_pairs
-from vaswani_transformer.tokenization_vaswani import train_tokenizer
+from vaswani_transformer.data.tokenization import train_tokenizer
 
 
 @pytest.fixture(scope="module")

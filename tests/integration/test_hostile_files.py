@@ -15,15 +15,15 @@ from vaswani_transformer import (
     VaswaniConfig,
     VaswaniForConditionalGeneration,
     cli,
-    pipeline_vaswani,
     train_tokenizer,
-    translation,
 )
-from vaswani_transformer.attention_drawing import draw_attention, save_figure
-from vaswani_transformer.attention_maps import collect_attention
-from vaswani_transformer.attention_page import write_html
-from vaswani_transformer.evaluation import load_translator
-from vaswani_transformer.translation import Translator, translate
+from vaswani_transformer.attention.drawing import draw_attention, save_figure
+from vaswani_transformer.attention.maps import collect_attention
+from vaswani_transformer.attention.page import write_html
+from vaswani_transformer.loading import load_translator
+from vaswani_transformer.model import pipeline_vaswani
+from vaswani_transformer.translation import translator as translation
+from vaswani_transformer.translation.translator import Translator, translate
 
 MARKUP = '<script>alert("x")</script> & <b onclick=a>'
 SENTENCES = [MARKUP, "a\0b", "\u202eabc\u202c \u200f", "</s><s><pad>", "a\u2028b\x85c\rd", "\N{PILE OF POO}" * 40]

@@ -10,9 +10,9 @@ from transformers import AutoTokenizer, GenerationConfig, MarianConfig, MarianMT
 from vaswani_transformer import VaswaniForConditionalGeneration, cli
 from vaswani_transformer.conversion import marian as conversion
 from vaswani_transformer.data.phrasebook.pairs import generate_pairs
-from vaswani_transformer.pipeline_vaswani import TranslationPipeline
-from vaswani_transformer.tokenization_vaswani import train_tokenizer
-from vaswani_transformer.translation import translate
+from vaswani_transformer.data.tokenization import train_tokenizer
+from vaswani_transformer.model.pipeline_vaswani import TranslationPipeline
+from vaswani_transformer.translation.translator import translate
 
 SHAPES = {
     "opus": {"activation_function": "swish"},

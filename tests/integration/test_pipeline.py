@@ -5,7 +5,7 @@ from transformers.pipelines.pt_utils import KeyDataset
 
 from vaswani_transformer import TranslationPipeline, VaswaniConfig, VaswaniForConditionalGeneration, train_tokenizer
 from vaswani_transformer import pipeline as vaswani_pipeline
-from vaswani_transformer.pipeline_vaswani import custom_pipelines
+from vaswani_transformer.model.pipeline_vaswani import custom_pipelines
 
 SENTENCES = ["a dog runs", "", "two cats sleep on the bed", "a dog"]
 
@@ -50,7 +50,7 @@ def test_an_empty_sentence_stays_empty(translate):
 def test_a_sentence_longer_than_training_saw_is_translated_with_a_warning(translate, monkeypatch):
     warnings = []
     monkeypatch.setattr(translate.tokenizer, "model_max_length", 5)
-    monkeypatch.setattr("vaswani_transformer.pipeline_vaswani.logger.warning", warnings.append)
+    monkeypatch.setattr("vaswani_transformer.model.pipeline_vaswani.logger.warning", warnings.append)
     assert len(translate("two cats sleep on the bed " * 3)) == 1
     assert len(warnings) == 1
     assert "longer than the 5 that training saw at most" in warnings[0]

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, GenerationConfig
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, VaswaniModel
-from vaswani_transformer.layers_vaswani import sinusoids
+from vaswani_transformer.model.layers_vaswani import sinusoids
 
 INPUTS = {
     "input_ids": torch.tensor([[5, 9, 12, 30, 7, 2], [8, 3, 21, 2, 1, 1]]),

@@ -5,8 +5,8 @@ import torch
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli, train_tokenizer
 from vaswani_transformer.commands.arguments import read_shortlist
-from vaswani_transformer.evaluation import load_translator
-from vaswani_transformer.translation import Translator, translate
+from vaswani_transformer.loading import load_translator
+from vaswani_transformer.translation.translator import Translator, translate
 
 SENTENCES = ["the dog runs far away", "the cat and the dog", "cat sleeps", "away runs the dog and the cat"]
 TOKENIZER = train_tokenizer(SENTENCES, vocab_size=290)

@@ -18,7 +18,7 @@ from transformers import AutoModelForSeq2SeqLM, DataCollatorForSeq2Seq, Seq2SeqT
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, pipeline, train_tokenizer
 from vaswani_transformer.data.batching import plan_updates
 from vaswani_transformer.data.corpus import read_parallel_files
-from vaswani_transformer.metrics.trainer import build_compute_metrics
+from vaswani_transformer.evaluation.metrics.trainer import build_compute_metrics
 from vaswani_transformer.training.seq2seq_trainer import TokenBatchSampler, TokenBatchSeq2SeqTrainer
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
@@ -136,7 +136,7 @@ def test_transformers_default_length_is_no_limit_only_where_the_trainer_has_writ
 
 
 def test_the_search_is_the_fast_one_although_the_trainer_hands_over_labels(tokenizer, dataset, tmp_path, monkeypatch):
-    monkeypatch.setattr("vaswani_transformer.generation_vaswani.ForwardSteps", None)
+    monkeypatch.setattr("vaswani_transformer.model.generation_vaswani.ForwardSteps", None)
     trainer = build_trainer(tmp_path, tokenizer, dataset, predict_with_generate=True)
     assert len(trainer.predict(dataset.select(range(3))).predictions) == 3
 

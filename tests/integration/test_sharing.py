@@ -17,27 +17,21 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 
-from vaswani_transformer import (
-    VaswaniConfig,
-    VaswaniForConditionalGeneration,
-    VaswaniModel,
-    cli,
-    sharing,
-    space,
-    train_tokenizer,
-)
-from vaswani_transformer.demo import Demo
-from vaswani_transformer.evaluation import load_translator
-from vaswani_transformer.model_card import build_card
-from vaswani_transformer.pipeline_vaswani import custom_pipelines
-from vaswani_transformer.recipes import RECIPES
-from vaswani_transformer.sharing import find_leaks, write_upload
-from vaswani_transformer.space import write_space
+from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, VaswaniModel, cli, train_tokenizer
+from vaswani_transformer.hub import space
+from vaswani_transformer.hub import upload as sharing
+from vaswani_transformer.hub.card import build_card
+from vaswani_transformer.hub.demo import Demo
+from vaswani_transformer.hub.space import write_space
+from vaswani_transformer.hub.upload import find_leaks, write_upload
+from vaswani_transformer.loading import load_translator
+from vaswani_transformer.model.pipeline_vaswani import custom_pipelines
+from vaswani_transformer.training.recipes import RECIPES
 
 SENTENCES = ["a dog runs", "", "two cats sleep on the bed", "a dog"]
 TOKEN = "hf_" + "abcdefghijkl" * 3
 # What a model needs to be loaded; its tokenizer needs no code.
-CODE = {path.name for path in Path(cli.__file__).parent.glob("*_vaswani.py")} - {"tokenization_vaswani.py"}
+CODE = {path.name for path in (Path(cli.__file__).parent / "model").glob("*_vaswani.py")}
 
 
 @pytest.fixture(scope="module")
@@ -211,16 +205,16 @@ def test_a_hub_out_of_reach_is_said_in_one_line(run, hub, monkeypatch, capsys):
 # The Space
 
 
-PAGE = {"__init__.py", "attention_maps.py", "attention_page.html", "attention_page.py", "demo.py"}
+PAGE = set(space.PAGE_FILES)
 
 
 def test_with_space_the_page_is_uploaded_too_and_nothing_else(run, hub, capsys):
     assert cli.main(["push", "--model", str(run), "--repo_id", "me/tiny", "--space"]) == 0
     files = hub.repositories["spaces/me/tiny"]
-    code = {f"vaswani_transformer/{name}" for name in PAGE | CODE | {"tokenization_vaswani.py"}}
+    code = {f"vaswani_transformer/{name}" for name in PAGE | {f"model/{name}" for name in CODE}}
     assert files.keys() == {"README.md", "app.py", "requirements.txt", "settings.json"} | code
     package = Path(cli.__file__).parent
-    assert files["app.py"] == (package / "space_app.py").read_bytes()
+    assert files["app.py"] == (package / "hub" / "space_app.py").read_bytes()
     assert all(files[name] == (package.parent / name).read_bytes() for name in code)
     assert json.loads(files["settings.json"]) == {"model": "me/tiny", "revision": COMMIT, "languages": ["en", "de"]}
     requirements = files["requirements.txt"].decode().splitlines()
@@ -245,7 +239,7 @@ def test_nothing_of_a_hostile_model_gets_into_its_space_but_its_name(run, hostil
     for name in ("config.json", "tokenizer_config.json"):
         values = json.loads(files[name]) | {"custom_pipelines": dict.fromkeys(tasks), "hub_token": TOKEN}
         files[name] = json.dumps(values).encode()
-    for name in ("app.py", "requirements.txt", "settings.json", "vaswani_transformer/demo.py", "demo_vaswani.py"):
+    for name in ("app.py", "requirements.txt", "settings.json", "vaswani_transformer/hub/demo.py", "demo_vaswani.py"):
         files[name] = b"evil"
     sharing.upload_space("me/tiny")
     made, clean = (hub.repositories[f"spaces/me/{name}"] for name in ("tiny", "clean"))
@@ -264,10 +258,10 @@ def test_nothing_of_a_hostile_model_gets_into_its_space_but_its_name(run, hostil
 def test_a_space_whose_code_holds_a_secret_or_a_local_path_is_refused(run, hub, tmp_path, monkeypatch, text, leak):
     sharing.upload_model(run, "me/tiny")
     package = shutil.copytree(space.PACKAGE, tmp_path / space.PACKAGE.name)
-    with (package / "demo.py").open("a") as file:
+    with (package / "hub" / "demo.py").open("a") as file:
         file.write(text)
     monkeypatch.setattr(space, "PACKAGE", package)
-    with pytest.raises(ValueError, match=rf"vaswani_transformer/demo.py of the Space would publish '{leak}"):
+    with pytest.raises(ValueError, match=rf"vaswani_transformer/hub/demo.py of the Space would publish '{leak}"):
         sharing.upload_space("me/tiny")
     assert hub.repositories.keys() == {"me/tiny"}
 

@@ -18,10 +18,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from vaswani_transformer.data.preparation import prepare
-from vaswani_transformer.recipes import BASE
 from vaswani_transformer.training import checkpoints, log, tally
 from vaswani_transformer.training import trainer as trainer_module
 from vaswani_transformer.training.interruption import Interrupted
+from vaswani_transformer.training.recipes import BASE
 from vaswani_transformer.training.trainer import Trainer
 
 TINY = replace(

@@ -11,15 +11,9 @@ import time
 import pytest
 import torch
 
-from vaswani_transformer import (
-    VaswaniConfig,
-    VaswaniForConditionalGeneration,
-    cli,
-    commands,
-    file_translation,
-    train_tokenizer,
-)
-from vaswani_transformer.translation import Translator
+from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli, commands, train_tokenizer
+from vaswani_transformer.translation import files as file_translation
+from vaswani_transformer.translation.translator import Translator
 
 WORDS = ["the", "dog", "cat", "runs", "sleeps", "far", "and", "away"]
 SENTENCES = [" ".join(WORDS[(i * i + j) % 8] for j in range(3 * i % 7)) for i in range(90)]

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from vaswani_transformer import loss_vaswani
-from vaswani_transformer.loss_vaswani import sum_label_smoothed_loss
+from vaswani_transformer.model import loss_vaswani
+from vaswani_transformer.model.loss_vaswani import sum_label_smoothed_loss
 
 TOLERANCE = {"rtol": 0, "atol": 1e-10}
 

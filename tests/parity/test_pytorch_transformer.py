@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from vaswani_transformer.layers_vaswani import MultiHeadAttention
+from vaswani_transformer.model.layers_vaswani import MultiHeadAttention
 
 # PyTorch ties the width of a head to the width of the model.
 SIZES = {"d_model": 12, "num_heads": 3, "d_k": 4, "d_v": 4}

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vaswani_transformer import attention_window_vaswani
+from vaswani_transformer.model import attention_window_vaswani
 
 FEW = settings(max_examples=12)
 EXACT = {"rtol": 0, "atol": 1e-10}

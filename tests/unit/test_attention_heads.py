@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, attention_heads
-from vaswani_transformer.attention_heads import (
+from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
+from vaswani_transformer.attention import heads as attention_heads
+from vaswani_transformer.attention.heads import (
     FEWEST_PLACES,
     LINKS_PER_BATCH,
     LONGEST_SENTENCE,
@@ -13,9 +14,9 @@ from vaswani_transformer.attention_heads import (
     HeadTally,
     measure_heads,
 )
-from vaswani_transformer.attention_maps import AttentionMaps, collect_attention
+from vaswani_transformer.attention.maps import AttentionMaps, collect_attention
 from vaswani_transformer.data.phrasebook.pairs import generate_pairs
-from vaswani_transformer.tokenization_vaswani import train_tokenizer
+from vaswani_transformer.data.tokenization import train_tokenizer
 
 SOURCE = ["The", "tall", "man", ",", "who", "sees", "the", "dog", "in", "Bonn", ",", "feeds", "the", "cat", ".", "</s>"]
 OUTPUT = ["Der", "Mann", ",", "der", "in", "Bonn", "ist", ",", "füttert", "die", "Katze", ".", "</s>"]

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, attention_maps
-from vaswani_transformer.attention_drawing import draw_attention, draw_figures, draw_layer, save_figure
-from vaswani_transformer.attention_maps import (
+from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
+from vaswani_transformer.attention import maps as attention_maps
+from vaswani_transformer.attention.drawing import draw_attention, draw_figures, draw_layer, save_figure
+from vaswani_transformer.attention.maps import (
     CONTINUATION,
     MOST_TOKENS,
     AttentionMaps,
@@ -21,8 +22,8 @@ from vaswani_transformer.attention_maps import (
     collect_attention_batch,
     head_colours,
 )
-from vaswani_transformer.attention_page import write_html
-from vaswani_transformer.tokenization_vaswani import train_tokenizer
+from vaswani_transformer.attention.page import write_html
+from vaswani_transformer.data.tokenization import train_tokenizer
 
 SOURCE = ["The", "law", "will", "<script>alert(1)</script>", "$x$", ".", "</s>"]
 TARGET = ["<s>", "Das", "Gesetz", "wird", "&amp;"]

@@ -7,8 +7,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
-from vaswani_transformer import modeling_vaswani
-from vaswani_transformer.attention_window_vaswani import build_blocks, window_reach, windowed_attention
+from vaswani_transformer.model import modeling_vaswani
+from vaswani_transformer.model.attention_window_vaswani import build_blocks, window_reach, windowed_attention
 
 LONG = 300  # tokens: enough for several blocks
 SMALL = {"encoder_layers": 1, "decoder_layers": 1}

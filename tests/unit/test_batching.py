@@ -11,13 +11,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from vaswani_transformer.data import batching
-from vaswani_transformer.data.batching import (
-    IGNORE_INDEX,
-    TokenizedPairs,
-    UpdateStream,
-    plan_updates,
-    split_update,
-)
+from vaswani_transformer.data.batching import IGNORE_INDEX, TokenizedPairs, UpdateStream, plan_updates, split_update
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=200)
 

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from vaswani_transformer.coverage_vaswani import BeamCoverage, compute_coverage, coverage_penalty
+from vaswani_transformer.model.coverage_vaswani import BeamCoverage, compute_coverage, coverage_penalty
 
 PAD, END = 1, 2
 SOURCE = torch.tensor([[9, 2, 1, 1, 1], [5, 6, 7, 8, 2], [21, 9, 30, 2, 1]])

@@ -4,9 +4,10 @@ from torch import nn
 from transformers import GenerationConfig
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCache
 
-from vaswani_transformer import VaswaniForConditionalGeneration, decoding_vaswani
-from vaswani_transformer.decoding_vaswani import BeamSteps, ForwardSteps, LayerSteps
-from vaswani_transformer.layers_vaswani import fused_attention
+from vaswani_transformer import VaswaniForConditionalGeneration
+from vaswani_transformer.model import steps_vaswani as decoding_vaswani
+from vaswani_transformer.model.layers_vaswani import fused_attention
+from vaswani_transformer.model.steps_vaswani import BeamSteps, ForwardSteps, LayerSteps
 
 SOURCE = torch.tensor([[9, 2, 1, 1, 1], [5, 6, 7, 8, 2], [21, 9, 30, 2, 1]])
 NUM_BEAMS = 4

@@ -8,9 +8,10 @@ from html.parser import HTMLParser
 import pytest
 import torch
 
-from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli, commands, demo, train_tokenizer
-from vaswani_transformer.attention_maps import collect_attention_batch
-from vaswani_transformer.demo import MOST_BEAMS, MOST_CHARACTERS, MOST_TOKENS, Answer, Demo, Translation, escape
+from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli, commands, train_tokenizer
+from vaswani_transformer.attention.maps import collect_attention_batch
+from vaswani_transformer.hub import demo
+from vaswani_transformer.hub.demo import MOST_BEAMS, MOST_CHARACTERS, MOST_TOKENS, Answer, Demo, Translation, escape
 
 TEXTS = ["The law will never be perfect.", "Das Gesetz wird nie vollkommen sein.", "a house, a garden"] * 3
 MARKUP = "<script>alert(1)</script>"

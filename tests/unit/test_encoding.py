@@ -9,7 +9,7 @@ from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer
 
 from vaswani_transformer.data.encoding import BlockEncoder
-from vaswani_transformer.tokenization_vaswani import train_tokenizer
+from vaswani_transformer.data.tokenization import train_tokenizer
 
 TEXTS = ["a dog runs", "the dogs run , and  run", " ein hund läuft", "don't tell the dog", "2024 : 10 000 \u00a0 %"] * 3
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from vaswani_transformer.ensemble_vaswani import mean_log_probs
+from vaswani_transformer.model.ensemble_vaswani import mean_log_probs
 
 PAD, END = 1, 2
 SOURCE = torch.tensor([[9, 2, 1, 1, 1], [5, 6, 7, 8, 2], [21, 9, 30, 2, 1]])

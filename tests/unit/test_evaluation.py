@@ -5,13 +5,10 @@ import shutil
 import pytest
 import torch
 
-from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, evaluation, train_tokenizer
-from vaswani_transformer.evaluation import (
-    compute_perplexity,
-    describe_search,
-    fingerprint_model,
-    load_translator,
-)
+from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, loading, train_tokenizer
+from vaswani_transformer.evaluation import perplexity
+from vaswani_transformer.evaluation.perplexity import compute_perplexity, describe_search
+from vaswani_transformer.loading import fingerprint_model, load_translator
 
 SENTENCES = ["a dog runs", "", "two cats sleep on the big bed", " ", "a dog", "the dog runs and runs"]
 
@@ -50,9 +47,9 @@ def test_perplexity_is_that_of_teacher_forcing_whatever_the_batches(translator):
 def test_bleu_of_a_model_is_that_of_its_translations(translator, monkeypatch):
     answers = {"ein Hund läuft schnell nach Hause": "a dog runs home fast", "zwei": "two"}
     monkeypatch.setattr(
-        evaluation, "translate", lambda model, tokenizer, sentences: [answers[sentence] for sentence in sentences]
+        perplexity, "translate", lambda model, tokenizer, sentences: [answers[sentence] for sentence in sentences]
     )
-    assert evaluation.compute_bleu(*translator, answers.items()) == pytest.approx(100)
+    assert perplexity.compute_bleu(*translator, answers.items()) == pytest.approx(100)
 
 
 def test_search_settings_stand_in_one_line(translator):
@@ -98,7 +95,7 @@ def test_a_model_has_one_fingerprint_wherever_it_lies(saved, tmp_path, monkeypat
     assert fingerprint == fingerprint_model(str(tmp_path / "copy"))
     (saved / "README.md").write_text("a card")
     assert fingerprint == fingerprint_model(saved)
-    monkeypatch.setattr(evaluation, "hf_hub_download", lambda name, file, **_: str(saved / file))  # as in the cache
+    monkeypatch.setattr(loading, "hf_hub_download", lambda name, file, **_: str(saved / file))  # as in the cache
     assert fingerprint == fingerprint_model("owner/name")
 
 

@@ -12,7 +12,7 @@ from vaswani_transformer.commands.export import describe_settings
 from vaswani_transformer.export.ctranslate2_converter import VaswaniLoader, export_model
 from vaswani_transformer.export.ctranslate2_translation import CTranslate2Translator, rescore_hypotheses
 from vaswani_transformer.export.onnx_translation import OnnxTranslator
-from vaswani_transformer.generation_vaswani import build_generation_config
+from vaswani_transformer.model.generation_vaswani import build_generation_config
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 from tqdm import tqdm
 
-from vaswani_transformer import file_translation
-from vaswani_transformer.file_translation import find_processes, read_windows, translate_file, translate_stream
-from vaswani_transformer.translation import Batch, Hypothesis, format_lines
+from vaswani_transformer.translation import files as file_translation
+from vaswani_transformer.translation.files import find_processes, read_windows, translate_file, translate_stream
+from vaswani_transformer.translation.translator import Batch, Hypothesis, format_lines
 
 SENTENCES = ["".join(chr(97 + (i + j) % 26) for j in range(5 * i % 8)) + str(i) for i in range(20)] + [
     "",

@@ -14,7 +14,12 @@ from transformers.generation import (
 )
 
 from vaswani_transformer import VaswaniForConditionalGeneration
-from vaswani_transformer.beam_search_vaswani import BeamSearch, best_sums, gnmt_length_penalty, power_length_penalty
+from vaswani_transformer.model.beam_search_vaswani import (
+    BeamSearch,
+    best_sums,
+    gnmt_length_penalty,
+    power_length_penalty,
+)
 
 START, PAD, END = 0, 1, 2
 # Sentences of 2, 5, 7 and 4 tokens with </s>.

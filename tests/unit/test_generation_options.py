@@ -8,7 +8,7 @@ from transformers import GenerationConfig, GenerationMixin, WatermarkingConfig
 from transformers.generation import BaseStreamer, CompileConfig, SynthIDTextWatermarkingConfig
 
 from vaswani_transformer import VaswaniForConditionalGeneration, train_tokenizer
-from vaswani_transformer.generation_options_vaswani import (
+from vaswani_transformer.model.generation_options_vaswani import (
     NOT_SUPPORTED,
     WITHOUT_BEAMS,
     WITHOUT_BEAMS_BUT_FOR_DEFAULTS,

@@ -9,8 +9,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from vaswani_transformer import VaswaniConfig, layers_vaswani
-from vaswani_transformer.layers_vaswani import (
+from vaswani_transformer import VaswaniConfig
+from vaswani_transformer.model import layers_vaswani
+from vaswani_transformer.model.layers_vaswani import (
     MANY_ROWS,
     DecoderLayer,
     EncoderLayer,

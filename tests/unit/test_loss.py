@@ -3,8 +3,8 @@ import math
 import pytest
 import torch
 
-from vaswani_transformer import loss_vaswani
-from vaswani_transformer.loss_vaswani import sum_label_smoothed_loss
+from vaswani_transformer.model import loss_vaswani
+from vaswani_transformer.model.loss_vaswani import sum_label_smoothed_loss
 
 
 @pytest.fixture

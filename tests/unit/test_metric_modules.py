@@ -7,9 +7,10 @@ import sacrebleu
 from setuptools import find_packages
 from transformers import EvalPrediction
 
-from vaswani_transformer import metrics, train_tokenizer
-from vaswani_transformer.metrics.trainer import METRICS, build_compute_metrics, load_metric
-from vaswani_transformer.paper_bleu import PaperBLEU
+from vaswani_transformer import train_tokenizer
+from vaswani_transformer.evaluation import metrics
+from vaswani_transformer.evaluation.metrics.trainer import METRICS, build_compute_metrics, load_metric
+from vaswani_transformer.evaluation.paper_bleu import PaperBLEU
 
 FOLDER = Path(metrics.__file__).parent
 PREDICTIONS = ["Der Hund-Katzen-Streit endet .", "Zwei Katzen schlafen heute auf dem Bett.", ""]
@@ -74,4 +75,4 @@ def test_an_unknown_metric_is_refused_with_those_there_are():
 
 def test_the_folders_travel_in_the_wheel():
     packages = find_packages(str(FOLDER.parents[1]), include=["vaswani_transformer", "vaswani_transformer.*"])
-    assert {f"vaswani_transformer.metrics.{name}" for name in METRICS} < set(packages)
+    assert {f"vaswani_transformer.evaluation.metrics.{name}" for name in METRICS} < set(packages)

@@ -3,9 +3,9 @@ import json
 import pytest
 from huggingface_hub import ModelCard
 
-from vaswani_transformer import cli, scores
-from vaswani_transformer.evaluation import fingerprint_model
-from vaswani_transformer.model_card import (
+from vaswani_transformer import cli
+from vaswani_transformer.evaluation import scores
+from vaswani_transformer.hub.card import (
     METRICS,
     CardText,
     Score,
@@ -16,7 +16,8 @@ from vaswani_transformer.model_card import (
     read_run,
     read_scores,
 )
-from vaswani_transformer.recipes import RECIPES
+from vaswani_transformer.loading import fingerprint_model
+from vaswani_transformer.training.recipes import RECIPES
 
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:2.6.0"
 # As `vaswani evaluate` printed it, but for the fingerprint.

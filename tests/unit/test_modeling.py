@@ -9,7 +9,7 @@ from torch import nn
 from transformers.modeling_outputs import BaseModelOutput
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
-from vaswani_transformer.recipes import TABLE_3
+from vaswani_transformer.training.recipes import TABLE_3
 
 # Table 3, in millions, where the paper gives a number.
 PAPER_PARAMETERS = {

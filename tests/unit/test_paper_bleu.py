@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 import sacremoses
 
-from vaswani_transformer.paper_bleu import PaperBLEU, split_compounds, tokenize
+from vaswani_transformer.evaluation.paper_bleu import PaperBLEU, split_compounds, tokenize
 
 # Outputs made up from the references of newstest2014: a list of sentences in, a list out.
 SYSTEMS = {

@@ -29,13 +29,7 @@ from vaswani_transformer.data.phrasebook.lexicon import (
     VERBS,
     nouns_in,
 )
-from vaswani_transformer.data.phrasebook.meaning import (
-    Clause,
-    NounPhrase,
-    PrepositionalPhrase,
-    Sentence,
-    Who,
-)
+from vaswani_transformer.data.phrasebook.meaning import Clause, NounPhrase, PrepositionalPhrase, Sentence, Who
 from vaswani_transformer.data.phrasebook.pairs import (
     PHRASEBOOK_LANGUAGES,
     PHRASEBOOK_SPLITS,

@@ -15,7 +15,7 @@ from vaswani_transformer import cli
 from vaswani_transformer.data import preparation
 from vaswani_transformer.data.filtering import PairFilter
 from vaswani_transformer.data.preparation import prepare
-from vaswani_transformer.tokenization_vaswani import train_tokenizer
+from vaswani_transformer.data.tokenization import train_tokenizer
 
 PAIRS = [
     ("a dog runs", "ein hund läuft"),

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from vaswani_transformer import processes
-from vaswani_transformer.processes import lock_folder
+from vaswani_transformer.resuming import locks as processes
+from vaswani_transformer.resuming.locks import lock_folder
 
 
 def hold(folder, connection):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
-from vaswani_transformer.recipes import (
+from vaswani_transformer.training.recipes import (
     BASE,
     BIG,
     GENERAL_EN_DE,

@@ -2,7 +2,7 @@ import contextlib
 
 import pytest
 
-from vaswani_transformer.resuming import find_changes, write_whole
+from vaswani_transformer.resuming.files import find_changes, write_whole
 
 
 @pytest.mark.parametrize("name", [None, "elsewhere"])

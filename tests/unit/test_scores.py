@@ -1,9 +1,15 @@
 import pytest
 import sacrebleu
 
-from vaswani_transformer import scores
-from vaswani_transformer.paper_bleu import PaperBLEU
-from vaswani_transformer.scores import build_metrics, compare_systems, compute_scores, describe_bleu, score_bleu
+from vaswani_transformer.evaluation import scores
+from vaswani_transformer.evaluation.paper_bleu import PaperBLEU
+from vaswani_transformer.evaluation.scores import (
+    build_metrics,
+    compare_systems,
+    compute_scores,
+    describe_bleu,
+    score_bleu,
+)
 
 REFERENCES = ["Der Hund-Katzen-Streit endet heute.", "Zwei Katzen schlafen auf dem Bett.", "Es regnet seit Tagen."] * 9
 CLOSE = [line.replace("Bett", "Sofa") for line in REFERENCES]

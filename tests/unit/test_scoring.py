@@ -3,8 +3,9 @@ import math
 import pytest
 import torch
 
-from vaswani_transformer import cli, scoring_vaswani, train_tokenizer
-from vaswani_transformer.scoring_vaswani import score_pairs
+from vaswani_transformer import cli, train_tokenizer
+from vaswani_transformer.model import scoring_vaswani
+from vaswani_transformer.model.scoring_vaswani import score_pairs
 
 PAD, END = 1, 2
 SENTENCES = [[9, 2], [5, 6, 7, 8, 2], [21, 9, 30, 4, 12, 35, 2], [8, 3, 21, 2]]

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, DataCollatorForSeq2Seq
 
 from vaswani_transformer import VaswaniConfig
-from vaswani_transformer.tokenization_vaswani import SUBWORD_MODELS, train_tokenizer
+from vaswani_transformer.data.tokenization import SUBWORD_MODELS, train_tokenizer
 
 TEXTS = ["The law will never be perfect.", "Das Gesetz wird nie vollkommen sein.", "a house, a garden"] * 3
 SMALLEST = 260

@@ -5,8 +5,9 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
-from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, train_tokenizer, translation
-from vaswani_transformer.translation import Hypothesis, Translator, format_lines, translate
+from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, train_tokenizer
+from vaswani_transformer.translation import translator as translation
+from vaswani_transformer.translation.translator import Hypothesis, Translator, format_lines, translate
 
 SENTENCES = ["a dog runs", "", "two cats sleep on the big bed", " ", "a dog", "the dog runs and runs"]
 

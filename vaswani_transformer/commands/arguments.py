@@ -10,11 +10,11 @@ from typing import TextIO
 
 from transformers import PreTrainedTokenizerFast
 
-from .. import evaluation
+from .. import loading
 from ..data.corpus import Pair, describe_source, open_parallel, read_lines
 from ..data.phrasebook.pairs import generate_pairs
-from ..modeling_vaswani import VaswaniForConditionalGeneration
-from ..translation import TEXTS_PER_CALL
+from ..model.modeling_vaswani import VaswaniForConditionalGeneration
+from ..translation.translator import TEXTS_PER_CALL
 
 PHRASEBOOK = "phrasebook"
 
@@ -105,7 +105,7 @@ def _load_member(
     name: str, first: str, tokenizer: PreTrainedTokenizerFast, *, dtype: str | None
 ) -> VaswaniForConditionalGeneration:
     """A further model, whose tokens must be those of model `first`, which reads and writes the text."""
-    model, own_tokenizer = evaluation.load_translator(name, dtype=dtype)
+    model, own_tokenizer = loading.load_translator(name, dtype=dtype)
     if own_tokenizer.get_vocab() != tokenizer.get_vocab():
         raise ValueError(
             f"models of an ensemble must share one vocabulary, and {name} has another than {first}. Train them on "

@@ -3,11 +3,11 @@
 import argparse
 from pathlib import Path
 
-from .. import evaluation
-from ..attention_drawing import draw_figures, draw_layer
-from ..attention_maps import KINDS, AttentionMaps, collect_attention
-from ..attention_page import write_html
-from ..pipeline_vaswani import check_sentence
+from .. import loading
+from ..attention.drawing import draw_figures, draw_layer
+from ..attention.maps import KINDS, AttentionMaps, collect_attention
+from ..attention.page import write_html
+from ..model.pipeline_vaswani import check_sentence
 from .arguments import add_command, positive_int
 
 
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> None:
     """
     for sentence in filter(None, (args.source, args.target)):
         check_sentence(sentence)
-    model, tokenizer = evaluation.load_translator(args.model)
+    model, tokenizer = loading.load_translator(args.model)
     maps = collect_attention(model, tokenizer, args.source, args.target)
     words = maps.by_words()
     try:

@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from ..evaluation import MODEL_FOLDER
-from ..model_card import CARD_FILE, CardText, build_card, read_scores
+from ..hub.card import CARD_FILE, CardText, build_card, read_scores
+from ..loading import MODEL_FOLDER
 from .arguments import add_command
 
 

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from .. import evaluation
+from .. import loading
 from ..conversion import fairseq, marian
 from .arguments import add_command
 
@@ -42,5 +42,5 @@ def run(args: argparse.Namespace) -> None:
     if args.source_system is not None:
         print(IMPORTERS[args.source_system](args.model, args.output))
     else:
-        model, tokenizer = evaluation.load_translator(args.model)
+        model, tokenizer = loading.load_translator(args.model)
         print(marian.export_model(model, tokenizer, args.output))

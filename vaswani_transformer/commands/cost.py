@@ -3,9 +3,9 @@
 import argparse
 from pathlib import Path
 
-from ..tables import format_table
 from ..training.cost import PAPER_TABLE, RunCost, compute_training_cost, find_rate
 from .arguments import add_command, positive_int
+from .tables import format_table
 
 
 def add(commands) -> None:

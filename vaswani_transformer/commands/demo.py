@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from .. import evaluation
-from ..demo import HOST, PORT, Demo, build_page, import_gradio, serve
+from .. import loading
+from ..hub.demo import HOST, PORT, Demo, build_page, import_gradio, serve
 from .arguments import add_command, positive_int
 
 
@@ -24,7 +24,7 @@ def run(args: argparse.Namespace) -> None:
     Open the address that is printed in a browser of this machine; Ctrl+C ends it. Nothing is fetched from elsewhere.
     """
     import_gradio()  # a missing one shows before the model is loaded
-    model, tokenizer = evaluation.load_translator(args.model)
-    languages = evaluation.find_languages(getattr(model.config, "custom_pipelines", None))
+    model, tokenizer = loading.load_translator(args.model)
+    languages = loading.find_languages(getattr(model.config, "custom_pipelines", None))
     page = build_page(Demo(model, tokenizer), name=Path(args.model).resolve().name, languages=languages)
     serve(page, host=args.host, port=args.port)

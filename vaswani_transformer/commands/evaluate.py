@@ -7,18 +7,12 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from .. import evaluation, scores
+from .. import loading
 from ..data.corpus import read_lines
-from ..tables import format_table
-from ..translation import translate
-from .arguments import (
-    add_command,
-    add_search_options,
-    open_output,
-    open_reader,
-    positive_int,
-    search_options,
-)
+from ..evaluation import perplexity, scores
+from ..translation.translator import translate
+from .arguments import add_command, add_search_options, open_output, open_reader, positive_int, search_options
+from .tables import format_table
 
 # What --hypotheses have no use for.
 OF_MODELS = (
@@ -73,8 +67,8 @@ def _build_metrics(args: argparse.Namespace) -> dict[str, scores.Metric]:
 def _evaluate_model(args: argparse.Namespace) -> None:
     if args.test is None or args.references is not None:
         raise ValueError("a model translates and is scored on --test, source and reference; --references is for files.")
-    model, tokenizer = evaluation.load_translator(args.model, dtype=args.dtype)
-    source, target = evaluation.find_languages(getattr(model.config, "custom_pipelines", None)) or ("en", "de")
+    model, tokenizer = loading.load_translator(args.model, dtype=args.dtype)
+    source, target = loading.find_languages(getattr(model.config, "custom_pipelines", None)) or ("en", "de")
     args.source_language, args.target_language = args.source_language or source, args.target_language or target
     metrics = _build_metrics(args)
     pairs = list(open_reader(args.test, args, split=args.split, num_pairs=args.num_pairs, streaming=True)())
@@ -91,15 +85,15 @@ def _evaluate_model(args: argparse.Namespace) -> None:
             output.writelines(f"{hypothesis}\n" for hypothesis in hypotheses)
     for score in scores.compute_scores(hypotheses, references, metrics):
         print(score)
-    perplexity = evaluation.compute_perplexity(model, tokenizer, pairs)
+    value = perplexity.compute_perplexity(model, tokenizer, pairs)
     alone = f", {args.model} alone" if args.ensemble else ""
-    print(f"perplexity {perplexity:.3f} per sub-word, no label smoothing{alone}")
+    print(f"perplexity {value:.3f} per sub-word, no label smoothing{alone}")
     models = [args.model, *args.ensemble]
     further = {"shortlist": args.shortlist, "dtype": args.dtype}
     further = "".join(f"|{name}:{value}" for name, value in further.items() if value is not None)
     print(
-        f"search {evaluation.describe_search(model, **options)}{further}  model {' + '.join(models)}  "
-        f"fingerprint {' + '.join(map(evaluation.fingerprint_model, models))}"
+        f"search {perplexity.describe_search(model, **options)}{further}  model {' + '.join(models)}  "
+        f"fingerprint {' + '.join(map(loading.fingerprint_model, models))}"
     )
 
 

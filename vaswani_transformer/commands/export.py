@@ -5,7 +5,7 @@ from pathlib import Path
 
 from transformers import GenerationConfig
 
-from .. import evaluation
+from .. import loading
 from .arguments import add_command, positive_int
 
 # What a generation config says besides which translation is found.
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> None:
             f"--format {args.format} needs the package {error.name.split('.')[0]}, which is not installed: "
             f'pip install "vaswani-transformer[export]"'
         ) from error
-    model, tokenizer = evaluation.load_translator(args.model)
+    model, tokenizer = loading.load_translator(args.model)
     exporter.export_model(model, tokenizer, args.output, **options)
     print(exporter.HOW_TO_USE.format(folder=args.output, search=describe_settings(model.generation_config)))
 

@@ -11,8 +11,8 @@ from typing import TextIO
 
 from tqdm import tqdm
 
-from .. import evaluation
-from ..attention_heads import (
+from .. import loading
+from ..attention.heads import (
     FEWEST_PLACES,
     LONGEST_EXAMPLE,
     LONGEST_SENTENCE,
@@ -24,11 +24,11 @@ from ..attention_heads import (
     Pair,
     measure_heads,
 )
-from ..attention_maps import KINDS, show_codes
+from ..attention.maps import KINDS, show_codes
 from ..data.corpus import read_lines, read_parallel_files
-from ..tables import format_table
-from ..translation import translate
+from ..translation.translator import translate
 from .arguments import add_command, open_output
+from .tables import format_table
 
 
 def add(commands) -> None:
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(f"--output is written as .json or .tsv; got {args.output.name!r}.")
     lines = read_lines(args.source)
     given = None if args.target is None else read_parallel_files(args.source, args.target)
-    model, tokenizer = evaluation.load_translator(args.model)
+    model, tokenizer = loading.load_translator(args.model)
     pairs = _translate_lines(model, tokenizer, lines) if given is None else given
     tally = measure_heads(model, tokenizer, tqdm(pairs, unit=" sentences", file=sys.stderr, disable=None))
     if not tally.num_sentences:
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> None:
     scores = tally.scores()
     about = {
         "model": args.model,
-        "fingerprint": evaluation.fingerprint_model(args.model),
+        "fingerprint": loading.fingerprint_model(args.model),
         "source": str(args.source),
         "target": "translated by the model" if args.target is None else str(args.target),
         "sentences": tally.num_sentences,

@@ -15,7 +15,7 @@ from ..data.filtering import FilterCounts, PairFilter
 from ..data.preparation import prepare
 from ..parsing.linearisation import read_pairs
 from ..parsing.vocabulary import learn_vocabulary
-from ..recipes import load_recipe
+from ..training.recipes import load_recipe
 from .arguments import add_command, add_languages, describe_inputs, open_reader, positive_int
 
 Reader = Callable[[], Iterable[Pair]]

@@ -2,7 +2,7 @@
 
 import argparse
 
-from ..sharing import upload_model, upload_space
+from ..hub.upload import upload_model, upload_space
 from .arguments import add_command
 
 

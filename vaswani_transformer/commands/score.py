@@ -6,9 +6,9 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from .. import evaluation
+from .. import loading
 from ..data.corpus import read_parallel_files
-from ..scoring_vaswani import score_pairs
+from ..model.scoring_vaswani import score_pairs
 from .arguments import add_command, positive_int
 
 
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> None:
     An empty line is the sentence that consists of </s> alone, and is rated like any other.
     """
     pairs = read_parallel_files(args.source, args.target)
-    model, tokenizer = evaluation.load_translator(args.model)
+    model, tokenizer = loading.load_translator(args.model)
     options = {"length_penalty": args.length_penalty, "coverage_penalty": args.coverage_penalty}
     found = score_pairs(model, tokenizer, pairs, tokens_per_batch=args.tokens_per_batch, **options)
     for log_prob, length, score in tqdm(found, unit=" sentences", file=sys.stderr, disable=None):

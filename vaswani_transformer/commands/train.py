@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from .. import evaluation
-from ..recipes import RECIPES, divide_widths, load_recipe
+from ..evaluation import perplexity
+from ..training.recipes import RECIPES, divide_widths, load_recipe
 from ..training.trainer import Trainer
 from .arguments import add_command, positive_int
 
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> None:
         accumulation_steps=args.accumulation_steps,
         mixed_precision=args.mixed_precision,
         log_interval=args.log_interval,
-        score_dev=evaluation.compute_bleu if args.dev_bleu else None,
+        score_dev=perplexity.compute_bleu if args.dev_bleu else None,
         change_processes=args.change_processes,
     )
     trainer.train()

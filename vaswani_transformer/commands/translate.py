@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from .. import evaluation
+from .. import loading
 from ..data.corpus import read_lines
-from ..file_translation import find_processes, read_file_windows, read_windows, translate_file, translate_stream
-from ..pipeline_vaswani import MOST_SOURCE_TOKENS
-from ..translation import Translator, format_lines
+from ..model.pipeline_vaswani import MOST_SOURCE_TOKENS
+from ..translation.files import find_processes, read_file_windows, read_windows, translate_file, translate_stream
+from ..translation.translator import Translator, format_lines
 from .arguments import add_command, add_search_options, open_output, search_options
 
 
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> None:
         )
     if args.input is not None:
         read_lines(args.input)  # a missing file shows before the model is loaded
-    model, tokenizer = evaluation.load_translator(args.model, dtype=args.dtype)
+    model, tokenizer = loading.load_translator(args.model, dtype=args.dtype)
     search = search_options(args, tokenizer)
     translator = Translator(
         model,
@@ -85,8 +85,8 @@ def _describe(args: argparse.Namespace, shortlist: list[int] | None) -> dict[str
     """All that decides what is written, but the text: models and shortlist by what they hold, wherever they lie."""
     elsewhere = ("run", "command", "debug", "input", "output")
     settings = {name: value for name, value in vars(args).items() if name not in elsewhere}
-    settings["model"] = evaluation.fingerprint_model(args.model)
-    settings["ensemble"] = [evaluation.fingerprint_model(name) for name in args.ensemble]
+    settings["model"] = loading.fingerprint_model(args.model)
+    settings["ensemble"] = [loading.fingerprint_model(name) for name in args.ensemble]
     settings["shortlist"] = None if shortlist is None else hashlib.sha256(str(shortlist).encode()).hexdigest()[:16]
     return settings
 

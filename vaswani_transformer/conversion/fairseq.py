@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 from transformers import GenerationConfig
 
-from ..configuration_vaswani import VaswaniConfig
-from ..modeling_vaswani import VaswaniForConditionalGeneration
+from ..model.configuration_vaswani import VaswaniConfig
+from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from .fairseq_dictionary import SPECIAL_TOKENS, build_tokenizer, find_dictionary
 from .weight_names import fairseq_name
 

@@ -24,10 +24,10 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from ..configuration_vaswani import VaswaniConfig
-from ..generation_vaswani import OWN_OPTIONS
-from ..layers_vaswani import sinusoids
-from ..modeling_vaswani import VaswaniForConditionalGeneration
+from ..model.configuration_vaswani import VaswaniConfig
+from ..model.generation_vaswani import OWN_OPTIONS
+from ..model.layers_vaswani import sinusoids
+from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from .weight_names import fairseq_name
 
 LAYER_NORM_EPS = 1e-5  # no field of MarianConfig

@@ -9,7 +9,7 @@ import pyarrow as pa
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from ..tokenization_vaswani import SPECIAL_TOKENS, SUBWORD_MODELS, train_tokenizer
+from .tokenization import SPECIAL_TOKENS, SUBWORD_MODELS, train_tokenizer
 
 TEXTS_PER_CALL = 10_000  # the tokenizer's answer takes some 100 bytes a token
 END_OF_TEXT = 0  # its number among the words

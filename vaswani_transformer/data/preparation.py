@@ -28,11 +28,11 @@ import pyarrow.compute as pc
 from datasets import Features, Sequence, Value
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from ..resuming import find_changes, write_whole
-from ..tokenization_vaswani import train_tokenizer
+from ..resuming.files import find_changes, write_whole
 from .corpus import Pair
 from .encoding import BlockEncoder
 from .filtering import FilterCounts, PairFilter, filter_pairs
+from .tokenization import train_tokenizer
 
 FORMAT = 2  # of the folder's files
 SCHEMA = Features({"input_ids": Sequence(Value("int32")), "labels": Sequence(Value("int32"))}).arrow_schema

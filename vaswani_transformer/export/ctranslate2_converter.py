@@ -30,9 +30,9 @@ from ctranslate2.specs.model_spec import ACCEPTED_MODEL_TYPES
 from torch import nn
 from transformers import PreTrainedTokenizerFast
 
-from ..configuration_vaswani import VaswaniConfig
-from ..layers_vaswani import MultiHeadAttention
-from ..modeling_vaswani import VaswaniDecoder, VaswaniEncoder, VaswaniForConditionalGeneration
+from ..model.configuration_vaswani import VaswaniConfig
+from ..model.layers_vaswani import MultiHeadAttention
+from ..model.modeling_vaswani import VaswaniDecoder, VaswaniEncoder, VaswaniForConditionalGeneration
 
 MAX_POSITIONS = 2_048
 ACTIVATIONS = {

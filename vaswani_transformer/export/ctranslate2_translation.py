@@ -25,9 +25,9 @@ from pathlib import Path
 import ctranslate2
 from transformers import AutoTokenizer, GenerationConfig
 
-from ..beam_search_vaswani import gnmt_length_penalty
 from ..data.corpus import decode_lines
-from ..evaluation import TOKENIZER_FILES
+from ..loading import TOKENIZER_FILES
+from ..model.beam_search_vaswani import gnmt_length_penalty
 
 LINES_PER_WINDOW = 4_096  # read, translated and written at a time
 TOKENS_PER_BATCH = 2_000  # of the padded source

@@ -30,7 +30,7 @@ from torch.export import Dim
 from transformers import PreTrainedTokenizerFast
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
-from ..modeling_vaswani import VaswaniDecoder, VaswaniEncoder, VaswaniForConditionalGeneration
+from ..model.modeling_vaswani import VaswaniDecoder, VaswaniEncoder, VaswaniForConditionalGeneration
 
 Tensors = tuple[torch.Tensor, ...]
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from ..evaluation import load_translator
-from ..modeling_vaswani import VaswaniForConditionalGeneration
-from ..translation import Batch, Translator
+from ..loading import load_translator
+from ..model.modeling_vaswani import VaswaniForConditionalGeneration
+from ..translation.translator import Batch, Translator
 from .linearisation import NORMALISED, rebuild
 from .trees import Leaf, Tree
 from .vocabulary import is_bracket
@@ -166,6 +166,6 @@ def load_parser(folder: str | Path, **options) -> Parser:
         options: of `Parser`.
 
     Raises:
-        FileNotFoundError, ValueError: as `evaluation.load_translator` and `Parser` do.
+        FileNotFoundError, ValueError: as `loading.load_translator` and `Parser` do.
     """
     return Parser(*load_translator(folder), **options)

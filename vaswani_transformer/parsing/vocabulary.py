@@ -6,7 +6,7 @@ from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerFast
 
 from ..data.corpus import Pair
-from ..tokenization_vaswani import SPECIAL_TOKENS, train_tokenizer
+from ..data.tokenization import SPECIAL_TOKENS, train_tokenizer
 from .linearisation import NORMALISED
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from huggingface_hub.errors import StrictDataclassError
 
-from ..attention_window_vaswani import window_reach
-from ..configuration_vaswani import VaswaniConfig
 from ..data.batching import TokenizedPairs, plan_updates
 from ..data.preparation import PREPARATION_FILE
+from ..model.attention_window_vaswani import window_reach
+from ..model.configuration_vaswani import VaswaniConfig
 from .log import LOG_FILE, read_log
 from .run_folder import RECIPE_FILE
 

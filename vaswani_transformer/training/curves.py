@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..attention_drawing import save_figure
+from ..attention.drawing import save_figure
 from .log import LOG_FILE, read_log
 
 if TYPE_CHECKING:

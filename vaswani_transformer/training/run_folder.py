@@ -12,7 +12,7 @@ from pathlib import Path
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 
-from ..processes import lock_folder
+from ..resuming.locks import lock_folder
 from .checkpoints import COMPLETE, resumable_checkpoints
 
 RECIPE_FILE = "recipe.json"

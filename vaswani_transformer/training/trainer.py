@@ -30,14 +30,13 @@ from safetensors.torch import load_file
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerFast
 
-from ..configuration_vaswani import VaswaniConfig
 from ..data.batching import TokenizedPairs, Update, UpdateStream, plan_updates, split_update
 from ..data.preparation import PREPARATION_FILE
 from ..memory import keep_few_kernels
-from ..modeling_vaswani import VaswaniForConditionalGeneration
-from ..pipeline_vaswani import custom_pipelines
-from ..processes import check_processes
-from ..recipes import Recipe
+from ..model.configuration_vaswani import VaswaniConfig
+from ..model.modeling_vaswani import VaswaniForConditionalGeneration
+from ..model.pipeline_vaswani import custom_pipelines
+from ..resuming.locks import check_processes
 from .checkpoints import (
     PARTIAL_PREFIX,
     STATE_FOLDER,
@@ -54,6 +53,7 @@ from .checkpoints import (
 from .diagnosis import explain_out_of_memory, find_non_finite, is_write_error
 from .interruption import Interrupted, StopRequest, outlive_stop_request
 from .log import Log
+from .recipes import Recipe
 from .run_folder import open_run
 from .schedule import inverse_sqrt_schedule
 from .tally import Tally, perplexity, sum_dtype

@@ -44,13 +44,7 @@ from .lexicon import (
     Verb,
     nouns_in,
 )
-from .meaning import (
-    Clause,
-    NounPhrase,
-    PrepositionalPhrase,
-    Sentence,
-    Who,
-)
+from .meaning import Clause, NounPhrase, PrepositionalPhrase, Sentence, Who
 
 T = TypeVar("T")
 

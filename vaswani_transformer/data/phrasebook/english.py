@@ -4,22 +4,8 @@ What English must get right: -s of the third person, a or an, irregular plurals 
 questions and negations.
 """
 
-from .lexicon import (
-    BE,
-    ENGLISH_BE,
-    PERSONS,
-    Adverb,
-    Pronoun,
-    TimeAdverb,
-    Verb,
-)
-from .meaning import (
-    Clause,
-    NounPhrase,
-    PrepositionalPhrase,
-    Sentence,
-    Who,
-)
+from .lexicon import BE, ENGLISH_BE, PERSONS, Adverb, Pronoun, TimeAdverb, Verb
+from .meaning import Clause, NounPhrase, PrepositionalPhrase, Sentence, Who
 
 _THIRD_PERSON = PERSONS.index("he")
 # Spelled with a consonant but spoken with a vowel, and the reverse.

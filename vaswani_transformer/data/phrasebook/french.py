@@ -20,13 +20,7 @@ from .lexicon import (
     TimeAdverb,
     french_plural,
 )
-from .meaning import (
-    Clause,
-    NounPhrase,
-    PrepositionalPhrase,
-    Sentence,
-    Who,
-)
+from .meaning import Clause, NounPhrase, PrepositionalPhrase, Sentence, Who
 
 _VOWELS = "aàâeéèêëiîïoôuùûœ"
 # Words whose h keeps its neighbors from eliding: le héros, un haut mur.

@@ -23,13 +23,7 @@ from .lexicon import (
     Pronoun,
     TimeAdverb,
 )
-from .meaning import (
-    Clause,
-    NounPhrase,
-    PrepositionalPhrase,
-    Sentence,
-    Who,
-)
+from .meaning import Clause, NounPhrase, PrepositionalPhrase, Sentence, Who
 
 Endings = dict[str, tuple[str, str, str, str]]  # of each case, for m, f, n and plural
 

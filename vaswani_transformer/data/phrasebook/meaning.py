@@ -8,17 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .lexicon import (
-    GOALS,
-    PERSONS,
-    Adjective,
-    Adverb,
-    Noun,
-    Pronoun,
-    Relation,
-    TimeAdverb,
-    Verb,
-)
+from .lexicon import GOALS, PERSONS, Adjective, Adverb, Noun, Pronoun, Relation, TimeAdverb, Verb
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ import torch
 from transformers import BatchEncoding, PreTrainedTokenizerFast
 from transformers.utils import ModelOutput
 
-from .modeling_vaswani import VaswaniForConditionalGeneration
-from .pipeline_vaswani import MOST_SOURCE_TOKENS, check_sentence
+from ..model.modeling_vaswani import VaswaniForConditionalGeneration
+from ..model.pipeline_vaswani import MOST_SOURCE_TOKENS, check_sentence
 
 TEXTS_PER_CALL = 1_000  # the tokenizer's answer takes some 100 bytes a token
 # Of the steps of a search nobody reads any here, whatever the model's generation config asks for.

@@ -6,7 +6,7 @@ trained, the generation config how they are used.
 
 from dataclasses import asdict, dataclass, field, replace
 
-from .configuration_vaswani import VaswaniConfig
+from ..model.configuration_vaswani import VaswaniConfig
 
 WIDTHS = ("d_model", "d_ff", "d_k", "d_v")
 CHECKPOINT_UNITS = ("minutes", "updates", "epochs")

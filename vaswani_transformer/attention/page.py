@@ -12,10 +12,10 @@ from string import Template
 
 import numpy as np
 
-from .attention_maps import KINDS, SIDES, AttentionMaps, head_colours, paper_layer
+from .maps import KINDS, SIDES, AttentionMaps, head_colours, paper_layer
 
 # A `string.Template`: no other dollar sign may stand in it. Its policy line lets the page load nothing at all.
-TEMPLATE = Path(__file__).with_name("attention_page.html")
+TEMPLATE = Path(__file__).with_name("page.html")
 
 
 def write_html(
@@ -50,7 +50,7 @@ def build_html(
     opacities: 6 layers, 8 heads and 30 words a side take 170 kB, and sub-words, where they differ, as much again.
 
     Args:
-        kind, layer, heads, word: what the page opens with, as of `attention_drawing.draw_layer`; any of them can be
+        kind, layer, heads, word: what the page opens with, as of `drawing.draw_layer`; any of them can be
             changed there. A word that is not in the sentence opens nothing.
 
     Raises:

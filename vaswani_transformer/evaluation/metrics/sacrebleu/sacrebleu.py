@@ -4,7 +4,7 @@ import datasets
 import evaluate
 import sacrebleu
 
-from vaswani_transformer.scores import describe_bleu
+from vaswani_transformer.evaluation.scores import describe_bleu
 
 DESCRIPTION = "BLEU as sacreBLEU counts it (Post 2018): of plain text, with its own tokenizer. 0 to 100."
 CITATION = """\

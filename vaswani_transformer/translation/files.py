@@ -35,10 +35,10 @@ from accelerate import PartialState
 from accelerate.utils import parse_flag_from_env
 from tqdm import tqdm
 
-from .data.corpus import decode_lines, read_lines
-from .processes import check_processes, lock_folder
-from .resuming import find_changes, write_whole
-from .translation import Hypothesis, Translator
+from ..data.corpus import decode_lines, read_lines
+from ..resuming.files import find_changes, write_whole
+from ..resuming.locks import check_processes, lock_folder
+from .translator import Hypothesis, Translator
 
 FORMAT = 1  # of the folder's files
 LINES_PER_WINDOW = 16_384  # padding is 1 % of batches of 2,000 tokens, 3 % of 10,000; with 4,096 lines 2 % and 10 %

@@ -14,7 +14,6 @@ from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 from .beam_search_vaswani import LENGTH_PENALTIES, BeamSearch
 from .configuration_vaswani import VaswaniConfig
 from .coverage_vaswani import BeamCoverage, check_kernel
-from .decoding_vaswani import SHARED_ENCODING_KERNELS, BeamSteps, ForwardSteps
 from .ensemble_vaswani import check_ensemble, mean_log_probs, prepare_member
 from .generation_options_vaswani import check_mode, check_options
 from .layers_vaswani import build_padding_mask
@@ -27,6 +26,7 @@ from .search_rules_vaswani import (
     is_row_wise,
     split_min_length,
 )
+from .steps_vaswani import SHARED_ENCODING_KERNELS, BeamSteps, ForwardSteps
 
 # Generation options that transformers does not know, with what they are where nobody says.
 OWN_OPTIONS = {"length_penalty_type": "gnmt", "max_length_offset": None, "coverage_penalty": 0.0}
@@ -85,7 +85,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         `coverage_penalty` is the weight of GNMT's penalty on source words left out. Missing masks are derived from
         the padding, `attention_mask` and `decoder_attention_mask` (of a prompt in `decoder_input_ids`, to be padded
         on the left) alike. A beam search returns `past_key_values` only where it calls `forward` at each step (see
-        `decoding_vaswani`). What transformers would ignore is refused (see `generation_options_vaswani`).
+        `steps_vaswani`). What transformers would ignore is refused (see `generation_options_vaswani`).
 
         Args:
             ensemble: further models that translate together with this one, by the mean of their probabilities.

@@ -1,7 +1,7 @@
 """Hyperparameters of the Transformer (sections 3 and 5.4 of the paper), typed and validated.
 
 Defaults are the base model of table 3. Every other row of that table is this class with the fields the
-row names changed; `vaswani_transformer.recipes` holds them.
+row names changed; `vaswani_transformer.training.recipes` holds them.
 """
 
 from huggingface_hub.dataclasses import strict

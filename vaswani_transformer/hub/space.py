@@ -29,8 +29,19 @@ CARD = """\
 A page to try [{model_id}](https://huggingface.co/{model_id}): the best translations of a sentence with their
 scores, and what each head of each layer looked at for each word. It is the page of `vaswani demo`.
 """
-PACKAGE = Path(__file__).parent
-PAGE_FILES = ("__init__.py", "attention_maps.py", "attention_page.html", "attention_page.py", "demo.py")
+PACKAGE = Path(__file__).parents[1]
+PAGE_FILES = (
+    "__init__.py",
+    "attention/__init__.py",
+    "attention/maps.py",
+    "attention/page.html",
+    "attention/page.py",
+    "data/__init__.py",
+    "data/tokenization.py",
+    "hub/__init__.py",
+    "hub/demo.py",
+    "model/__init__.py",
+)
 
 
 def write_space(
@@ -45,10 +56,11 @@ def write_space(
         needs_sentencepiece: whether the tokenizer is that of MarianMT.
     """
     package = folder / PACKAGE.name
-    package.mkdir(parents=True)
-    for path in [*(PACKAGE / name for name in PAGE_FILES), *PACKAGE.glob("*_vaswani.py")]:
-        shutil.copyfile(path, package / path.name)
-    shutil.copyfile(PACKAGE / "space_app.py", folder / APP_FILE)
+    for path in [*(PACKAGE / name for name in PAGE_FILES), *(PACKAGE / "model").glob("*_vaswani.py")]:
+        copy = package / path.relative_to(PACKAGE)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+    shutil.copyfile(PACKAGE / "hub" / "space_app.py", folder / APP_FILE)
     settings = {"model": model_id, "revision": revision, "languages": languages}
     (folder / SETTINGS_FILE).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     names = ["torch", "transformers", "numpy", *(["sentencepiece"] if needs_sentencepiece else [])]

@@ -3,8 +3,8 @@
 import datasets
 import evaluate
 
-from vaswani_transformer.paper_bleu import PaperBLEU
-from vaswani_transformer.scores import describe_bleu
+from vaswani_transformer.evaluation.paper_bleu import PaperBLEU
+from vaswani_transformer.evaluation.scores import describe_bleu
 
 DESCRIPTION = """\
 BLEU as "Attention Is All You Need" counted it: Moses tokenizer, hyphenated compounds split, cased, no smoothing

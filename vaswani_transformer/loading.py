@@ -1,11 +1,8 @@
-"""Load a trained model, tell it from others, and measure it (section 6.1).
-
-Every score carries what is needed to reproduce it: its signature, the search settings and the model's fingerprint.
-"""
+"""Load a trained model whole and undamaged, and tell it from others."""
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import UnionType
 
@@ -13,10 +10,7 @@ import torch
 from huggingface_hub import hf_hub_download
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from .data.batching import plan_updates
-from .modeling_vaswani import VaswaniForConditionalGeneration
-from .scores import score_bleu
-from .translation import translate
+from .model.modeling_vaswani import VaswaniForConditionalGeneration
 
 MODEL_FOLDER = "model"
 # Of the search: what a setting is, and the least and the most it may be in a file. A damaged one must not ask for all
@@ -149,47 +143,3 @@ def fingerprint_model(name: str | Path) -> str:
             with open(part, "rb") as file:
                 digest.update(part.name.encode() + hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()[:16]
-
-
-def compute_bleu(
-    model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, pairs: Iterable[tuple[str, str]]
-) -> float:
-    """sacreBLEU (13a, cased) of the model's translations of `pairs`, decoded as the model is set to."""
-    sources, references = zip(*pairs, strict=True)
-    return float(score_bleu(translate(model, tokenizer, sources), references)["bleu"])
-
-
-@torch.no_grad()
-def compute_perplexity(
-    model: VaswaniForConditionalGeneration,
-    tokenizer: PreTrainedTokenizerFast,
-    pairs: Iterable[tuple[str, str]],
-    *,
-    tokens_per_batch: int = 8_192,
-) -> float:
-    """exp of the mean of -log P over the sub-words of the targets, `</s>` included, without label smoothing."""
-    sources, targets = zip(*pairs, strict=True)
-    source_ids, target_ids = tokenizer(list(sources)).input_ids, tokenizer(text_target=list(targets)).input_ids
-    lengths = [torch.tensor([len(ids) for ids in side]).numpy() for side in (source_ids, target_ids)]
-    nll, num_tokens = 0.0, int(lengths[1].sum())
-    model.eval()
-    for rows in plan_updates(*lengths, tokens_per_batch=max(tokens_per_batch, *map(max, lengths)), seed=0, epoch=0):
-        inputs = tokenizer.pad({"input_ids": [source_ids[row] for row in rows]}, return_tensors="pt")
-        labels = tokenizer.pad({"input_ids": [target_ids[row] for row in rows]}, return_tensors="pt")
-        inputs["labels"] = labels["input_ids"].masked_fill(labels["attention_mask"] == 0, -100)
-        nll += float(model(**inputs.to(model.device), num_items_in_batch=1, skip_logits=True).loss)
-    return float(torch.tensor(nll / num_tokens, dtype=torch.float64).exp())
-
-
-def describe_search(model: VaswaniForConditionalGeneration, **generate_kwargs) -> str:
-    """The search settings in one line, to stand beside a score."""
-    names = (
-        "num_beams",
-        "length_penalty",
-        "length_penalty_type",
-        "coverage_penalty",
-        "max_length_offset",
-        "early_stopping",
-    )
-    settings = {name: generate_kwargs.get(name, getattr(model.generation_config, name, None)) for name in names}
-    return "|".join(f"{name}:{value}" for name, value in settings.items())

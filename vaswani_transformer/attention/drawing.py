@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .attention_maps import KINDS, AttentionMaps, head_colours, is_word, paper_layer
+from .maps import KINDS, AttentionMaps, head_colours, is_word, paper_layer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from .attention_maps import KINDS, AttentionMaps, collect_attention_batch, is_word
+from .maps import KINDS, AttentionMaps, collect_attention_batch, is_word
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

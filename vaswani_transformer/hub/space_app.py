@@ -5,7 +5,7 @@ from pathlib import Path
 
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from vaswani_transformer.demo import Demo, build_page, serve
+from vaswani_transformer.hub.demo import Demo, build_page, serve
 
 SETTINGS = Path(__file__).with_name("settings.json")
 

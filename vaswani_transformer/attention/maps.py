@@ -1,4 +1,4 @@
-"""What every head looks at in one sentence, as numbers; `attention_drawing` and `attention_page` show them.
+"""What every head looks at in one sentence, as numbers; `drawing` and `page` show them.
 
     maps = collect_attention(model, tokenizer, "It is in this spirit that laws were passed.").by_words()
 

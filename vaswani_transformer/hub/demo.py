@@ -16,9 +16,9 @@ from types import ModuleType
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .attention_maps import collect_attention_batch, show_codes
-from .attention_page import build_html
-from .pipeline_vaswani import check_sentence
+from ..attention.maps import collect_attention_batch, show_codes
+from ..attention.page import build_html
+from ..model.pipeline_vaswani import check_sentence
 
 HOST, PORT = "127.0.0.1", 7860
 MOST_CHARACTERS = 1_000

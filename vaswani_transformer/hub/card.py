@@ -19,14 +19,14 @@ import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
-from .evaluation import MODEL_FOLDER, find_languages, fingerprint_model
-from .recipes import RECIPES
-from .scores import BLEU, CHRF, LOWER_CASED, PAPER, TOKENISED
-from .training.cost import RunCost, blaming, read_object
-from .training.log import read_log
-from .training.run_folder import RECIPE_FILE
+from ..evaluation.scores import BLEU, CHRF, LOWER_CASED, PAPER, TOKENISED
+from ..loading import MODEL_FOLDER, find_languages, fingerprint_model
+from ..training.cost import RunCost, blaming, read_object
+from ..training.log import read_log
+from ..training.recipes import RECIPES
+from ..training.run_folder import RECIPE_FILE
 
-TEMPLATE = Path(__file__).with_name("model_card_template.md")
+TEMPLATE = Path(__file__).with_name("card_template.md")
 CARD_FILE = "README.md"
 MODEL_ID = "OWNER/NAME"  # where the model's name on the Hub goes when it has one
 PERPLEXITY = "perplexity"
@@ -112,8 +112,8 @@ class Score:
         metric: what was counted; "BLEU" is sacreBLEU's.
         value: 0 to 100, but for the perplexity.
         signature: sacreBLEU's; of the perplexity how it was counted.
-        search: settings of the search, as `evaluation.describe_search` writes them.
-        fingerprint: of the model, as `evaluation.fingerprint_model` gives it.
+        search: settings of the search, as `perplexity.describe_search` writes them.
+        fingerprint: of the model, as `loading.fingerprint_model` gives it.
     """
 
     dataset: str

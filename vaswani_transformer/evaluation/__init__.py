@@ -1,0 +1,1 @@
+"""Scores with their signatures, BLEU as the paper counted it, perplexity."""

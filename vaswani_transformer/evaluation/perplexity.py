@@ -1,0 +1,55 @@
+"""Measure a trained model: BLEU, perplexity, and the settings that stand beside a score (section 6.1)."""
+
+from collections.abc import Iterable
+
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from ..data.batching import plan_updates
+from ..model.modeling_vaswani import VaswaniForConditionalGeneration
+from ..translation.translator import translate
+from .scores import score_bleu
+
+
+def compute_bleu(
+    model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, pairs: Iterable[tuple[str, str]]
+) -> float:
+    """sacreBLEU (13a, cased) of the model's translations of `pairs`, decoded as the model is set to."""
+    sources, references = zip(*pairs, strict=True)
+    return float(score_bleu(translate(model, tokenizer, sources), references)["bleu"])
+
+
+@torch.no_grad()
+def compute_perplexity(
+    model: VaswaniForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerFast,
+    pairs: Iterable[tuple[str, str]],
+    *,
+    tokens_per_batch: int = 8_192,
+) -> float:
+    """exp of the mean of -log P over the sub-words of the targets, `</s>` included, without label smoothing."""
+    sources, targets = zip(*pairs, strict=True)
+    source_ids, target_ids = tokenizer(list(sources)).input_ids, tokenizer(text_target=list(targets)).input_ids
+    lengths = [torch.tensor([len(ids) for ids in side]).numpy() for side in (source_ids, target_ids)]
+    nll, num_tokens = 0.0, int(lengths[1].sum())
+    model.eval()
+    for rows in plan_updates(*lengths, tokens_per_batch=max(tokens_per_batch, *map(max, lengths)), seed=0, epoch=0):
+        inputs = tokenizer.pad({"input_ids": [source_ids[row] for row in rows]}, return_tensors="pt")
+        labels = tokenizer.pad({"input_ids": [target_ids[row] for row in rows]}, return_tensors="pt")
+        inputs["labels"] = labels["input_ids"].masked_fill(labels["attention_mask"] == 0, -100)
+        nll += float(model(**inputs.to(model.device), num_items_in_batch=1, skip_logits=True).loss)
+    return float(torch.tensor(nll / num_tokens, dtype=torch.float64).exp())
+
+
+def describe_search(model: VaswaniForConditionalGeneration, **generate_kwargs) -> str:
+    """The search settings in one line, to stand beside a score."""
+    names = (
+        "num_beams",
+        "length_penalty",
+        "length_penalty_type",
+        "coverage_penalty",
+        "max_length_offset",
+        "early_stopping",
+    )
+    settings = {name: generate_kwargs.get(name, getattr(model.generation_config, name, None)) for name in names}
+    return "|".join(f"{name}:{value}" for name, value in settings.items())

@@ -1,0 +1,1 @@
+"""Model cards, uploads, Spaces and the demo page."""

@@ -1,0 +1,1 @@
+"""Whole files and locks for work that may be stopped at any moment."""

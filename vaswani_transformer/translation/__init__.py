@@ -1,0 +1,1 @@
+"""Many sentences, whole files and streams through a trained model."""
