@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import vaswani_transformer.layers_vaswani as layers
+import vaswani_transformer.model.layers_vaswani as layers
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.utils import DistributedType
 
