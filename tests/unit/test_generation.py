@@ -212,6 +212,7 @@ def test_all_open_sentences_stay_and_batches_have_few_sizes(done):
         num_beams=1,
         num_kept=1,
         limits=torch.full((len(done),), 9),
+        must_end=torch.full((len(done),), True),
         length_penalty=lambda length: length,
         early_stopping="never",
         eos_token_ids=[END],
@@ -414,6 +415,46 @@ def test_a_smaller_limit_wins(endless, options, name):
     translations = endless.generate(SOURCE, **{name: 7}, **options)
     most = 7 if name == "max_new_tokens" else 6
     assert [len(new_tokens(row)) for row in translations] == [min(most, length + 4) for length in LENGTHS]
+
+
+@each_search
+@pytest.mark.parametrize("name", ["max_new_tokens", "max_length"])
+def test_a_smaller_limit_cuts_and_that_of_the_source_ends(endless, options, name):
+    torch.manual_seed(0)
+    translations = endless.generate(SOURCE, **{name: 9 if name == "max_new_tokens" else 10}, **options)
+    for row, length in zip(translations, LENGTHS, strict=True):
+        new = new_tokens(row)
+        assert (new[-1] == END) == (length + 4 <= 9)
+        assert END not in new[:-1]
+
+
+@pytest.mark.parametrize("options", [SEARCHES["beam"], SEARCHES["greedy"]], ids=["beam", "greedy"])
+@pytest.mark.parametrize("name", ["max_new_tokens", "max_length"])
+def test_a_cut_translation_is_not_empty(build_tiny_model, options, name):
+    # </s> is likely from the first word on, and other words are likelier.
+    model = build_tiny_model(**SMALL, output_bias=True)
+    with torch.no_grad():
+        model.lm_head.bias[[END, 5, 6]] += torch.tensor([5.0, 9.0, 8.0])
+    for row in model.generate(SOURCE, **{name: 3 if name == "max_new_tokens" else 4}, **options):
+        assert len(row) == 1 + 3
+        assert END not in row.tolist()
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_a_forced_end_comes_at_a_smaller_limit_too(endless, num_beams):
+    found = endless.generate(SOURCE, max_new_tokens=3, forced_eos_token_id=END, num_beams=num_beams)
+    assert [new_tokens(row)[-1] for row in found] == [END] * 4
+    assert found.shape[1] == 1 + 3
+
+
+@pytest.mark.parametrize("options", [{}, {"num_return_sequences": 3}, {"shortlist": [4, 5, 9, 21]}], ids=str)
+def test_sentences_are_cut_in_any_batch_as_alone(brief, options):
+    # Short ones end by their source and leave the batch before others are cut.
+    options = {"max_length_offset": 1, "max_new_tokens": 6, "num_beams": 3, **options}
+    together = brief.generate(SOURCE, **options).unflatten(0, (4, -1))
+    for source, rows in zip(SENTENCES, together, strict=True):
+        alone = brief.generate(torch.tensor([source]), **options)
+        assert [new_tokens(row) for row in rows] == [new_tokens(row) for row in alone]
 
 
 @each_search
@@ -677,8 +718,8 @@ class TransformersSearch(VaswaniForConditionalGeneration):
 
 @pytest.mark.parametrize("early_stopping", ["never", False, True])
 @pytest.mark.parametrize("alpha", [-0.5, 0.0, 0.6, 1.0])
-def test_the_power_penalty_gives_the_search_of_transformers(build_tiny_model, alpha, early_stopping):
-    # Theirs cuts at the limit without </s>, so no hypothesis may reach it: these have 2 to 32 tokens.
+@pytest.mark.parametrize("limit", [5, 40])  # one that cuts, one that no hypothesis reaches
+def test_the_power_penalty_gives_the_search_of_transformers(build_tiny_model, limit, alpha, early_stopping):
     ours = build_tiny_model(seed=2, encoder_layers=1, decoder_layers=2, output_bias=True)
     with torch.no_grad():
         ours.lm_head.bias[END] += 3.0
@@ -687,7 +728,7 @@ def test_the_power_penalty_gives_the_search_of_transformers(build_tiny_model, al
     options = {
         "num_beams": 4,
         "num_return_sequences": 4,
-        "max_new_tokens": 40,
+        "max_new_tokens": limit,
         "length_penalty": alpha,
         "length_penalty_type": "power",
         "early_stopping": early_stopping,
@@ -695,7 +736,7 @@ def test_the_power_penalty_gives_the_search_of_transformers(build_tiny_model, al
         "return_dict_in_generate": True,
     }
     actual, expected = ours.generate(SOURCE, **options), theirs.generate(SOURCE, **options)
-    assert all(row.tolist().count(END) == 1 and len(new_tokens(row)) < 40 for row in expected.sequences)
+    assert any(END not in row for row in expected.sequences) == (limit == 5)
     assert torch.equal(actual.sequences, expected.sequences)
     assert torch.equal(actual.beam_indices.int(), expected.beam_indices)
     torch.testing.assert_close(actual.sequences_scores, expected.sequences_scores, rtol=0, atol=1e-5)
@@ -860,11 +901,11 @@ def test_several_tokens_may_end_a_translation(endless):
 def test_hypotheses_that_do_not_exist_are_empty(model):
     # One token is room for </s> alone.
     found = model.generate(
-        SOURCE, max_new_tokens=1, num_return_sequences=3, output_scores=True, return_dict_in_generate=True
+        SOURCE[:1], max_length_offset=-1, num_return_sequences=3, output_scores=True, return_dict_in_generate=True
     )
-    assert found.sequences.tolist() == [[START, END], [START, PAD], [START, PAD]] * 4
-    assert found.sequences_scores.isneginf().tolist() == [False, True, True] * 4
-    assert (found.beam_indices >= 0).tolist() == [[True], [False], [False]] * 4
+    assert found.sequences.tolist() == [[START, END], [START, PAD], [START, PAD]]
+    assert found.sequences_scores.isneginf().tolist() == [False, True, True]
+    assert (found.beam_indices >= 0).tolist() == [[True], [False], [False]]
 
 
 def test_more_translations_than_beams_are_refused(model):
