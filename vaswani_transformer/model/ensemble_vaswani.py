@@ -8,6 +8,7 @@ everything else but the vocabulary.
 
 import torch
 from transformers.generation import GenerationMode
+from transformers.modeling_outputs import BaseModelOutput
 
 OWN_INPUTS = ("encoder_outputs", "inputs_embeds", "past_key_values", "decoder_inputs_embeds")
 
@@ -27,7 +28,7 @@ def check_ensemble(model, ensemble, kwargs: dict) -> None:
         raise ValueError(f"ensemble must be a list of at least one further model, got {ensemble!r}.")
     for member in ensemble:
         # Not isinstance: the class of a model that brings its own code along is another one.
-        if not hasattr(member, "has_plain_forward"):
+        if not hasattr(member, "build_engine"):
             raise ValueError(f"ensemble must hold VaswaniForConditionalGeneration models, got {type(member).__name__}.")
         for name in ("vocab_size", "eos_token_id", "pad_token_id", "decoder_start_token_id"):
             theirs, ours = getattr(member.config, name), getattr(model.config, name)
@@ -46,12 +47,19 @@ def check_ensemble(model, ensemble, kwargs: dict) -> None:
         raise ValueError(f"an ensemble reads input_ids, each model by itself; got {', '.join(given)} of one model.")
 
 
-def prepare_member(member, source_ids: torch.LongTensor, generation_config, model_kwargs: dict) -> dict:
-    """What `generate` would prepare for the steps of `member`, from what it prepared for the first model."""
+def prepare_member(member, engine, source_ids: torch.LongTensor, generation_config, model_kwargs: dict) -> dict:
+    """What `generate` would prepare for the steps of `member`, from what it prepared for the first model.
+
+    Args:
+        engine: of `member`, which then encodes; `None` for its own encoder.
+    """
     mask = model_kwargs.get("attention_mask")
     if mask is not None:
         mask = mask[:: len(mask) // len(source_ids)]
-    encoded = member.get_encoder()(source_ids, attention_mask=mask)
+    if engine is None:
+        encoded = member.get_encoder()(source_ids, attention_mask=mask)
+    else:
+        encoded = BaseModelOutput(last_hidden_state=engine.encode(source_ids, mask))
     _, prepared = member._expand_inputs_for_generation(
         expand_size=generation_config.num_beams, is_encoder_decoder=True, encoder_outputs=encoded, attention_mask=mask
     )

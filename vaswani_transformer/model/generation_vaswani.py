@@ -3,6 +3,7 @@
 Shapes: B sentences, b beams, S source tokens, T tokens so far, V vocab_size.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 
 import torch
@@ -10,13 +11,17 @@ from transformers import GenerationConfig, GenerationMixin
 from transformers.cache_utils import Cache, DynamicCache, DynamicSlidingWindowLayer, EncoderDecoderCache
 from transformers.generation import LogitsProcessorList, StoppingCriteriaList
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
+from transformers.modeling_outputs import BaseModelOutput
 
 from .beam_search_vaswani import LENGTH_PENALTIES, BeamSearch
 from .configuration_vaswani import VaswaniConfig
 from .coverage_vaswani import BeamCoverage, check_kernel
-from .ensemble_vaswani import check_ensemble, mean_log_probs, prepare_member
+from .ensemble_vaswani import check_ensemble, prepare_member
 from .generation_options_vaswani import check_mode, check_options
-from .layers_vaswani import build_padding_mask
+from .engine_vaswani import MOST_BEAMS, Engine
+from .masks_vaswani import build_padding_mask
+from .plain_vaswani import find_obstacle
+from .search_vaswani import Records, run_search
 from .search_rules_vaswani import (
     SourceLengthLimit,
     SourceLengthStop,
@@ -26,7 +31,7 @@ from .search_rules_vaswani import (
     is_row_wise,
     split_min_length,
 )
-from .steps_vaswani import SHARED_ENCODING_KERNELS, BeamSteps, ForwardSteps
+from .steps_vaswani import ForwardSteps, Steps
 
 # Generation options that transformers does not know, with what they are where nobody says.
 OWN_OPTIONS = {"length_penalty_type": "gnmt", "max_length_offset": None, "coverage_penalty": 0.0}
@@ -78,7 +83,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         *args,
         **kwargs,
     ):
-        """As `transformers.GenerationMixin.generate`, with three generation options and two arguments more.
+        """As `transformers.GenerationMixin.generate`, with three generation options and three arguments more.
 
         `length_penalty` means the formula of `length_penalty_type` ("gnmt" by default), and `coverage_penalty` is the
         weight of GNMT's penalty on source words left out. A sentence gets at most its source length +
@@ -94,8 +99,11 @@ class VaswaniGenerationMixin(GenerationMixin):
             shortlist: token ids, the only ones that may be generated besides </s>. The product with the vocabulary is
                 made for them alone, and probabilities are over them: equal to a search with the logits of all others
                 at -inf. Logits processors, `scores` and `logits` see the whole vocabulary all the same.
+            engine: of `build_engine`, made once and passed to every call; of an ensemble a list, this model's first.
+                It translates with the weights of the moment it was made. What only `forward` can give (attention
+                weights, hidden states, a `coverage_penalty`, a cache of one's own) is computed by `forward`.
 
-        With `ensemble` or `shortlist`, greedy search is our beam search with one beam, and has its kind of output;
+        With `ensemble`, `shortlist` or `engine`, greedy search is our beam search with one beam, and has its kind of output;
         `logits` of an ensemble are the logarithms of the mean probabilities.
 
         Behind a processor that may raise a log P above 0 (a positive `sequence_bias`, one of your own) no bound holds,
@@ -105,11 +113,11 @@ class VaswaniGenerationMixin(GenerationMixin):
         but </s>, and 0 at </s> where `forced_eos_token_id` forces it. Without a `coverage_penalty`, what
         `compute_transition_scores` makes of them sums to `sequences_scores` times the length penalty.
 
-        On a CPU a beam search keeps copies of the decoder's matrices in the order that oneDNN reads, of their size: as
-        long as the model lives, or until `train()`. Matrices that change are copied anew at the next search. oneDNN
-        also keeps kernels, one for each shape of a product, of a small model up to 0.8 GB. The command `vaswani` has it
-        keep fewer, 0.3 GB, and has glibc keep what each step frees, which saves a tenth of the time of large batches.
-        To have the same, call `keep_few_kernels` and `keep_freed_memory` of `vaswani_transformer.memory` at the start.
+        Laying out the matrices for a search takes as long as some steps of it, so a loop over `generate` passes
+        `engine`; without one, this happens for large batches only. On a CPU oneDNN keeps kernels, one for each shape of
+        a product, for a small model up to 0.8 GB. The command `vaswani` has it keep fewer, 0.3 GB, and has glibc keep
+        what each step frees, which saves a tenth of the time of large batches. A caller who wants the same calls
+        `keep_few_kernels` and `keep_freed_memory` of `vaswani_transformer.memory` at the start.
 
         Raises:
             ValueError: for options that cannot be honoured, and for what transformers itself refuses.
@@ -148,9 +156,30 @@ class VaswaniGenerationMixin(GenerationMixin):
                 logits_processor = LogitsProcessorList([*(logits_processor or []), limit])
                 stop = SourceLengthStop(limits, prompt_length=prompt_length, pad_token_id=option("pad_token_id"))
                 stopping_criteria = StoppingCriteriaList([*(stopping_criteria or []), stop])
-        output = super().generate(inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
-        _copy_source_keys(getattr(output, "past_key_values", None))
-        return output
+        if kwargs.get("engine") is not None:
+            self._encode_by_engine(source_ids, kwargs, option)
+        return super().generate(inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
+
+    def build_engine(self, *, dtype: torch.dtype | str | None = None, releases: bool = False) -> Engine:
+        """A snapshot of this model for `generate(..., engine=...)`, laid out for the device where the model is.
+
+        Args:
+            dtype: of the snapshot: "float32", "bfloat16", "float16", on a CPU also "int8"; the model's by default.
+            releases: free the float matrices of the model, which afterwards can translate through the engine only.
+
+        Raises:
+            ValueError: where only `forward` computes what this model computes; the message says why.
+        """
+        return Engine.build(self, dtype=dtype, releases=releases)
+
+    def _encode_by_engine(self, source_ids: torch.Tensor | None, kwargs: dict, option: Callable) -> None:
+        """Encode the source by the engine, unless more than the encoding is asked for."""
+        engine = _as_engines(kwargs["engine"], (self, *(kwargs.get("ensemble") or ())))[0]
+        asks_more = any(option(name) for name in ("output_attentions", "output_hidden_states"))
+        if engine is None or asks_more or source_ids is None or kwargs.get("encoder_outputs") is not None:
+            return
+        encoding = engine.encode(source_ids, kwargs["attention_mask"])
+        kwargs["encoder_outputs"] = BaseModelOutput(last_hidden_state=encoding)
 
     def save_pretrained(self, *args, **kwargs) -> None:
         """As every model's, and without the length that a Seq2SeqTrainer has written into the generation config."""
@@ -207,8 +236,8 @@ class VaswaniGenerationMixin(GenerationMixin):
                 own.activate_past_recording()
 
     def _extract_generation_mode_kwargs(self, custom_generate, kwargs: dict, *args) -> dict:
-        """Arguments for the search itself, `ensemble` and `shortlist` among them."""
-        own = {name: kwargs.pop(name, None) for name in ("ensemble", "shortlist")}
+        """Arguments for the search itself, `ensemble`, `shortlist` and `engine` among them."""
+        own = {name: kwargs.pop(name, None) for name in ("ensemble", "shortlist", "engine")}
         own = {name: value for name, value in own.items() if value is not None}
         if own and custom_generate is not None:
             raise ValueError(f"{' and '.join(own)} cannot be used with custom_generate.")
@@ -224,15 +253,6 @@ class VaswaniGenerationMixin(GenerationMixin):
         if getattr(self.generation_config, "_from_model_config", None):
             self.generation_config = build_generation_config(self.config)
 
-    def _expand_inputs_for_generation(self, expand_size=1, is_encoder_decoder=True, input_ids=None, **model_kwargs):
-        """Repeat the decoder's rows for the beams; all beams of a sentence read one copy of its encoding."""
-        if self.config._attn_implementation not in SHARED_ENCODING_KERNELS:
-            return super()._expand_inputs_for_generation(expand_size, is_encoder_decoder, input_ids, **model_kwargs)
-        shared = {name: model_kwargs.pop(name, None) for name in ("encoder_outputs", "attention_mask")}
-        input_ids, model_kwargs = super()._expand_inputs_for_generation(expand_size, False, input_ids, **model_kwargs)
-        model_kwargs.update({name: value for name, value in shared.items() if value is not None})
-        return input_ids, model_kwargs
-
     def _sample(
         self,
         input_ids: torch.LongTensor,
@@ -242,10 +262,13 @@ class VaswaniGenerationMixin(GenerationMixin):
         inputs_tensor: torch.Tensor | None = None,
         ensemble: Sequence["VaswaniGenerationMixin"] = (),
         shortlist: Sequence[int] | torch.Tensor | None = None,
+        engine: Engine | Sequence[Engine] | None = None,
         **kwargs,
     ):
         """Greedy search and sampling of transformers; what it cannot do is a beam search with one beam."""
-        if not ensemble and shortlist is None:
+        follows_one = generation_config.do_sample or kwargs.get("streamer") is not None
+        if not ensemble and shortlist is None and (engine is None or follows_one):
+            _check_unreleased(engine, "sampling and streaming")
             return super()._sample(input_ids, logits_processor, stopping_criteria, generation_config, **kwargs)
         generation_config.early_stopping = True  # the first </s> that wins ends a greedy search
         return self._beam_search(
@@ -256,6 +279,7 @@ class VaswaniGenerationMixin(GenerationMixin):
             inputs_tensor=inputs_tensor,
             ensemble=ensemble,
             shortlist=shortlist,
+            engine=engine,
             **kwargs,
         )
 
@@ -269,36 +293,40 @@ class VaswaniGenerationMixin(GenerationMixin):
         inputs_tensor: torch.Tensor | None = None,
         ensemble: Sequence["VaswaniGenerationMixin"] = (),
         shortlist: Sequence[int] | torch.Tensor | None = None,
+        engine: Engine | Sequence[Engine] | None = None,
         tokenizer: object = None,
         **model_kwargs,
     ) -> GenerateBeamEncoderDecoderOutput | torch.LongTensor:
         """The search of section 6.1; called by `generate` with everything prepared.
 
+        Not through `custom_generate`, which is public: with a callable there transformers (5.23) drops `tokenizer`,
+        which `stop_strings` needs, and `synced_gpus`.
+
         Args:
             inputs_tensor: (B, S) source tokens; read by the further models of an ensemble.
             tokenizer: read before, by the criterion of `stop_strings`.
         """
-        records = _Records(generation_config)
+        records = Records(generation_config)
         if ensemble and records.wants_states:
             raise ValueError("output_attentions and output_hidden_states are of one model: leave out the ensemble.")
+        ends = _as_list(generation_config.eos_token_id)
         criteria = further_criteria(stopping_criteria)
         processors, min_length = further_processors(logits_processor), 0
         if not records.wanted:
-            ends = _as_list(generation_config.eos_token_id)
             processors, min_length = split_min_length(processors, input_ids.shape[1], ends)
-        # Rows may leave the batch unless somebody counts on their places.
-        may_leave = not (synced_gpus or records.wanted or criteria) and all(map(is_row_wise, processors))
+        # Scores of words that are not on a shortlist are for processors and records alone.
+        words = None
+        widen = lambda log_probs: log_probs  # noqa: E731
         if shortlist is not None:
-            ends = _as_list(generation_config.eos_token_id)
-            shortlist = _as_shortlist(shortlist, ends, self.config.vocab_size, input_ids.device)
-            model_kwargs["shortlist"] = shortlist
-        # Nobody else needs to see scores of words that are not on it.
-        is_narrow = shortlist is not None and not (processors or records.wanted)
+            words = _as_shortlist(shortlist, ends, self.config.vocab_size, input_ids.device)
+            model_kwargs["shortlist"] = words
+            if processors or records.wanted:
+                widen = functools.partial(_scatter, shortlist=words, vocab_size=self.config.vocab_size)
         search = self._start_search(
             input_ids,
             generation_config,
             model_kwargs,
-            shortlist=shortlist if is_narrow else None,
+            shortlist=None if processors or records.wanted else words,
             min_length=min_length,
             can_rise=can_raise(processors),
         )
@@ -307,63 +335,56 @@ class VaswaniGenerationMixin(GenerationMixin):
             for model in (self, *ensemble):
                 check_kernel(model.config._attn_implementation)
             coverage = _start_coverage(search, generation_config, model_kwargs)
-        calls_forward = synced_gpus or records.wants_states or coverage is not None
         members = self._start_steps(
-            ensemble, inputs_tensor, generation_config, model_kwargs, calls_forward=calls_forward
+            ensemble,
+            engine,
+            inputs_tensor,
+            generation_config,
+            model_kwargs,
+            calls_forward=synced_gpus or records.wants_states or coverage is not None,
         )
-        all_done = False
-        while self._has_unfinished_sequences(all_done, synced_gpus, device=input_ids.device):
-            logits_of_models = [steps(search.flat_tokens) for steps in members]
-            if all_done:  # the other processes of a sharded model still need this one's forward passes
-                continue
-            logits_of_models = [logits.float() for logits in logits_of_models]
-            log_probs = mean_log_probs(
-                [
-                    # In place where nobody else has the logits: memory that is new each step has to be mapped first.
-                    torch.log_softmax(logits, dim=-1, out=logits if steps.owns_logits and not records.wanted else None)
-                    for logits, steps in zip(logits_of_models, members, strict=True)
-                ]
-            )
-            logits = log_probs if ensemble else logits_of_models[0]
-            if shortlist is not None and not is_narrow:
-                log_probs, logits = (_scatter(x, shortlist, self.config.vocab_size) for x in (log_probs, logits))
-            log_probs = search.restrict(processors(search.flat_tokens, log_probs))
-            records.add(members[0].outputs, logits, log_probs)
-            bonus = None
-            if coverage is not None:
-                bonus = coverage.add([steps.outputs.cross_attentions for steps in members])
-            stops = None if not criteria else (lambda tokens, scores=records.scores: criteria(tokens, scores))
-            beams = search.advance(log_probs, stops, bonus)
-            all_done = search.num_done == len(search.done)
-            staying = search.find_staying() if may_leave and search.num_done and not all_done else None
-            if staying is not None:
-                search.leave(staying)
-            if not all_done or synced_gpus:
-                for follower in members if coverage is None else (*members, coverage):
-                    follower.follow(beams, staying)
-        return records.result(search, generation_config, members[0])
+        run_search(
+            search,
+            members,
+            records,
+            processors=processors,
+            criteria=criteria,
+            coverage=coverage,
+            # Rows may leave the batch where no rule and no record counts on their places.
+            may_leave=not (synced_gpus or records.wanted or criteria) and all(map(is_row_wise, processors)),
+            widen=widen,
+            goes_on=lambda all_done: self._has_unfinished_sequences(all_done, synced_gpus, device=input_ids.device),
+        )
+        return records.result(search, model_kwargs["encoder_outputs"], getattr(members[0], "cache", None))
 
     def _start_steps(
         self,
         ensemble: Sequence["VaswaniGenerationMixin"],
+        engine: Engine | Sequence[Engine] | None,
         source_ids: torch.LongTensor,
         generation_config: GenerationConfig,
         model_kwargs: dict,
         *,
         calls_forward: bool,
-    ) -> list[BeamSteps | ForwardSteps]:
-        """How each model takes its steps, this one first; the faster way unless something only `forward` gives."""
-        inputs_of_models = [(self, model_kwargs)]
-        for member in ensemble:
-            prepared = prepare_member(member, source_ids, generation_config, model_kwargs)
+    ) -> list[Steps]:
+        """How each model takes its steps, this one first: through an engine, or through `forward` where it must."""
+        engines = _as_engines(engine, (self, *ensemble))
+        inputs_of_models = [model_kwargs]
+        for member, own in zip(ensemble, engines[1:], strict=True):
+            prepared = prepare_member(member, own, source_ids, generation_config, model_kwargs)
             given = {name: model_kwargs[name] for name in ("shortlist", "output_attentions") if name in model_kwargs}
-            inputs_of_models.append((member, prepared | given))
-        return [
-            (ForwardSteps if calls_forward or not BeamSteps.suit(model, generation_config, inputs) else BeamSteps)(
-                model, generation_config, inputs
-            )
-            for model, inputs in inputs_of_models
-        ]
+            inputs_of_models.append(prepared | given)
+        num_beams, steps = generation_config.num_beams, []
+        for model, inputs, own in zip((self, *ensemble), inputs_of_models, engines, strict=True):
+            if calls_forward or not suits_engine(generation_config, inputs) or (own is None and find_obstacle(model)):
+                _check_unreleased(own, "this search")
+                steps.append(ForwardSteps(model, generation_config, inputs))
+                continue
+            states, mask = inputs["encoder_outputs"].last_hidden_state[::num_beams], inputs.get("attention_mask")
+            own = own or Engine.for_call(model, num_sentences=len(states))
+            mask = None if mask is None else mask[::num_beams]
+            steps.append(own.start(states, mask, num_beams=num_beams, shortlist=inputs.get("shortlist")))
+        return steps
 
     def _start_search(
         self,
@@ -406,63 +427,50 @@ class VaswaniGenerationMixin(GenerationMixin):
         )
 
 
-class _Records:
-    """What `return_dict_in_generate` asks to be kept of each step."""
+def suits_engine(generation_config: GenerationConfig, model_kwargs: dict) -> bool:
+    """True where a search asks for nothing that only `forward` can give.
 
-    NAMES = ("scores", "logits", "decoder_attentions", "cross_attentions", "decoder_hidden_states")
-
-    def __init__(self, config: GenerationConfig):
-        flags = (
-            config.output_scores,
-            config.output_logits,
-            config.output_attentions,
-            config.output_attentions,
-            config.output_hidden_states,
+    Args:
+        model_kwargs: what `generate` prepared for `forward`.
+    """
+    given = {name for name, value in model_kwargs.items() if value is not None and value is not False}
+    known = {"encoder_outputs", "attention_mask", "past_key_values", "use_cache", "logits_to_keep", "shortlist"}
+    cache = model_kwargs.get("past_key_values")
+    is_usual = isinstance(cache, EncoderDecoderCache) and not getattr(cache, "_is_user_defined", False)
+    return (
+        given <= known
+        and is_usual
+        and all(
+            type(part) is DynamicCache and not part.offloading
+            for part in (cache.self_attention_cache, cache.cross_attention_cache)
         )
-        self.as_dict = bool(config.return_dict_in_generate)
-        self.wanted = {name for name, flag in zip(self.NAMES, flags, strict=True) if flag and self.as_dict}
-        self.steps: dict[str, tuple] = dict.fromkeys(self.wanted, ())
-
-    @property
-    def wants_states(self) -> bool:
-        """Whether something from inside the decoder is asked for."""
-        return not self.wanted <= {"scores", "logits"}
-
-    @property
-    def scores(self) -> tuple | None:
-        return self.steps.get("scores")
-
-    def add(self, outputs, logits: torch.Tensor, log_probs: torch.Tensor) -> None:
-        for name in self.wanted:
-            own = {"scores": log_probs, "logits": logits}
-            self.steps[name] += (own[name] if name in own else getattr(outputs, name),)
-
-    def result(self, search: BeamSearch, config: GenerationConfig, steps: BeamSteps | ForwardSteps):
-        tokens, scores, parents = search.best(config.num_return_sequences)
-        if not self.as_dict:
-            return tokens
-        encoder = steps.model_kwargs["encoder_outputs"]
-        return GenerateBeamEncoderDecoderOutput(
-            sequences=tokens,
-            sequences_scores=scores,  # without output_scores too: they cost nothing, unlike those of all words
-            beam_indices=parents,
-            encoder_attentions=encoder.get("attentions") if config.output_attentions else None,
-            encoder_hidden_states=encoder.get("hidden_states") if config.output_hidden_states else None,
-            past_key_values=steps.cache,
-            **self.steps,
-        )
-
-
-def _copy_source_keys(cache: Cache | None) -> None:
-    """Keys and values of the source for each row of the target, as transformers returns them: a search shares them."""
-    if not (isinstance(cache, EncoderDecoderCache) and type(cache.cross_attention_cache) is DynamicCache):
-        return
-    rows, sources = (
-        {layer.keys.shape[0] for layer in part.layers if layer.is_initialized}
-        for part in (cache.self_attention_cache, cache.cross_attention_cache)
+        and generation_config.num_beams <= MOST_BEAMS
     )
-    if rows != sources and rows and sources:
-        cache.cross_attention_cache.batch_repeat_interleave(rows.pop() // sources.pop())
+
+
+def _as_engines(engine: Engine | Sequence[Engine] | None, models: Sequence) -> list[Engine | None]:
+    """An engine, or none, for each of `models`.
+
+    Raises:
+        ValueError: for an engine of another model, or another number of them.
+    """
+    engines = [None] * len(models) if engine is None else [engine] if isinstance(engine, Engine) else list(engine)
+    if len(engines) == 1:
+        engines += [None] * (len(models) - 1)
+    if len(engines) != len(models):
+        raise ValueError(f"engine must be one engine, or one per model: got {len(engines)} for {len(models)} models.")
+    for own, model in zip(engines, models, strict=True):
+        if own is not None and not own.is_of(model):
+            raise ValueError("engine was built of another model: build it by this model's build_engine().")
+    return engines
+
+
+def _check_unreleased(engine: Engine | Sequence[Engine] | None, what: str) -> None:
+    if getattr(engine, "has_released", False):
+        raise ValueError(
+            f"{what} needs the model's forward, whose matrices its engine has released: build the engine without "
+            f"releases=True."
+        )
 
 
 def _source_limits(kwargs: dict, offset: int | None) -> torch.Tensor | None:
@@ -512,7 +520,7 @@ def _as_shortlist(
     return torch.cat([ids.long(), ids.new_tensor(end_token_ids, dtype=torch.long)]).unique()
 
 
-def _scatter(scores: torch.Tensor, shortlist: torch.LongTensor, vocab_size: int) -> torch.Tensor:
+def _scatter(scores: torch.Tensor, *, shortlist: torch.LongTensor, vocab_size: int) -> torch.Tensor:
     """`scores` (rows, words of the shortlist) over the whole vocabulary, with -inf at all others."""
     return scores.new_full((len(scores), vocab_size), -torch.inf).index_copy_(1, shortlist, scores)
 

@@ -1,12 +1,11 @@
 """Building blocks of the Transformer, in the order of section 3 of the paper.
 
 Shapes: B batch, T query length, S key length, D d_model, F d_ff, H num_heads, K d_k or d_v.
-A mask is additive (0 where a query may look, the dtype's minimum where not), boolean (True where it may look),
-or whatever else the attention kernel of `config._attn_implementation` asks for.
+A mask is additive (0 where a query may look, the dtype's minimum where not), boolean (True where it may look), or
+whatever else the attention kernel of `config._attn_implementation` asks for.
 """
 
-import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import nn
@@ -17,44 +16,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .attention_window_vaswani import WindowBlocks, windowed_attention
 from .configuration_vaswani import VaswaniConfig
-
-# In half precision on a CPU the backward pass of PyTorch's fused attention takes 14 times as long as that of equation 1
-# as it stands, at 12 tokens, and 5 times at 100; with more, the matrices of weights would take too much memory.
-MOST_KEYS_IN_HALF_PRECISION = 128
-MOST_WEIGHTS_IN_HALF_PRECISION = 2**23  # of attention, in one call
-ONEDNN_MACHINES = ("x86_64", "AMD64")  # where its products were measured
-MANY_ROWS = 256  # of a product; with fewer, oneDNN takes too long to lay the matrix out
-
-
-def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
-    """Dropout (section 5.4): zeroes entries with probability `p` and divides the others by 1 - p.
-
-    On a CPU PyTorch draws one random number an entry, which took a sixth of a training step of a small model.
-    Here one draw of 64 bits serves four entries, so p is rounded to a multiple of 2^-16.
-    """
-    if not training or p == 0:
-        return x
-    if x.device.type != "cpu" or torch.compiler.is_compiling():
-        return nn.functional.dropout(x, p)
-    draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-    dropped = min(round(p * 2**16), 2**16 - 1)
-    keep = draws.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - 2**15
-    return _MultiplyKept.apply(x, keep, 2**16 / (2**16 - dropped))
-
-
-class _MultiplyKept(torch.autograd.Function):
-    """`x` times `factor` where `keep`, else 0; for the backward pass it keeps a byte an entry instead of a number."""
-
-    @staticmethod
-    def forward(ctx, x: torch.Tensor, keep: torch.Tensor, factor: float) -> torch.Tensor:
-        ctx.save_for_backward(keep)
-        ctx.factor = factor
-        return x * keep.to(x.dtype).mul_(factor)
-
-    @staticmethod
-    def backward(ctx, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        [keep] = ctx.saved_tensors
-        return grad * keep.to(grad.dtype).mul_(ctx.factor), None, None
+from .cpu_vaswani import Dropout, prefers_equation_1
 
 
 def scaled_dot_product_attention(
@@ -90,67 +52,8 @@ def scaled_dot_product_attention(
     weights = scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
     if hidden is not None:
         weights = weights.masked_fill(hidden, 0.0)
-    weights = weights.to(query.dtype)
-    weights = nn.functional.dropout(weights, p=dropout, training=module.training)
+    weights = nn.functional.dropout(weights.to(query.dtype), p=dropout, training=module.training)
     return (weights @ value).transpose(1, 2), weights
-
-
-def find_attention_function(kernel: str, output_attentions: bool | None) -> Callable:
-    """Equation 1 as computed by `kernel`, an `attn_implementation` of transformers.
-
-    Raises:
-        ValueError: if the kernel cannot give the attention weights that are asked for.
-    """
-    if not output_attentions:  # fused kernels never build the weights
-        return ALL_ATTENTION_FUNCTIONS.get_interface(kernel, scaled_dot_product_attention)
-    if kernel not in ("eager", "sdpa"):  # whose masks equation 1 can read
-        raise ValueError(
-            f'attn_implementation={kernel!r} cannot give attention weights: use model.set_attn_implementation("eager").'
-        )
-    return scaled_dot_product_attention
-
-
-def is_slow_to_train(query: torch.Tensor, key: torch.Tensor) -> bool:
-    """Whether the gradients of fused attention take longer than those of equation 1 as it stands."""
-    num_keys = key.shape[2]
-    return (
-        query.dtype in (torch.bfloat16, torch.float16)
-        and query.requires_grad
-        and query.device.type == "cpu"
-        and num_keys <= MOST_KEYS_IN_HALF_PRECISION
-        and query.shape[:3].numel() * num_keys <= MOST_WEIGHTS_IN_HALF_PRECISION
-    )
-
-
-def fused_attention(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-) -> tuple[torch.Tensor, None]:
-    """As transformers' "sdpa" without what decoding steps do not need; for arguments see equation 1 above."""
-    context = nn.functional.scaled_dot_product_attention(query, key, value, attention_mask, dropout, scale=scaling)
-    return context.transpose(1, 2), None
-
-
-def attention_of_few(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float,
-) -> tuple[torch.Tensor, None]:
-    """Equation 1 of the few queries of a decoding step, with an additive mask; for arguments see above.
-
-    Of 4 queries and 16 to 128 keys, 64 sentences and 8 heads, fused attention took 1.5 to 5 times as long on a CPU.
-    """
-    scores = query @ key.transpose(-2, -1)
-    scores = scores * scaling if attention_mask is None else torch.add(attention_mask, scores, alpha=scaling)
-    return (scores.softmax(dim=-1) @ value).transpose(1, 2), None
 
 
 def _hidden_positions(
@@ -163,64 +66,10 @@ def _hidden_positions(
         return attention_mask <= torch.finfo(attention_mask.dtype).min
     query_length, key_length = scores.shape[-2:]
     if module.is_causal and query_length > 1:
-        # The fused kernels hand over no mask where plain causality is all there is to say.
+        # Fused kernels get no mask where each query sees all keys up to its own position.
         offset = key_length - query_length
         return torch.ones(query_length, key_length, dtype=torch.bool, device=scores.device).triu(offset + 1)
     return None
-
-
-def is_changed(module: nn.Module) -> bool:
-    """Whether somebody has changed what a call of `module` does, by a hook, another `forward` or compilation."""
-    return bool(
-        "forward" in vars(module)
-        or module._compiled_call_impl is not None
-        or module._forward_pre_hooks
-        or module._forward_hooks
-    )
-
-
-def has_onednn() -> bool:
-    """Whether products may go to oneDNN: `torch.backends.mkldnn.flags(enabled=False)` keeps them from it."""
-    mkldnn = torch.backends.mkldnn
-    return mkldnn.is_available() and mkldnn.enabled and platform.machine() in ONEDNN_MACHINES
-
-
-def multiply(x: torch.Tensor, layer: nn.Module) -> torch.Tensor:
-    """`layer(x)`; products of many rows without gradients, in float32 on a CPU, by oneDNN instead of PyTorch's choice.
-
-    On an AMD processor they take two fifths of the time. Where somebody looks on, by a hook of this layer or of all, or
-    by a mode such as FlopCounterMode, the layer is called.
-    """
-    if (
-        type(x) is torch.Tensor
-        and x.device.type == "cpu"
-        and x.dtype == torch.float32
-        and not torch.is_grad_enabled()
-        and x.numel() >= MANY_ROWS * x.shape[-1]
-        and type(layer) is nn.Linear
-        and type(layer.weight) is nn.Parameter
-        and layer.weight.dtype == torch.float32
-        and not is_changed(layer)
-        and not nn.modules.module._has_any_global_hook()
-        and not torch._C._len_torch_dispatch_stack()
-        and has_onednn()
-        and not torch.is_autocast_enabled("cpu")
-        and not torch.compiler.is_compiling()
-        and not torch.jit.is_tracing()
-    ):
-        return torch.ops.mkldnn._linear_pointwise(x, layer.weight, layer.bias, "none", [], "")
-    return layer(x)
-
-
-def project(x: torch.Tensor, projections: Sequence[nn.Module], *, at_once: bool) -> Sequence[torch.Tensor]:
-    """`x` (..., D) through each of `projections`, by one matrix product if `at_once` and none of them is adapted."""
-    if not at_once or any(type(projection) is not nn.Linear or is_changed(projection) for projection in projections):
-        return [multiply(x, projection) for projection in projections]
-    weight = torch.cat([projection.weight for projection in projections])
-    biases = [projection.bias for projection in projections]
-    bias = None if biases[0] is None else torch.cat(biases)
-    sizes = [projection.out_features for projection in projections]
-    return nn.functional.linear(x, weight, bias).split(sizes, dim=-1)
 
 
 class MultiHeadAttention(nn.Module):
@@ -240,7 +89,7 @@ class MultiHeadAttention(nn.Module):
         self.is_causal = is_causal  # read by the fused kernels when there is no mask
         self.scaling = config.d_k**-0.5
         # Reading a field of a transformers config takes as long as a small tensor operation.
-        self.num_heads, self.d_k, self.attention_dropout = config.num_heads, config.d_k, config.attention_dropout
+        self.num_heads, self.attention_dropout = config.num_heads, config.attention_dropout
         bias = config.attention_bias
         self.q_proj = nn.Linear(config.d_model, config.num_heads * config.d_k, bias=bias)
         self.k_proj = nn.Linear(config.d_model, config.num_heads * config.d_k, bias=bias)
@@ -257,67 +106,67 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend from `hidden_states` (B, T, D) to `key_value_states` (B, S, D), or to itself.
 
-        `key_value_states` may have fewer rows than `hidden_states`: then each of its rows serves as many
-        consecutive rows of queries, as the beams of one sentence share its encoding.
-
         Args:
-            attention_mask: broadcastable to (B, H, T, S), B that of the keys; or the blocks of a window, in which
-                self-attention is computed then.
+            attention_mask: broadcastable to (B, H, T, S); or the blocks of a window, in which self-attention is
+                computed then.
             past_key_values: keys and values of earlier decoding steps: grown in place by self-attention,
                 filled once and then reused by encoder-decoder attention.
 
         Returns:
             output (B, T, D) and attention weights (B, H, T, S), or `None` from kernels that never build them.
         """
-        num_rows, query_length = hidden_states.shape[:2]
-        q, k, v = self._project(hidden_states, key_value_states, past_key_values)
-        # Rows that share their keys become queries of one row: (B * beams, T, H * K) -> (B, H, beams * T, K).
-        q = self._split_heads(q, k.shape[0])
-        num_beams = num_rows // k.shape[0]
-        if num_beams > 1 and attention_mask is not None and attention_mask.shape[2] > 1:
-            attention_mask = attention_mask.repeat(1, 1, num_beams, 1)
-        if isinstance(attention_mask, WindowBlocks):
-            attend = windowed_attention
-        else:
-            kernel = self.config._attn_implementation
-            if kernel == "sdpa" and is_slow_to_train(q, k):
-                kernel = "eager"
-            attend = find_attention_function(kernel, kwargs.get("output_attentions"))
+        q = self._split_heads(self.q_proj(hidden_states))
+        k, v = self._keys_and_values(hidden_states, key_value_states, past_key_values)
+        attend = self._find_kernel(q, k, attention_mask, **kwargs)
         dropout = self.attention_dropout if self.training else 0.0
         context, weights = attend(self, q, k, v, attention_mask, scaling=self.scaling, dropout=dropout, **kwargs)
-        if num_beams > 1 and weights is not None:
-            weights = weights.unflatten(2, (num_beams, query_length)).transpose(1, 2).flatten(0, 1)
-        # (B, beams * T, H, K) -> (B * beams, T, H * K) -> (B * beams, T, D)
-        return multiply(context.reshape(num_rows, query_length, -1), self.out_proj), weights
+        return self.out_proj(context.flatten(2)), weights  # (B, T, H, K) -> (B, T, H * K) -> (B, T, D)
 
-    def _project(
+    def _keys_and_values(
         self, hidden_states: torch.Tensor, key_value_states: torch.Tensor | None, past_key_values: Cache | None
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Queries (B, T, H * K), and keys and values, each (B, H, S, K), projected now or taken from the cache."""
-        is_cross = key_value_states is not None
-        cache = past_key_values
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values, each (B, H, S, K), projected now or taken from the cache."""
+        is_cross, cache = key_value_states is not None, past_key_values
         if isinstance(past_key_values, EncoderDecoderCache):
             if is_cross and past_key_values.is_updated.get(self.layer_idx):
                 # The encoder output does not change while decoding, so the first step's projection still holds.
                 layer = past_key_values.cross_attention_cache.layers[self.layer_idx]
-                return self.q_proj(hidden_states), layer.keys, layer.values
+                return layer.keys, layer.values
             cache = past_key_values.cross_attention_cache if is_cross else past_key_values.self_attention_cache
-        if is_cross:
-            q = multiply(hidden_states, self.q_proj)
-            k, v = project(key_value_states, (self.k_proj, self.v_proj), at_once=self.training)
-        else:
-            # To lay the matrices side by side pays for the many rows of training, not for a step of decoding.
-            q, k, v = project(hidden_states, (self.q_proj, self.k_proj, self.v_proj), at_once=self.training)
-        k, v = self._split_heads(k, k.shape[0]), self._split_heads(v, v.shape[0])
-        if cache is None:
-            return q, k, v
-        if is_cross:
-            past_key_values.is_updated[self.layer_idx] = True
-        return q, *cache.update(k, v, self.layer_idx)
+            if is_cross:
+                past_key_values.is_updated[self.layer_idx] = True
+        source = key_value_states if is_cross else hidden_states
+        k, v = self._split_heads(self.k_proj(source)), self._split_heads(self.v_proj(source))
+        return (k, v) if cache is None else cache.update(k, v, self.layer_idx)
 
-    def _split_heads(self, x: torch.Tensor, num_rows: int) -> torch.Tensor:
-        """(..., H * K) -> (num_rows, H, T, K)."""
-        return x.reshape(num_rows, -1, self.num_heads, x.shape[-1] // self.num_heads).transpose(1, 2)
+    def _split_heads(self, x: torch.Tensor) -> torch.Tensor:
+        """(B, T, H * K) -> (B, H, T, K)."""
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+    def _find_kernel(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        attention_mask: torch.Tensor | WindowBlocks | None,
+        output_attentions: bool | None = None,
+        **kwargs,
+    ) -> Callable:
+        """Equation 1 as computed by `config._attn_implementation`.
+
+        Raises:
+            ValueError: if that kernel cannot give the attention weights that are asked for.
+        """
+        kernel = self.config._attn_implementation
+        if isinstance(attention_mask, WindowBlocks):
+            return windowed_attention
+        if output_attentions and kernel not in ("eager", "sdpa"):  # the masks that equation 1 can read
+            raise ValueError(
+                f"attn_implementation={kernel!r} cannot give attention weights: use "
+                f'model.set_attn_implementation("eager").'
+            )
+        if output_attentions or (kernel == "sdpa" and prefers_equation_1(query, key)):
+            return scaled_dot_product_attention
+        return ALL_ATTENTION_FUNCTIONS.get_interface(kernel, scaled_dot_product_attention)
 
 
 class FeedForward(nn.Module):
@@ -328,13 +177,11 @@ class FeedForward(nn.Module):
         self.fc1 = nn.Linear(config.d_model, config.d_ff)
         self.fc2 = nn.Linear(config.d_ff, config.d_model)
         self.activation = ACT2FN[config.activation_function]
-        self.activation_dropout = config.activation_dropout
+        self.dropout = Dropout(config.activation_dropout)
 
-    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(B, T, D) -> (B, T, D), each position by itself."""
-        inner = self.activation(multiply(hidden_states, self.fc1))  # (B, T, F)
-        inner = dropout(inner, self.activation_dropout, self.training)
-        return multiply(inner, self.fc2)
+        return self.fc2(self.dropout(self.activation(self.fc1(x))))
 
 
 class TokenEmbedding(nn.Embedding):
@@ -442,11 +289,11 @@ class Residual(nn.Module):
     def __init__(self, config: VaswaniConfig):
         super().__init__()
         self.norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
-        self.dropout = config.dropout
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x: torch.Tensor, sublayer_output: torch.Tensor) -> torch.Tensor:
         """(B, T, D), (B, T, D) -> (B, T, D)."""
-        return self.norm(x + dropout(sublayer_output, self.dropout, self.training))
+        return self.norm(x + self.dropout(sublayer_output))
 
 
 class EncoderLayer(GradientCheckpointingLayer):
@@ -502,20 +349,3 @@ class DecoderLayer(GradientCheckpointingLayer):
             )
             x = self.cross_attention_residual(x, attended)
         return self.feed_forward_residual(x, self.feed_forward(x))
-
-
-def build_padding_mask(input_ids: torch.LongTensor, config: VaswaniConfig) -> torch.LongTensor:
-    """1 at tokens and 0 at padding, (B, S).
-
-    Raises:
-        ValueError: if the padding token also ends sentences, and so may be either.
-    """
-    pad, ends = config.pad_token_id, config.eos_token_id
-    if pad is None:
-        return torch.ones_like(input_ids)
-    if pad == ends or (isinstance(ends, list) and pad in ends):
-        raise ValueError(
-            f"padding cannot be told from </s>: pad_token_id={pad} is also eos_token_id. Pass the attention_mask that "
-            f"the tokenizer returns."
-        )
-    return (input_ids != pad).long()

@@ -9,14 +9,14 @@ from itertools import islice
 
 import torch
 from transformers import PreTrainedTokenizerFast
+from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 
 from .beam_search_vaswani import LENGTH_PENALTIES
 from .coverage_vaswani import check_kernel, compute_coverage, coverage_penalty
 from .generation_vaswani import OWN_OPTIONS
-from .layers_vaswani import build_padding_mask
+from .masks_vaswani import build_padding_mask
 from .loss_vaswani import IGNORE_INDEX, find_slice_length
-from .steps_vaswani import SHARED_ENCODING_KERNELS
 
 PAIRS_PER_WINDOW = 4_096  # read, sorted by length and scored at a time
 
@@ -90,13 +90,12 @@ class VaswaniScoringMixin:
             raise ValueError("labels must hold a token in each row, at least </s>; got a row of padding alone.")
         if attention_mask is None:
             attention_mask = build_padding_mask(input_ids, self.config)
-        if self.config._attn_implementation not in SHARED_ENCODING_KERNELS:
-            copies = num_targets // num_sources
-            input_ids, attention_mask = (x.repeat_interleave(copies, dim=0) for x in (input_ids, attention_mask))
+        encoding = self.get_encoder()(input_ids, attention_mask=attention_mask).last_hidden_state
+        copies = num_targets // num_sources
         labels = labels.masked_fill(~is_real, IGNORE_INDEX)
         outputs = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
+            encoder_outputs=BaseModelOutput(last_hidden_state=encoding.repeat_interleave(copies, dim=0)),
+            attention_mask=attention_mask.repeat_interleave(copies, dim=0),
             decoder_input_ids=self.prepare_decoder_input_ids_from_labels(labels),
             use_cache=False,
             output_attentions=bool(beta),

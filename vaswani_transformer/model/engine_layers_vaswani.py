@@ -1,0 +1,85 @@
+"""The layers of section 3 as an engine has them: the same functions, by its products.
+
+Shapes: B batch, S source tokens, D d_model, H heads, K d_k or d_v.
+"""
+
+import torch
+from torch import nn
+
+from .cpu_vaswani import Product, Products
+from .layers_vaswani import DecoderLayer, EncoderLayer, MultiHeadAttention
+from .plain_vaswani import merged_layer
+
+
+def linear_of(module: nn.Module) -> nn.Linear:
+    """The linear layer that a call of `module` computes: itself, or the one that an adapter was merged into."""
+    return merged_layer(module) or module
+
+
+class AttentionProducts:
+    """The projections of one `MultiHeadAttention`."""
+
+    def __init__(self, attention: MultiHeadAttention, products: Products, *, is_cross: bool):
+        self.num_heads, self.scaling = attention.num_heads, attention.scaling
+        q, k, v = (linear_of(layer) for layer in (attention.q_proj, attention.k_proj, attention.v_proj))
+        if is_cross:
+            self.query, self.keys_and_values = products.one(q), products.several(k, v)
+        else:
+            self.project = products.several(q, k, v)
+        self.out = products.one(linear_of(attention.out_proj))
+
+    def split_heads(self, x: torch.Tensor) -> torch.Tensor:
+        """(B, T, H * K) -> (B, H, T, K)."""
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+
+class FeedForwardProducts:
+    """Equation 2 and its residual."""
+
+    def __init__(self, layer: EncoderLayer | DecoderLayer, products: Products):
+        module = layer.feed_forward
+        is_relu = type(module.activation) is nn.ReLU
+        self.fc1, self.fc2 = products.one(linear_of(module.fc1), relu=is_relu), products.one(linear_of(module.fc2))
+        self.activation = None if is_relu else module.activation
+        self.norm = _copy_norm(layer.feed_forward_residual.norm, products)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., D) -> (..., D)."""
+        inner = self.fc1(x)
+        return self.norm(x + self.fc2(inner if self.activation is None else self.activation(inner)))
+
+
+class EncoderProducts:
+    """An `EncoderLayer`."""
+
+    def __init__(self, layer: EncoderLayer, products: Products):
+        self.attention = AttentionProducts(layer.self_attention, products, is_cross=False)
+        self.norm = _copy_norm(layer.self_attention_residual.norm, products)
+        self.feed_forward = FeedForwardProducts(layer, products)
+
+    def __call__(self, x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """(B, S, D) -> (B, S, D); `mask` is True where a query may look, broadcastable to (B, H, S, S)."""
+        attention = self.attention
+        q, k, v = map(attention.split_heads, attention.project(x))
+        context = nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=attention.scaling)
+        x = self.norm(x + attention.out(context.transpose(1, 2).flatten(2)))
+        return self.feed_forward(x)
+
+
+class DecoderProducts:
+    """A `DecoderLayer`."""
+
+    def __init__(self, layer: DecoderLayer, products: Products):
+        self.own = AttentionProducts(layer.self_attention, products, is_cross=False)
+        self.cross = AttentionProducts(layer.cross_attention, products, is_cross=True)
+        self.norm = _copy_norm(layer.self_attention_residual.norm, products)
+        self.cross_norm = _copy_norm(layer.cross_attention_residual.norm, products)
+        self.feed_forward = FeedForwardProducts(layer, products)
+
+
+def _copy_norm(norm: nn.LayerNorm, products: Products) -> Product:
+    weight, bias = norm.weight, norm.bias
+    if products.dtype is not None:
+        weight, bias = (parameter.detach().to(products.dtype, copy=True) for parameter in (weight, bias))
+    shape, eps = norm.normalized_shape, norm.eps
+    return lambda x: torch.layer_norm(x, shape, weight, bias, eps)

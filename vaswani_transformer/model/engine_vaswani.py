@@ -1,0 +1,156 @@
+"""A model laid out for the device that it decodes on: the function of `layers_vaswani`, by the fastest products.
+
+A search calls the same layers with a few tokens, some ten thousand times per minute. An engine computes what they
+compute, once for what does not change from step to step, and moves no keys or values when hypotheses change places.
+
+Shapes: L sentences still in the search, b beams, S source tokens, V vocab_size, D d_model.
+"""
+
+import copy
+import weakref
+
+import torch
+from torch import nn
+
+from .cpu_vaswani import Product, Products, build_products
+from .engine_layers_vaswani import DecoderProducts, EncoderProducts, linear_of
+from .engine_steps_vaswani import EngineSteps
+from .plain_vaswani import find_obstacle
+
+MANY_SENTENCES = 8  # in a call; with fewer, packing takes longer than it saves
+MOST_BEAMS = 32  # more of them read too many keys of each other: with 50 beams and 70 tokens it took longer
+
+
+class Engine:
+    """A snapshot of a model, for searches on the device where the model is.
+
+        engine = model.build_engine(dtype="int8")
+        model.generate(**inputs, engine=engine)
+
+    An engine has copies of its own and never looks at the model's weights again: it translates with the weights of the
+    moment it was built, whatever happens to the model afterwards. `for_call` makes the exception, for a single call.
+
+    A device must offer two things. `Products` multiplies by the matrices of a layer: float32, bfloat16 and int8 differ
+    in nothing else. `start` begins a search and returns steps, callables with the method `follow`, which own the keys
+    and values of that search: an engine that captures its steps in graphs returns another kind there, with buffers of
+    fixed size, and is otherwise this one.
+
+    Args:
+        model: a `VaswaniForConditionalGeneration` without an `find_obstacle`.
+        products: how to multiply.
+        encodes: also lay out the encoder; a borrowed engine decodes only.
+        releases: free the float matrices of the model, which afterwards can translate through this engine only.
+    """
+
+    @torch.inference_mode(False)  # an engine outlives the search during which it may have been built
+    @torch.no_grad()
+    def __init__(self, model, products: Products, *, encodes: bool = True, releases: bool = False):
+        encoder, decoder = model.get_encoder(), model.get_decoder()
+        self.model, self.has_released = weakref.ref(model), releases
+        self.config, self.device = model.config, model.device
+        self.dtype = products.dtype or model.dtype
+        keep = (lambda weight: weight) if products.dtype is None else self._copy_unless_released
+        self.embed_scale = decoder.embed_tokens.embed_scale
+        self.target_embedding = keep(decoder.embed_tokens.weight)
+        self.target_positions = copy.deepcopy(decoder.positions)
+        self.decoder_layers = [DecoderProducts(layer, products) for layer in decoder.layers]
+        self.head, self.head_bias = model.lm_head.weight, model.lm_head.bias
+        self.project = products.one(linear_of(model.lm_head))
+        if products.dtype is not None:  # rows for a shortlist, taken from the matrix of the embeddings where it is tied
+            is_tied = self.head is decoder.embed_tokens.weight
+            self.head = self.target_embedding if is_tied else keep(self.head)
+            self.head_bias = None if self.head_bias is None else self.head_bias.detach().to(self.dtype, copy=True)
+        self.encoder_layers = None
+        if encodes:
+            self.source_positions = copy.deepcopy(encoder.positions)
+            is_shared = encoder.embed_tokens.weight is decoder.embed_tokens.weight
+            self.source_embedding = self.target_embedding if is_shared else keep(encoder.embed_tokens.weight)
+            self.encoder_layers = [EncoderProducts(layer, products) for layer in encoder.layers]
+        if releases:
+            _release(model)
+
+    @classmethod
+    def build(cls, model, *, dtype: torch.dtype | str | None = None, releases: bool = False) -> "Engine":
+        """A snapshot of `model`.
+
+        Args:
+            dtype: of the engine's matrices: a torch dtype or its name, or "int8"; the model's when not given.
+
+        Raises:
+            ValueError: where only the model's `forward` will do; the message says what stands in the way.
+        """
+        if obstacle := find_obstacle(model):
+            raise ValueError(f"an engine cannot be built of this model: {obstacle}. generate() works without one.")
+        if dtype is None or dtype == "auto":
+            dtype = model.dtype
+        elif dtype == torch.int8:
+            dtype = "int8"
+        elif isinstance(dtype, str) and dtype != "int8":
+            dtype = getattr(torch, dtype.removeprefix("torch."))
+        return cls(model, build_products(dtype, model.device), releases=releases)
+
+    @classmethod
+    def for_call(cls, model, *, num_sentences: int) -> "Engine":
+        """The decoder of `model` for one call of `generate`.
+
+        Packing takes about three steps with the model's own matrices, which are borrowed where the call is too small
+        for it to pay: then nothing is copied.
+        """
+        packs = num_sentences >= MANY_SENTENCES
+        return cls(model, build_products(model.dtype, model.device) if packs else Products(None), encodes=False)
+
+    def is_of(self, model) -> bool:
+        """True if `model` is the one that this engine was built of."""
+        return self.model() is model
+
+    def _copy_unless_released(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight.detach().to(self.dtype, copy=not self.has_released)
+
+    @torch.inference_mode()
+    def encode(self, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        """The encoder's output (B, S, D) for `input_ids` (B, S), whose padding `attention_mask` (B, S) marks by 0."""
+        is_padded = attention_mask is not None and not bool(attention_mask.all())
+        with torch.autocast(self.device.type, enabled=False):
+            x = nn.functional.embedding(input_ids, self.source_embedding) * self.embed_scale
+            positions = self.source_positions(
+                input_ids.shape[1],
+                mask=attention_mask if is_padded else None,
+                device=input_ids.device,
+            )
+            x = x + positions.to(x.dtype)
+            mask = attention_mask[:, None, None].bool() if is_padded else None
+            for layer in self.encoder_layers:
+                x = layer(x, mask)
+        return x
+
+    def start(
+        self,
+        encoding: torch.Tensor,
+        source_mask: torch.Tensor | None,
+        *,
+        num_beams: int,
+        shortlist: torch.LongTensor | None = None,
+    ) -> "EngineSteps":
+        """The steps of a search.
+
+        Args:
+            encoding: (L, S, D) of the sources.
+            source_mask: (L, S), 0 at padding; `None` where nothing is padded.
+            num_beams: b, at most `MOST_BEAMS`.
+            shortlist: (n,) token ids to compute logits of; all when not given.
+        """
+        return EngineSteps(self, encoding, source_mask, num_beams=num_beams, shortlist=shortlist)
+
+    def projection(self, shortlist: torch.LongTensor | None) -> Product:
+        """The product with the vocabulary's rows of `shortlist` (n,), or with all of them: (..., D) -> (..., n)."""
+        if shortlist is None:
+            return self.project
+        weight, bias = self.head[shortlist], None if self.head_bias is None else self.head_bias[shortlist]
+        return lambda x: nn.functional.linear(x, weight, bias)
+
+
+def _release(model) -> None:
+    """Free the matrices of the linear layers of `model`; its embeddings belong to the engine from now on."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            module.weight = nn.Parameter(torch.empty_like(module.weight, device="meta"), requires_grad=False)

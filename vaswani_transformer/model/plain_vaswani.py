@@ -1,0 +1,56 @@
+"""Whether a module computes what its class says, so that a search or the loss may go past its `forward`."""
+
+import torch
+from torch import nn
+from transformers import GenerationMixin
+
+KERNELS = ("eager", "sdpa")  # whose mathematics an engine computes
+
+
+def find_obstacle(model) -> str | None:
+    """What keeps an engine from computing what a call of `model` computes, in words; `None` if nothing does."""
+    if model.training:
+        return "it is in training mode, in which dropout acts; call model.eval()"
+    if model.config.attention_window is not None:
+        return "its attention is restricted to a window"
+    if model.config._attn_implementation not in KERNELS:
+        return f"an engine computes the attention of {KERNELS}, not of {model.config._attn_implementation!r}"
+    if torch.is_autocast_enabled(model.device.type):
+        return "autocast is enabled"
+    if getattr(model.prepare_inputs_for_generation, "__func__", None) is not GenerationMixin.prepare_inputs_for_generation:
+        return "a subclass or an adapter prepares its inputs"
+    return _find_change(model)
+
+
+def _find_change(module: nn.Module, name: str = "") -> str | None:
+    """The first module under `module` whose call computes something else than its class here says, in words."""
+    if not is_plain(module):
+        return f"{name or 'the model'} ({type(module).__name__}) has a hook, an adapter or another forward"
+    for child_name, child in module.named_children():
+        if merged_layer(child) is None and (change := _find_change(child, f"{name}.{child_name}".lstrip("."))):
+            return change
+    return None
+
+
+def is_plain(module: nn.Module) -> bool:
+    """True if no hook, subclass or compilation changes what a call of `module` computes.
+
+    Its `forward` must come from the folder of this file, from torch or from transformers' activations.
+    """
+    forward = getattr(type(module).forward, "__module__", "")
+    own, is_container = __name__.rpartition(".")[0], isinstance(module, (nn.ModuleList, nn.ModuleDict))
+    known = is_container or forward.rpartition(".")[0] == own or forward.startswith(("torch.nn.", "transformers.activations"))
+    return bool(
+        known
+        and "forward" not in vars(module)
+        and getattr(module, "_compiled_call_impl", None) is None
+        and not getattr(module, "_forward_pre_hooks", None)
+        and not getattr(module, "_forward_hooks", None)
+    )
+
+
+def merged_layer(module: nn.Module) -> nn.Linear | None:
+    """The layer inside an adapter of peft that has been merged into it: a call of the adapter is one of that layer."""
+    layer = getattr(module, "base_layer", None)
+    is_merged = getattr(module, "merged", False) and not getattr(module, "disable_adapters", True)
+    return layer if is_merged and type(layer) is nn.Linear and is_plain(layer) else None
