@@ -82,7 +82,7 @@ def test_every_command_of_a_shell_block_exists(block):
 
 
 def test_the_template_among_the_cards_is_that_of_the_command():
-    assert (ROOT / "model_cards" / "TEMPLATE.md").read_text(encoding="utf-8") == TEXTS["model_card_template.md"]
+    assert (ROOT / "model_cards" / "TEMPLATE.md").read_text(encoding="utf-8") == TEXTS["card_template.md"]
 
 
 @pytest.mark.parametrize("path", CARDS, ids=lambda path: path.name)
@@ -90,4 +90,4 @@ def test_finished_cards_have_the_form_of_the_template_and_valid_metadata(path):
     text = path.read_text(encoding="utf-8")
     check_card(text)
     headings = re.findall(r"^## .*$", text, re.MULTILINE)
-    assert headings == re.findall(r"^## .*$", TEXTS["model_card_template.md"], re.MULTILINE)
+    assert headings == re.findall(r"^## .*$", TEXTS["card_template.md"], re.MULTILINE)

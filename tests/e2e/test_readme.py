@@ -21,5 +21,6 @@ def test_every_command_of_the_readme_is_understood(command):
 def test_every_file_of_the_tree_in_the_readme_exists():
     tree = README.split("## The files")[1].split("```")[1]
     package = Path(cli.__file__).parent
-    for name in re.findall(r"\w+\.py", tree):
-        assert (package / name).exists(), name
+    files = {path.name for path in package.rglob("*.py")}
+    assert set(re.findall(r"\w+\.py", tree)) <= files
+    assert all((package / name).is_dir() for name in re.findall(r"    (\w+)/ ", tree))

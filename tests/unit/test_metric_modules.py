@@ -74,5 +74,5 @@ def test_an_unknown_metric_is_refused_with_those_there_are():
 
 
 def test_the_folders_travel_in_the_wheel():
-    packages = find_packages(str(FOLDER.parents[1]), include=["vaswani_transformer", "vaswani_transformer.*"])
+    packages = find_packages(str(FOLDER.parents[2]), include=["vaswani_transformer", "vaswani_transformer.*"])
     assert {f"vaswani_transformer.evaluation.metrics.{name}" for name in METRICS} < set(packages)
