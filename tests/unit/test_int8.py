@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 from transformers import AutoModelForSeq2SeqLM
+from vaswani_transformer.model.int8_vaswani import Int8Linear, project_jointly, use_int8
 
 from vaswani_transformer import VaswaniForConditionalGeneration, pipeline, train_tokenizer
 from vaswani_transformer.model import int8_vaswani
-from vaswani_transformer.model.int8_vaswani import Int8Linear, project_jointly, use_int8
 
 
 @pytest.fixture

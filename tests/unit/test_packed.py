@@ -6,10 +6,10 @@ import gc
 import pytest
 import torch
 from torch import nn
+from vaswani_transformer.model.packed_vaswani import can_pack, pack
 
 from vaswani_transformer.model import packed_vaswani
 from vaswani_transformer.model.layers_vaswani import has_onednn
-from vaswani_transformer.model.packed_vaswani import can_pack, pack
 
 pytestmark = pytest.mark.skipif(not has_onednn(), reason="nothing is packed here: no oneDNN, or not x86-64")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from transformers import GenerationConfig, GenerationMixin
-from transformers.cache_utils import Cache, DynamicCache, DynamicSlidingWindowLayer, EncoderDecoderCache
+from transformers.cache_utils import DynamicCache, DynamicSlidingWindowLayer, EncoderDecoderCache
 from transformers.generation import LogitsProcessorList, StoppingCriteriaList
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 from transformers.modeling_outputs import BaseModelOutput
@@ -16,12 +16,11 @@ from transformers.modeling_outputs import BaseModelOutput
 from .beam_search_vaswani import LENGTH_PENALTIES, BeamSearch
 from .configuration_vaswani import VaswaniConfig
 from .coverage_vaswani import BeamCoverage, check_kernel
+from .engine_vaswani import MOST_BEAMS, Engine
 from .ensemble_vaswani import check_ensemble, prepare_member
 from .generation_options_vaswani import check_mode, check_options
-from .engine_vaswani import MOST_BEAMS, Engine
 from .masks_vaswani import build_padding_mask
 from .plain_vaswani import find_obstacle
-from .search_vaswani import Records, run_search
 from .search_rules_vaswani import (
     SourceLengthLimit,
     SourceLengthStop,
@@ -31,6 +30,7 @@ from .search_rules_vaswani import (
     is_row_wise,
     split_min_length,
 )
+from .search_vaswani import Records, run_search
 from .steps_vaswani import ForwardSteps, Steps
 
 # Generation options that transformers does not know, with what they are where nobody says.
@@ -103,8 +103,8 @@ class VaswaniGenerationMixin(GenerationMixin):
                 It translates with the weights of the moment it was made. What only `forward` can give (attention
                 weights, hidden states, a `coverage_penalty`, a cache of one's own) is computed by `forward`.
 
-        With `ensemble`, `shortlist` or `engine`, greedy search is our beam search with one beam, and has its kind of output;
-        `logits` of an ensemble are the logarithms of the mean probabilities.
+        With `ensemble`, `shortlist` or `engine`, greedy search is our beam search with one beam, and has its kind of
+        output; `logits` of an ensemble are the logarithms of the mean probabilities.
 
         Behind a processor that may raise a log P above 0 (a positive `sequence_bias`, one of your own) no bound holds,
         and a search with `early_stopping="never"` goes up to the limit; `renormalize_logits=True` restores the bound.

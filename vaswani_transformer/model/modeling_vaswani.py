@@ -10,7 +10,7 @@ from typing import Unpack
 
 import torch
 from torch import nn
-from transformers import GenerationMixin, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
@@ -26,23 +26,19 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .attention_window_vaswani import WindowBlocks, build_blocks, pays, window_mask_function, window_reach
 from .configuration_vaswani import VaswaniConfig
+from .cpu_vaswani import Dropout
 from .generation_vaswani import VaswaniGenerationMixin, build_generation_config
-from .int8_vaswani import use_int8
 from .layers_vaswani import (
     DecoderLayer,
     EncoderLayer,
-    FeedForward,
     MultiHeadAttention,
     PositionEncoding,
-    Residual,
     TokenEmbedding,
-    build_padding_mask,
-    dropout,
-    is_changed,
 )
 from .loss_vaswani import IGNORE_INDEX, sum_label_smoothed_loss, sum_label_smoothed_loss_of_logits
-from .packed_vaswani import unpack
+from .masks_vaswani import build_padding_mask
 from .pipeline_vaswani import custom_pipelines
+from .plain_vaswani import is_plain
 from .scoring_vaswani import VaswaniScoringMixin
 
 AUTO_MAP = {
@@ -120,12 +116,6 @@ class VaswaniPreTrainedModel(PreTrainedModel):
             self.config.custom_pipelines = custom_pipelines()
         super().save_pretrained(save_directory, **kwargs)
 
-    def train(self, mode: bool = True):
-        """As every module's; training forgets the copies of matrices that a search has made."""
-        if mode:
-            unpack(self)
-        return super().train(mode)
-
     def _check_attention_kernel(self) -> None:
         """Refuse what the chosen kernel would compute wrongly or not at all."""
         kernel, config = self.config._attn_implementation, self.config
@@ -200,7 +190,7 @@ class VaswaniPreTrainedModel(PreTrainedModel):
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)
         positions = self.positions(inputs_embeds.shape[1], start=start, mask=mask, device=inputs_embeds.device)
-        return dropout(inputs_embeds + positions.to(inputs_embeds.dtype), self.config.dropout, self.training)
+        return self.dropout(inputs_embeds + positions.to(inputs_embeds.dtype))
 
 
 class VaswaniEncoder(VaswaniPreTrainedModel):
@@ -215,6 +205,7 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
         super().__init__(config)
         self.embed_tokens = TokenEmbedding(config.vocab_size, config.d_model)
         self.positions = PositionEncoding(config)
+        self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(EncoderLayer(config, i) for i in range(config.encoder_layers))
         self.gradient_checkpointing = False
         self.post_init()
@@ -272,6 +263,7 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
         super().__init__(config)
         self.embed_tokens = TokenEmbedding(config.vocab_size, config.d_model)
         self.positions = PositionEncoding(config)
+        self.dropout = Dropout(config.dropout)
         self.layers = nn.ModuleList(DecoderLayer(config, i) for i in range(config.decoder_layers))
         self.gradient_checkpointing = False
         self.post_init()
@@ -435,44 +427,18 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniScoringMixi
         self.post_init()
         self.generation_config = build_generation_config(config)
 
-    @classmethod
-    def from_pretrained(cls, *args, dtype: torch.dtype | str | None = None, **kwargs):
-        """As transformers', and with `dtype="int8"` a float32 model that multiplies in int8 on a CPU."""
-        is_int8 = dtype in ("int8", torch.int8)
-        if dtype is not None:
-            kwargs["dtype"] = torch.float32 if is_int8 else dtype
-        loaded = super().from_pretrained(*args, **kwargs)
-        if is_int8:
-            use_int8(loaded[0] if kwargs.get("output_loading_info") else loaded)
-        return loaded
-
     def get_output_embeddings(self) -> nn.Linear:
         return self.lm_head
 
     def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
         self.lm_head = new_embeddings
 
-    def has_plain_forward(self) -> bool:
-        """Whether nobody has changed what a call of this model does, by a subclass, a hook or compilation.
-
-        Then a search may go past `forward` of the modules looked at here. Those inside of them it calls like any.
-        """
-        stacks = (VaswaniForConditionalGeneration, VaswaniModel, VaswaniDecoder)
-        own = {cls.forward for cls in (*stacks, DecoderLayer, MultiHeadAttention, Residual, FeedForward)}
-        decoder = self.model.decoder
-        parts = (part for layer in decoder.layers for part in layer.children())
-        prepare = getattr(self.prepare_inputs_for_generation, "__func__", None)
-        return prepare is GenerationMixin.prepare_inputs_for_generation and all(
-            type(module).forward in own and not is_changed(module)
-            for module in (self, self.model, decoder, *decoder.layers, *parts)
-        )
-
     def projection(self, shortlist: torch.LongTensor | None) -> Callable[[torch.Tensor], torch.Tensor]:
         """The product with the vocabulary's rows of `shortlist` (n,), or with all of them: (..., D) -> (..., n)."""
         head = self.lm_head
         if shortlist is None:
             return head
-        if type(head) is not nn.Linear or is_changed(head):  # by an adapter or in int8: its rows are its own affair
+        if type(head) is not nn.Linear or not is_plain(head):  # an adapter or a hook must see the whole product
             return lambda hidden_states: head(hidden_states)[..., shortlist]
         weight, bias = head.weight[shortlist], None if head.bias is None else head.bias[shortlist]
         return lambda hidden_states: nn.functional.linear(hidden_states, weight, bias)
@@ -491,7 +457,7 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniScoringMixi
         Of `logits` where they are there and gradients may go through them; otherwise none are held for all tokens.
         """
         head, label_smoothing = self.lm_head, self.config.label_smoothing if self.training else 0.0
-        if type(head) is not nn.Linear or is_changed(head):  # an adapter: its matrix is not all that it computes
+        if type(head) is not nn.Linear or not is_plain(head):  # an adapter or a hook must see the product
             logits = head(hidden_states) if logits is None else logits
         elif not torch.is_grad_enabled():
             logits = None

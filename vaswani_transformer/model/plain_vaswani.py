@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 from transformers import GenerationMixin
+from transformers.utils import output_capturing
 
 KERNELS = ("eager", "sdpa")  # whose mathematics an engine computes
 
@@ -17,7 +18,8 @@ def find_obstacle(model) -> str | None:
         return f"an engine computes the attention of {KERNELS}, not of {model.config._attn_implementation!r}"
     if torch.is_autocast_enabled(model.device.type):
         return "autocast is enabled"
-    if getattr(model.prepare_inputs_for_generation, "__func__", None) is not GenerationMixin.prepare_inputs_for_generation:
+    prepare = getattr(model.prepare_inputs_for_generation, "__func__", None)
+    if prepare is not GenerationMixin.prepare_inputs_for_generation:
         return "a subclass or an adapter prepares its inputs"
     return _find_change(model)
 
@@ -35,17 +37,17 @@ def _find_change(module: nn.Module, name: str = "") -> str | None:
 def is_plain(module: nn.Module) -> bool:
     """True if no hook, subclass or compilation changes what a call of `module` computes.
 
-    Its `forward` must come from the folder of this file, from torch or from transformers' activations.
+    Its `forward` must come from the folder of this file, from torch or from transformers' activations. The hooks by
+    which transformers records outputs stay on a module after the first recording, and do nothing between recordings.
     """
-    forward = getattr(type(module).forward, "__module__", "")
-    own, is_container = __name__.rpartition(".")[0], isinstance(module, (nn.ModuleList, nn.ModuleDict))
-    known = is_container or forward.rpartition(".")[0] == own or forward.startswith(("torch.nn.", "transformers.activations"))
+    place, own_folder = type(module).forward.__module__, __name__.rpartition(".")[0]
+    is_known = place.rpartition(".")[0] == own_folder or place.startswith(("torch.nn.", "transformers.activations"))
+    hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
     return bool(
-        known
+        is_known
         and "forward" not in vars(module)
-        and getattr(module, "_compiled_call_impl", None) is None
-        and not getattr(module, "_forward_pre_hooks", None)
-        and not getattr(module, "_forward_hooks", None)
+        and module._compiled_call_impl is None
+        and all(getattr(hook, "__module__", None) == output_capturing.__name__ for hook in hooks)
     )
 
 

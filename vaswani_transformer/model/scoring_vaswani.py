@@ -15,8 +15,8 @@ from transformers.utils import ModelOutput
 from .beam_search_vaswani import LENGTH_PENALTIES
 from .coverage_vaswani import check_kernel, compute_coverage, coverage_penalty
 from .generation_vaswani import OWN_OPTIONS
-from .masks_vaswani import build_padding_mask
 from .loss_vaswani import IGNORE_INDEX, find_slice_length
+from .masks_vaswani import build_padding_mask
 
 PAIRS_PER_WINDOW = 4_096  # read, sorted by length and scored at a time
 

@@ -44,9 +44,7 @@ class Records:
             own = {"scores": log_probs, "logits": logits}
             self.steps[name] += (own[name] if name in own else getattr(outputs, name),)
 
-    def result(
-        self, search: BeamSearch, encoder_outputs, cache
-    ) -> torch.LongTensor | GenerateBeamEncoderDecoderOutput:
+    def result(self, search: BeamSearch, encoder_outputs, cache) -> torch.LongTensor | GenerateBeamEncoderDecoderOutput:
         """What `generate` returns: the best hypotheses of `search`, with the records if a dict is asked for."""
         config = self.config
         tokens, scores, parents = search.best(config.num_return_sequences)
