@@ -43,7 +43,8 @@ def load_translator(
         folder = str(path)
     elif len(path.parts) != 2 or path.is_absolute():  # not of the form owner/name
         raise FileNotFoundError(f"{folder} does not exist; name a model folder, a run folder or a Hub id.")
-    options = {} if dtype is None else {"dtype": dtype}
+    # int8 is a property of the engine that a translator builds of the float32 model.
+    options = {} if dtype is None else {"dtype": "float32" if dtype == "int8" else dtype}
     try:
         model, report = VaswaniForConditionalGeneration.from_pretrained(folder, output_loading_info=True, **options)
         tokenizer = AutoTokenizer.from_pretrained(folder)

@@ -78,7 +78,13 @@ def _evaluate_model(args: argparse.Namespace) -> None:
     options = search_options(args, tokenizer)
     with tqdm(total=len(pairs), unit=" sentences", file=sys.stderr, disable=None) as bar:
         hypotheses = translate(
-            model, tokenizer, sources, tokens_per_batch=args.tokens_per_batch, on_batch=bar.update, **options
+            model,
+            tokenizer,
+            sources,
+            tokens_per_batch=args.tokens_per_batch,
+            on_batch=bar.update,
+            dtype=args.dtype,
+            **options,
         )
     if args.translations is not None:
         with open_output(args.translations) as output:

@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from transformers import GenerationConfig
+
 from .. import loading
 from ..data.corpus import read_lines
+from ..model.engine_vaswani import MOST_BEAMS
 from ..model.pipeline_vaswani import MOST_SOURCE_TOKENS
 from ..translation.files import find_processes, read_file_windows, read_windows, translate_file, translate_stream
 from ..translation.translator import Translator, format_lines
@@ -57,6 +60,8 @@ def run(args: argparse.Namespace) -> None:
         tokens_per_batch=args.tokens_per_batch,
         num_hypotheses=1 if args.nbest is None else args.nbest,
         with_scores=args.scores,
+        dtype=args.dtype,
+        releases=_searches_by_engine(args, model.generation_config),
         **search,
     )
     to_lines = partial(format_lines, is_numbered=args.nbest is not None, is_scored=args.scores)
@@ -79,6 +84,12 @@ def run(args: argparse.Namespace) -> None:
             f"vaswani translate: sentences cut to their first {MOST_SOURCE_TOKENS:,} tokens: {translator.num_cut}.",
             file=sys.stderr,
         )
+
+
+def _searches_by_engine(args: argparse.Namespace, config: GenerationConfig) -> bool:
+    """True where no sentence needs the model's `forward`, which coverage, sampling and very wide beams do."""
+    coverage = config.coverage_penalty if args.coverage_penalty is None else args.coverage_penalty
+    return not coverage and not config.do_sample and (args.num_beams or config.num_beams or 1) <= MOST_BEAMS
 
 
 def _describe(args: argparse.Namespace, shortlist: list[int] | None) -> dict[str, object]:

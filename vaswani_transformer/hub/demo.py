@@ -18,6 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..attention.maps import collect_attention_batch, show_codes
 from ..attention.page import build_html
+from ..model.engine_vaswani import build_engines
 from ..model.pipeline_vaswani import check_sentence
 
 HOST, PORT = "127.0.0.1", 7860
@@ -82,6 +83,7 @@ class Demo:
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase):
         self.model, self.tokenizer = model, tokenizer
+        [self.engine] = build_engines([model])
         self.most_tokens = min(MOST_TOKENS, tokenizer.model_max_length)  # longer ones it has not learnt from
         self.num_beams = min(MOST_BEAMS, model.generation_config.num_beams or 1)
 
@@ -136,7 +138,9 @@ class Demo:
             raise ValueError(f"The beam is 1 to {MOST_BEAMS} hypotheses wide, got {num_beams}.")
         num_beams = int(num_beams)
         inputs = self.tokenizer.pad({"input_ids": [list(source_ids)]}, return_tensors="pt").to(self.model.device)
-        tokens = self.model.generate(**inputs, num_beams=num_beams, num_return_sequences=num_beams)[:, 1:]
+        tokens = self.model.generate(**inputs, num_beams=num_beams, num_return_sequences=num_beams, engine=self.engine)[
+            :, 1:
+        ]
         tokens = tokens[(tokens != self.tokenizer.pad_token_id).any(dim=-1)]  # of what it did not find there is nothing
         found = self.model.score(**inputs, labels=tokens)
         texts = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)

@@ -8,6 +8,7 @@ Shapes: L sentences still in the search, b beams, S source tokens, V vocab_size,
 
 import copy
 import weakref
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -147,6 +148,20 @@ class Engine:
             return self.project
         weight, bias = self.head[shortlist], None if self.head_bias is None else self.head_bias[shortlist]
         return lambda x: nn.functional.linear(x, weight, bias)
+
+
+def build_engines(
+    models: Sequence, *, dtype: torch.dtype | str | None = None, releases: bool = False
+) -> list[Engine | None]:
+    """A snapshot of each of `models`; `None` where only the `forward` of one will do.
+
+    Raises:
+        ValueError: where int8 is asked for, which only an engine has, and one cannot be built.
+    """
+    return [
+        Engine.build(model, dtype=dtype, releases=releases) if dtype == "int8" or not find_obstacle(model) else None
+        for model in models
+    ]
 
 
 def _release(model) -> None:

@@ -466,7 +466,8 @@ def _as_engines(engine: Engine | Sequence[Engine] | None, models: Sequence) -> l
 
 
 def _check_unreleased(engine: Engine | Sequence[Engine] | None, what: str) -> None:
-    if getattr(engine, "has_released", False):
+    engines = [engine] if isinstance(engine, Engine) else engine or ()
+    if any(own is not None and own.has_released for own in engines):
         raise ValueError(
             f"{what} needs the model's forward, whose matrices its engine has released: build the engine without "
             f"releases=True."

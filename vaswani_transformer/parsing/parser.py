@@ -62,6 +62,7 @@ class Parser:
         self.model, self.tokenizer, self.is_constrained = model, tokenizer, is_constrained
         self.generate_kwargs = {"max_length_offset": LENGTH_OFFSET} | generate_kwargs
         self._planner = Translator(model, tokenizer, tokens_per_batch=tokens_per_batch)
+        self.generate_kwargs["engine"] = self._planner.generate_kwargs["engine"]
         added = tokenizer.get_added_vocab()
         self._normalised = added.get(NORMALISED)  # the token for every word, or None where words are copied
         self._brackets = {token_id: symbol for symbol, token_id in added.items() if is_bracket(symbol)}

@@ -13,11 +13,12 @@ import torch
 from transformers import BatchEncoding, PreTrainedTokenizerFast
 from transformers.utils import ModelOutput
 
+from ..model.engine_vaswani import build_engines
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.pipeline_vaswani import MOST_SOURCE_TOKENS, check_sentence
 
 TEXTS_PER_CALL = 1_000  # the tokenizer's answer takes some 100 bytes a token
-# Of the steps of a search nobody reads any here, whatever the model's generation config asks for.
+# Per-step outputs are never read here, so they are off, whatever the model's generation config asks for.
 NO_RECORDS = dict.fromkeys(("output_scores", "output_logits", "output_attentions", "output_hidden_states"), False)
 
 
@@ -47,10 +48,15 @@ class Translator:
         num_hypotheses: different translations of each sentence; the beam must be as wide.
         with_scores: give the scores of the search; for greedy search and sampling of one model, which have none, those
             of `model.score`, which take one more pass over each batch.
+        dtype: in which to multiply, that of the model when not given: "int8" is for CPUs.
+        releases: free the model's matrices, of which the translator has copies laid out for searching; the model can
+            then do nothing else.
         generate_kwargs: for `model.generate`.
 
+    A translator translates with the weights of the moment it was made.
+
     Raises:
-        ValueError: if the beam is too narrow for what is asked.
+        ValueError: if the beam is too narrow for what is asked, or if the model cannot multiply in int8.
     """
 
     def __init__(
@@ -61,6 +67,8 @@ class Translator:
         tokens_per_batch: int = 2_000,
         num_hypotheses: int = 1,
         with_scores: bool = False,
+        dtype: str | None = None,
+        releases: bool = False,
         **generate_kwargs,
     ):
         self.config = generate_kwargs.get("generation_config") or model.generation_config
@@ -73,7 +81,8 @@ class Translator:
             )
         self.model, self.tokenizer = model, tokenizer
         self.tokens_per_batch, self.num_hypotheses, self.with_scores = tokens_per_batch, num_hypotheses, with_scores
-        self.generate_kwargs = generate_kwargs
+        models = (model, *generate_kwargs.get("ensemble", ()))
+        self.generate_kwargs = generate_kwargs | {"engine": build_engines(models, dtype=dtype, releases=releases)}
         self.num_over_long = 0  # sentences so far that are longer than any that training has seen
         self.num_cut = 0  # of those, the ones of which only the first `MOST_SOURCE_TOKENS` are translated
 
@@ -160,10 +169,10 @@ def translate(
     *,
     tokens_per_batch: int = 2_000,
     on_batch: Callable[[int], object] = lambda num_sentences: None,
-    **generate_kwargs,
+    **options,
 ) -> list[str]:
     """The best translation of each of `sentences`; warns of those that were cut. For the arguments see `Translator`."""
-    translator = Translator(model, tokenizer, tokens_per_batch=tokens_per_batch, **generate_kwargs)
+    translator = Translator(model, tokenizer, tokens_per_batch=tokens_per_batch, **options)
     translations = [hypotheses[0].text for hypotheses in translator(sentences, on_batch=on_batch)]
     if translator.num_cut:
         warnings.warn(
