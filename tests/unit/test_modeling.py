@@ -450,6 +450,18 @@ def test_hidden_states_are_the_embeddings_and_each_layer(tiny_model):
     torch.testing.assert_close(tiny_model.lm_head(output.decoder_hidden_states[-1]), output.logits)
 
 
+def test_dropout_hits_the_sums_of_embeddings_and_positions(build_tiny_model):
+    model = build_tiny_model(dropout=0.25, noise=0.3)
+    source, target = torch.randint(3, 37, (2, 8, 50))
+    inputs = {"input_ids": source, "decoder_input_ids": target, "output_hidden_states": True}
+    whole, dropped = model.eval()(**inputs), model.train()(**inputs)
+    for name in ("encoder_hidden_states", "decoder_hidden_states"):
+        before, after = whole[name][0], dropped[name][0]
+        is_kept = after != 0
+        assert is_kept.double().mean().item() == pytest.approx(0.75, abs=0.03)
+        torch.testing.assert_close(after[is_kept], before[is_kept] / 0.75)
+
+
 @pytest.mark.parametrize("selected", [-1, [-1], [0, -2], [1, 3]], ids=str)
 @pytest.mark.parametrize(("encoder_layers", "decoder_layers"), [(2, 4), (4, 2)])
 def test_hidden_states_may_be_selected_in_stacks_of_any_depth(
