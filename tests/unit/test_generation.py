@@ -325,6 +325,16 @@ def test_the_bound_lets_no_winner_go(model, alpha, offset, probabilities, expect
     assert new_tokens(found[0]) == expected
 
 
+@pytest.mark.parametrize("early_stopping", [False, True])
+def test_a_search_that_guesses_waits_for_as_many_ends_as_beams(model, early_stopping):
+    # "</s>" is the first to end, and "A" is behind it until its length counts.
+    first = {END: math.exp(-1.0), A: math.exp(-1.2), B: 0.2}
+    further = {(word,) * length: {word: SURE} for word in (A, B) for length in (1, 2)}
+    words = GivenWords({(): first, **further, (A, A, A): {END: SURE}, (B, B, B): {B: SURE}})
+    options = {"num_beams": 2, "length_penalty": 1.0, "early_stopping": early_stopping, "logits_processor": [words]}
+    assert new_tokens(model.generate(torch.tensor([[9, END]]), **options)[0]) == [A, A, A, END]
+
+
 def test_as_many_hypotheses_go_on_as_there_are_beams_however_many_end(model):
     # Four words end a hypothesis, and are the likeliest: the second open one comes sixth.
     ends = [END, 3, 4, 5]
@@ -428,13 +438,10 @@ def test_several_translations_come_best_first_and_differ(model):
         assert len({tuple(row.tolist()) for row in rows}) == 4
 
 
-@pytest.mark.parametrize("early_stopping", ["never", False, True])
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_asking_for_fewer_translations_gives_the_first_of_more(brief, count, early_stopping):
-    every, some = (
-        brief.generate(SOURCE, num_return_sequences=number, early_stopping=early_stopping).view(4, number, -1)
-        for number in (4, count)
-    )
+def test_asking_for_fewer_translations_gives_the_first_of_more(brief, count):
+    every = brief.generate(SOURCE, num_return_sequences=4).view(4, 4, -1)
+    some = brief.generate(SOURCE, num_return_sequences=count).view(4, count, -1)
     for few, many in zip(some, every, strict=True):
         assert [new_tokens(row) for row in few] == [new_tokens(row) for row in many[:count]]
 
