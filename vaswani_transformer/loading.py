@@ -11,6 +11,7 @@ from huggingface_hub import hf_hub_download
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from .model.modeling_vaswani import VaswaniForConditionalGeneration
+from .model.pipeline_vaswani import MODEL_FOLDER as MODEL_FOLDER
 from .model.pipeline_vaswani import find_model_folder
 
 # Of the search: what a setting is, and the least and the most it may be in a file. A damaged one must not ask for all

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from ..hub.card import CARD_FILE, CardText, build_card, read_scores
-from ..model.pipeline_vaswani import MODEL_FOLDER
+from ..loading import MODEL_FOLDER
 from .arguments import add_command
 
 

@@ -20,8 +20,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
 from ..evaluation.scores import BLEU, CHRF, LOWER_CASED, PAPER, TOKENISED
-from ..loading import find_languages, fingerprint_model
-from ..model.pipeline_vaswani import MODEL_FOLDER
+from ..loading import MODEL_FOLDER, find_languages, fingerprint_model
 from ..training.cost import RunCost, blaming, read_object
 from ..training.log import read_log
 from ..training.recipes import RECIPES
