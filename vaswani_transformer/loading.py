@@ -11,8 +11,9 @@ from huggingface_hub import hf_hub_download
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from .model.modeling_vaswani import VaswaniForConditionalGeneration
+from .model.pipeline_vaswani import MODEL_FOLDER as MODEL_FOLDER
+from .model.pipeline_vaswani import find_model_folder
 
-MODEL_FOLDER = "model"
 # Of the search: what a setting is, and the least and the most it may be in a file. A damaged one must not ask for all
 # memory.
 SEARCH_SETTINGS: dict[str, tuple[type | UnionType, float, float]] = {
@@ -107,8 +108,7 @@ def _faults_of_search(model: VaswaniForConditionalGeneration) -> list[str]:
 
 def _find_model(path: Path) -> Path:
     """`path` or its final model, checked to be whole."""
-    if not (path / "config.json").exists() and (path / MODEL_FOLDER / "config.json").exists():
-        path = path / MODEL_FOLDER
+    path = find_model_folder(path)
     VaswaniForConditionalGeneration.refuse_pickle(path)
     weights = ("model.safetensors", "model.safetensors.index.json")
     needed = (("config.json",), TOKENIZER_FILES, weights)

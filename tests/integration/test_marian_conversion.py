@@ -314,7 +314,7 @@ def test_an_opus_model_becomes_one_that_translates_the_same(marian_folder, tmp_p
     expected = theirs.batch_decode(tokens, skip_special_tokens=True)
     assert translate(model, tokenizer, sources) == expected
     pipe = TranslationPipeline(model=model, tokenizer=tokenizer)
-    assert [found["translation_text"] for (found,) in pipe(sources, batch_size=3)] == expected
+    assert [found["translation_text"] for found in pipe(sources, batch_size=3)] == expected
 
 
 def test_a_vocabulary_for_each_language_is_refused(marian_folder, monkeypatch):

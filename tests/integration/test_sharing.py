@@ -453,10 +453,10 @@ search = model.generation_config
 told["search"] = [search.num_beams, search.length_penalty_type, search.max_length_offset]
 told["tokens"] = tokens(model)
 pipeline = transformers.pipeline("translation_en_to_de", model=name, trust_remote_code=True)
-told["texts"] = [result[0]["translation_text"] for result in pipeline(sentences, max_new_tokens=6)]
+told["texts"] = [result["translation_text"] for result in pipeline(sentences, max_new_tokens=6)]
 pipeline.save_pretrained(sys.argv[4])
 again = transformers.pipeline("translation", model=sys.argv[4], trust_remote_code=True)
-told["saved again"] = [result[0]["translation_text"] for result in again(sentences, max_new_tokens=6)]
+told["saved again"] = [result["translation_text"] for result in again(sentences, max_new_tokens=6)]
 told["hidden"] = "vaswani_transformer" not in sys.modules
 
 huggingface_hub.constants.HF_HUB_OFFLINE = True

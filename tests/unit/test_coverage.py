@@ -95,6 +95,14 @@ def test_the_words_of_a_prompt_cover_something(model):
         assert found.sequences_scores[i].item() == pytest.approx(expected.item(), abs=1e-5)
 
 
+def test_the_padding_of_a_prompt_covers_nothing(model):
+    prompt, options = torch.tensor([[PAD, 0, 5], [0, 8, 6], [PAD, PAD, 0]]), {"coverage_penalty": 0.5, **WITH_SCORES}
+    together = model.generate(SOURCE, decoder_input_ids=prompt, decoder_start_token_id=[0, 0, 0], **options)
+    for i, row in enumerate(prompt):
+        alone = model.generate(SOURCE[i : i + 1], decoder_input_ids=row[row != PAD][None], **options)
+        assert together.sequences_scores[i].item() == pytest.approx(alone.sequences_scores.item(), abs=1e-5)
+
+
 def test_a_kernel_without_weights_is_refused(build_tiny_model):
     model = build_tiny_model()
     encoded = model.get_encoder()(SOURCE[1:2])

@@ -9,6 +9,7 @@ from transformers import GenerationConfig, GenerationMixin, StoppingCriteria
 from transformers.generation import (
     EosTokenCriteria,
     ForcedEOSTokenLogitsProcessor,
+    LogitsProcessor,
     MaxLengthCriteria,
     MinLengthLogitsProcessor,
 )
@@ -212,6 +213,7 @@ def test_all_open_sentences_stay_and_batches_have_few_sizes(done):
         num_beams=1,
         num_kept=1,
         limits=torch.full((len(done),), 9),
+        must_end=torch.full((len(done),), True),
         length_penalty=lambda length: length,
         early_stopping="never",
         eos_token_ids=[END],
@@ -272,6 +274,90 @@ def test_best_continuations_may_be_fewer_than_asked_for_but_for_forbidden_ones()
     assert (beams[:, :3] == 1).all()
     assert (words[:, :3] == torch.tensor([9_999, 700, 3])).all()
     assert all(len(set(row)) == 8 for row in (beams * 10_000 + words).tolist())
+
+
+# Searches whose next words are given
+
+
+class GivenWords(LogitsProcessor):
+    """Probabilities of the next word by those before it; what is left is shared evenly by all other words."""
+
+    def __init__(self, probabilities: dict[tuple[int, ...], dict[int, float]]):
+        self.probabilities = probabilities
+
+    def __call__(self, input_ids, scores):
+        rows = []
+        for words in input_ids[:, 1:].tolist():
+            given = self.probabilities.get(tuple(words), {})
+            left = (1 - sum(given.values())) / (scores.shape[1] - len(given))
+            rows.append([given.get(word, left) for word in range(scores.shape[1])])
+        return torch.tensor(rows).log()
+
+
+A, B = 20, 30
+SURE = 1 - 1e-6
+
+
+@pytest.mark.parametrize(
+    ("alpha", "offset", "probabilities", "expected"),
+    [
+        # log P of "A A A </s>" is -1.4, of "</s>" -1: over lp(4) = 1.5 it wins, over lp(3) = 1.33 it would not.
+        (
+            1.0,
+            2,
+            {(): {END: math.exp(-1.0), A: math.exp(-1.4)}, (A,): {A: SURE}, (A, A): {A: SURE}, (A, A, A): {END: SURE}},
+            [A, A, A, END],
+        ),
+        # With a negative alpha the present length flatters an open hypothesis most, and the limit least.
+        (-1.0, 18, {(): {END: math.exp(-2.0), A: math.exp(-1.0)}, (A,): {END: SURE}}, [A, END]),
+    ],
+    ids=["a winner ends exactly at the limit", "negative alpha"],
+)
+def test_the_bound_lets_no_winner_go(model, alpha, offset, probabilities, expected):
+    found = model.generate(
+        torch.tensor([[9, END]]),
+        num_beams=2,
+        length_penalty=alpha,
+        max_length_offset=offset,
+        logits_processor=[GivenWords(probabilities)],
+        renormalize_logits=True,  # without it no bound holds behind a processor of a caller's own
+    )
+    assert new_tokens(found[0]) == expected
+
+
+@pytest.mark.parametrize("early_stopping", [False, True])
+def test_a_search_that_guesses_waits_for_as_many_ends_as_beams(model, early_stopping):
+    # "</s>" is the first to end, and "A" is behind it until its length counts.
+    first = {END: math.exp(-1.0), A: math.exp(-1.2), B: 0.2}
+    further = {(word,) * length: {word: SURE} for word in (A, B) for length in (1, 2)}
+    words = GivenWords({(): first, **further, (A, A, A): {END: SURE}, (B, B, B): {B: SURE}})
+    options = {"num_beams": 2, "length_penalty": 1.0, "early_stopping": early_stopping, "logits_processor": [words]}
+    assert new_tokens(model.generate(torch.tensor([[9, END]]), **options)[0]) == [A, A, A, END]
+
+
+def test_as_many_hypotheses_go_on_as_there_are_beams_however_many_end(model):
+    # Four words end a hypothesis, and are the likeliest: the second open one comes sixth.
+    ends = [END, 3, 4, 5]
+    first = {END: 0.2, 3: 0.19, 4: 0.18, 5: 0.17, A: 0.1, B: 0.09}
+    words = GivenWords({(): first, (B,): {B: SURE}, (B, B): {END: SURE}})
+    found = model.generate(
+        torch.tensor([[9, END]]), num_beams=2, length_penalty=4.0, eos_token_id=ends, logits_processor=[words]
+    )
+    assert new_tokens(found[0]) == [B, B, END]
+
+
+@pytest.mark.parametrize(
+    "more", [{"shortlist": list(range(37))}, {"ensemble": "itself"}], ids=["shortlist", "ensemble"]
+)
+def test_the_first_end_that_wins_ends_a_greedy_search(model, more):
+    words = GivenWords({(): {END: 0.5, A: 0.45}, (A,): {A: SURE}, (A, A): {A: SURE}, (A, A, A): {END: SURE}})
+    options = {"num_beams": 1, "logits_processor": [words], "renormalize_logits": True}
+    config = GenerationConfig(length_penalty=3.0)  # for which "A A A </s>" would score higher
+    source = torch.tensor([[9, END]])
+    more = {"ensemble": [model]} if "ensemble" in more else more
+    expected = model.generate(source, generation_config=config, **options)
+    assert expected.tolist() == [[START, END]]
+    assert torch.equal(model.generate(source, generation_config=config, **options, **more), expected)
 
 
 # Scores
@@ -414,6 +500,46 @@ def test_a_smaller_limit_wins(endless, options, name):
     translations = endless.generate(SOURCE, **{name: 7}, **options)
     most = 7 if name == "max_new_tokens" else 6
     assert [len(new_tokens(row)) for row in translations] == [min(most, length + 4) for length in LENGTHS]
+
+
+@each_search
+@pytest.mark.parametrize("name", ["max_new_tokens", "max_length"])
+def test_a_smaller_limit_cuts_and_that_of_the_source_ends(endless, options, name):
+    torch.manual_seed(0)
+    translations = endless.generate(SOURCE, **{name: 9 if name == "max_new_tokens" else 10}, **options)
+    for row, length in zip(translations, LENGTHS, strict=True):
+        new = new_tokens(row)
+        assert (new[-1] == END) == (length + 4 <= 9)
+        assert END not in new[:-1]
+
+
+@pytest.mark.parametrize("options", [SEARCHES["beam"], SEARCHES["greedy"]], ids=["beam", "greedy"])
+@pytest.mark.parametrize("name", ["max_new_tokens", "max_length"])
+def test_a_cut_translation_is_not_empty(build_tiny_model, options, name):
+    # </s> is likely from the first word on, and other words are likelier.
+    model = build_tiny_model(**SMALL, output_bias=True)
+    with torch.no_grad():
+        model.lm_head.bias[[END, 5, 6]] += torch.tensor([5.0, 9.0, 8.0])
+    for row in model.generate(SOURCE, **{name: 3 if name == "max_new_tokens" else 4}, **options):
+        assert len(row) == 1 + 3
+        assert END not in row.tolist()
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_a_forced_end_comes_at_a_smaller_limit_too(endless, num_beams):
+    found = endless.generate(SOURCE, max_new_tokens=3, forced_eos_token_id=END, num_beams=num_beams)
+    assert [new_tokens(row)[-1] for row in found] == [END] * 4
+    assert found.shape[1] == 1 + 3
+
+
+@pytest.mark.parametrize("options", [{}, {"num_return_sequences": 3}, {"shortlist": [4, 5, 9, 21]}], ids=str)
+def test_sentences_are_cut_in_any_batch_as_alone(brief, options):
+    # Short ones end by their source and leave the batch before others are cut.
+    options = {"max_length_offset": 1, "max_new_tokens": 6, "num_beams": 3, **options}
+    together = brief.generate(SOURCE, **options).unflatten(0, (4, -1))
+    for source, rows in zip(SENTENCES, together, strict=True):
+        alone = brief.generate(torch.tensor([source]), **options)
+        assert [new_tokens(row) for row in rows] == [new_tokens(row) for row in alone]
 
 
 @each_search
@@ -631,8 +757,8 @@ def test_calling_parts_of_the_model_finds_what_calling_it_finds(request, fixture
         hook = model.model.decoder.register_forward_hook(lambda *_: None) if whole else None  # needs whole calls
         torch.manual_seed(0)
         results.append(model.generate(SOURCE, output_scores=True, return_dict_in_generate=True, **options))
-        torch.manual_seed(0)
-        assert torch.equal(model.generate(SOURCE, **options), results[-1].sequences) or options.get("do_sample")
+        if "do_sample" not in options:  # rows that leave the batch change what is drawn for others
+            assert torch.equal(model.generate(SOURCE, **options), results[-1].sequences)
         if hook is not None:
             hook.remove()
     parts, whole = results
@@ -677,8 +803,8 @@ class TransformersSearch(VaswaniForConditionalGeneration):
 
 @pytest.mark.parametrize("early_stopping", ["never", False, True])
 @pytest.mark.parametrize("alpha", [-0.5, 0.0, 0.6, 1.0])
-def test_the_power_penalty_gives_the_search_of_transformers(build_tiny_model, alpha, early_stopping):
-    # Theirs cuts at the limit without </s>, so no hypothesis may reach it: these have 2 to 32 tokens.
+@pytest.mark.parametrize("limit", [5, 40])  # one that cuts, one that no hypothesis reaches
+def test_the_power_penalty_gives_the_search_of_transformers(build_tiny_model, limit, alpha, early_stopping):
     ours = build_tiny_model(seed=2, encoder_layers=1, decoder_layers=2, output_bias=True)
     with torch.no_grad():
         ours.lm_head.bias[END] += 3.0
@@ -687,7 +813,7 @@ def test_the_power_penalty_gives_the_search_of_transformers(build_tiny_model, al
     options = {
         "num_beams": 4,
         "num_return_sequences": 4,
-        "max_new_tokens": 40,
+        "max_new_tokens": limit,
         "length_penalty": alpha,
         "length_penalty_type": "power",
         "early_stopping": early_stopping,
@@ -695,7 +821,7 @@ def test_the_power_penalty_gives_the_search_of_transformers(build_tiny_model, al
         "return_dict_in_generate": True,
     }
     actual, expected = ours.generate(SOURCE, **options), theirs.generate(SOURCE, **options)
-    assert all(row.tolist().count(END) == 1 and len(new_tokens(row)) < 40 for row in expected.sequences)
+    assert any(END not in row for row in expected.sequences) == (limit == 5)
     assert torch.equal(actual.sequences, expected.sequences)
     assert torch.equal(actual.beam_indices.int(), expected.beam_indices)
     torch.testing.assert_close(actual.sequences_scores, expected.sequences_scores, rtol=0, atol=1e-5)
@@ -860,11 +986,11 @@ def test_several_tokens_may_end_a_translation(endless):
 def test_hypotheses_that_do_not_exist_are_empty(model):
     # One token is room for </s> alone.
     found = model.generate(
-        SOURCE, max_new_tokens=1, num_return_sequences=3, output_scores=True, return_dict_in_generate=True
+        SOURCE[:1], max_length_offset=-1, num_return_sequences=3, output_scores=True, return_dict_in_generate=True
     )
-    assert found.sequences.tolist() == [[START, END], [START, PAD], [START, PAD]] * 4
-    assert found.sequences_scores.isneginf().tolist() == [False, True, True] * 4
-    assert (found.beam_indices >= 0).tolist() == [[True], [False], [False]] * 4
+    assert found.sequences.tolist() == [[START, END], [START, PAD], [START, PAD]]
+    assert found.sequences_scores.isneginf().tolist() == [False, True, True]
+    assert (found.beam_indices >= 0).tolist() == [[True], [False], [False]]
 
 
 def test_more_translations_than_beams_are_refused(model):

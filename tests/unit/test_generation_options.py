@@ -46,7 +46,8 @@ BY_PROCESSORS = {
 BY_SAMPLING = {
     *("temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff"),
 }
-WITHOUT_EFFECT_ON_A_SEARCH = {"disable_compile", "transformers_version"}  # beam search is never compiled
+# Beam search is never compiled, as in transformers.
+WITHOUT_EFFECT_ON_A_SEARCH = {"compile_config", "disable_compile", "transformers_version"}
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +100,7 @@ def test_a_processor_acts_as_in_the_search_of_transformers(model, theirs, option
         "return_dict_in_generate": True,
     }
     actual, expected = (m.generate(SOURCE, **common | options) for m in (model, theirs))
-    assert expected.sequences.shape[1] < 31  # theirs cuts at the limit without </s>
+    assert expected.sequences.shape[1] < 31
     assert torch.equal(actual.sequences, expected.sequences)
     torch.testing.assert_close(actual.sequences_scores, expected.sequences_scores, rtol=0, atol=1e-5)
     bare = model.generate(SOURCE, **common)
@@ -107,6 +108,10 @@ def test_a_processor_acts_as_in_the_search_of_transformers(model, theirs, option
     # Without recorded scores finished sentences leave the batch.
     brief = model.generate(SOURCE, **common | options | {"return_dict_in_generate": False})
     assert torch.equal(brief, actual.sequences)
+
+
+def test_settings_of_compilation_change_nothing_in_a_beam_search(model):
+    assert torch.equal(model.generate(SOURCE, compile_config=CompileConfig()), model.generate(SOURCE))
 
 
 # Refused
@@ -125,7 +130,6 @@ REFUSED = {
     "use_mtp": True,
     "assistant_early_exit": 1,
     "assistant_ensemble_weight": 0.5,
-    "compile_config": CompileConfig(),
     "dola_layers": "high",
     "is_assistant": True,
     "max_matching_ngram_size": 2,

@@ -47,6 +47,8 @@ class BeamSearch:
         num_beams: b.
         num_kept: finished hypotheses to keep for each sentence.
         limits: (B,) new tokens a sentence may get, </s> included.
+        must_end: (B,) True where only a token that finishes a hypothesis may come last at the limit, False where the
+            limit cuts: a hypothesis that reaches it is finished as it stands.
         length_penalty: |Y| -> lp(Y).
         early_stopping: "never" ends a sentence when no open hypothesis can beat the worst kept one at any length
             up to the limit; False judges by the present length (a guess); True ends it with `num_kept` finished.
@@ -67,6 +69,7 @@ class BeamSearch:
         num_beams: int,
         num_kept: int,
         limits: torch.Tensor,
+        must_end: torch.Tensor,
         length_penalty: Callable[[Length], float | torch.Tensor],
         early_stopping: bool | str,
         eos_token_ids: list[int],
@@ -81,6 +84,7 @@ class BeamSearch:
         num_sentences = prompt.shape[0] // num_beams
         self.num_beams = num_beams
         self.limits = limits
+        self.must_end = must_end
         self.length_penalty = length_penalty
         self.early_stopping = early_stopping
         self.eos_token_ids = eos_token_ids
@@ -141,7 +145,8 @@ class BeamSearch:
         at_limit = self._find_at_limit()
         if at_limit is None:
             return log_probs
-        return only_end(log_probs, at_limit.repeat_interleave(self.num_beams), self.last_tokens, self.is_forced)
+        must_end = (at_limit & self.must_end).repeat_interleave(self.num_beams)
+        return only_end(log_probs, must_end, self.last_tokens, self.is_forced)
 
     def advance(
         self,
@@ -205,6 +210,7 @@ class BeamSearch:
         """Go on with the sentences at the places `staying` only."""
         self.open, self.limits, self.scores = self.open[staying], self.limits[staying], self.scores[staying]
         self.history, self.done = self.history[:, staying], self.done[staying]
+        self.must_end = self.must_end[staying]
         self._prepare_checks()
 
     def best(self, count: int) -> tuple[torch.LongTensor, torch.Tensor, torch.LongTensor]:

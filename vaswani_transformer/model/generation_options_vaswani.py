@@ -30,7 +30,6 @@ NOT_SUPPORTED = {
 WITHOUT_BEAMS = (
     "assistant_early_exit",
     "assistant_ensemble_weight",
-    "compile_config",
     "dola_layers",
     "is_assistant",
     "max_matching_ngram_size",

@@ -80,9 +80,11 @@ class VaswaniGenerationMixin(GenerationMixin):
     ):
         """As `transformers.GenerationMixin.generate`, with three generation options and two arguments more.
 
-        `length_penalty` means the formula of `length_penalty_type` ("gnmt" by default), a sentence gets at most its
-        source length + `max_length_offset` new tokens, besides `max_length` or `max_new_tokens`, and
-        `coverage_penalty` is the weight of GNMT's penalty on source words left out. Missing masks are derived from
+        `length_penalty` means the formula of `length_penalty_type` ("gnmt" by default), and `coverage_penalty` is the
+        weight of GNMT's penalty on source words left out. A sentence gets at most its source length +
+        `max_length_offset` new tokens, as in section 6.1: a hypothesis that reaches this limit must end with </s>, at
+        its true probability. A smaller `max_length` or `max_new_tokens` cuts as in transformers: a hypothesis that
+        reaches it is finished as it stands, without </s>. Missing masks are derived from
         the padding, `attention_mask` and `decoder_attention_mask` (of a prompt in `decoder_input_ids`, to be padded
         on the left) alike. A beam search returns `past_key_values` only where it calls `forward` at each step (see
         `steps_vaswani`). What transformers would ignore is refused (see `generation_options_vaswani`).
@@ -99,7 +101,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         Behind a processor that may raise a log P above 0 (a positive `sequence_bias`, one of your own) no bound holds,
         and a search with `early_stopping="never"` goes up to the limit; `renormalize_logits=True` restores the bound.
 
-        `scores` of a beam search are what it added up, also where a sentence reaches its limit: there -inf at all words
+        `scores` of a beam search are what it added up, also where a sentence must end: there -inf at all words
         but </s>, and 0 at </s> where `forced_eos_token_id` forces it. Without a `coverage_penalty`, what
         `compute_transition_scores` makes of them sums to `sequences_scores` times the length penalty.
 
@@ -376,13 +378,14 @@ class VaswaniGenerationMixin(GenerationMixin):
         kind = generation_config.length_penalty_type
         alpha, num_beams = generation_config.length_penalty, generation_config.num_beams
         num_sentences = input_ids.shape[0] // num_beams
-        limits = torch.full(
-            (num_sentences,), generation_config.max_length - input_ids.shape[1], device=input_ids.device
-        )
+        most = generation_config.max_length - input_ids.shape[1]
+        limits = torch.full((num_sentences,), most, device=input_ids.device)
+        forced = _as_list(generation_config.forced_eos_token_id)
+        must_end = torch.full_like(limits, bool(forced), dtype=torch.bool)
         own_limits = self._limit_sentences(model_kwargs, generation_config.max_length_offset, input_ids.shape[1])
         if own_limits is not None:
             own_limits = own_limits[:: own_limits.shape[0] // num_sentences].to(limits.device)
-            limits = torch.minimum(limits, own_limits)
+            limits, must_end = torch.minimum(limits, own_limits), must_end | (own_limits <= most)
         exact = generation_config.early_stopping == "never"
         return BeamSearch(
             input_ids,
@@ -390,11 +393,12 @@ class VaswaniGenerationMixin(GenerationMixin):
             # Under the exact bound, hypotheses that are not asked for cannot change those that are.
             num_kept=generation_config.num_return_sequences if exact else num_beams,
             limits=limits,
+            must_end=must_end,
             length_penalty=lambda length: LENGTH_PENALTIES[kind](length, alpha),
             early_stopping=generation_config.early_stopping,
             eos_token_ids=_as_list(generation_config.eos_token_id),
             pad_token_id=-1 if generation_config.pad_token_id is None else generation_config.pad_token_id,
-            forced_token_ids=_as_list(generation_config.forced_eos_token_id),
+            forced_token_ids=forced,
             shortlist=shortlist,
             min_length=min_length,
             can_rise=can_rise,

@@ -3,7 +3,7 @@
 Shapes: B batch, T target length, S source length, D d_model, V vocab_size.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
@@ -75,7 +75,6 @@ class VaswaniPreTrainedModel(PreTrainedModel):
     _no_split_modules = ("EncoderLayer", "DecoderLayer")
     _skip_keys_device_placement = "past_key_values"
     _supports_sdpa = True
-    _supports_flash_attn = True
     _supports_flex_attn = True
     _can_compile_fullgraph = True
 
@@ -126,21 +125,21 @@ class VaswaniPreTrainedModel(PreTrainedModel):
             unpack(self)
         return super().train(mode)
 
-    def _check_attention_kernel(self) -> None:
-        """Refuse what the chosen kernel would compute wrongly or not at all."""
-        kernel, config = self.config._attn_implementation, self.config
-        if kernel is None or "flash" not in kernel:
-            return
-        if config.d_k != config.d_v:
+    def load_state_dict(self, state_dict: Mapping[str, torch.Tensor], strict: bool = True, assign: bool = False):
+        """As every module's; one name of a matrix that has several is enough, which is how `save_pretrained` writes."""
+        pairs = self.all_tied_weights_keys.items()
+        tied = {name: state_dict[source] for name, source in pairs if source in state_dict and name not in state_dict}
+        return super().load_state_dict({**state_dict, **tied} if tied else state_dict, strict, assign)
+
+    def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args, **kwargs) -> str:
+        """As transformers', called for each choice of a kernel; flash attention is refused with the reason."""
+        if attn_implementation is not None and "flash" in attn_implementation:
             raise ValueError(
-                f"attn_implementation={kernel!r} needs d_k == d_v, got d_k={config.d_k}, d_v={config.d_v}. "
-                f'Load the model with attn_implementation="sdpa".'
+                f"attn_implementation={attn_implementation!r} computes wrong logits where the source is padded: "
+                f"transformers unpads the queries of encoder-decoder attention with the mask of the source "
+                f'(huggingface/transformers#35032). Load the model with attn_implementation="sdpa".'
             )
-        if config.attention_window is not None:
-            raise ValueError(
-                f"attn_implementation={kernel!r} cannot restrict attention to a window "
-                f'(attention_window={config.attention_window}). Load the model with attn_implementation="sdpa".'
-            )
+        return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
 
     def _resize_token_embeddings(self, new_num_tokens, *args, **kwargs) -> nn.Embedding:
         """Where the target has a matrix of its own, it grows or shrinks with that of the source."""
@@ -239,7 +238,6 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
         Returns:
             `last_hidden_state` (B, S, D).
         """
-        self._check_attention_kernel()
         if attention_mask is None and input_ids is not None:
             attention_mask = build_padding_mask(input_ids, self.config)
         x = self._embed(input_ids, inputs_embeds, mask=attention_mask)
@@ -263,7 +261,7 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
     """A stack of N decoder layers (section 3.1). There is no norm after the last."""
 
     _can_record_outputs = {  # noqa: RUF012 - the base class reads a plain class attribute
-        "hidden_states": DecoderLayer,
+        "hidden_states": OutputRecorder(DecoderLayer, num_hidden_layers_key="decoder_layers"),
         "attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="self_attention"),
         "cross_attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="cross_attention"),
     }
@@ -304,7 +302,6 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
         Returns:
             `last_hidden_state` (B, T, D) and `past_key_values`.
         """
-        self._check_attention_kernel()
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         elif past_key_values is not None and not isinstance(past_key_values, EncoderDecoderCache):
