@@ -120,7 +120,7 @@ def test_a_file_is_written_once_and_after_sigkill_the_same_command_goes_on(
     model_folder, text, tmp_path, monkeypatch, capsys
 ):
     assert cli.main(arguments(model_folder, text, tmp_path / "whole")) == 0
-    output, log = tmp_path / "out", tmp_path / "out.partial" / "process-00000.jsonl"
+    output, log = tmp_path / "out", tmp_path / "out.partial" / "process-00000.log"
     program = SLOWLY.format(lines_per_window=LINES_PER_WINDOW)
     process = subprocess.Popen([sys.executable, "-c", program, *arguments(model_folder, text, output)])
     while process.poll() is None and not (log.exists() and log.read_bytes().count(b"\n") > 4):
@@ -130,7 +130,7 @@ def test_a_file_is_written_once_and_after_sigkill_the_same_command_goes_on(
     os.kill(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
 
-    records = [json.loads(line) for line in log.read_bytes().split(b"\n")[:-1]]
+    records = [json.loads(line[9:]) for line in log.read_bytes().split(b"\n")[:-1]]
     num_finished = sum(len(record["lines"]) for record in records)
     translated, translate = [], Translator.translate
     monkeypatch.setattr(
