@@ -52,6 +52,13 @@ def test_a_folder_of_parts_is_read_in_their_order(tmp_path):
     assert [pairs.sources[row].tolist() for row in range(4)] == [[5, 2], [6, 2], [7, 2], [8, 2]]
 
 
+def test_pairs_of_equal_longer_sides_are_batched_by_their_targets():
+    """Short targets among long ones would be padded."""
+    sources, targets = np.full(40, 10), np.array([10, 3] * 20)
+    updates = plan_updates(sources, targets, tokens_per_batch=40, seed=0, epoch=0)
+    assert [len(set(targets[rows])) for rows in updates] == [1] * 10
+
+
 @given(rows=st.lists(st.integers(0, 39), min_size=1, max_size=20))
 def test_padding_many_rows_at_once_equals_padding_each(rows):
     rng = np.random.default_rng(0)
