@@ -20,15 +20,17 @@ SENTENCES = [" ".join(WORDS[(i * i + j) % 8] for j in range(3 * i % 7)) for i in
 LINES_PER_WINDOW = 20  # four windows and a half
 PROGRAM = """
 import sys
-from vaswani_transformer import cli, file_translation
+from vaswani_transformer import cli
+from vaswani_transformer.translation import files as file_translation
 
 file_translation.LINES_PER_WINDOW = {lines_per_window}
 raise SystemExit(cli.main(sys.argv[1:]))
 """
 SLOWLY = """
 import sys, time
-from vaswani_transformer import cli, file_translation
-from vaswani_transformer.translation import Translator
+from vaswani_transformer import cli
+from vaswani_transformer.translation import files as file_translation
+from vaswani_transformer.translation.translator import Translator
 
 file_translation.LINES_PER_WINDOW = {lines_per_window}
 translate = Translator.translate
