@@ -9,9 +9,8 @@ import sys
 import time
 
 import pytest
-import torch
 
-from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli, commands, train_tokenizer
+from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli, commands
 from vaswani_transformer.translation import files as file_translation
 from vaswani_transformer.translation.translator import Translator
 
@@ -40,15 +39,10 @@ cli.main(sys.argv[1:])
 
 
 @pytest.fixture(scope="module")
-def model_folder(tmp_path_factory):
+def model_folder(tmp_path_factory, build_translator):
     folder = tmp_path_factory.mktemp("model")
-    tokenizer = train_tokenizer(SENTENCES, vocab_size=290)
-    torch.manual_seed(0)
-    config = VaswaniConfig(
-        vocab_size=len(tokenizer), d_model=16, d_ff=24, num_heads=4, encoder_layers=1, decoder_layers=1
-    )
-    VaswaniForConditionalGeneration(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    for part in build_translator(SENTENCES):
+        part.save_pretrained(folder)
     return folder
 
 
