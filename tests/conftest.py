@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import settings
+from transformers import PreTrainedTokenizerFast
 
-from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
+from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, train_tokenizer
 
 # Several threads are slower than one on models this small, and change the last bits of a sum.
 torch.set_num_threads(1)
@@ -57,6 +58,35 @@ def build_tiny_model():
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter), alpha=noise)
         return model
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def build_ending_model(build_tiny_model):
+    """A function that builds the tiny model with `</s>` likelier by `end_bias`, so that searches end at any length."""
+
+    def build(*, end_bias: float, max_length_offset: int, **changes) -> VaswaniForConditionalGeneration:
+        model = build_tiny_model(noise=0.4, **{"encoder_layers": 1, "output_bias": True} | changes)
+        model.generation_config.max_length_offset = max_length_offset
+        with torch.no_grad():
+            model.lm_head.bias[model.config.eos_token_id] += end_bias
+        return model
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def build_translator():
+    """A function that builds a model that has learnt nothing, and a tokenizer that has learnt from `sentences`."""
+
+    def build(sentences: list[str]) -> tuple[VaswaniForConditionalGeneration, PreTrainedTokenizerFast]:
+        tokenizer = train_tokenizer(sentences, vocab_size=290)
+        torch.manual_seed(0)
+        config = VaswaniConfig(
+            vocab_size=len(tokenizer), d_model=16, d_ff=24, num_heads=4, encoder_layers=1, decoder_layers=1
+        )
+        return VaswaniForConditionalGeneration(config).eval(), tokenizer
 
     return build
 

@@ -37,14 +37,14 @@ from vaswani_transformer.data.preparation import prepare
 
 encode, num_calls = BlockEncoder.encode, 0
 
-def encode_five_times(self, texts):
+def encode_seven_times(self, texts):
     global num_calls
     num_calls += 1
-    if num_calls == 6:
+    if num_calls == 8:
         os.kill(os.getpid(), signal.SIGKILL)
     return encode(self, texts)
 
-BlockEncoder.encode = encode_five_times
+BlockEncoder.encode = encode_seven_times
 prepare(read_corpus, read_dev, Path(sys.argv[2]), **SETTINGS)
 """
 
@@ -99,6 +99,31 @@ def test_parts_are_in_the_order_of_the_corpus(tmp_path):
     assert json.loads((tmp_path / "dev.json").read_text()) == [list(pair) for pair in CORPUS[:9]]
 
 
+@pytest.mark.parametrize(("max_length", "num_kept"), [(6, 2), (5, 1)])
+def test_pairs_of_exactly_the_longest_length_are_kept_in_both_sets(tmp_path, max_length, num_kept):
+    alphabet = train_tokenizer([], vocab_size=260)
+    pairs = [("abc", "def"), ("abcd", "abc"), ("a", "abcde"), ("abcdef", "a")]  # with a space before, </s> after
+    summary = prepare(lambda: pairs, lambda: pairs, tmp_path, vocab_size=260, max_length=max_length, tokenizer=alphabet)
+    for name in ("train", "dev"):
+        assert [max(map(len, row)) for row in zip(*load(tmp_path / name)[:].values(), strict=True)] == [5, 6][:num_kept]
+        assert (summary[name]["pairs"], summary[name]["over_max_length"]) == (num_kept, 4 - num_kept)
+    assert json.loads((tmp_path / "dev.json").read_text()) == [list(pair) for pair in pairs[:num_kept]]
+
+
+def test_a_word_or_line_without_end_is_dropped_from_both_sets_and_said(tmp_path, capsys):
+    lines = ["a dog runs", "x" * 5_000_000, "y" * 5_000, "a cat"]
+    files = [tmp_path / f"text.{language}" for language in ("en", "de")]
+    for path in files:
+        path.write_text("\n".join(lines) + "\n")
+    names = [str(path) for path in files]
+    data = str(tmp_path / "data")
+    assert cli.main(["prepare", "--train", *names, "--dev", *names, "--output", data, "--vocab_size", "270"]) == 0
+    printed = capsys.readouterr().out
+    for name in ("train", "dev"):
+        assert f"{name}: read 4 pairs, kept 2 (50.00%), dropped 2 with a line over 1,048,576 or a word over" in printed
+        assert f"{name}: 2 pairs of" in printed
+
+
 def test_filters_are_counted(tmp_path):
     pair_filter = PairFilter(drop_duplicates=True, drop_identical=True)
     summary = prepare(lambda: PAIRS, lambda: PAIRS[:1], tmp_path, vocab_size=280, pair_filter=pair_filter)
@@ -136,6 +161,8 @@ def test_nothing_left_to_train_on_is_said(tmp_path):
         prepare(lambda: PAIRS[2:3], lambda: PAIRS, tmp_path / "long", vocab_size=280, max_length=9)
     with pytest.raises(ValueError, match=r"no development pair is left: read 0 pairs"):
         prepare(lambda: PAIRS, list, tmp_path / "dev", vocab_size=280)
+    with pytest.raises(ValueError, match=r"no development pair is left: read 1 pairs, kept 1 .*, 1 too long"):
+        prepare(lambda: PAIRS, lambda: PAIRS[2:3], tmp_path / "long_dev", vocab_size=280, max_length=30)
 
 
 @pytest.mark.parametrize("name", ["vocabulary_pairs", "pairs_per_part"])

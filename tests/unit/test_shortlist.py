@@ -11,12 +11,8 @@ WITH_SCORES = {"output_scores": True, "return_dict_in_generate": True}
 
 
 @pytest.fixture(scope="module")
-def model(build_tiny_model):
-    model = build_tiny_model(noise=0.4, encoder_layers=1, decoder_layers=2, output_bias=True)
-    model.generation_config.max_length_offset = 5
-    with torch.no_grad():
-        model.lm_head.bias[END] += 2.0
-    return model
+def model(build_ending_model):
+    return build_ending_model(end_bias=2.0, max_length_offset=5, decoder_layers=2)
 
 
 @pytest.fixture(scope="module")

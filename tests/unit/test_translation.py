@@ -2,10 +2,9 @@ import copy
 import math
 
 import pytest
-import torch
 from transformers import GenerationConfig
 
-from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, train_tokenizer
+from vaswani_transformer import VaswaniForConditionalGeneration
 from vaswani_transformer.translation import translator as translation
 from vaswani_transformer.translation.translator import Hypothesis, Translator, format_lines, translate
 
@@ -13,14 +12,9 @@ SENTENCES = ["a dog runs", "", "two cats sleep on the big bed", " ", "a dog", "t
 
 
 @pytest.fixture(scope="module")
-def parts():
+def parts(build_translator):
     """A model and a tokenizer."""
-    tokenizer = train_tokenizer(SENTENCES * 3, vocab_size=290)
-    torch.manual_seed(0)
-    config = VaswaniConfig(
-        vocab_size=len(tokenizer), d_model=16, d_ff=24, num_heads=4, encoder_layers=1, decoder_layers=1
-    )
-    return VaswaniForConditionalGeneration(config).eval(), tokenizer
+    return build_translator(SENTENCES * 3)
 
 
 def test_translations_keep_the_order_and_the_empty_lines(parts):

@@ -34,7 +34,7 @@ from .encoding import BlockEncoder
 from .filtering import FilterCounts, PairFilter, filter_pairs
 from .tokenization import train_tokenizer
 
-FORMAT = 2  # of the folder's files
+FORMAT = 3  # of the folder's files
 SCHEMA = Features({"input_ids": Sequence(Value("int32")), "labels": Sequence(Value("int32"))}).arrow_schema
 KEEP_ALL = PairFilter()
 FINGERPRINT_FILE = "fingerprint.json"
@@ -68,8 +68,8 @@ def prepare(
 
     Args:
         read_train, read_dev: each call reads the pairs from the start; training pairs are read three times.
-        max_length: longest side of a training pair in tokens; longer pairs are dropped and counted.
-        pair_filter: which training pairs to keep, lengths in words.
+        max_length: longest side of a pair in tokens; longer pairs of both sets are dropped and counted.
+        pair_filter: which training pairs to keep, lengths in words. Of both sets empty and endless ones are dropped.
         tokenizer: use this one instead of learning with `vocab_size`, `subword_model` and `vocabulary_pairs`.
         inputs: what tells one state of the text from another, as JSON; see `corpus.describe_source`. Without it a
             corpus that changes between two calls goes unnoticed.
@@ -123,13 +123,17 @@ def prepare(
 
     num_parts = len(list((folder / "train").glob(PART_NAMES)))
     log("tokenising" + (f", {num_parts} parts are there already" if num_parts else ""))
-    write = partial(_write_parts, encoder=BlockEncoder(tokenizer), pairs_per_part=pairs_per_part, on_pairs=on_pairs)
+    encode = partial(_encode, encoder=BlockEncoder(tokenizer), max_length=max_length)
+    dev_texts = [pair for pair, fits in zip(dev_pairs, encode(dev_pairs)[1].to_pylist(), strict=True) if fits]
+    if not dev_texts:
+        raise ValueError(f"no development pair is left: {dev_counts.summary()}, {len(dev_pairs)} too long.")
+    write = partial(_write_parts, encode=encode, pairs_per_part=pairs_per_part, on_pairs=on_pairs)
     counts = FilterCounts()
-    train = write(filter_pairs(read_train(), pair_filter, counts), folder / "train", max_length=max_length)
+    train = write(filter_pairs(read_train(), pair_filter, counts), folder / "train")
     if not train["pairs"]:
         raise ValueError(f"no training pair is left: {counts.summary()}, {train['over_max_length']} too long.")
-    dev = write(dev_pairs, folder / "dev", max_length=None)
-    _write_json(folder / "dev.json", dev_pairs)
+    dev = write(dev_pairs, folder / "dev")
+    _write_json(folder / "dev.json", dev_texts)
     summary = {
         "fingerprint": _sha256(json.dumps(claimed, sort_keys=True)),
         **claimed,
@@ -214,8 +218,7 @@ def _write_parts(
     pairs: Iterable[Pair],
     folder: Path,
     *,
-    encoder: BlockEncoder,
-    max_length: int | None,
+    encode: Callable[[list[Pair]], tuple[pa.RecordBatch, pa.BooleanArray]],
     pairs_per_part: int,
     on_pairs: Callable[[int], object],
 ) -> dict[str, int]:
@@ -226,7 +229,9 @@ def _write_parts(
     while block := list(islice(remaining, pairs_per_part)):
         path = folder / PART_NAMES.replace("*", f"{counts['parts']:05d}")
         if not path.exists():
-            _write_part(path, block, encoder, max_length=max_length)
+            batch, fits = encode(block)
+            with write_whole(path) as file, pa.ipc.new_stream(file, SCHEMA) as stream:
+                stream.write_batch(batch.filter(fits))
         with pa.memory_map(str(path)) as file:
             part = pa.ipc.open_stream(file).read_all()
         counts["parts"] += 1
@@ -238,15 +243,12 @@ def _write_parts(
     return counts
 
 
-def _write_part(path: Path, pairs: list[Pair], encoder: BlockEncoder, *, max_length: int | None) -> None:
-    """Tokenise `pairs` into one Arrow file of one batch."""
+def _encode(pairs: list[Pair], *, encoder: BlockEncoder, max_length: int) -> tuple[pa.RecordBatch, pa.BooleanArray]:
+    """The token ids of `pairs`, and whether each pair is short enough."""
     sources, targets = map(list, zip(*pairs, strict=True))
     batch = pa.record_batch([encoder.encode(sources), encoder.encode(targets)], schema=SCHEMA)
-    if max_length is not None:
-        longer_side = pc.max_element_wise(*(pc.list_value_length(column) for column in batch.columns))
-        batch = batch.filter(pc.less_equal(longer_side, max_length))
-    with write_whole(path) as file, pa.ipc.new_stream(file, SCHEMA) as stream:
-        stream.write_batch(batch)
+    longer_side = pc.max_element_wise(*(pc.list_value_length(column) for column in batch.columns))
+    return batch, pc.less_equal(longer_side, max_length)
 
 
 def _num_tokens(column: pa.ChunkedArray) -> int:

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..attention.maps import collect_attention_batch, show_codes
 from ..attention.page import build_html
+from ..model.beam_search_vaswani import PENALISED_LENGTHS
 from ..model.pipeline_vaswani import check_sentence
 
 HOST, PORT = "127.0.0.1", 7860
@@ -188,7 +189,7 @@ class Demo:
             self.model._scoring_option(name, None)
             for name in ("length_penalty", "length_penalty_type", "coverage_penalty")
         )
-        penalty = {"gnmt": f"((5 + tokens) / 6)<sup>{alpha:g}</sup>", "power": f"tokens<sup>{alpha:g}</sup>"}[kind]
+        penalty = f"{PENALISED_LENGTHS[kind]}<sup>{alpha:g}</sup>"
         coverage = f" + {beta:g} times the coverage penalty of source words left out" if beta else ""
         return (
             f"<b>log P</b> is the natural logarithm of the probability that the model gives the whole translation: 0 "

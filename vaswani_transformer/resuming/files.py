@@ -23,6 +23,21 @@ def write_whole(path: Path, unfinished: Path | None = None) -> Iterator[BinaryIO
     unfinished.replace(path)
 
 
+def read_object(path: Path) -> dict:
+    """The JSON object in a file.
+
+    Raises:
+        ValueError: if it holds something else; the message names it.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged: expected a JSON object ({error}). Copy it again.") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} is damaged: expected a JSON object, found {type(value).__name__}. Copy it again.")
+    return value
+
+
 def find_changes(recorded: object, given: object, name: str) -> Iterator[str]:
     """What differs between two JSON values, each difference as `path.to.it was 1, is 2`.
 

@@ -1,7 +1,6 @@
 """What a training cost in floating-point operations (FLOP): as table 2 of the paper estimates it, and counted."""
 
 import contextlib
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from ..data.batching import TokenizedPairs, plan_updates
 from ..data.preparation import PREPARATION_FILE
 from ..model.attention_window_vaswani import window_reach
 from ..model.configuration_vaswani import VaswaniConfig
+from ..resuming.files import read_object
 from .log import LOG_FILE, read_log
 from .run_folder import RECIPE_FILE
 
@@ -218,21 +218,6 @@ class RunCost:
         lengths = pairs.sources.lengths, pairs.targets.lengths
         updates = plan_updates(*lengths, tokens_per_batch=self.tokens_per_batch, seed=self.seed, epoch=0)
         return count_flop(self.config, *lengths) * self.updates / len(updates)
-
-
-def read_object(path: Path) -> dict:
-    """The JSON object in a file.
-
-    Raises:
-        ValueError: if it holds something else.
-    """
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged: expected a JSON object ({error}). Copy it again.") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} is damaged: expected a JSON object, found {type(value).__name__}. Copy it again.")
-    return value
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import torch
 from transformers import BatchEncoding, PreTrainedTokenizerFast
 from transformers.utils import ModelOutput
 
+from ..data.batching import plan_batches
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.pipeline_vaswani import MOST_SOURCE_TOKENS, check_sentence
 
@@ -97,13 +98,10 @@ class Translator:
         ids = self._encode(sentences)
         empty = [row for row, tokens in enumerate(ids) if not tokens]
         batches = [Batch(empty, [[]] * len(empty))] if empty else []
-        rows = sorted((row for row, tokens in enumerate(ids) if tokens), key=lambda row: -len(ids[row]))
-        start = 0
-        while start < len(rows):
-            longest = len(ids[rows[start]])
-            batch = rows[start : start + max(1, self.tokens_per_batch // longest)]
-            batches.append(Batch(batch, [ids[row] for row in batch]))
-            start += len(batch)
+        full = [row for row, tokens in enumerate(ids) if tokens]
+        for places in plan_batches([len(ids[row]) for row in full], limit=self.tokens_per_batch):
+            rows = [full[place] for place in places]
+            batches.append(Batch(rows, [ids[row] for row in rows]))
         return batches
 
     @torch.no_grad()
