@@ -320,13 +320,13 @@ def test_an_opus_model_becomes_one_that_translates_the_same(marian_folder, tmp_p
 def test_a_vocabulary_for_each_language_is_refused(marian_folder, monkeypatch):
     tokenizer = MarianTokenizer.from_pretrained(marian_folder)
     tokenizer.separate_vocabs = True
-    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda name: tokenizer)
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda name, **_: tokenizer)
     with pytest.raises(ValueError, match=r"a vocabulary for each language \(separate_vocabs of its tokenizer\)"):
         conversion.load_tokenizer("folder")
 
 
 def test_without_sentencepiece_the_package_is_named(monkeypatch):
-    def raise_error(name):
+    def raise_error(name, **_):
         raise ImportError("MarianTokenizer requires the SentencePiece library")
 
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", raise_error)

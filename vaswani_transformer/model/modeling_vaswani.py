@@ -54,8 +54,8 @@ AUTO_MAP = {
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 NO_PICKLE = (
-    "Reading a pickle can run any program, so weights are read from safetensors only: ask whoever made the file for "
-    "model.safetensors, or convert it where a program that runs amok does no harm."
+    "Reading a pickle can run any program, so weights are read from safetensors only: ask the author of the file for "
+    "model.safetensors, or convert it on a machine where a program can do no harm."
 )
 
 
@@ -104,6 +104,14 @@ class VaswaniPreTrainedModel(PreTrainedModel):
         if pretrained_model_name_or_path is not None:
             cls.refuse_pickle(Path(pretrained_model_name_or_path, kwargs.get("subfolder", "")))
         return super().from_pretrained(pretrained_model_name_or_path, *args, use_safetensors=True, **kwargs)
+
+    @staticmethod
+    def _load_pretrained_model(model, state_dict, checkpoint_files, *args, **kwargs):
+        """As transformers, which reads a pickle where an index, an adapter or a file's own name leads to one."""
+        for file in checkpoint_files or ():
+            if not str(file).endswith(".safetensors"):
+                raise ValueError(f"{file} holds no safetensors by its name. {NO_PICKLE}")
+        return PreTrainedModel._load_pretrained_model(model, state_dict, checkpoint_files, *args, **kwargs)
 
     @staticmethod
     def refuse_pickle(path: Path) -> None:

@@ -145,7 +145,7 @@ def pipeline(
         tokenizer = model
     if isinstance(tokenizer, str):
         places = {name: value for name, value in (model_kwargs or {}).items() if name in PLACES}
-        tokenizer = AutoTokenizer.from_pretrained(tokenizer, **places)
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False, **places)
     if isinstance(model, str):
-        model = AutoModelForSeq2SeqLM.from_pretrained(model, **(model_kwargs or {}))
+        model = AutoModelForSeq2SeqLM.from_pretrained(model, trust_remote_code=False, **(model_kwargs or {}))
     return TranslationPipeline(model=model, tokenizer=tokenizer, task=task, **kwargs)
