@@ -25,7 +25,7 @@ from .. import loading
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.generation_vaswani import OWN_OPTIONS
 from ..model.layers_vaswani import sinusoids
-from ..model.modeling_vaswani import VaswaniForConditionalGeneration
+from ..model.modeling_vaswani import VaswaniForConditionalGeneration, follow_umask
 from .weight_names import fairseq_name
 
 LAYER_NORM_EPS = 1e-5  # no field of MarianConfig
@@ -63,6 +63,7 @@ def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTo
     marian = to_marian(model)
     difference = compare_logits(model, marian)
     marian.save_pretrained(output)
+    follow_umask(output)
     tokenizer.save_pretrained(output)
     lines = [f"MarianMTModel in {output}. Its logits differ by {difference:.1e} at most."]
     if model.config.layer_norm_eps != LAYER_NORM_EPS:

@@ -3,6 +3,7 @@
 Shapes: B batch, T target length, S source length, D d_model, V vocab_size.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,14 @@ NO_PICKLE = (
     "Reading a pickle can run any program, so weights are read from safetensors only: ask the author of the file for "
     "model.safetensors, or convert it on a machine where a program can do no harm."
 )
+
+
+def follow_umask(folder: str | Path) -> None:
+    """Give files of weights in `folder` the mode of other new files; safetensors hides them from other users (0600)."""
+    mask = os.umask(0o077)  # it cannot be read without being set
+    os.umask(mask)
+    for path in Path(folder).glob("*.safetensors"):
+        path.chmod(0o666 & ~mask)
 
 
 @dataclass
@@ -127,6 +136,8 @@ class VaswaniPreTrainedModel(PreTrainedModel):
         if getattr(self.config, "custom_pipelines", None) is None:
             self.config.custom_pipelines = custom_pipelines()
         super().save_pretrained(save_directory, **kwargs)
+        if kwargs.get("is_main_process", True):
+            follow_umask(save_directory)
 
     def train(self, mode: bool = True):
         """As every module's; training forgets the copies of matrices that a search has made."""
