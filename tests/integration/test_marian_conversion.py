@@ -291,6 +291,14 @@ def test_other_weights_than_marians_are_noticed_before_anything_is_written(build
         conversion.compare_logits(model, marian)
 
 
+def test_weights_that_are_no_numbers_are_noticed_before_anything_is_written(build_marian_model):
+    marian = build_marian_model()
+    with torch.no_grad():
+        marian.model.decoder.layers[0].fc1.weight[0, 0] = float("nan")
+    with pytest.raises(ValueError, match="the logits of both systems differ by nan, which is no rounding"):
+        conversion.compare_logits(conversion.from_marian(marian), marian)
+
+
 def test_an_opus_model_becomes_one_that_translates_the_same(marian_folder, tmp_path, capsys):
     output = tmp_path / "ours"
     assert cli.main(["convert", "--from", "marian", "--model", str(marian_folder), "--output", str(output)]) == 0

@@ -181,7 +181,8 @@ def test_no_leak_is_seen_where_there_is_none(run):
     text += (
         f" Made at commit {commit}, see https://github.com/me/code/tree/{commit} and code@{commit}; revision={commit}. "
         f"SHA-256 {commit + commit[:24]}. The secret: train longer. password: yours. tokens: 4,096. A token a word. "
-        f"`git clone ssh://git@example.com/code`, http://127.0.0.1:7860, a task-force of sk-learners. Asia-Pacific-languages-only."
+        f"`git clone ssh://git@example.com/code`, http://127.0.0.1:7860, a task-force of sk-learners. "
+        f"Asia-Pacific-languages-only."
     )
     assert not list(find_leaks(text + build_card(run)))
     assert list(find_leaks("search shortlist:/srv/lists/en.txt")) == ["/srv/lists/en.txt"]
