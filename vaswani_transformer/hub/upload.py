@@ -74,7 +74,7 @@ def upload_model(model: str | Path, repo_id: str, *, private: bool = False) -> t
         address of the commit, and the names of the files.
 
     Raises:
-        ValueError: if nobody has logged in, if there is no card, if a file holds a token or a local path, or if what
+        ValueError: if nobody has logged in, if there is no card, if a file holds a secret or a local path, or if what
             shall be private is public already; nothing has been uploaded then.
         OSError: if the Hub cannot be reached, or refuses.
     """
@@ -104,7 +104,7 @@ def upload_space(repo_id: str) -> tuple[str, list[str]]:
         address of the commit, and the names of the files.
 
     Raises:
-        ValueError: if nobody has logged in, if a file holds a token or a local path, if the Space is there and is
+        ValueError: if nobody has logged in, if a file holds a secret or a local path, if the Space is there and is
             not ours, or if it is public and the model private; no Space has been uploaded then.
         OSError: if the Hub cannot be reached, or refuses.
     """
