@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import vaswani_transformer.model.layers_vaswani as layers
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.utils import DistributedType
+
+import vaswani_transformer.model.layers_vaswani as layers
 
 CONFIGS = Path(__file__).parents[2] / "scripts" / "accelerate"
 EXPECTED = {  # name: distributed type, processes over all machines, machines, without a GPU

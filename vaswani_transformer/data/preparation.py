@@ -119,7 +119,7 @@ def prepare(
         _save_tokenizer(tokenizer, folder, max_length=max_length)
     claimed = _claim(folder, {"tokenizer": _sha256((folder / TOKENIZER_FILE).read_text(encoding="utf-8"))})
     # From the folder even if it was learnt just now, so that a second start works with the same one.
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
     num_parts = len(list((folder / "train").glob(PART_NAMES)))
     log("tokenising" + (f", {num_parts} parts are there already" if num_parts else ""))

@@ -23,10 +23,10 @@ from itertools import islice
 from pathlib import Path
 
 import ctranslate2
-from transformers import AutoTokenizer, GenerationConfig
+from transformers import GenerationConfig
 
 from ..data.corpus import decode_lines
-from ..loading import TOKENIZER_FILES
+from ..loading import TOKENIZER_FILES, load_tokenizer
 from ..model.beam_search_vaswani import LENGTH_PENALTIES, power_length_penalty
 from ..model.generation_vaswani import OWN_OPTIONS
 
@@ -57,7 +57,7 @@ class CTranslate2Translator:
                 f"vaswani export --format ctranslate2 --model MODEL --output {folder}"
             )
         self.translator = ctranslate2.Translator(str(folder), **translator_options)
-        self.tokenizer = AutoTokenizer.from_pretrained(folder)
+        self.tokenizer = load_tokenizer(folder)
         self.generation_config = GenerationConfig.from_pretrained(folder)
         self.max_positions = json.loads((folder / "config.json").read_text(encoding="utf-8"))["max_positions"]
 

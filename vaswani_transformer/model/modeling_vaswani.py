@@ -3,6 +3,7 @@
 Shapes: B batch, T target length, S source length, D d_model, V vocab_size.
 """
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,9 +55,17 @@ AUTO_MAP = {
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 NO_PICKLE = (
-    "Reading a pickle can run any program, so weights are read from safetensors only: ask whoever made the file for "
-    "model.safetensors, or convert it where a program that runs amok does no harm."
+    "Reading a pickle can run any program, so weights are read from safetensors only: ask the author of the file for "
+    "model.safetensors, or convert it on a machine where a program can do no harm."
 )
+
+
+def follow_umask(folder: str | Path) -> None:
+    """Give files of weights in `folder` the mode of other new files; safetensors hides them from other users (0600)."""
+    mask = os.umask(0o077)  # it cannot be read without being set
+    os.umask(mask)
+    for path in Path(folder).glob("*.safetensors"):
+        path.chmod(0o666 & ~mask)
 
 
 @dataclass
@@ -105,6 +114,14 @@ class VaswaniPreTrainedModel(PreTrainedModel):
         return super().from_pretrained(pretrained_model_name_or_path, *args, use_safetensors=True, **kwargs)
 
     @staticmethod
+    def _load_pretrained_model(model, state_dict, checkpoint_files, *args, **kwargs):
+        """As transformers, which reads a pickle where an index, an adapter or a file's own name leads to one."""
+        for file in checkpoint_files or ():
+            if not str(file).endswith(".safetensors"):
+                raise ValueError(f"{file} holds no safetensors by its name. {NO_PICKLE}")
+        return PreTrainedModel._load_pretrained_model(model, state_dict, checkpoint_files, *args, **kwargs)
+
+    @staticmethod
     def refuse_pickle(path: Path) -> None:
         """Refuse a pickle of weights, or a folder that holds no others."""
         if path.suffix in PICKLES or (path.is_dir() and not any(path.glob("*.safetensors"))):
@@ -118,6 +135,8 @@ class VaswaniPreTrainedModel(PreTrainedModel):
         if getattr(self.config, "custom_pipelines", None) is None:
             self.config.custom_pipelines = custom_pipelines()
         super().save_pretrained(save_directory, **kwargs)
+        if kwargs.get("is_main_process", True):
+            follow_umask(save_directory)
 
     def train(self, mode: bool = True):
         """As every module's; training forgets the copies of matrices that a search has made."""

@@ -161,7 +161,7 @@ class Trainer:
         self.accumulation_steps = accumulation_steps
         if not (data / PREPARATION_FILE).exists():  # it is written last
             raise FileNotFoundError(f"{data} holds no prepared data; run `vaswani prepare` with --output {data} first.")
-        self.tokenizer = PreTrainedTokenizerFast.from_pretrained(data)
+        self.tokenizer = PreTrainedTokenizerFast.from_pretrained(data, trust_remote_code=False)
         self.preparation = json.loads((data / PREPARATION_FILE).read_text(encoding="utf-8"))
         self.train_pairs, self.dev_pairs = self._load_pairs("train"), self._load_pairs("dev")
         self.progress = Progress(num_processes=self.accelerator.num_processes)
