@@ -1,5 +1,6 @@
 """What lies in a prepared folder, what becomes of each pair, and that a preparation which was stopped goes on."""
 
+import hashlib
 import json
 import os
 import signal
@@ -14,7 +15,7 @@ from transformers import AutoTokenizer
 from vaswani_transformer import cli
 from vaswani_transformer.data import preparation
 from vaswani_transformer.data.filtering import PairFilter
-from vaswani_transformer.data.preparation import prepare
+from vaswani_transformer.data.preparation import prepare, read_preparation
 from vaswani_transformer.data.tokenization import train_tokenizer
 
 PAIRS = [
@@ -46,6 +47,14 @@ def encode_five_times(self, texts):
 
 BlockEncoder.encode = encode_five_times
 prepare(read_corpus, read_dev, Path(sys.argv[2]), **SETTINGS)
+"""
+# Holds the lock of a file until its input ends.
+HOLDER = """
+import fcntl, sys
+with open(sys.argv[1], "a+") as file:
+    fcntl.lockf(file, fcntl.LOCK_EX)
+    print(flush=True)
+    sys.stdin.read()
 """
 
 
@@ -97,6 +106,64 @@ def test_parts_are_in_the_order_of_the_corpus(tmp_path):
     assert load(tmp_path / "train")["labels"][:] == tokenizer([target for _, target in CORPUS]).input_ids
     assert load(tmp_path / "dev")["input_ids"][:] == tokenizer([source for source, _ in CORPUS[:9]]).input_ids
     assert json.loads((tmp_path / "dev.json").read_text()) == [list(pair) for pair in CORPUS[:9]]
+
+
+@pytest.mark.parametrize(("max_length", "num_kept"), [(5, 1), (4, 0)])
+def test_a_pair_of_exactly_the_most_tokens_is_kept(tmp_path, max_length, num_kept):
+    pairs = [("a a a a", "a a a"), ("a", "a")]
+    summary = prepare(lambda: pairs, lambda: pairs, tmp_path, vocab_size=280, max_length=max_length)
+    tokens = [len(ids) for ids in load(tmp_path / "train")["input_ids"]]
+    assert tokens == [5] * num_kept + [2]
+    assert summary["train"]["over_max_length"] == 1 - num_kept
+
+
+def test_the_digest_of_each_file_is_written_down(tmp_path):
+    files = prepare(read_corpus, read_dev, tmp_path, **SETTINGS)["files"]
+    assert files == {
+        name: hashlib.sha256(content).hexdigest()
+        for name, content in sorted(files_of(tmp_path).items())
+        if name not in ("preparation.json", "lock")
+    }
+    assert {"dev.json", "dev/part-00000.arrow", "train/part-00005.arrow", "tokenizer.json"} <= files.keys()
+
+
+def test_a_folder_in_which_another_process_prepares_is_refused(tmp_path):
+    (tmp_path / "lock").write_text("process 7 on host a")
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path / "lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with holder:
+        holder.stdout.readline()
+        with pytest.raises(ValueError, match=r"process 7 on host a is writing in .*name another output"):
+            prepare(read_corpus, read_dev, tmp_path, **SETTINGS)
+        holder.communicate(b"end")
+    prepare(read_corpus, read_dev, tmp_path, **SETTINGS)
+
+
+def test_a_full_disk_is_said_with_the_file(tmp_path, little_room):
+    with little_room(2_500), pytest.raises(OSError, match=r"/tokenizer\.json could not be written: File too large"):
+        prepare(read_corpus, read_dev, tmp_path, **SETTINGS)
+    prepare(read_corpus, read_dev, tmp_path / "whole", **SETTINGS)
+    (tmp_path / "whole" / "train" / "part-00001.arrow").unlink()
+    (tmp_path / "whole" / "preparation.json").unlink()
+    with little_room(100), pytest.raises(OSError, match=r"File too large: '.*/train/part-00001\.arrow'"):
+        prepare(read_corpus, read_dev, tmp_path / "whole", **SETTINGS)
+
+
+@pytest.mark.parametrize("name", ["preparation.json", "fingerprint.json"])
+@pytest.mark.parametrize("content", ["{", "[]"])
+def test_a_damaged_file_of_a_finished_folder_is_named(tmp_path, name, content):
+    prepare(read_corpus, read_dev, tmp_path, **SETTINGS)
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=rf"{name} is damaged"):
+        prepare(read_corpus, read_dev, tmp_path, **SETTINGS)
+
+
+@pytest.mark.parametrize("content", ["{}", '{"train": 3}'])
+def test_a_summary_without_its_values_is_named(tmp_path, content):
+    (tmp_path / "preparation.json").write_text(content)
+    with pytest.raises(ValueError, match=r"preparation\.json was not written by this version"):
+        read_preparation(tmp_path)
 
 
 def test_filters_are_counted(tmp_path):
@@ -154,7 +221,7 @@ def test_the_number_of_threads_changes_no_byte(tmp_path, monkeypatch, never_stop
 
 
 def test_stopped_before_any_file_is_whole_it_ends_as_if_never_stopped(tmp_path, monkeypatch, never_stopped):
-    num_syncs = len(never_stopped) + 1  # the fingerprint gets that of the tokenizer later
+    num_syncs = len(never_stopped)  # not of the lock, but two of the fingerprint, which gets the tokenizer's later
     for last in range(num_syncs):
         folder = tmp_path / str(last)
         syncs = iter(range(num_syncs))
@@ -232,7 +299,7 @@ def test_a_folder_that_holds_something_else_is_refused(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ValueError, match=r"has a tokenizer\.json but no fingerprint\.json .*Choose another folder"):
         prepare(read_corpus, read_dev, tmp_path, **SETTINGS)
-    assert files_of(tmp_path) == {"tokenizer.json": b"{}"}
+    assert files_of(tmp_path).keys() == {"tokenizer.json", "lock"}
 
 
 def test_the_fingerprint_tells_what_the_tokens_are_made_from(tmp_path):
