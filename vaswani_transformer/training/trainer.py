@@ -18,24 +18,24 @@ import pickle
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import accelerate
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
-from accelerate.utils import RNG_STATE_NAME, DistributedType, gather_object
-from safetensors import SafetensorError
+from accelerate.utils import RNG_STATE_NAME, DistributedType, broadcast_object_list
 from safetensors.torch import load_file
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerFast
 
 from ..data.batching import TokenizedPairs, Update, UpdateStream, plan_updates, split_update
-from ..data.preparation import PREPARATION_FILE
+from ..data.preparation import PREPARATION_FILE, read_preparation
 from ..memory import keep_few_kernels
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.pipeline_vaswani import custom_pipelines
+from ..resuming.files import find_damage
 from ..resuming.locks import check_processes
 from .checkpoints import (
     PARTIAL_PREFIX,
@@ -48,7 +48,6 @@ from .checkpoints import (
     drop_old_checkpoints,
     finish_checkpoint,
     resumable_checkpoints,
-    set_aside,
 )
 from .diagnosis import explain_out_of_memory, find_non_finite, is_write_error
 from .interruption import Interrupted, StopRequest, outlive_stop_request
@@ -69,8 +68,6 @@ TOKENS_PER_MICRO_BATCH = {"cpu": 4_096}  # padded tokens of a side
 # there is MPS, processes are not forked, and a worker would get a copy of the corpus.
 LOADER_WORKERS = {"cpu": 0, "mps": 0}
 DEFAULT_LOADER_WORKERS = 1
-# What reading a damaged checkpoint may raise: PyTorch alone has the second to the fourth.
-UNREADABLE = (OSError, RuntimeError, EOFError, pickle.UnpicklingError, SafetensorError)
 
 
 @dataclass
@@ -81,7 +78,6 @@ class Progress:
     epoch: int = 0
     updates_of_epoch: int = 0  # done of the present epoch
     seconds: float = 0.0  # of training, over all sittings
-    seconds_at_checkpoint: float = 0.0  # the same, when the last checkpoint that was due was written
     best_dev_loss: float = math.inf
     evaluations_without_gain: int = 0
     log_bytes: int = 0  # of the log that belong to what is saved
@@ -91,16 +87,15 @@ class Progress:
         return dict(self.__dict__)
 
     def load_state_dict(self, state: dict) -> None:
-        self.__dict__.update(state)
+        for field in fields(self):
+            setattr(self, field.name, state[field.name])
 
 
 class Trainer:
     """Trains one recipe on prepared data.
 
     The same global batch gives the same update however it is split: over processes, or over time by accumulation. A
-    run that was stopped ends with the weights of one that never was, where the recipe counts updates or epochs between
-    checkpoints. Where it counts minutes, the clock decides which checkpoints there are to average: they are minutes of
-    training over all sittings, but no two runs have the same.
+    run that was stopped ends with the weights of one that never was.
 
     Args:
         recipe: what to do.
@@ -117,8 +112,8 @@ class Trainer:
 
     Raises:
         FileNotFoundError: if `data` is no prepared data.
-        ValueError: if a part of the data is missing, if the processes do not know each other, or if `score_dev` is
-            asked of a model in parts.
+        ValueError: if a file of the data is missing or damaged, if the processes do not know each other, or if
+            `score_dev` is asked of a model in parts.
     """
 
     def __init__(
@@ -159,15 +154,23 @@ class Trainer:
         if accumulation_steps < 1:
             raise ValueError(f"accumulation_steps must be at least 1, one micro-batch; got {accumulation_steps}.")
         self.accumulation_steps = accumulation_steps
-        if not (data / PREPARATION_FILE).exists():  # it is written last
-            raise FileNotFoundError(f"{data} holds no prepared data; run `vaswani prepare` with --output {data} first.")
+        self.preparation = read_preparation(data)
+        self._refuse_damaged_data()
         self.tokenizer = PreTrainedTokenizerFast.from_pretrained(data)
-        self.preparation = json.loads((data / PREPARATION_FILE).read_text(encoding="utf-8"))
         self.train_pairs, self.dev_pairs = self._load_pairs("train"), self._load_pairs("dev")
         self.progress = Progress(num_processes=self.accelerator.num_processes)
         self.tally = Tally(self.accelerator)
         self.log = Log(run, is_main_process=self.accelerator.is_main_process)
         self._build()
+
+    def _refuse_damaged_data(self) -> None:
+        """The main process compares the digests of the prepared files, and all raise what it finds."""
+        damage = ""
+        if self.accelerator.is_main_process:
+            damage = find_damage(self.data, self.preparation.get("files", {}))  # none of an earlier version
+        (damage,) = broadcast_object_list([damage])
+        if damage:
+            raise ValueError(f"{damage}. Copy the folder again, or remove it and run `vaswani prepare`.")
 
     def _load_pairs(self, name: str) -> TokenizedPairs:
         """One of the prepared sets, whole."""
@@ -246,15 +249,15 @@ class Trainer:
         Raises:
             ValueError: if the run folder belongs to a run of another recipe, seed, data, precision or number of
                 processes, if another process is training in it, if not all processes see it and the same data, or
-                if none of its checkpoints can be read.
+                if none of its checkpoints is intact.
             FloatingPointError: if ten updates in a row had no finite gradient.
             MemoryError: if a micro-batch does not fit; the message names its shape.
             OSError: if a checkpoint cannot be written; the one before is intact.
             Interrupted: after SIGTERM, when the update under way is done and saved.
         """
-        description = self._describe()
-        with open_run(self.accelerator, self.run_folder, self.data, description) as checkpoints, self.log:
-            self._go_to_where_it_stopped(checkpoints)
+        description, warn = self._describe(), self.log.print
+        with open_run(self.accelerator, self.run_folder, self.data, description, warn=warn) as checkpoint, self.log:
+            self._go_to_where_it_stopped(checkpoint)
             with StopRequest() as self._stop_request:
                 if not self._is_finished():
                     self._train()
@@ -277,12 +280,14 @@ class Trainer:
             "num_parameters": self.accelerator.unwrap_model(self.model).num_parameters(),
         }
 
-    def _go_to_where_it_stopped(self, checkpoints: list[Path]) -> None:
-        """From the newest of `checkpoints` on, or from the start; the log has then no line of what is still to come."""
+    def _go_to_where_it_stopped(self, checkpoint: Path | None) -> None:
+        """From `checkpoint` on, or from the start; the log has then no line of what is still to come."""
         for partial in sorted(self.checkpoint_folder.glob(f"{PARTIAL_PREFIX}*")):
-            self.log.print(f"{partial} was not written to the end and is left aside")
-        if checkpoints:
-            self._resume(checkpoints)
+            self.log.print(f"{partial} is not whole and is left aside")
+        if checkpoint:
+            self._load(checkpoint)
+            self._check_num_processes(checkpoint)
+            self.log.print(f"resuming after update {self.progress.update} from {checkpoint}")
         accelerator, progress = self.accelerator, self.progress
         accelerator.wait_for_everyone()  # before the first process changes what the others look at
         self.log.open(update=progress.update, num_bytes=progress.log_bytes)
@@ -290,28 +295,8 @@ class Trainer:
         devices = f"{accelerator.num_processes} x {accelerator.device.type}"
         self.log.print(f"training on {devices}, mixed precision {accelerator.mixed_precision}")
 
-    def _resume(self, checkpoints: list[Path]) -> None:
-        """Go to where the newest of `checkpoints` that all processes can read was written."""
-        damaged = []
-        for checkpoint in reversed(checkpoints):
-            errors = [error for error in gather_object([self._load(checkpoint)]) if error]
-            if not errors:
-                break
-            self.log.print(f"WARNING: {checkpoint} is damaged, the one before is taken: {errors[0]}")
-            damaged.append(checkpoint)
-        else:
-            raise ValueError(
-                f"none of the checkpoints in {self.checkpoint_folder} can be read; of the oldest: {errors[0]}. Copy "
-                f"one back that can, or name another output folder to begin anew."
-            )
-        if self.accelerator.is_main_process:
-            for path in damaged:  # now that another can be read, it is not this program or machine that is at fault
-                set_aside(path)
-        self._check_num_processes(checkpoint)
-        self.log.print(f"resuming after update {self.progress.update} from {checkpoint}")
-
-    def _load(self, checkpoint: Path) -> str | None:
-        """Go to where `checkpoint` was written; returns what is wrong with it if it cannot be read."""
+    def _load(self, checkpoint: Path) -> None:
+        """Go to where `checkpoint` was written, which is intact; refuse one that holds programs, as a pickle may."""
         folder = checkpoint / STATE_FOLDER
         try:
             for path in folder.glob("custom_checkpoint_*.pkl"):
@@ -321,9 +306,12 @@ class Trainer:
             if self.progress.num_processes == self.accelerator.num_processes:
                 # Accelerate goes on without the random states if it cannot read them.
                 accelerate.utils.load(folder / f"{RNG_STATE_NAME}_{self.accelerator.process_index}.pkl")
-        except UNREADABLE as error:
-            return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        return None
+        except pickle.UnpicklingError as error:
+            reason = str(error).partition("\n")[0]
+            raise ValueError(
+                f"{folder} holds more than values, so it was not written by this package ({reason}). Remove "
+                f"{checkpoint} to go on from the one before."
+            ) from error
 
     def _check_num_processes(self, checkpoint: Path) -> None:
         """Refuse to go on from `checkpoint` with another number of processes, or take account of it."""
@@ -385,9 +373,8 @@ class Trainer:
             last = progress.update >= self.recipe.num_updates
             must_stop, is_due = False, last or self._is_checkpoint_due(update.is_last_of_epoch)
             if progress.update % interval == 0 or is_due:
-                must_stop, is_time = self._agree()
+                must_stop = self._agree_to_stop()
                 self._check_finite(update)
-                is_due = is_due or is_time
             if progress.update % self.log_interval == 0 or last:
                 self._log_training()
             if is_due:
@@ -424,6 +411,7 @@ class Trainer:
             # The fused kernel then leaves weights and averages as they are, and the host need not know.
             self.optimizer.optimizer.found_inf = (~is_finite).float()
         self.optimizer.step()
+        self._lr = self.schedule.get_last_lr()[0]
         self.schedule.step()
         self.optimizer.zero_grad()
         self.tally.add(losses, is_finite, update)
@@ -433,13 +421,10 @@ class Trainer:
         """Of training up to now, over all sittings."""
         return time.perf_counter() - self._sitting_started
 
-    def _agree(self) -> tuple[bool, bool]:
-        """What all processes must do alike: stop because one was asked to, save because the first one's time is up."""
-        amount, unit = self.recipe.checkpoint_interval
-        is_time = unit == "minutes" and self._seconds - self.progress.seconds_at_checkpoint >= 60 * amount
-        own = [self._stop_request.received, is_time and self.accelerator.is_main_process]
-        must_stop, is_time = self.accelerator.reduce(torch.tensor(own, device=self.accelerator.device).int(), "sum")
-        return bool(must_stop), bool(is_time)
+    def _agree_to_stop(self) -> bool:
+        """Whether one of the processes was asked to stop; all of them must then save."""
+        own = torch.tensor(self._stop_request.received, device=self.accelerator.device).int()
+        return bool(self.accelerator.reduce(own, "sum"))
 
     def _check_finite(self, update: Update) -> None:
         """End the run when nothing has been learnt for a while; `update` is the last one."""
@@ -473,7 +458,7 @@ class Trainer:
         line = {
             "update": progress.update,
             "epoch": progress.epoch,
-            "lr": self.schedule.get_last_lr()[0],
+            "lr": self._lr,
             **means,
             "seconds": progress.seconds,
         }
@@ -494,7 +479,7 @@ class Trainer:
         amount, unit = self.recipe.checkpoint_interval
         if unit == "epochs":
             return end_of_epoch and self.progress.epoch % amount == 0
-        return unit == "updates" and self.progress.update % amount == 0
+        return self.progress.update % amount == 0
 
     @torch.no_grad()
     def _evaluate(self) -> None:
@@ -533,8 +518,6 @@ class Trainer:
         """One checkpoint, by all processes together: each has random states of its own."""
         started, progress = time.perf_counter(), self.progress
         progress.seconds = self._seconds
-        if is_scheduled:
-            progress.seconds_at_checkpoint = progress.seconds
         name = checkpoint_name(progress.update, is_scheduled=is_scheduled)
         try:
             self._write_checkpoint(name)
@@ -568,7 +551,7 @@ class Trainer:
         accelerator.save_state(str(partial / STATE_FOLDER))
         accelerator.wait_for_everyone()
         if accelerator.is_main_process:
-            finish_checkpoint(partial, seconds=self.progress.seconds)
+            finish_checkpoint(partial)
 
     def _gather_model(self, weights: dict[str, torch.Tensor] | None) -> VaswaniForConditionalGeneration:
         """The model itself, or where it is sharded one of the class that was sharded, with the gathered `weights`."""
