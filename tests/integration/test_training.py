@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from vaswani_transformer import cli
 from vaswani_transformer.data.preparation import prepare
-from vaswani_transformer.training import checkpoints, log, tally
+from vaswani_transformer.training import checkpoints, development, log, setup, state, tally
 from vaswani_transformer.training import trainer as trainer_module
 from vaswani_transformer.training.interruption import Interrupted
 from vaswani_transformer.training.recipes import BASE
@@ -58,9 +58,9 @@ def stop_after(trainer, saves):
     """Make `trainer` die just after that many checkpoints."""
     save = trainer._save
 
-    def save_and_count():
+    def save_and_count(**options):
         nonlocal saves
-        save()
+        save(**options)
         saves -= 1
         if not saves:
             raise KeyboardInterrupt
@@ -158,7 +158,7 @@ def test_sigterm_finishes_the_update_saves_and_changes_nothing(data, tmp_path):
 
 def test_sigterm_to_the_whole_process_group_is_outlived_by_the_worker_of_the_loader(data, tmp_path, monkeypatch):
     whole = Trainer(TINY, data, tmp_path / "whole", log_interval=1).train()
-    monkeypatch.setattr(trainer_module, "LOADER_WORKERS", {"cpu": 1})
+    monkeypatch.setattr(setup, "LOADER_WORKERS", {"cpu": 1})
     trainer = Trainer(TINY, data, tmp_path / "run", log_interval=1)
 
     def stop_all():
@@ -247,7 +247,7 @@ def test_what_fails_after_a_checkpoint_is_whole_does_not_say_that_it_could_not_b
     def fail(folder, keep):
         raise PermissionError("old checkpoints belong to somebody else")
 
-    monkeypatch.setattr(trainer_module, "drop_old_checkpoints", fail)
+    monkeypatch.setattr(state, "drop_old_checkpoints", fail)
     with pytest.raises(PermissionError, match=r"^old checkpoints belong"):
         Trainer(TINY, data, tmp_path / "run").train()
     assert names_of_resumable(tmp_path / "run") == ["step-00000002"]
@@ -461,7 +461,7 @@ def test_a_run_does_not_go_on_in_another_precision(launched_for_bf16, stopped_ru
 
 
 def test_a_model_in_parts_is_not_asked_to_translate(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(Trainer, "_is_sharded", True)
+    monkeypatch.setattr(development, "is_sharded", lambda accelerator: True)
     with pytest.raises(ValueError, match=r"part of the model only \(FSDP\): leave dev_bleu away, and run `vaswani ev"):
         Trainer(TINY, data, tmp_path / "run", score_dev=lambda *_: 0.0)
 
@@ -588,7 +588,7 @@ def test_ten_in_a_row_are_noticed_though_they_ended_between_two_looks(
 
 def test_a_run_that_diverges_goes_on_with_an_infinite_perplexity(data, tmp_path, monkeypatch):
     trainer = Trainer(replace(TINY, num_updates=2), data, tmp_path / "run")
-    monkeypatch.setattr(trainer, "_compute_dev_loss", lambda model: 1000.0)
+    monkeypatch.setattr(trainer.dev_set, "compute_loss", lambda model: 1000.0)
     trainer.train()
     assert read_log(tmp_path / "run")[-1]["dev_perplexity"] == math.inf
 

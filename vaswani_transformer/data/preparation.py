@@ -161,6 +161,7 @@ def read_preparation(folder: Path) -> dict:
         itemgetter("fingerprint", "source_language", "target_language", "vocab_size")(preparation)
         for name in ("train", "dev"):
             itemgetter("pairs", "source_tokens", "target_tokens", "over_max_length")(preparation[name])
+        preparation["files"] = dict(preparation.get("files", {}))  # none of an earlier version
     return preparation
 
 

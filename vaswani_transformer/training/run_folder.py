@@ -1,4 +1,15 @@
-"""Whose a run folder is: which run it holds, which process is training in it, whether all processes see it."""
+"""Whose a run folder is: which run it holds, which process is training in it, whether all processes see it.
+
+A run folder is all there is to a run: start the same command again and it goes on where it stopped.
+
+    run/
+        recipe.json         the recipe as resolved, seed, fingerprint of the data, precision, processes, versions
+        log.jsonl           one line per interval of training, one line per evaluation
+        tensorboard/        the same numbers, where the package tensorboard is installed
+        checkpoints/        see `checkpoints`
+        model/              the mean of the last checkpoints: the result
+        lock                which process trains here
+"""
 
 import contextlib
 import importlib.metadata
