@@ -1,4 +1,6 @@
+import contextlib
 import os
+import resource
 import sys
 from pathlib import Path
 
@@ -60,6 +62,41 @@ def build_tiny_model():
         return model
 
     return build
+
+
+@pytest.fixture
+def file_calls(tmp_path, monkeypatch):
+    """A list that grows with each sync and each renaming of what lies in `tmp_path`: "sync NAME", "rename NAME"."""
+    calls = []
+
+    def record(function, name):
+        def call(file, *args):
+            stat = os.stat(file)
+            found = [path for path in (tmp_path, *tmp_path.rglob("*")) if os.path.samestat(path.stat(), stat)]
+            calls.extend(f"{name} {path.relative_to(tmp_path)}" for path in found)
+            return function(file, *args)
+
+        return call
+
+    for function, name in (("fsync", "sync"), ("rename", "rename"), ("replace", "rename")):
+        monkeypatch.setattr(os, function, record(getattr(os, function), name))
+    return calls
+
+
+@pytest.fixture
+def little_room():
+    """A function: in the block it opens no file can grow beyond so many bytes, as on a full disk."""
+
+    @contextlib.contextmanager
+    def limit(num_bytes: int):
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    return limit
 
 
 @pytest.fixture(scope="session")

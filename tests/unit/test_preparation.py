@@ -1,5 +1,6 @@
 """What lies in a prepared folder, what becomes of each pair, and that a preparation which was stopped goes on."""
 
+import hashlib
 import json
 import os
 import signal
@@ -14,7 +15,7 @@ from transformers import AutoTokenizer
 from vaswani_transformer import cli
 from vaswani_transformer.data import preparation
 from vaswani_transformer.data.filtering import PairFilter
-from vaswani_transformer.data.preparation import prepare
+from vaswani_transformer.data.preparation import prepare, read_preparation
 from vaswani_transformer.data.tokenization import train_tokenizer
 
 PAIRS = [
@@ -46,6 +47,14 @@ def encode_seven_times(self, texts):
 
 BlockEncoder.encode = encode_seven_times
 prepare(read_corpus, read_dev, Path(sys.argv[2]), **SETTINGS)
+"""
+# Holds the lock of a file until its input ends.
+HOLDER = """
+import fcntl, sys
+with open(sys.argv[1], "a+") as file:
+    fcntl.lockf(file, fcntl.LOCK_EX)
+    print(flush=True)
+    sys.stdin.read()
 """
 
 
@@ -124,6 +133,55 @@ def test_a_word_or_line_without_end_is_dropped_from_both_sets_and_said(tmp_path,
         assert f"{name}: 2 pairs of" in printed
 
 
+def test_the_digest_of_each_file_is_written_down(tmp_path):
+    files = prepare(read_corpus, read_dev, tmp_path, **SETTINGS)["files"]
+    assert files == {
+        name: hashlib.sha256(content).hexdigest()
+        for name, content in sorted(files_of(tmp_path).items())
+        if name not in ("preparation.json", "lock")
+    }
+    assert {"dev.json", "dev/part-00000.arrow", "train/part-00005.arrow", "tokenizer.json"} <= files.keys()
+
+
+def test_a_folder_in_which_another_process_prepares_is_refused(tmp_path):
+    (tmp_path / "lock").write_text("process 7 on host a")
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path / "lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with holder:
+        holder.stdout.readline()
+        with pytest.raises(ValueError, match=r"process 7 on host a is writing in .*name another output"):
+            prepare(read_corpus, read_dev, tmp_path, **SETTINGS)
+        holder.communicate(b"end")
+    prepare(read_corpus, read_dev, tmp_path, **SETTINGS)
+
+
+def test_a_full_disk_is_said_with_the_file(tmp_path, little_room):
+    with little_room(2_500), pytest.raises(OSError, match=r"/tokenizer\.json could not be written: File too large"):
+        prepare(read_corpus, read_dev, tmp_path, **SETTINGS)
+    prepare(read_corpus, read_dev, tmp_path / "whole", **SETTINGS)
+    (tmp_path / "whole" / "train" / "part-00001.arrow").unlink()
+    (tmp_path / "whole" / "preparation.json").unlink()
+    with little_room(100), pytest.raises(OSError, match=r"File too large: '.*/train/part-00001\.arrow'"):
+        prepare(read_corpus, read_dev, tmp_path / "whole", **SETTINGS)
+
+
+@pytest.mark.parametrize("name", ["preparation.json", "fingerprint.json"])
+@pytest.mark.parametrize("content", ["{", "[]"])
+def test_a_damaged_file_of_a_finished_folder_is_named(tmp_path, name, content):
+    prepare(read_corpus, read_dev, tmp_path, **SETTINGS)
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=rf"{name} is damaged"):
+        prepare(read_corpus, read_dev, tmp_path, **SETTINGS)
+
+
+@pytest.mark.parametrize("content", ["{}", '{"train": 3}'])
+def test_a_summary_without_its_values_is_named(tmp_path, content):
+    (tmp_path / "preparation.json").write_text(content)
+    with pytest.raises(ValueError, match=r"preparation\.json was not written by this version"):
+        read_preparation(tmp_path)
+
+
 def test_filters_are_counted(tmp_path):
     pair_filter = PairFilter(drop_duplicates=True, drop_identical=True)
     summary = prepare(lambda: PAIRS, lambda: PAIRS[:1], tmp_path, vocab_size=280, pair_filter=pair_filter)
@@ -181,7 +239,7 @@ def test_the_number_of_threads_changes_no_byte(tmp_path, monkeypatch, never_stop
 
 
 def test_stopped_before_any_file_is_whole_it_ends_as_if_never_stopped(tmp_path, monkeypatch, never_stopped):
-    num_syncs = len(never_stopped) + 1  # the fingerprint gets that of the tokenizer later
+    num_syncs = len(never_stopped)  # not of the lock, but two of the fingerprint, which gets the tokenizer's later
     for last in range(num_syncs):
         folder = tmp_path / str(last)
         syncs = iter(range(num_syncs))
@@ -259,7 +317,7 @@ def test_a_folder_that_holds_something_else_is_refused(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ValueError, match=r"has a tokenizer\.json but no fingerprint\.json .*Choose another folder"):
         prepare(read_corpus, read_dev, tmp_path, **SETTINGS)
-    assert files_of(tmp_path) == {"tokenizer.json": b"{}"}
+    assert files_of(tmp_path).keys() == {"tokenizer.json", "lock"}
 
 
 def test_the_fingerprint_tells_what_the_tokens_are_made_from(tmp_path):

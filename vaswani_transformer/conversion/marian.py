@@ -63,7 +63,7 @@ def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTo
     marian = to_marian(model)
     difference = compare_logits(model, marian)
     marian.save_pretrained(output)
-    follow_umask(output)
+    follow_umask(*Path(output).glob("*.safetensors"))
     tokenizer.save_pretrained(output)
     lines = [f"MarianMTModel in {output}. Its logits differ by {difference:.1e} at most."]
     if model.config.layer_norm_eps != LAYER_NORM_EPS:

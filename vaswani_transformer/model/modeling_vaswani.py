@@ -60,11 +60,11 @@ NO_PICKLE = (
 )
 
 
-def follow_umask(folder: str | Path) -> None:
-    """Give files of weights in `folder` the mode of other new files; safetensors hides them from other users (0600)."""
+def follow_umask(*paths: Path) -> None:
+    """Give each file the mode of any new file; safetensors hides what it writes from other users (0600)."""
     mask = os.umask(0o077)  # it cannot be read without being set
     os.umask(mask)
-    for path in Path(folder).glob("*.safetensors"):
+    for path in paths:
         path.chmod(0o666 & ~mask)
 
 
@@ -136,7 +136,7 @@ class VaswaniPreTrainedModel(PreTrainedModel):
             self.config.custom_pipelines = custom_pipelines()
         super().save_pretrained(save_directory, **kwargs)
         if kwargs.get("is_main_process", True):
-            follow_umask(save_directory)
+            follow_umask(*Path(save_directory).glob("*.safetensors"))
 
     def train(self, mode: bool = True):
         """As every module's; training forgets the copies of matrices that a search has made."""
