@@ -1,6 +1,5 @@
 import contextlib
 import os
-import resource
 import sys
 from pathlib import Path
 
@@ -86,6 +85,7 @@ def file_calls(tmp_path, monkeypatch):
 @pytest.fixture
 def little_room():
     """A function: in the block it opens no file can grow beyond so many bytes, as on a full disk."""
+    resource = pytest.importorskip("resource")  # not on Windows
 
     @contextlib.contextmanager
     def limit(num_bytes: int):
