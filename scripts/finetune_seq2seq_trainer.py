@@ -94,8 +94,8 @@ def print_bleu(trainer: Seq2SeqTrainer, dataset: Dataset, tokenizer: PreTrainedT
 def main(argv: Sequence[str] | None = None) -> int:
     args, training_args = build_parser().parse_args_into_dataclasses(argv)
     set_seed(training_args.seed)
-    tokenizer = AutoTokenizer.from_pretrained(args.model)
-    model = AutoModelForSeq2SeqLM.from_pretrained(args.model)
+    tokenizer = AutoTokenizer.from_pretrained(args.model, trust_remote_code=False)
+    model = AutoModelForSeq2SeqLM.from_pretrained(args.model, trust_remote_code=False)
     train, dev, test = (load_text(prefix, args, tokenizer) for prefix in (args.train, args.dev, args.test))
 
     # A Seq2SeqTrainer whose updates hold as many tokens instead of as many sentences.

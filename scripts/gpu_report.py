@@ -45,7 +45,6 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-import accelerate
 import numpy as np
 import torch
 from benchmark_common import (
@@ -74,7 +73,6 @@ from vaswani_transformer.training.cost import (
     find_rate,
 )
 from vaswani_transformer.training.recipes import BASE, BIG, MULTI30K_TINY, Recipe
-from vaswani_transformer.training.schedule import inverse_sqrt_schedule
 from vaswani_transformer.training.trainer import Trainer
 
 TITLE = "Training on one device"
@@ -157,21 +155,8 @@ def measure_peak_memory(work: Callable[[], None], device: str) -> float:
 class MarianTrainer(Trainer):
     """The trainer of our model, with Marian in its place."""
 
-    def _build(self) -> None:
-        accelerate.utils.set_seed(self.seed)
-        model = Marian(VaswaniConfig(**{"vocab_size": len(self.tokenizer)} | self.recipe.model))
-        optimizer = torch.optim.AdamW(
-            model.parameters(),
-            lr=self.recipe.lr_scale,
-            betas=self.recipe.adam_betas,
-            eps=self.recipe.adam_eps,
-            weight_decay=self.recipe.weight_decay,
-            fused=True,
-        )
-        self.schedule = inverse_sqrt_schedule(
-            optimizer, d_model=model.config.d_model, warmup_steps=self.recipe.warmup_updates
-        )
-        self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
+    def _build_model(self) -> Marian:
+        return Marian(VaswaniConfig(**{"vocab_size": len(self.tokenizer)} | self.recipe.model))
 
 
 class Run:

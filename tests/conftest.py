@@ -1,3 +1,4 @@
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -5,8 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import settings
+from transformers import PreTrainedTokenizerFast
 
-from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
+from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, train_tokenizer
 
 # Several threads are slower than one on models this small, and change the last bits of a sum.
 torch.set_num_threads(1)
@@ -57,6 +59,71 @@ def build_tiny_model():
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter), alpha=noise)
         return model
+
+    return build
+
+
+@pytest.fixture
+def file_calls(tmp_path, monkeypatch):
+    """A list that grows with each sync and each renaming of what lies in `tmp_path`: "sync NAME", "rename NAME"."""
+    calls = []
+
+    def record(function, name):
+        def call(file, *args):
+            stat = os.stat(file)
+            found = [path for path in (tmp_path, *tmp_path.rglob("*")) if os.path.samestat(path.stat(), stat)]
+            calls.extend(f"{name} {path.relative_to(tmp_path)}" for path in found)
+            return function(file, *args)
+
+        return call
+
+    for function, name in (("fsync", "sync"), ("rename", "rename"), ("replace", "rename")):
+        monkeypatch.setattr(os, function, record(getattr(os, function), name))
+    return calls
+
+
+@pytest.fixture
+def little_room():
+    """A function: in the block it opens no file can grow beyond so many bytes, as on a full disk."""
+    resource = pytest.importorskip("resource")  # not on Windows
+
+    @contextlib.contextmanager
+    def limit(num_bytes: int):
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, limits[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    return limit
+
+
+@pytest.fixture(scope="session")
+def build_ending_model(build_tiny_model):
+    """A function that builds the tiny model with `</s>` likelier by `end_bias`, so that searches end at any length."""
+
+    def build(*, end_bias: float, max_length_offset: int, **changes) -> VaswaniForConditionalGeneration:
+        model = build_tiny_model(noise=0.4, **{"encoder_layers": 1, "output_bias": True} | changes)
+        model.generation_config.max_length_offset = max_length_offset
+        with torch.no_grad():
+            model.lm_head.bias[model.config.eos_token_id] += end_bias
+        return model
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def build_translator():
+    """A function that builds a model that has learnt nothing, and a tokenizer that has learnt from `sentences`."""
+
+    def build(sentences: list[str]) -> tuple[VaswaniForConditionalGeneration, PreTrainedTokenizerFast]:
+        tokenizer = train_tokenizer(sentences, vocab_size=290)
+        torch.manual_seed(0)
+        config = VaswaniConfig(
+            vocab_size=len(tokenizer), d_model=16, d_ff=24, num_heads=4, encoder_layers=1, decoder_layers=1
+        )
+        return VaswaniForConditionalGeneration(config).eval(), tokenizer
 
     return build
 

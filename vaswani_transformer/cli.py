@@ -30,6 +30,7 @@ from .commands import (
     train,
     translate,
 )
+from .loading import is_panic
 from .memory import keep_few_kernels, keep_freed_memory
 from .training.interruption import EXIT_CODE, Interrupted
 
@@ -79,10 +80,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Interrupted as error:
         print(f"vaswani {args.command}: {error}", file=sys.stderr)
         return EXIT_CODE
-    except USER_ERRORS as error:
-        if args.debug:
+    except BaseException as error:
+        if args.debug or not (isinstance(error, USER_ERRORS) or is_panic(error)):
             raise
-        message = str(error).strip().replace("\n", " ")  # one line, whoever wrote it
+        message = str(error).strip().replace("\n", " ")  # one line, also where a library wrote several
+        if is_panic(error):
+            folder = getattr(args, "tokenizer", None) or getattr(args, "model", "the model")
+            message = (
+                f"a regular expression in tokenizer.json of {folder} gives up on this text ({message}): the file is "
+                f"damaged, or made to do harm. Take another model."
+            )
         print(f"vaswani {args.command}: {message}", file=sys.stderr)
         return 1
     return 0

@@ -1,18 +1,21 @@
 """Load a trained model whole and undamaged, and tell it from others."""
 
+import contextlib
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import UnionType
 
 import torch
 from huggingface_hub import hf_hub_download
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from .model.configuration_vaswani import VaswaniConfig
 from .model.modeling_vaswani import VaswaniForConditionalGeneration
+from .model.pipeline_vaswani import MODEL_FOLDER as MODEL_FOLDER
+from .model.pipeline_vaswani import find_model_folder
 
-MODEL_FOLDER = "model"
 # Of the search: what a setting is, and the least and the most it may be in a file. A damaged one must not ask for all
 # memory.
 SEARCH_SETTINGS: dict[str, tuple[type | UnionType, float, float]] = {
@@ -43,27 +46,75 @@ def load_translator(
         folder = str(path)
     elif len(path.parts) != 2 or path.is_absolute():  # not of the form owner/name
         raise FileNotFoundError(f"{folder} does not exist; name a model folder, a run folder or a Hub id.")
-    # int8 is a property of the engine that a translator builds of the float32 model.
-    options = {} if dtype is None else {"dtype": "float32" if dtype == "int8" else dtype}
-    try:
-        model, report = VaswaniForConditionalGeneration.from_pretrained(folder, output_loading_info=True, **options)
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-        # Settings of the wrong kind show when they are used.
-        tokenizer.pad({"input_ids": tokenizer(["a", "a b"]).input_ids}, return_tensors="pt")
-    except (OSError, MemoryError):  # say what is missing
-        raise
-    except ImportError as error:
-        raise ValueError(
-            f"{folder} keeps the tokenizer of MarianMT, which needs sentencepiece: "
-            f'pip install "vaswani-transformer[convert]"'
-        ) from error
-    except Exception as error:  # any: what a reader of files meets there it raises, tokenizers a bare Exception
-        reason = f"{type(error).__name__}: {str(error).strip()}".replace("\n", " ")
-        raise ValueError(f"{folder} holds a damaged file ({reason}); copy or download the model again.") from error
+    options = {} if dtype is None else {"dtype": dtype}
+    with naming_damage(folder):
+        config = VaswaniConfig.from_pretrained(folder, trust_remote_code=False)
+    _refuse_foreign_code(folder, config)
+    options |= {"config": config, "output_loading_info": True}
+    with naming_damage(folder):
+        model, report = VaswaniForConditionalGeneration.from_pretrained(folder, trust_remote_code=False, **options)
+    tokenizer = load_tokenizer(folder)
     _check_fit(folder, model, tokenizer, report)
     if torch.accelerator.is_available() and dtype != "int8":
         model.to(torch.accelerator.current_accelerator())
     return model.eval(), tokenizer
+
+
+def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
+    """The tokenizer in a folder or on the Hub, after it has cut two sentences.
+
+    Raises:
+        OSError: if there is none.
+        ValueError: if it is damaged, or if it needs sentencepiece or code that comes with it.
+    """
+    try:
+        with naming_damage(name):
+            tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+            # Settings of the wrong kind show when they are used.
+            tokenizer.pad({"input_ids": tokenizer(["a", "a b"]).input_ids}, return_tensors="pt")
+    except ImportError as error:
+        raise ValueError(
+            f'the tokenizer of {name} needs sentencepiece: pip install "vaswani-transformer[convert]"'
+        ) from error
+    return tokenizer
+
+
+@contextlib.contextmanager
+def naming_damage(name: str | Path) -> Iterator[None]:
+    """Raise a ValueError with the name of the model for what a reader of its files raises over a damaged one."""
+    try:
+        yield
+    except (OSError, MemoryError, ImportError):  # say what is missing
+        raise
+    except BaseException as error:  # any: readers of weights and tokenizers have errors of their own
+        if not (isinstance(error, Exception) or is_panic(error)):
+            raise
+        if "trust_remote_code" in str(error):  # transformers has no class for it
+            raise ValueError(
+                f"{name} comes with Python code without which it cannot be read, and such code is not run: take a "
+                f"model that needs none."
+            ) from error
+        reason = f"{type(error).__name__}: {str(error).strip()}".replace("\n", " ")
+        raise ValueError(f"{name} holds a damaged file ({reason}); copy or download the model again.") from error
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether `error` is of the Rust code of tokenizers, as where a regular expression of tokenizer.json gives up."""
+    return type(error).__name__ == "PanicException"  # no Exception, and in no module that can be imported
+
+
+def _refuse_foreign_code(folder: str | Path, config: VaswaniConfig) -> None:
+    """Refuse a config.json that asks for other code than this package's; no saved Vaswani model does."""
+    settings = {
+        "quantization_config": getattr(config, "quantization_config", None),
+        "attn_implementation": config._attn_implementation,
+    }
+    for name, value in settings.items():
+        if value is not None:
+            raise ValueError(
+                f"config.json of {folder} sets {name} to {value!r:.80}: a model is read here as it was trained, with "
+                f"PyTorch's attention. Remove {name} from config.json, or save the model without it."
+            )
 
 
 def _check_fit(
@@ -108,8 +159,7 @@ def _faults_of_search(model: VaswaniForConditionalGeneration) -> list[str]:
 
 def _find_model(path: Path) -> Path:
     """`path` or its final model, checked to be whole."""
-    if not (path / "config.json").exists() and (path / MODEL_FOLDER / "config.json").exists():
-        path = path / MODEL_FOLDER
+    path = find_model_folder(path)
     VaswaniForConditionalGeneration.refuse_pickle(path)
     weights = ("model.safetensors", "model.safetensors.index.json")
     needed = (("config.json",), TOKENIZER_FILES, weights)

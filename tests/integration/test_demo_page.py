@@ -36,13 +36,13 @@ def page(model_page):
 
 
 @contextmanager
-def serving(page, monkeypatch):
+def serving(page, monkeypatch, host="127.0.0.1"):
     """The address at which the page is served."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     monkeypatch.setattr(page, "block_thread", lambda: None)
-    demo.serve(page, host="127.0.0.1", port=port)
+    demo.serve(page, host=host, port=port)
     yield f"http://127.0.0.1:{port}"
     page.close()
 
@@ -131,11 +131,39 @@ def test_markup_in_the_names_of_model_and_languages_stays_text(served, page):
         assert markup not in text
 
 
-@pytest.mark.parametrize("path", ["upload", "process_recording", "component_server", "run/translate"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("upload", "process_recording", "component_server", "run/translate"),
+        *("call/join", "run/join", "api/join", "call/reset", "join"),
+    ],
+)
 def test_nothing_but_a_question_can_be_posted(served, path):
     body = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n\r\n1\r\n--x--\r\n'
     status, _, text = ask(f"{served}/gradio_api/{path}", body, "multipart/form-data; boundary=x")
     assert (status, json.loads(text)) == (404, {"detail": "This page takes sentences and nothing else."})
+
+
+@pytest.mark.parametrize(
+    ("host", "status"), [("127.0.0.1", 200), ("LOCALHOST:80", 200), ("[::1]:80", 200), ("evil.com", 400), ("", 400)]
+)
+@pytest.mark.parametrize("path", ["/", "/config"])
+def test_a_page_of_this_machine_answers_to_no_other_name(served, path, host, status):
+    connection = http.client.HTTPConnection(urlsplit(served).netloc)
+    connection.request("GET", path, headers={"Host": host})
+    with connection.getresponse() as answer:
+        assert answer.status == status
+        assert answer.headers["Content-Security-Policy"]
+    connection.close()
+
+
+def test_a_page_for_the_network_answers_to_any_name(page, monkeypatch):
+    with serving(page, monkeypatch, host="0.0.0.0") as address:
+        connection = http.client.HTTPConnection(urlsplit(address).netloc)
+        connection.request("GET", "/config", headers={"Host": "translate.example.com"})
+        with connection.getresponse() as answer:
+            assert answer.status == 200
+        connection.close()
 
 
 def question(text, session):

@@ -149,11 +149,11 @@ from pathlib import Path
 sys.path.insert(0, {tests!r})
 from test_distributed_training import TINY, WITHOUT_DROPOUT, Trainer
 from accelerate.state import DistributedType, PartialState
-from vaswani_transformer.training import trainer as trainer_module
+from vaswani_transformer.training import setup
 from vaswani_transformer.training.interruption import EXIT_CODE, Interrupted
 
 run = Path(sys.argv[2])
-trainer_module.LOADER_WORKERS = {{"cpu": 1}}  # as on a GPU
+setup.LOADER_WORKERS = {{"cpu": 1}}  # as on a GPU
 recipe = TINY
 if "sharded" in sys.argv:  # Accelerate shards over accelerators only: processes on CPUs pass for GPUs
     PartialState._prepare_backend = lambda *args, **kwargs: ("gloo", DistributedType.MULTI_GPU)

@@ -17,6 +17,7 @@ from vaswani_transformer import cli, train_tokenizer
 from vaswani_transformer.export import ctranslate2_converter, ctranslate2_translation, onnx_export
 from vaswani_transformer.export.ctranslate2_translation import CTranslate2Translator, rescore_hypotheses
 from vaswani_transformer.export.onnx_translation import GRAPHS, OnnxTranslator
+from vaswani_transformer.model.beam_search_vaswani import gnmt_length_penalty
 
 SENTENCES = ["a dog runs", "the old cat sleeps on the roof", "two", "who sees the dog", "cats and dogs and cats"]
 # All fields of the config that change what is computed, away from the paper's.
@@ -131,7 +132,9 @@ def test_rescored_hypotheses_have_the_scores_and_the_order_of_the_papers_search(
     )
     ours, scores = generate_ids(half_trained_model, tokenizer, SENTENCES, num_beams=8, length_penalty=0.6)
     for result, tokens, score in zip(results, ours, scores, strict=True):
-        best, best_score = rescore_hypotheses(result.hypotheses, result.scores, alpha=0.6, length_penalty=0.6)[0]
+        best, best_score = rescore_hypotheses(
+            result.hypotheses, result.scores, alpha=0.6, length_penalty=lambda length: gnmt_length_penalty(length, 0.6)
+        )[0]
         assert tokenizer.convert_tokens_to_ids(best) == tokens
         assert best_score == pytest.approx(score, abs=1e-4)
 

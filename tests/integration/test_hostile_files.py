@@ -1,8 +1,12 @@
 """What comes from others ends in a clear error or a harmless result. scripts/fuzz_readers.py tries much more."""
 
+import ast
+import io
 import json
 import os
 import shutil
+import sys
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -89,6 +93,107 @@ def test_a_pickle_beside_safetensors_is_left_alone(folder, tmp_path, translator)
     assert not (tmp_path / "has_run").exists()
 
 
+def index_of(shard):
+    """The text of an index file that looks for every weight in `shard`."""
+    return json.dumps({"metadata": {}, "weight_map": {"model.shared.weight": shard}})
+
+
+@pytest.mark.parametrize("dtype", ["float32", None])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("model.safetensors.index.json", index_of("w.bin")), ("adapter.txt", "")],
+    ids=["an index", "a name in config.json"],
+)
+def test_no_file_leads_to_a_pickle(folder, tmp_path, name, text, dtype):
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").rename(folder / "other.safetensors")
+    (folder / name).write_text(text)
+    for pickle in ("w.bin", "adapter_model.bin"):
+        torch.save(weights, folder / pickle)
+    change(folder / "config.json", dtype=dtype, **({} if text else {"transformers_weights": "adapter_model.bin"}))
+    for load in (VaswaniForConditionalGeneration.from_pretrained, AutoModelForSeq2SeqLM.from_pretrained):
+        with pytest.raises(ValueError, match=r"\.bin holds no safetensors by its name\. Reading a pickle can run"):
+            load(folder)
+    if text:
+        with pytest.raises(ValueError, match=r"w\.bin holds no safetensors by its name"):
+            load_translator(folder)
+
+
+CODE = """
+import pathlib
+from transformers import PreTrainedTokenizerFast
+pathlib.Path(__file__).with_name("has_run").touch()
+class Trap(PreTrainedTokenizerFast):
+    pass
+"""
+
+
+@pytest.mark.parametrize("command", ["translate", "prepare", "convert"])
+def test_code_in_a_folder_is_not_run_whatever_is_piped_in(folder, tmp_path, monkeypatch, capsys, command):
+    (folder / "trap.py").write_text(CODE.replace("__file__", repr(str(folder / "trap.py"))))
+    change(
+        folder / "tokenizer_config.json",
+        tokenizer_class="Trap",
+        auto_map={"AutoTokenizer": ["trap.Trap", "trap.Trap"]},
+    )
+    text = tmp_path / "text"
+    text.write_text("a dog runs\n")
+    arguments = {
+        "translate": ["--model", str(folder)],
+        "prepare": ["--tokenizer", str(folder), "--train", *[str(text)] * 2, "--dev", *[str(text)] * 2],
+        "convert": ["--from", "marian", "--model", str(folder)],
+    }[command]
+    if command != "translate":
+        arguments += ["--output", str(tmp_path / "output")]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"1\nThe dog runs.\n")))
+    assert cli.main([command, *arguments]) == 1
+    assert "comes with Python code without which it cannot be read, and such code is not run" in capsys.readouterr().err
+    assert not (folder / "has_run").exists()
+    assert sys.stdin.read() == "1\nThe dog runs.\n"
+
+
+def test_every_reader_of_a_model_says_that_code_of_the_model_is_not_run():
+    repository = Path(cli.__file__).parents[1]
+    silent, num_calls = [], 0
+    for path in [*repository.glob("vaswani_transformer/**/*.py"), *repository.glob("scripts/*.py")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                # `super()` is told what the caller says, and a GenerationConfig reads no code.
+                case ast.Call(func=ast.Attribute(value=ast.Name(name), attr="from_pretrained"), keywords=keywords) if (
+                    name != "GenerationConfig"
+                ):
+                    num_calls += 1
+                    said = {keyword.arg: ast.unparse(keyword.value) for keyword in keywords}
+                    if said.get("trust_remote_code") != "False":
+                        silent.append(f"{path.relative_to(repository)}:{node.lineno}")
+    assert num_calls > 9
+    assert not silent
+
+
+@pytest.mark.parametrize("place", ["pre_tokenizer", "normalizer"])
+def test_a_regular_expression_that_gives_up_is_said_with_its_file(folder, tmp_path, capsys, place):
+    add_pattern(folder, place, "(a+)+$")
+    text = tmp_path / "text"
+    text.write_text("a" * 60 + "!\n")
+    assert cli.main(["translate", "--model", str(folder), "--input", str(text)]) == 1
+    told = capsys.readouterr().err
+    assert told.endswith("\n")
+    assert f"vaswani translate: a regular expression in tokenizer.json of {folder} gives up on this text (Onig" in told
+
+
+def add_pattern(folder, place, pattern):
+    """Let the tokenizer look for `pattern`."""
+    path = folder / "tokenizer.json"
+    saved = json.loads(path.read_text())
+    steps = {
+        "pre_tokenizer": ("pretokenizers", {"type": "Split", "behavior": "Isolated", "invert": False}),
+        "normalizer": ("normalizers", {"type": "Replace", "content": "b"}),
+    }
+    name, step = steps[place]
+    saved[place] = {"type": "Sequence", name: [step | {"pattern": {"Regex": pattern}}, saved[place]]}
+    path.write_text(json.dumps(saved))
+
+
 def change(path, **values):
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
@@ -122,7 +227,23 @@ DAMAGES = {
     "an endless size": (lambda folder: change(folder / "config.json", d_model=10**40), "damaged"),
     "a billion layers": (
         lambda folder: change(folder / "config.json", encoder_layers=10**9),
-        r"encoder_layers must be at most 1,000, got 1000000000",
+        r"encoder_layers must be at most 200, got 1000000000",
+    ),
+    "a billion labels": (
+        lambda folder: change(folder / "config.json", num_labels=10**9),
+        r"num_labels must be at most 1,000, got 1000000000",
+    ),
+    "norms that divide by nothing": (
+        lambda folder: change(folder / "config.json", layer_norm_eps=float("nan")),
+        "layer_norm_eps must be a positive finite number, got nan",
+    ),
+    "quantized": (
+        lambda folder: change(folder / "config.json", quantization_config={"quant_method": "gptq", "bits": 4}),
+        "config.json of .* sets quantization_config to .*gptq.*Remove quantization_config from config.json",
+    ),
+    "attention of another package": (
+        lambda folder: change(folder / "config.json", attn_implementation="me/kernel"),
+        "config.json of .* sets attn_implementation to 'me/kernel'",
     ),
     "another shape": (lambda folder: change(folder / "config.json", d_ff=25), "damaged"),
     "one layer more": (

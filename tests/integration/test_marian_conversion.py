@@ -291,6 +291,14 @@ def test_other_weights_than_marians_are_noticed_before_anything_is_written(build
         conversion.compare_logits(model, marian)
 
 
+def test_weights_that_are_no_numbers_are_noticed_before_anything_is_written(build_marian_model):
+    marian = build_marian_model()
+    with torch.no_grad():
+        marian.model.decoder.layers[0].fc1.weight[0, 0] = float("nan")
+    with pytest.raises(ValueError, match="the logits of both systems differ by nan, which is no rounding"):
+        conversion.compare_logits(conversion.from_marian(marian), marian)
+
+
 def test_an_opus_model_becomes_one_that_translates_the_same(marian_folder, tmp_path, capsys):
     output = tmp_path / "ours"
     assert cli.main(["convert", "--from", "marian", "--model", str(marian_folder), "--output", str(output)]) == 0
@@ -314,19 +322,19 @@ def test_an_opus_model_becomes_one_that_translates_the_same(marian_folder, tmp_p
     expected = theirs.batch_decode(tokens, skip_special_tokens=True)
     assert translate(model, tokenizer, sources) == expected
     pipe = TranslationPipeline(model=model, tokenizer=tokenizer)
-    assert [found["translation_text"] for (found,) in pipe(sources, batch_size=3)] == expected
+    assert [found["translation_text"] for found in pipe(sources, batch_size=3)] == expected
 
 
 def test_a_vocabulary_for_each_language_is_refused(marian_folder, monkeypatch):
     tokenizer = MarianTokenizer.from_pretrained(marian_folder)
     tokenizer.separate_vocabs = True
-    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda name: tokenizer)
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda name, **_: tokenizer)
     with pytest.raises(ValueError, match=r"a vocabulary for each language \(separate_vocabs of its tokenizer\)"):
         conversion.load_tokenizer("folder")
 
 
 def test_without_sentencepiece_the_package_is_named(monkeypatch):
-    def raise_error(name):
+    def raise_error(name, **_):
         raise ImportError("MarianTokenizer requires the SentencePiece library")
 
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", raise_error)

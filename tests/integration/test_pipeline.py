@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 import torch
 import transformers
@@ -37,14 +39,18 @@ def test_a_sentence_gives_a_list_of_one_translation(translate):
     assert isinstance(result[0]["translation_text"], str)
 
 
-def test_a_batch_gives_what_its_sentences_give_alone(translate):
-    alone = [translate(sentence) for sentence in SENTENCES]
+def test_a_list_gives_a_flat_list_of_what_its_sentences_give_alone(translate):
+    alone = [translate(sentence)[0] for sentence in SENTENCES]
     assert translate(SENTENCES) == alone
     assert translate(SENTENCES, batch_size=3) == alone
+    assert translate(SENTENCES[:1]) == alone[:1]
+    assert translate([]) == []
 
 
-def test_an_empty_sentence_stays_empty(translate):
-    assert translate("") == [{"translation_text": ""}]
+@pytest.mark.parametrize("blank", ["", "   ", " \t\n", "\u3000"])
+def test_a_sentence_of_blanks_stays_empty(translate, blank):
+    assert translate(blank) == [{"translation_text": ""}]
+    assert translate([blank, "a dog"], num_return_sequences=2, batch_size=2)[0] == [{"translation_text": ""}] * 2
 
 
 def test_a_sentence_longer_than_training_saw_is_translated_with_a_warning(translate, monkeypatch):
@@ -65,7 +71,7 @@ def test_several_translations_of_each_sentence(translate):
 def test_generators_and_dataset_columns_are_read_lazily(translate):
     from datasets import Dataset
 
-    expected = translate(SENTENCES)
+    expected = [translate(sentence) for sentence in SENTENCES]
     assert list(translate(sentence for sentence in SENTENCES)) == expected
     dataset = Dataset.from_dict({"en": SENTENCES})
     assert list(translate(KeyDataset(dataset, "en"))) == expected
@@ -80,6 +86,44 @@ def test_what_is_no_sentence_is_refused(translate):
 def test_the_task_works_in_transformers_with_trust(folder, translate, task):
     remote = transformers.pipeline(task, model=folder, trust_remote_code=True)
     assert remote(SENTENCES[0], max_new_tokens=6) == translate(SENTENCES[0])
+
+
+def test_tokens_and_text_are_returned_as_asked(translate):
+    ids = translate.model.generate(**translate.tokenizer(SENTENCES[0], return_tensors="pt"), max_new_tokens=6)[0]
+    text = translate(SENTENCES[0])[0]["translation_text"]
+    assert translate(SENTENCES[0], return_text=True) == [{"translation_text": text}]
+    [alone] = translate(SENTENCES[0], return_tensors=True)
+    assert set(alone) == {"translation_token_ids"}
+    [both] = translate(SENTENCES[0], return_tensors=True, return_text=True)
+    assert both.pop("translation_text") == text
+    for found in (alone, both):
+        assert found["translation_token_ids"].tolist() == ids.tolist()
+
+
+def test_languages_change_nothing_and_the_tokenizer_cleans_up_what_is_asked_for(translate, monkeypatch):
+    assert translate(SENTENCES[0], src_lang="en", tgt_lang="de") == translate(SENTENCES[0])
+    monkeypatch.setattr(
+        translate.model, "generate", lambda **_: translate.tokenizer("a dog , a cat .", return_tensors="pt").input_ids
+    )
+    assert translate("a")[0]["translation_text"] == "a dog , a cat ."
+    assert translate("a", clean_up_tokenization_spaces=True)[0]["translation_text"] == "a dog, a cat."
+
+
+def test_a_run_folder_and_a_path_name_a_model(folder, translate):
+    expected = translate(SENTENCES[0])
+    run = Path(folder).parent
+    for name in (Path(folder), run, str(run)):
+        assert vaswani_pipeline("translation", model=name, max_new_tokens=6)(SENTENCES[0]) == expected
+
+
+def test_arguments_of_from_pretrained_are_taken_as_transformers_takes_them(folder, translate):
+    places = {"revision": "main", "token": False, "trust_remote_code": True, "use_fast": True, "device_map": "auto"}
+    pipe = vaswani_pipeline("translation", model=folder, max_new_tokens=6, attn_implementation="eager", **places)
+    assert pipe.model.config._attn_implementation == "eager"
+    assert pipe(SENTENCES[0]) == translate(SENTENCES[0])
+    for name in ("dtype", "torch_dtype"):
+        pipe = vaswani_pipeline("translation", model=folder, **{name: torch.bfloat16})
+        assert pipe.model.dtype == torch.bfloat16
 
 
 def test_without_trust_transformers_refuses(folder):

@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 
@@ -8,7 +9,8 @@ from accelerate import init_empty_weights
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, GenerationConfig
 
-from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, VaswaniModel
+from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, VaswaniModel, train_tokenizer
+from vaswani_transformer.conversion.marian import export_model
 from vaswani_transformer.model.layers_vaswani import sinusoids
 
 INPUTS = {
@@ -80,6 +82,22 @@ def test_the_auto_class_loads_the_stacks_alone(model, folder):
 def test_shards_are_put_together(model, tmp_path, max_shard_size):
     model.save_pretrained(tmp_path, max_shard_size=max_shard_size)
     assert torch.equal(logits(VaswaniForConditionalGeneration.from_pretrained(tmp_path)), logits(model))
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600)])
+@pytest.mark.parametrize("max_shard_size", ["5GB", "10kB"])
+def test_files_of_weights_have_the_mode_of_new_files(build_tiny_model, tmp_path, mask, mode, max_shard_size):
+    model = build_tiny_model(d_k=4, d_v=4)
+    before = os.umask(mask)
+    try:
+        model.save_pretrained(tmp_path, max_shard_size=max_shard_size)
+        export_model(model, train_tokenizer(["a dog runs"], vocab_size=290), tmp_path / "marian")
+    finally:
+        assert os.umask(before) == mask
+    for folder in (tmp_path, tmp_path / "marian"):
+        files = [folder / "config.json", *folder.glob("*.safetensors")]
+        assert len(files) >= 2
+        assert {path.stat().st_mode & 0o777 for path in files} == {mode}
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

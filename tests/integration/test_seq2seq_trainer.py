@@ -210,15 +210,19 @@ def test_an_update_is_the_same_however_it_is_accumulated(tokenizer, dataset, tmp
 
 
 @pytest.mark.parametrize("kind", [Seq2SeqTrainer, BY_TOKENS], ids=["by sentences", "by tokens"])
-def test_a_resumed_run_ends_like_one_never_stopped(tokenizer, dataset, tmp_path, kind):
+def test_a_resumed_run_ends_like_one_never_stopped(tokenizer, dataset, tmp_path, monkeypatch, kind):
     settings = {"max_steps": 13, "save_strategy": "steps", "save_steps": 1, "trainer": kind}
     whole = build_trainer(tmp_path, tokenizer, dataset, **settings)
     whole.train()
     per_epoch = len(whole.get_train_dataloader())
     assert 1 < per_epoch < 6
+    warnings = []
     for stop in (per_epoch - 1, per_epoch, per_epoch + 1):  # inside the first epoch, after it, inside the second
         resumed = build_trainer(tmp_path, tokenizer, dataset, **settings)
-        resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{stop}"))
+        with monkeypatch.context() as context:
+            context.setattr("transformers.trainer.logger.warning", warnings.append)
+            resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{stop}"))
+        assert not any("missing keys" in warning for warning in warnings)
         assert resumed.state.global_step == 13
         assert_equal(weights(resumed), weights(whole))
 

@@ -86,6 +86,7 @@ def hostile(run, tmp_path):
         ("config.json", {"_name_or_path": str(tmp_path), "hub_token": TOKEN, "training_file": str(tmp_path / "a.en")}),
         ("generation_config.json", {"corpus": str(tmp_path)}),
         ("tokenizer_config.json", {"name_or_path": str(tmp_path), "tokenizer_file": str(tmp_path / "t.json")}),
+        ("tokenizer_config.json", {"my_password": "hunter2", "note": "evil"}),
     ):
         saved = json.loads((model / name).read_text())
         (model / name).write_text(json.dumps(saved | values))
@@ -133,6 +134,10 @@ def test_nothing_private_of_a_hostile_run_gets_out(hostile, hub, tmp_path):
         assert TOKEN.encode() not in data, name
         assert str(tmp_path).encode() not in data, name
         assert b"evil" not in data, name
+        assert b"hunter2" not in data, name
+    saved = json.loads((hostile / "model" / "tokenizer_config.json").read_text())
+    given = {"name_or_path", "tokenizer_file", "my_password", "note"}
+    assert json.loads(files["tokenizer_config.json"]) == {name: saved[name] for name in saved.keys() - given}
     assert {"hub_token", "training_file", "_name_or_path"}.isdisjoint(json.loads(files["config.json"]))
     assert list(json.loads(files["config.json"])["custom_pipelines"]) == [
         "translation",
@@ -145,6 +150,16 @@ def test_nothing_private_of_a_hostile_run_gets_out(hostile, hub, tmp_path):
     ("text", "leak"),
     [
         (f"Trained with {TOKEN}.", "hf_abcdefghi"),
+        ("Logged in with `a token of the stand-in`.", r"a to\.\.\."),
+        ("The key is AIza" + "SyB-1x" * 6, "AIzaSyB-1xSy"),
+        ("AKIA" + "IOSFODNN7EXAMPLE", "AKIAIOSFODNN"),
+        ("aws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "secret_acces"),
+        ("WANDB_API_KEY=" + "0f" * 20, "API_KEY=0f0f"),
+        ("It was logged by " + "0f" * 20 + ".", "0f0f0f0f0f0f"),
+        ("The data lay at https://me:hunter2@example.com/train.en.", "https://me:h"),
+        ('"db_password": "hunter2"', "password"),
+        ("pypi-" + "AgEIcHlwaS5vcmc" * 2, "pypi-AgEIcHl"),
+        ("sk-proj-" + "a1B2" * 8, "sk-proj-a1B2"),
         ("The data lay in `/home/me/corpus/train.en`.", "/home/me/corpus/train.en"),
         ("The data lay in **/home/me/corpus/train**", "/home/me/corpus/train"),
         (r"It lay in C:\Users\me\corpus.", r"C:\\\\Users\\\\me\\\\corpus"),
@@ -161,6 +176,13 @@ def test_a_card_with_a_secret_or_a_local_path_is_refused_before_anything_is_uplo
 def test_no_leak_is_seen_where_there_is_none(run):
     text = (
         "See https://huggingface.co/me/tiny/blob/main/README.md, text/plain, <b>a/b/c</b>, and/or, 1/2/3, `a/b/c.en`."
+    )
+    commit = "0f" * 20
+    text += (
+        f" Made at commit {commit}, see https://github.com/me/code/tree/{commit} and code@{commit}; revision={commit}. "
+        f"SHA-256 {commit + commit[:24]}. The secret: train longer. password: yours. tokens: 4,096. A token a word. "
+        f"`git clone ssh://git@example.com/code`, http://127.0.0.1:7860, a task-force of sk-learners. "
+        f"Asia-Pacific-languages-only."
     )
     assert not list(find_leaks(text + build_card(run)))
     assert list(find_leaks("search shortlist:/srv/lists/en.txt")) == ["/srv/lists/en.txt"]
@@ -453,10 +475,10 @@ search = model.generation_config
 told["search"] = [search.num_beams, search.length_penalty_type, search.max_length_offset]
 told["tokens"] = tokens(model)
 pipeline = transformers.pipeline("translation_en_to_de", model=name, trust_remote_code=True)
-told["texts"] = [result[0]["translation_text"] for result in pipeline(sentences, max_new_tokens=6)]
+told["texts"] = [result["translation_text"] for result in pipeline(sentences, max_new_tokens=6)]
 pipeline.save_pretrained(sys.argv[4])
 again = transformers.pipeline("translation", model=sys.argv[4], trust_remote_code=True)
-told["saved again"] = [result[0]["translation_text"] for result in again(sentences, max_new_tokens=6)]
+told["saved again"] = [result["translation_text"] for result in again(sentences, max_new_tokens=6)]
 told["hidden"] = "vaswani_transformer" not in sys.modules
 
 huggingface_hub.constants.HF_HUB_OFFLINE = True

@@ -1,8 +1,8 @@
+import contextlib
 import json
 import math
 import multiprocessing
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -17,11 +17,13 @@ from safetensors.torch import load_file
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from vaswani_transformer import cli
 from vaswani_transformer.data.preparation import prepare
-from vaswani_transformer.training import checkpoints, log, tally
+from vaswani_transformer.training import checkpoints, development, log, setup, state, tally
 from vaswani_transformer.training import trainer as trainer_module
 from vaswani_transformer.training.interruption import Interrupted
 from vaswani_transformer.training.recipes import BASE
+from vaswani_transformer.training.schedule import inverse_sqrt_lr
 from vaswani_transformer.training.trainer import Trainer
 
 TINY = replace(
@@ -56,9 +58,9 @@ def stop_after(trainer, saves):
     """Make `trainer` die just after that many checkpoints."""
     save = trainer._save
 
-    def save_and_count():
+    def save_and_count(**options):
         nonlocal saves
-        save()
+        save(**options)
         saves -= 1
         if not saves:
             raise KeyboardInterrupt
@@ -156,7 +158,7 @@ def test_sigterm_finishes_the_update_saves_and_changes_nothing(data, tmp_path):
 
 def test_sigterm_to_the_whole_process_group_is_outlived_by_the_worker_of_the_loader(data, tmp_path, monkeypatch):
     whole = Trainer(TINY, data, tmp_path / "whole", log_interval=1).train()
-    monkeypatch.setattr(trainer_module, "LOADER_WORKERS", {"cpu": 1})
+    monkeypatch.setattr(setup, "LOADER_WORKERS", {"cpu": 1})
     trainer = Trainer(TINY, data, tmp_path / "run", log_interval=1)
 
     def stop_all():
@@ -174,38 +176,59 @@ def test_sigterm_to_the_whole_process_group_is_outlived_by_the_worker_of_the_loa
     assert timeless(tmp_path / "whole") == timeless(tmp_path / "run")
 
 
-def test_minutes_between_checkpoints_are_counted_over_all_sittings(data, tmp_path):
-    recipe = replace(TINY, checkpoint_interval=(1, "minutes"))
+def test_checkpoints_may_be_several_epochs_apart(data, tmp_path):
+    recipe = replace(TINY, num_updates=60, checkpoint_interval=(3, "epochs"))
+    Trainer(recipe, data, tmp_path / "run", log_interval=60).train()
+    evaluations = [line for line in read_log(tmp_path / "run") if "dev_perplexity" in line]
+    epochs = [line["epoch"] for line in evaluations if line["update"] < 60]
+    assert epochs == [3 * number for number in range(1, len(epochs) + 1)]
+    assert len(epochs) >= 2
 
-    def train_for(seconds, *, of_update, stop=False):
-        """In which this update of the sitting takes that long."""
-        trainer = Trainer(recipe, data, tmp_path / "run", log_interval=1)
 
-        def pass_time():
-            trainer._sitting_started -= seconds
-            if stop:
-                os.kill(os.getpid(), signal.SIGTERM)
+def test_the_rate_of_a_line_is_that_of_its_update(data, tmp_path):
+    Trainer(replace(TINY, lr_scale=0.5), data, tmp_path / "run", log_interval=3).train()
+    rates = {line["update"]: line["lr"] for line in read_log(tmp_path / "run") if "lr" in line}
+    assert rates == {update: 0.5 * inverse_sqrt_lr(update, d_model=16, warmup_steps=10) for update in (3, 6, 7)}
 
-        before_update(trainer, of_update, pass_time)
+
+def test_weight_decay_takes_its_share_of_each_weight(data, tmp_path):
+    starts, ends = [], []
+    for decay in (0.0, 0.5):
+        trainer = Trainer(replace(TINY, num_updates=1, weight_decay=decay), data, tmp_path / str(decay))
+        starts.append({name: weight.clone() for name, weight in trainer.model.state_dict().items()})
         trainer.train()
-
-    with pytest.raises(Interrupted):
-        train_for(40, of_update=3, stop=True)
-    train_for(25, of_update=2)
-    saved = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
-    assert saved == ["step-00000005", "step-00000007"]
+        ends.append(trainer.model.state_dict())
+    share = 0.5 * inverse_sqrt_lr(1, d_model=16, warmup_steps=10)
+    for name, start in starts[1].items():
+        torch.testing.assert_close(ends[1][name], ends[0][name] - share * start)
 
 
-def test_a_full_disk_is_said_and_the_run_goes_on_when_there_is_room(data, tmp_path):
+def test_the_log_is_on_the_disk_before_the_checkpoint_that_counts_on_it(data, tmp_path, file_calls):
+    Trainer(replace(TINY, num_updates=2), data, tmp_path / "run", log_interval=1).train()
+    named = file_calls.index("rename run/checkpoints/partial-step-00000002")
+    assert "sync run/log.jsonl" in file_calls[:named]
+
+
+@pytest.mark.parametrize("damage", [os.remove, lambda path: os.truncate(path, 100)], ids=["deleted", "cut"])
+def test_a_run_goes_on_without_its_log_and_its_cost_can_be_told(stopped_run, data, tmp_path, capsys, damage):
+    source, whole, _ = stopped_run
+    run = tmp_path / "run"
+    shutil.copytree(source, run)
+    damage(run / "log.jsonl")
+    model = Trainer(TINY, data, run, log_interval=1).train()
+    assert f"WARNING: {run / 'log.jsonl'} has lost lines up to update 6" in capsys.readouterr().err
+    assert_equal_weights(whole, weights(model))
+    for command in (["cost"], ["card"], ["plot", "--output", str(tmp_path / "curves.svg")]):
+        assert cli.main([*command, "--run", str(run)]) == 0
+
+
+def test_a_full_disk_is_said_and_the_run_goes_on_when_there_is_room(data, tmp_path, little_room):
     whole = Trainer(TINY, data, tmp_path / "whole").train()
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     trainer = Trainer(TINY, data, tmp_path / "run", log_interval=10)
-    before_update(trainer, 4, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1])))
-    try:
+    with contextlib.ExitStack() as stack:
+        before_update(trainer, 4, lambda: stack.enter_context(little_room(20_000)))
         with pytest.raises(OSError, match=r"checkpoint of update 4 could not be written: .*step-00000002 is intact"):
             trainer.train()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000002"]
     assert_equal_weights(weights(whole), weights(Trainer(TINY, data, tmp_path / "run", log_interval=10).train()))
 
@@ -224,7 +247,7 @@ def test_what_fails_after_a_checkpoint_is_whole_does_not_say_that_it_could_not_b
     def fail(folder, keep):
         raise PermissionError("old checkpoints belong to somebody else")
 
-    monkeypatch.setattr(trainer_module, "drop_old_checkpoints", fail)
+    monkeypatch.setattr(state, "drop_old_checkpoints", fail)
     with pytest.raises(PermissionError, match=r"^old checkpoints belong"):
         Trainer(TINY, data, tmp_path / "run").train()
     assert names_of_resumable(tmp_path / "run") == ["step-00000002"]
@@ -234,8 +257,11 @@ def names_of_resumable(run):
     return [path.name for path in checkpoints.resumable_checkpoints(run / "checkpoints")]
 
 
-def truncate(path):
-    path.write_bytes(path.read_bytes()[:-20])
+def flip(path):
+    """Change one bit in the middle."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
 
 
 class Program:
@@ -246,12 +272,10 @@ class Program:
 
 
 DAMAGES = {
-    "model.safetensors": truncate,
-    "training_state/optimizer.bin": truncate,
-    "training_state/custom_checkpoint_1.pkl": lambda path: path.write_bytes(b""),
-    "training_state/custom_checkpoint_0.pkl": lambda path: path.unlink(),
-    "training_state/random_states_0.pkl": truncate,
+    "model.safetensors": flip,
+    "tokenizer.json": lambda path: path.unlink(),
     "training_state/custom_checkpoint_2.pkl": lambda path: torch.save(Program(), path),
+    "COMPLETE": lambda path: path.write_text("{}"),
 }
 
 
@@ -275,20 +299,47 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(name, stopped
     DAMAGES[name](run / "checkpoints" / "step-00000006" / name)
     model = Trainer(TINY, data, run, log_interval=1).train()
     printed = capsys.readouterr().err
-    assert f"WARNING: {run / 'checkpoints' / 'step-00000006'} is damaged, the one before is taken: " in printed
+    assert f"WARNING: {run / 'checkpoints' / 'step-00000006' / name} " in printed
+    assert "; the checkpoint before is taken" in printed
     assert "resuming after update 4 from " in printed
     assert_equal_weights(whole, weights(model))
     assert timeless(run) == lines
 
 
-def test_a_run_of_which_no_checkpoint_can_be_read_does_not_begin_anew(stopped_run, data, tmp_path):
+def test_a_run_of_which_no_checkpoint_is_intact_does_not_start_from_the_beginning(stopped_run, data, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(stopped_run[0], run)
     for path in run.glob("checkpoints/*/model.safetensors"):
-        truncate(path)
-    with pytest.raises(ValueError, match=r"none of the checkpoints in .*checkpoints can be read; of the oldest: Safe"):
+        flip(path)
+    message = r"none of the checkpoints in .*checkpoints is intact: .*step-00000004/model\.safetensors is damaged"
+    with pytest.raises(ValueError, match=message):
         Trainer(TINY, data, run).train()
     assert names_of_resumable(run) == ["step-00000004", "step-00000006"]
+
+
+@pytest.fixture
+def run_of_an_earlier_version(stopped_run, tmp_path):
+    """The run as it was written before checkpoints had digests and when they could be minutes apart."""
+    run = tmp_path / "run"
+    shutil.copytree(stopped_run[0], run)
+    for path in run.glob("checkpoints/*/COMPLETE"):
+        path.write_text(json.dumps({"update": int(path.parent.name[-1]), "seconds": 3.5}))
+    for path in run.glob("checkpoints/*/training_state/custom_checkpoint_1.pkl"):
+        torch.save(torch.load(path) | {"seconds_at_checkpoint": 3.5}, path)
+    return run
+
+
+def test_a_run_of_an_earlier_version_goes_on(run_of_an_earlier_version, stopped_run, data, capsys):
+    model = Trainer(TINY, data, run_of_an_earlier_version, log_interval=1).train()
+    assert "resuming after update 6" in capsys.readouterr().err
+    assert_equal_weights(stopped_run[1], weights(model))
+
+
+@pytest.mark.parametrize("name", ["custom_checkpoint_2.pkl", "optimizer.bin", "random_states_0.pkl"])
+def test_a_checkpoint_that_holds_a_program_is_refused(name, run_of_an_earlier_version, data):
+    torch.save(Program(), run_of_an_earlier_version / "checkpoints" / "step-00000006" / "training_state" / name)
+    with pytest.raises(ValueError, match=r"training_state holds more than values, .* Remove .*step-00000006"):
+        Trainer(TINY, data, run_of_an_earlier_version).train()
 
 
 def test_lines_logged_after_the_last_checkpoint_are_written_once(data, tmp_path):
@@ -410,7 +461,7 @@ def test_a_run_does_not_go_on_in_another_precision(launched_for_bf16, stopped_ru
 
 
 def test_a_model_in_parts_is_not_asked_to_translate(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(Trainer, "_is_sharded", True)
+    monkeypatch.setattr(development, "is_sharded", lambda accelerator: True)
     with pytest.raises(ValueError, match=r"part of the model only \(FSDP\): leave dev_bleu away, and run `vaswani ev"):
         Trainer(TINY, data, tmp_path / "run", score_dev=lambda *_: 0.0)
 
@@ -453,14 +504,24 @@ def test_tensorboard_begins_with_the_training_and_goes_on_where_the_run_does(dat
     assert len(ended) == 2
 
 
-def test_a_missing_part_of_the_data_is_said(tmp_path):
+@pytest.mark.parametrize("name", ["train/part-00001.arrow", "dev/part-00000.arrow", "tokenizer.json", "dev.json"])
+@pytest.mark.parametrize(("damage", "word"), [(flip, "damaged"), (os.remove, "missing")])
+def test_a_damaged_file_of_the_data_is_named(tmp_path, name, damage, word):
     folder = tmp_path / "data"
     prepare(lambda: PAIRS, lambda: PAIRS[:9], folder, vocab_size=300, pairs_per_part=40)
-    (folder / "train" / "part-00001.arrow").unlink()
-    with pytest.raises(ValueError, match=r"train holds 40 pairs, but preparation\.json counts 60: a part is missing"):
+    damage(folder / name)
+    with pytest.raises(ValueError, match=rf"data/{name} is {word}\. Copy the folder again, or remove it"):
         Trainer(TINY, folder, tmp_path / "run")
-    (folder / "train" / "part-00000.arrow").unlink()
-    with pytest.raises(FileNotFoundError, match=r"train holds no part-\*\.arrow; run `vaswani prepare` with --output"):
+
+
+def test_data_without_digests_is_counted(data, tmp_path):
+    folder = tmp_path / "data"
+    shutil.copytree(data, folder)
+    preparation = json.loads((folder / "preparation.json").read_text())
+    preparation["train"]["pairs"] += 1
+    del preparation["files"]
+    (folder / "preparation.json").write_text(json.dumps(preparation))
+    with pytest.raises(ValueError, match=r"train holds 60 pairs, but preparation\.json counts 61: a part is missing"):
         Trainer(TINY, folder, tmp_path / "run")
 
 
@@ -527,7 +588,7 @@ def test_ten_in_a_row_are_noticed_though_they_ended_between_two_looks(
 
 def test_a_run_that_diverges_goes_on_with_an_infinite_perplexity(data, tmp_path, monkeypatch):
     trainer = Trainer(replace(TINY, num_updates=2), data, tmp_path / "run")
-    monkeypatch.setattr(trainer, "_compute_dev_loss", lambda model: 1000.0)
+    monkeypatch.setattr(trainer.dev_set, "compute_loss", lambda model: 1000.0)
     trainer.train()
     assert read_log(tmp_path / "run")[-1]["dev_perplexity"] == math.inf
 

@@ -9,9 +9,8 @@ import sys
 import time
 
 import pytest
-import torch
 
-from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli, commands, train_tokenizer
+from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli, commands
 from vaswani_transformer.translation import files as file_translation
 from vaswani_transformer.translation.translator import Translator
 
@@ -40,15 +39,10 @@ cli.main(sys.argv[1:])
 
 
 @pytest.fixture(scope="module")
-def model_folder(tmp_path_factory):
+def model_folder(tmp_path_factory, build_translator):
     folder = tmp_path_factory.mktemp("model")
-    tokenizer = train_tokenizer(SENTENCES, vocab_size=290)
-    torch.manual_seed(0)
-    config = VaswaniConfig(
-        vocab_size=len(tokenizer), d_model=16, d_ff=24, num_heads=4, encoder_layers=1, decoder_layers=1
-    )
-    VaswaniForConditionalGeneration(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    for part in build_translator(SENTENCES):
+        part.save_pretrained(folder)
     return folder
 
 
@@ -122,7 +116,7 @@ def test_a_file_is_written_once_and_after_sigkill_the_same_command_goes_on(
     model_folder, text, tmp_path, monkeypatch, capsys
 ):
     assert cli.main(arguments(model_folder, text, tmp_path / "whole")) == 0
-    output, log = tmp_path / "out", tmp_path / "out.partial" / "process-00000.jsonl"
+    output, log = tmp_path / "out", tmp_path / "out.partial" / "process-00000.log"
     program = SLOWLY.format(lines_per_window=LINES_PER_WINDOW)
     process = subprocess.Popen([sys.executable, "-c", program, *arguments(model_folder, text, output)])
     while process.poll() is None and not (log.exists() and log.read_bytes().count(b"\n") > 4):
@@ -132,7 +126,7 @@ def test_a_file_is_written_once_and_after_sigkill_the_same_command_goes_on(
     os.kill(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
 
-    records = [json.loads(line) for line in log.read_bytes().split(b"\n")[:-1]]
+    records = [json.loads(line[9:]) for line in log.read_bytes().split(b"\n")[:-1]]
     num_finished = sum(len(record["lines"]) for record in records)
     translated, translate = [], Translator.translate
     monkeypatch.setattr(

@@ -14,12 +14,8 @@ SEARCHES = {
 
 
 @pytest.fixture(scope="module")
-def model(build_tiny_model):
-    model = build_tiny_model(noise=0.4, encoder_layers=1, decoder_layers=1, output_bias=True)
-    model.generation_config.max_length_offset = 3
-    with torch.no_grad():
-        model.lm_head.bias[END] += 2.0
-    return model
+def model(build_ending_model):
+    return build_ending_model(end_bias=2.0, max_length_offset=3, decoder_layers=1)
 
 
 @pytest.fixture(scope="module")

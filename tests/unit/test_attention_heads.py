@@ -8,7 +8,6 @@ from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
 from vaswani_transformer.attention import heads as attention_heads
 from vaswani_transformer.attention.heads import (
     FEWEST_PLACES,
-    LINKS_PER_BATCH,
     LONGEST_SENTENCE,
     HeadScore,
     HeadTally,
@@ -304,12 +303,3 @@ def test_empty_and_endless_pairs_are_left_out_and_counted(pairs, tokenizer):
 def test_nothing_measured_is_nothing_scored(tokenizer):
     tally = measure_heads(build_model(tokenizer), tokenizer, [("", "")])
     assert (tally.num_sentences, tally.num_left_out, tally.scores(), tally.leaders()) == (0, 1, [], [])
-
-
-def test_a_batch_holds_no_more_links_than_memory_is_set_aside_for():
-    lengths = [3, 512, 700, 9, 40, 40, 11] * 200
-    batches = list(attention_heads._plan_batches(lengths))
-    assert sorted(row for rows in batches for row in rows) == [row for row, n in enumerate(lengths) if n != 700]
-    for rows in batches:
-        assert len(rows) * max(lengths[row] for row in rows) ** 2 <= LINKS_PER_BATCH
-    assert len(batches) < 250

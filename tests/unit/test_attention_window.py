@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCache
 
 from vaswani_transformer.model import modeling_vaswani
 from vaswani_transformer.model.attention_window_vaswani import build_blocks, window_reach, windowed_attention
@@ -229,6 +229,19 @@ def test_a_cache_of_fixed_size_decodes_within_the_window_too(build_tiny_model):
     source = torch.randint(3, 37, (2, 6))
     static = model.generate(source, **options, cache_implementation="static")
     assert torch.equal(static, model.generate(source, **options))
+
+
+@torch.no_grad()
+def test_a_long_prompt_is_read_into_a_cache_of_fixed_size(build_tiny_model):
+    model = build_tiny_model(noise=0.3, dtype=torch.float64, attention_window=3)
+    batch = random_batch((LONG,))
+    cache = EncoderDecoderCache(StaticCache(model.config, max_cache_len=LONG + 20), DynamicCache())
+    begun = {**batch, "decoder_input_ids": batch["decoder_input_ids"][:, :-1], "decoder_attention_mask": None}
+    parts = [model(**begun, past_key_values=cache).logits]
+    parts.append(
+        model(**batch | {"decoder_input_ids": batch["decoder_input_ids"][:, -1:]}, past_key_values=cache).logits
+    )
+    torch.testing.assert_close(torch.cat(parts, dim=1), model(**batch).logits, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("options", [{"prompt_lookup_num_tokens": 3}, {"assistant_model": "itself"}], ids=str)

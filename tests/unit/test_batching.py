@@ -1,5 +1,5 @@
 import threading
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 
 import numpy as np
 import pytest
@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from vaswani_transformer.data import batching
-from vaswani_transformer.data.batching import IGNORE_INDEX, TokenizedPairs, UpdateStream, plan_updates, split_update
+from vaswani_transformer.data.batching import TokenizedPairs, UpdateStream, plan_batches, plan_updates, split_update
+from vaswani_transformer.model.loss_vaswani import IGNORE_INDEX
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=200)
 
@@ -50,6 +51,24 @@ def test_a_folder_of_parts_is_read_in_their_order(tmp_path):
             writer.finalize()
     pairs = TokenizedPairs.load(tmp_path, pad_token_id=1)
     assert [pairs.sources[row].tolist() for row in range(4)] == [[5, 2], [6, 2], [7, 2], [8, 2]]
+
+
+def test_pairs_of_equal_longer_sides_are_batched_by_their_targets():
+    """Short targets among long ones would be padded."""
+    sources, targets = np.full(40, 10), np.array([10, 3] * 20)
+    updates = plan_updates(sources, targets, tokens_per_batch=40, seed=0, epoch=0)
+    assert [len(set(targets[rows])) for rows in updates] == [1] * 10
+
+
+@pytest.mark.parametrize(("power", "limit"), [(1, 2_000), (2, 500_000)])
+def test_batches_of_like_length_hold_no_more_than_memory_is_set_aside_for(power, limit):
+    lengths = [3, 512, 700, 9, 40, 40, 11, 2_500] * 50
+    batches = list(plan_batches(lengths, limit=limit, power=power))
+    assert sorted(chain.from_iterable(batches)) == list(range(400))
+    assert [lengths[row] for rows in batches for row in rows] == sorted(lengths, reverse=True)
+    padded = [len(rows) * lengths[rows[0]] ** power for rows in batches]
+    assert all(size <= limit or len(rows) == 1 for size, rows in zip(padded, batches, strict=True))
+    assert all((len(rows) + 1) * lengths[rows[0]] ** power > limit for rows, _ in pairwise(batches))
 
 
 @given(rows=st.lists(st.integers(0, 39), min_size=1, max_size=20))

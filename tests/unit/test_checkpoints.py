@@ -1,4 +1,6 @@
+import hashlib
 import json
+import os
 import shutil
 
 import numpy as np
@@ -6,12 +8,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from vaswani_transformer import cli
 from vaswani_transformer.training.checkpoints import (
     average_checkpoints,
     begin_checkpoint,
     checkpoint_name,
     complete_checkpoints,
     drop_old_checkpoints,
+    find_intact,
     finish_checkpoint,
     resumable_checkpoints,
     select_checkpoints,
@@ -37,8 +41,8 @@ def fill(folder, step, *, is_scheduled=True):
     return partial
 
 
-def write_step(folder, step, *, is_scheduled=True, seconds=0.0):
-    return finish_checkpoint(fill(folder, step, is_scheduled=is_scheduled), seconds=seconds)
+def write_step(folder, step, *, is_scheduled=True):
+    return finish_checkpoint(fill(folder, step, is_scheduled=is_scheduled))
 
 
 def names(checkpoints):
@@ -54,7 +58,7 @@ def test_only_checkpoints_written_to_the_end_are_seen(tmp_path):
     assert names(resumable_checkpoints(tmp_path)) == ["step-00000002", "step-00000010"]
 
 
-def test_a_half_written_checkpoint_is_written_anew(tmp_path):
+def test_a_half_written_checkpoint_is_written_again(tmp_path):
     (fill(tmp_path, 3) / "rubbish").write_text("x")
     folder = write_step(tmp_path, 3)
     assert sorted(path.name for path in folder.iterdir()) == [
@@ -65,9 +69,126 @@ def test_a_half_written_checkpoint_is_written_anew(tmp_path):
     ]
 
 
-def test_a_complete_checkpoint_says_when_it_was_written(tmp_path):
-    folder = write_step(tmp_path, 57, seconds=600.5)
-    assert json.loads((folder / "COMPLETE").read_text()) == {"update": 57, "seconds": 600.5}
+def test_a_complete_checkpoint_names_its_update_and_the_digest_of_each_file(tmp_path):
+    folder = write_step(tmp_path, 57)
+    mark = json.loads((folder / "COMPLETE").read_text())
+    assert mark["update"] == 57
+    assert sorted(mark["files"]) == ["config.json", "model.safetensors", "training_state/optimizer.bin"]
+    assert mark["files"]["training_state/optimizer.bin"] == hashlib.sha256(b"state").hexdigest()
+
+
+def test_all_is_on_the_disk_before_a_checkpoint_is_marked_and_marked_before_it_has_its_name(tmp_path, file_calls):
+    partial = fill(tmp_path, 57)
+    contents = [str(path.relative_to(partial)) for path in partial.rglob("*")]
+    file_calls.clear()
+    finish_checkpoint(partial)
+    syncs = ["sync training_state/optimizer.bin", "sync training_state", "sync model.safetensors", "sync config.json"]
+    calls = [call.replace("partial-step-00000057/", "") for call in file_calls]
+    assert sorted(calls[: len(contents)]) == sorted(f"sync {name}" for name in contents) == sorted(syncs)
+    assert calls[len(contents) :] == [
+        "sync COMPLETE.partial",
+        "rename COMPLETE.partial",
+        "sync partial-step-00000057",
+        "rename partial-step-00000057",
+        "sync .",
+    ]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a umask")
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o007, 0o660)])
+def test_weights_are_as_readable_as_the_umask_says(tmp_path, umask, mode):
+    previous = os.umask(umask)
+    try:
+        checkpoint = write_step(tmp_path, 57)
+        average_checkpoints([checkpoint], tmp_path / "mean")
+        assert os.umask(umask) == umask
+    finally:
+        os.umask(previous)
+    for path in [*checkpoint.rglob("*"), *(tmp_path / "mean").rglob("*")]:
+        assert path.is_dir() or path.stat().st_mode & 0o777 == mode, path
+
+
+def damage_mark(folder, **changes):
+    mark = json.loads((folder / "COMPLETE").read_text())
+    (folder / "COMPLETE").write_text(json.dumps(mark | changes))
+
+
+def flip(path, bit=4):
+    """Flip one bit in the last byte."""
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ bit]))
+
+
+DAMAGES = {
+    "model.safetensors is damaged": lambda folder: flip(folder / "model.safetensors"),
+    "model.safetensors is missing": lambda folder: (folder / "model.safetensors").unlink(),
+    "config.json is damaged": lambda folder: (folder / "config.json").write_text("{"),
+    "config.json is missing": lambda folder: (folder / "config.json").unlink(),
+    "training_state/optimizer.bin is damaged": lambda folder: flip(folder / "training_state" / "optimizer.bin"),
+    "training_state/optimizer.bin is missing": lambda folder: (folder / "training_state" / "optimizer.bin").unlink(),
+    "training_state is missing": lambda folder: shutil.rmtree(folder / "training_state"),
+    "COMPLETE is missing": lambda folder: (folder / "COMPLETE").unlink(),
+    "COMPLETE is damaged: expected": lambda folder: flip(folder / "COMPLETE"),
+    "COMPLETE was not written by": lambda folder: (folder / "COMPLETE").write_text("{}"),
+    "COMPLETE was not written by this": lambda folder: damage_mark(folder, update=3),
+    "COMPLETE was not written by this version": lambda folder: damage_mark(folder, files=[1]),
+}
+
+
+@pytest.mark.parametrize("fault", DAMAGES)
+def test_training_goes_on_from_the_newest_checkpoint_of_which_all_is_intact(tmp_path, fault):
+    intact, damaged = write_step(tmp_path, 2), write_step(tmp_path, 4)
+    assert find_intact(tmp_path) == (damaged, {})
+    DAMAGES[fault](damaged)
+    checkpoint, faults = find_intact(tmp_path)
+    assert checkpoint == intact
+    assert faults[damaged].startswith(f"{damaged}/{fault}")
+
+
+def test_a_checkpoint_of_an_earlier_version_is_taken_as_it_is(tmp_path):
+    folder = write_step(tmp_path, 2)
+    (folder / "COMPLETE").write_text(json.dumps({"update": 2, "seconds": 1.5}))
+    assert find_intact(tmp_path) == (folder, {})
+    average_checkpoints([folder], tmp_path / "mean")
+
+
+def test_a_folder_that_only_looks_like_a_checkpoint_is_none(tmp_path):
+    folder = write_step(tmp_path, 2)
+    shutil.copytree(folder, tmp_path / "step-00000004 (copy)")
+    assert find_intact(tmp_path) == (folder, {})
+
+
+def test_a_damaged_checkpoint_is_not_averaged(tmp_path):
+    folders = [write_step(tmp_path, 2), write_step(tmp_path, 4)]
+    shutil.rmtree(folders[0] / "training_state")  # as retention does
+    average_checkpoints(folders, tmp_path / "mean")
+    flip(folders[0] / "model.safetensors")
+    with pytest.raises(ValueError, match=r"step-00000002/model\.safetensors is damaged: copy it back, or remove"):
+        average_checkpoints(folders, tmp_path / "mean")
+    (folders[0] / "COMPLETE").write_text("{}")
+    with pytest.raises(ValueError, match=r"step-00000002/COMPLETE was not written by this version"):
+        average_checkpoints(folders, tmp_path / "mean")
+
+
+@pytest.mark.parametrize("content", ["{}", '{"recipe": {'])
+@pytest.mark.parametrize("command", ["average", "cost", "card"])
+def test_a_damaged_recipe_of_a_run_is_named_in_one_line(tmp_path, capsys, command, content):
+    (tmp_path / "recipe.json").write_text(content)
+    (tmp_path / "log.jsonl").write_text('{"update": 1, "seconds": 1.0, "target_tokens_per_second": 1.0}\n')
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    output = ["--output", str(tmp_path / "output")] if command == "average" else []
+    assert cli.main([command, "--run", str(tmp_path), *output]) == 1
+    error = capsys.readouterr().err
+    assert f"{tmp_path / 'recipe.json'} " in error
+    assert error.count("\n") == 1
+
+
+def test_a_disk_that_is_full_while_averaging_is_said_with_the_file(tmp_path, little_room):
+    write_model(tmp_path / "a", seed=0, d_model=4_000)
+    with little_room(20_000), pytest.raises(OSError, match=r"File too large: '.*mean/model\.safetensors'"):
+        average_checkpoints([tmp_path / "a"], tmp_path / "mean")
+    assert not (tmp_path / "mean" / "model.safetensors").exists()
 
 
 def test_a_stop_leaves_a_checkpoint_to_resume_from_but_not_to_average(tmp_path):
@@ -122,20 +243,12 @@ def test_a_deletion_that_was_killed_is_never_taken_for_a_checkpoint_and_is_ended
     assert sorted(names(tmp_path.iterdir())) == ["step-00000002", "step-00000003", "step-00000004"]
 
 
-def test_the_last_good_checkpoint_is_never_deleted(tmp_path):
-    write_step(tmp_path, 1)
-    drop_old_checkpoints(tmp_path, keep=0)
-    assert len(resumable_checkpoints(tmp_path)) == 1
-
-
-def test_checkpoints_are_selected_by_the_time_between_them(tmp_path):
-    for step, minutes in enumerate([4, 9, 12, 19, 22, 29, 31, 40], start=1):
-        write_step(tmp_path, step, seconds=60 * minutes)
-    assert names(select_checkpoints(tmp_path, last=3)) == ["step-00000006", "step-00000007", "step-00000008"]
-    apart = select_checkpoints(tmp_path, last=4, minutes_apart=10)
-    assert names(apart) == ["step-00000002", "step-00000004", "step-00000006", "step-00000008"]  # 9, 19, 29, 40
-    with pytest.raises(ValueError, match="holds 4 checkpoints 10 minutes apart, 5 are asked for"):
-        select_checkpoints(tmp_path, last=5, minutes_apart=10)
+def test_the_last_checkpoints_are_selected(tmp_path):
+    for step in range(1, 5):
+        write_step(tmp_path, step)
+    assert names(select_checkpoints(tmp_path, last=2)) == ["step-00000003", "step-00000004"]
+    with pytest.raises(ValueError, match="holds 4 checkpoints, 5 are asked for"):
+        select_checkpoints(tmp_path, last=5)
 
 
 def test_the_average_is_the_mean_in_float64_cast_once(tmp_path):

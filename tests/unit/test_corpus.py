@@ -1,5 +1,6 @@
 """Reading parallel text: which line belongs to which, and what is refused."""
 
+import glob
 import gzip
 import hashlib
 import json
@@ -145,6 +146,51 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
     assert peak < 1_000_000
 
 
+@pytest.fixture
+def short_limit(monkeypatch):
+    """Lines of more than 20 bytes are too long."""
+    monkeypatch.setattr(corpus, "MOST_LINE_BYTES", 20)
+    monkeypatch.setattr(corpus, "BYTES_OF_LONG_LINE", 24)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_line_that_is_too_long_is_refused_with_its_place(tmp_path, short_limit, end):
+    lines = read_lines(write(tmp_path / "text", f"{'x' * 20}{end}{'x' * 21}{end}"))
+    assert next(lines) == "x" * 20
+    with pytest.raises(ValueError, match=r"text, line 2: more than 20 bytes, which is no sentence\. .* split it"):
+        next(lines)
+
+
+@pytest.mark.parametrize("num_characters", [*range(7, 20), 6_000])
+def test_of_a_line_that_is_too_long_the_beginning_is_read(tmp_path, short_limit, num_characters):
+    path = write(tmp_path / "text", "a\n" + "\u2028" * num_characters + "\nb\n")
+    first, beginning, last = read_lines(path, cut_long=True)
+    assert (first, last) == ("a", "b")
+    assert beginning == "\u2028" * min(num_characters, 8)
+    assert corpus.is_too_long(beginning)
+
+
+def test_a_line_without_end_does_not_fill_the_memory(tmp_path):
+    source = write(tmp_path / "train.en.gz", gzip.compress(b"\0" * 2**26 + b"\nb\n"))
+    tracemalloc.start()
+    (long, _), pair = read_parallel_files(source, write(tmp_path / "train.de", "a\nb\n"))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert pair == ("b", "b")
+    assert corpus.is_too_long(long)
+    assert peak < 16 * 2**20
+
+
+def test_a_long_line_of_any_form_is_a_pair_that_is_too_long(tmp_path, short_limit):
+    tsv = write(tmp_path / "a.tsv", f"a\tb\n{'x' * 30}\tc\nd\te\n")
+    records = ['{"en":"a","de":"b"}', json.dumps({"en": "x" * 30, "de": "c"}), '{"en":"d","de":"e"}']
+    lines = write(tmp_path / "a.jsonl", "\n".join(records))
+    for path in (tsv, lines):
+        first, long, last = open_en_de(path)
+        assert (first, last) == (("a", "b"), ("d", "e"))
+        assert all(map(corpus.is_too_long, long))
+
+
 @pytest.mark.parametrize("reader", [read_lines, read_tsv])
 def test_a_missing_file_is_reported_at_once(tmp_path, reader):
     with pytest.raises(FileNotFoundError, match=r"absent\.txt does not exist: expected .*text.*Check the path"):
@@ -234,6 +280,8 @@ def test_empty_lines_between_json_objects_are_skipped(tmp_path):
         ('{"translation": {"en": "a", "cs": "b"}}', r"line 2: expected 'en' and 'de', found en, cs\. Give"),
         ("{}", r"line 2: expected 'en' and 'de', found nothing"),
         ('{"en": "a", "de": null}', r"line 2: expected text on both sides, found str and NoneType\. Remove"),
+        ('{"translation":' * 50_000, r"line 2: not a JSON object \(maximum recursion depth"),
+        ('{"en": ' + "7" * 5_000, r"line 2: not a JSON object \(Exceeds the limit \(4300"),
         ('{"en": "a", "de": "\\ud83d"}', r"line 2: the text holds half of a surrogate pair, '\\ud83d'"),
     ],
 )
@@ -362,7 +410,11 @@ def test_one_file_is_read_by_its_ending(tmp_path):
         assert open_en_de(file) == open_en_de(str(file)) == open_en_de([str(file)]) == PAIRS
 
 
-def test_shards_are_read_in_the_order_of_their_names(tmp_path):
+def test_shards_are_read_in_the_order_of_their_names(tmp_path, monkeypatch):
+    # Folders are listed in any order; here in the wrong one.
+    own_glob, find = Path.glob, glob.glob
+    monkeypatch.setattr(Path, "glob", lambda *args: sorted(own_glob(*args), reverse=True))
+    monkeypatch.setattr(glob, "glob", lambda name: sorted(find(name), reverse=True))
     for number in (1, 0, 2):
         write_parquet(tmp_path / f"part-{number}.parquet", [PAIRS[number]])
     assert open_en_de(tmp_path) == open_en_de(str(tmp_path / "part-*.parquet")) == PAIRS
@@ -447,9 +499,11 @@ def test_a_copy_of_another_date_in_another_folder_is_the_same_source(tmp_path):
     assert describe_source([files[1]], split="train") != first
 
 
-def test_a_folder_is_described_by_its_parquet_files(tmp_path):
+def test_a_folder_is_described_by_its_parquet_files(tmp_path, monkeypatch):
     for name in ("train-1.parquet", "train-0.parquet", "notes.txt"):
         write(tmp_path / name, "")
+    own_glob = Path.glob
+    monkeypatch.setattr(Path, "glob", lambda *args: sorted(own_glob(*args), reverse=True))
     described = describe_source([tmp_path], split="train")
     assert [source["file"] for source in described] == ["train-0.parquet", "train-1.parquet"]
 

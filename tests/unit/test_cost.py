@@ -188,7 +188,8 @@ def test_a_run_that_cannot_be_counted_is_refused(run_folder, data, tmp_path_fact
         RunCost.read(elsewhere)
     with pytest.raises(FileNotFoundError, match="holds no prepared data"):
         RunCost.read(run_folder).count(elsewhere)
-    (elsewhere / "preparation.json").write_text(json.dumps({"fingerprint": "another"}))
+    preparation = json.loads((data / "preparation.json").read_text())
+    (elsewhere / "preparation.json").write_text(json.dumps(preparation | {"fingerprint": "another"}))
     with pytest.raises(ValueError, match="holds other data than the run was trained on"):
         RunCost.read(run_folder).count(elsewhere)
     recipe = json.loads((run_folder / "recipe.json").read_text())

@@ -11,12 +11,8 @@ WITH_SCORES = {"output_scores": True, "return_dict_in_generate": True}
 
 
 @pytest.fixture(scope="module")
-def model(build_tiny_model):
-    model = build_tiny_model(noise=0.4, encoder_layers=1, decoder_layers=2, output_bias=True)
-    model.generation_config.max_length_offset = 6
-    with torch.no_grad():
-        model.lm_head.bias[END] += 3.0
-    return model
+def model(build_ending_model):
+    return build_ending_model(end_bias=3.0, max_length_offset=6, decoder_layers=2)
 
 
 def test_the_penalty_by_hand():
@@ -93,6 +89,14 @@ def test_the_words_of_a_prompt_cover_something(model):
         log_prob = scores.token_log_probs[0, 2:].sum()
         expected = log_prob / ((5 + length) / 6) ** 0.6 + (scores.scores - scores.log_probs)[0]
         assert found.sequences_scores[i].item() == pytest.approx(expected.item(), abs=1e-5)
+
+
+def test_the_padding_of_a_prompt_covers_nothing(model):
+    prompt, options = torch.tensor([[PAD, 0, 5], [0, 8, 6], [PAD, PAD, 0]]), {"coverage_penalty": 0.5, **WITH_SCORES}
+    together = model.generate(SOURCE, decoder_input_ids=prompt, decoder_start_token_id=[0, 0, 0], **options)
+    for i, row in enumerate(prompt):
+        alone = model.generate(SOURCE[i : i + 1], decoder_input_ids=row[row != PAD][None], **options)
+        assert together.sequences_scores[i].item() == pytest.approx(alone.sequences_scores.item(), abs=1e-5)
 
 
 def test_a_kernel_without_weights_is_refused(build_tiny_model):

@@ -259,6 +259,18 @@ def test_a_hook_is_called_at_each_step(build_tiny_model, part, kind):
     assert len(calls) == 5
 
 
+def test_a_hook_on_the_activation_changes_the_search(build_tiny_model):
+    model = build_tiny_model(noise=0.4)
+    for layer in model.model.decoder.layers:
+        layer.feed_forward.activation.register_forward_hook(lambda module, inputs, output: 1 - output)
+    recorded = {"output_scores": True, "return_dict_in_generate": True, "max_new_tokens": 5}
+    found = model.generate(SOURCE, **recorded)
+    model.model.decoder.register_forward_hook(lambda *_: None)  # forward is called as a whole
+    expected = model.generate(SOURCE, **recorded)
+    assert torch.equal(found.sequences, expected.sequences)
+    torch.testing.assert_close(found.sequences_scores, expected.sequences_scores)
+
+
 def test_logits_that_a_hook_has_seen_stay_what_they_were(build_tiny_model):
     model, seen = build_tiny_model(), []
     model.lm_head.register_forward_hook(lambda module, inputs, logits: seen.append((logits, logits.clone())))

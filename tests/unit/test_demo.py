@@ -12,6 +12,7 @@ from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, 
 from vaswani_transformer.attention.maps import collect_attention_batch
 from vaswani_transformer.hub import demo
 from vaswani_transformer.hub.demo import MOST_BEAMS, MOST_CHARACTERS, MOST_TOKENS, Answer, Demo, Translation, escape
+from vaswani_transformer.model.beam_search_vaswani import LENGTH_PENALTIES, PENALISED_LENGTHS
 
 TEXTS = ["The law will never be perfect.", "Das Gesetz wird nie vollkommen sein.", "a house, a garden"] * 3
 MARKUP = "<script>alert(1)</script>"
@@ -96,6 +97,7 @@ def test_what_the_score_is_follows_the_settings_of_the_model(page, monkeypatch):
     for name, value in (("length_penalty", 1.0), ("length_penalty_type", "power"), ("coverage_penalty", 0.2)):
         monkeypatch.setattr(page.model.generation_config, name, value)
     assert "log P / tokens<sup>1</sup> + 0.2 times the coverage penalty" in page.explain_score()
+    assert PENALISED_LENGTHS.keys() == LENGTH_PENALTIES.keys()
 
 
 def test_one_beam_gives_one_translation(page):

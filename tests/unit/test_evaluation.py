@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 
-from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, loading, train_tokenizer
+from vaswani_transformer import loading
 from vaswani_transformer.evaluation import perplexity
 from vaswani_transformer.evaluation.perplexity import compute_perplexity, describe_search
 from vaswani_transformer.loading import fingerprint_model, load_translator
@@ -14,13 +14,8 @@ SENTENCES = ["a dog runs", "", "two cats sleep on the big bed", " ", "a dog", "t
 
 
 @pytest.fixture(scope="module")
-def translator():
-    tokenizer = train_tokenizer(SENTENCES * 3, vocab_size=290)
-    torch.manual_seed(0)
-    config = VaswaniConfig(
-        vocab_size=len(tokenizer), d_model=16, d_ff=24, num_heads=4, encoder_layers=1, decoder_layers=1
-    )
-    return VaswaniForConditionalGeneration(config).eval(), tokenizer
+def translator(build_translator):
+    return build_translator(SENTENCES * 3)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from vaswani_transformer.commands.export import describe_settings
 from vaswani_transformer.export.ctranslate2_converter import VaswaniLoader, export_model
 from vaswani_transformer.export.ctranslate2_translation import CTranslate2Translator, rescore_hypotheses
 from vaswani_transformer.export.onnx_translation import OnnxTranslator
+from vaswani_transformer.model.beam_search_vaswani import gnmt_length_penalty
 from vaswani_transformer.model.generation_vaswani import build_generation_config
 
 
@@ -58,7 +59,9 @@ def test_rescoring_divides_log_p_by_the_penalty_of_gnmt():
     short, long = ["a", "</s>"], ["a", "b", "c", "d", "</s>"]
     # log P / |Y|^0.5 with log P = -2 and -3: CTranslate2 puts the longer one first, GNMT the shorter.
     scores = [-3 / 5**0.5, -2 / 2**0.5]
-    rescored = rescore_hypotheses([long, short], scores, alpha=0.5, length_penalty=0.6)
+    rescored = rescore_hypotheses(
+        [long, short], scores, alpha=0.5, length_penalty=lambda length: gnmt_length_penalty(length, 0.6)
+    )
     assert [tokens for tokens, _ in rescored] == [short, long]
     assert [score for _, score in rescored] == pytest.approx([-2 / (7 / 6) ** 0.6, -3 / (10 / 6) ** 0.6])
 

@@ -5,13 +5,21 @@ import sys
 import threading
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from tqdm import tqdm
 
+from vaswani_transformer.data import corpus
 from vaswani_transformer.translation import files as file_translation
-from vaswani_transformer.translation.files import find_processes, read_windows, translate_file, translate_stream
+from vaswani_transformer.translation.files import (
+    find_processes,
+    read_file_windows,
+    read_windows,
+    translate_file,
+    translate_stream,
+)
 from vaswani_transformer.translation.translator import Batch, Hypothesis, format_lines
 
 SENTENCES = ["".join(chr(97 + (i + j) % 26) for j in range(5 * i % 8)) + str(i) for i in range(20)] + [
@@ -112,10 +120,10 @@ def lines_of(path):
 def finished_rows(folder):
     """Numbers of the lines that whole records of the logs in `folder` hold."""
     rows = set()
-    for path in folder.glob("*.jsonl"):
+    for path in folder.glob("*.log"):
         for line in path.read_bytes().split(b"\n"):
             try:
-                record = json.loads(line)
+                record = json.loads(line[9:])  # after the checksum
             except ValueError:
                 continue
             rows |= {7 * record["window"] + int(row) for row in record["lines"]}
@@ -168,7 +176,7 @@ def test_a_log_that_ends_anywhere_loses_its_last_batch_only(paths):
     folder = paths[1].with_name("out.partial")
     with pytest.raises(Killed):
         translate(Reverser(lives=2), paths)
-    log, settings = folder / "process-00000.jsonl", (folder / "settings.json").read_bytes()
+    log, settings = folder / "process-00000.log", (folder / "settings.json").read_bytes()
     whole = log.read_bytes()
     assert whole.count(b"\n") == 2
     for size in range(len(whole)):
@@ -185,9 +193,10 @@ def test_a_log_that_ends_anywhere_loses_its_last_batch_only(paths):
 def test_rubbish_in_a_log_is_passed_over(paths):
     with pytest.raises(Killed):
         translate(Reverser(lives=4), paths)
-    log = paths[1].with_name("out.partial") / "process-00000.jsonl"
+    log = paths[1].with_name("out.partial") / "process-00000.log"
     first, second, *rest = log.read_bytes().splitlines(keepends=True)
-    log.write_bytes(first + b"\0" * 40 + b"\xff" + second + b"\n" + b"".join(rest))
+    odd = b'{}\n[1]\n{"window": "x", "lines": 3}\n' + first[:-3] + b"x" + first[-2:]
+    log.write_bytes(odd + first + b"\0" * 40 + b"\xff" + second + b"\n" + b"".join(rest))
     translator = Reverser()
     translate(translator, paths)
     assert lines_of(paths[1]) == EXPECTED
@@ -233,15 +242,101 @@ def test_a_process_may_die_before_any_line_of_the_program(paths, tmp_path):
     assert line_number > 10 * 41
 
 
-def test_a_run_that_died_while_it_cleaned_up_is_begun_anew(paths):
+@pytest.mark.parametrize("number", range(5))  # two logs, the settings, the lock, the folder
+def test_a_run_that_died_while_it_cleaned_up_is_begun_again(paths, monkeypatch, number):
+    steps = iter(range(9))
+
+    def remove(method):
+        def remove_or_die(path, **options):
+            if next(steps) == number:
+                raise Killed
+            return method(path, **options)
+
+        return remove_or_die
+
+    with monkeypatch.context() as patch:
+        for name in ("unlink", "rmdir"):
+            patch.setattr(Path, name, remove(getattr(Path, name)))
+        with pytest.raises(Killed):
+            translate(Reverser(), paths)
+    assert lines_of(paths[1]) == EXPECTED
+    translate(Reverser(), paths)
+    assert lines_of(paths[1]) == EXPECTED
+    assert [path.name for path in paths[1].parent.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize(
+    "names", [["notes.txt"], ["data.jsonl", "settings.json"], ["finished.log"], ["lock", "lock.bak"]]
+)
+def test_a_folder_of_the_users_own_is_refused_and_left_as_it_was(paths, names):
     folder = paths[1].with_name("out.partial")
+    folder.mkdir(parents=True)
+    for name in names:
+        (folder / name).write_text("mine")
+    translator = Reverser()
+    other = next(name for name in names if name not in ("settings.json", "lock"))
+    with pytest.raises(ValueError, match=rf"out\.partial, .* holds other files: {other}\. Move them elsewhere"):
+        translate(translator, paths)
+    assert {path.name: path.read_text() for path in folder.iterdir()} == dict.fromkeys(names, "mine")
+    assert translator.translated == []
+
+
+def test_a_file_that_comes_into_the_folder_meanwhile_stays(paths):
     with pytest.raises(Killed):
         translate(Reverser(lives=4), paths)
-    (folder / "settings.json").unlink()
-    translator = Reverser()
-    translate(translator, paths)
+    folder = paths[1].with_name("out.partial")
+
+    class Guest(Reverser):
+        def translate(self, batch):
+            (folder / "notes.txt").write_text("mine")
+            return super().translate(batch)
+
+    translate(Guest(), paths)
     assert lines_of(paths[1]) == EXPECTED
-    assert sorted(translator.translated) == sorted(SENTENCES)
+    assert [path.name for path in folder.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_an_output_that_is_a_link_is_followed(paths, tmp_path, is_there):
+    target = tmp_path / "elsewhere" / "target"
+    target.parent.mkdir()
+    if is_there:
+        target.write_text("old\n")
+    paths[1].parent.mkdir()
+    paths[1].symlink_to(target)
+    translate(Reverser(), paths)
+    assert paths[1].is_symlink()
+    assert lines_of(target) == EXPECTED
+    assert [path.name for path in target.parent.iterdir()] == ["target"]
+
+
+@pytest.mark.parametrize("damaged", ['{"format": 2, ', "[1, 2]", "[" * 100_000, "\0"])
+def test_damaged_settings_are_refused_with_the_name_of_their_file(paths, damaged):
+    with pytest.raises(Killed):
+        translate(Reverser(lives=4), paths)
+    (paths[1].with_name("out.partial") / "settings.json").write_text(damaged)
+    with pytest.raises(ValueError, match=r"out\.partial/settings\.json is damaged: expected a JSON object"):
+        translate(Reverser(), paths)
+
+
+def test_settings_that_lack_some_are_other_settings(paths):
+    with pytest.raises(Killed):
+        translate(Reverser(lives=4), paths)
+    (paths[1].with_name("out.partial") / "settings.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"out\.partial holds work .* other settings: format was null, is 2"):
+        translate(Reverser(), paths)
+
+
+def test_the_settings_are_removed_before_all_else(paths, monkeypatch):
+    def die(folder):
+        raise Killed
+
+    monkeypatch.setattr(file_translation.shutil, "rmtree", die)
+    with pytest.raises(Killed):
+        translate(Reverser(), paths)
+    left = {path.name for path in paths[1].with_name("out.partial").iterdir()}
+    assert "finished.jsonl" in left
+    assert "settings.json" not in left
 
 
 def test_an_older_file_stays_until_the_new_one_is_whole(paths):
@@ -417,10 +512,35 @@ def test_a_file_comes_in_full_windows(paths):
     assert list(chain.from_iterable(windows)) == SENTENCES
 
 
-def test_a_line_of_a_stream_that_is_not_utf_8_is_named(pipe):
-    pipe[1](b"one\ncaf\xe9\n")
-    with pytest.raises(ValueError, match=r"standard input, line 2: not UTF-8 at byte offset 3"):
-        list(read_windows(pipe[0], name="standard input"))
+def test_lines_before_one_that_is_not_utf_8_are_written_and_that_one_is_named(pipe, paths):
+    pipe[1](b"one\ntwo\ncaf\xe9\nfour\n")
+    paths[0].write_bytes(b"one\ntwo\ncaf\xe9\nfour\n")
+    for windows, name in ((read_windows(pipe[0], name="input"), "input"), (read_file_windows(paths[0]), "text")):
+        written = io.StringIO()
+        with pytest.raises(ValueError, match=rf"{name}, line 3: not UTF-8 at byte offset 3"):
+            translate_stream(
+                Reverser(), windows, written, to_lines=partial(format_lines, is_numbered=True, is_scored=False)
+            )
+        assert written.getvalue() == "1\teno\n1\t?\n2\towt\n2\t?\n"
+
+
+def test_a_line_of_a_stream_that_does_not_end_does_not_fill_the_memory(pipe, monkeypatch):
+    monkeypatch.setattr(file_translation, "BYTES_PER_READ", 7)
+    monkeypatch.setattr(file_translation, "BYTES_OF_LONG_LINE", 24)
+    monkeypatch.setattr(corpus, "BYTES_OF_LONG_LINE", 24)
+    monkeypatch.setattr(corpus, "MOST_LINE_BYTES", 20)
+    pipe[1](b"one\n" + "ä".encode() * 1_000 + b"\n" + b"x" * 20 + b"\nlast")
+    pipe[1](b"")
+    kept = []
+    keep = file_translation._ReadyLines._keep
+
+    def watch(lines, piece):
+        keep(lines, piece)
+        kept.append(sum(map(len, lines.rest)))
+
+    monkeypatch.setattr(file_translation._ReadyLines, "_keep", watch)
+    assert list(read_windows(pipe[0], name="pipe")) == [["one", "ä" * 12, "x" * 20, "last"]]
+    assert max(kept) < 24 + 7
 
 
 def test_each_window_of_a_stream_is_written_before_the_next_is_read():

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vaswani_transformer.data import filtering
-from vaswani_transformer.data.filtering import DigestSet, FilterCounts, PairFilter, filter_pairs
+from vaswani_transformer.data.corpus import MOST_LINE_BYTES
+from vaswani_transformer.data.filtering import MOST_WORD_BYTES, DigestSet, FilterCounts, PairFilter, filter_pairs
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=20)
 
@@ -65,6 +66,17 @@ def test_identical_sides_are_dropped_on_demand():
     kept, counts = kept_and_counts([("Berlin", "Berlin "), ("one", "eins")], drop_identical=True)
     assert kept == [("one", "eins")]
     assert counts.identical == 1
+
+
+def test_endless_words_and_lines_are_dropped_and_counted():
+    longest_word, longest_line = "x" * MOST_WORD_BYTES, "a " * (MOST_LINE_BYTES // 2 - 1) + "aa"
+    kept = [(longest_word, "a"), ("a", f"a {longest_word} {longest_word}"), (longest_line, "a"), ("a", "ä" * 2_048)]
+    dropped = [(longest_word + "x", "a"), ("a", f"a {longest_word}x b"), (longest_line + "a", "a"), ("a", "ä" * 2_049)]
+    dropped += [("a", " " * (MOST_WORD_BYTES + 1) + "a"), ("a", "a" + "\t" * (MOST_WORD_BYTES + 1) + "a")]
+    found, counts = kept_and_counts([*dropped, *kept])
+    assert found == kept
+    assert counts == FilterCounts(read=10, kept=4, endless=6)
+    assert "dropped 6 with a line over 1,048,576 or a word over 4,096 bytes" in counts.summary()
 
 
 def test_counts_are_right_while_the_pairs_go_by():

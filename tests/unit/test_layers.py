@@ -158,6 +158,29 @@ def test_causal_attention_without_a_mask_ends_at_each_position(num_queries, num_
     torch.testing.assert_close(weights.sum(-1), torch.ones(1, 1, num_queries))
 
 
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_attention_dropout_is_drawn_in_training_mode_only(tiny_config, implementation):
+    tiny_config.attention_dropout, tiny_config._attn_implementation = 0.5, implementation
+    attention, x = randomise(MultiHeadAttention(tiny_config, layer_idx=0)), torch.randn(1, 50, 12)
+    for training in (False, True):
+        outputs = [attention.train(training)(x)[0] for _ in range(2)]
+        assert torch.equal(*outputs) != training
+
+
+def test_activation_dropout_acts_between_the_two_products_in_training_mode_only(tiny_config):
+    tiny_config.dropout, tiny_config.activation_dropout = 0.0, 0.25
+    feed_forward, x = FeedForward(tiny_config), torch.randn(4_000, 12)
+    with torch.no_grad():
+        for parameter, value in zip(feed_forward.parameters(), (0.0, 1.0, 1.0, 0.0), strict=True):
+            parameter.fill_(value)
+    # The inner layer is 1 everywhere, and each output their sum.
+    assert (feed_forward.eval()(x) == 19).all()
+    kept = feed_forward.train()(x) * 0.75
+    torch.testing.assert_close(kept, kept.round())
+    assert kept.mean().item() == pytest.approx(0.75 * 19, abs=0.2)
+    assert kept.std().item() == pytest.approx((19 * 0.75 * 0.25) ** 0.5, rel=0.1)
+
+
 def test_attention_dropout_acts_in_training_mode_only(tiny_config):
     tiny_config.attention_dropout, tiny_config._attn_implementation = 0.5, "eager"
     attention = randomise(MultiHeadAttention(tiny_config, layer_idx=0))

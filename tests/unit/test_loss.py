@@ -192,6 +192,17 @@ def test_autocast_gives_gradients_of_the_inputs_types_close_to_those_of_float32(
         torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0.05)
 
 
+def test_autocast_leaves_float64_as_it_is(sample):
+    *tensors, labels = sample
+    expected = sum_label_smoothed_loss(*tensors, labels, label_smoothing=0.1)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = sum_label_smoothed_loss(*tensors, labels, label_smoothing=0.1)
+    assert found[0].dtype == torch.float64
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    gradients = (torch.autograd.grad(loss, tensors) for loss, _ in (found, expected))
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
+
+
 def test_a_large_scale_of_the_loss_does_not_overflow_half_precision(sample):
     hidden, weight, _, labels = sample
     hidden = hidden.detach().half().requires_grad_()

@@ -235,7 +235,7 @@ def test_escaped_text_has_no_markup():
         ("recipe.json", b"[1]", r"recipe\.json is damaged: expected a JSON object, found list"),
         ("recipe.json", b"\xff", r"recipe\.json is damaged"),
         ("recipe.json", b"[" * 100_000, r"recipe\.json is damaged"),
-        ("recipe.json", b"{}", r"was not written by this version of `vaswani train`.*KeyError 'recipe'"),
+        ("recipe.json", b"{}", r"was not written by this version of the package.*KeyError 'recipe'"),
         ("recipe.json", b'{"recipe": {"num_updates": []}}', "or is damaged: "),
         ("log.jsonl", b"", r"log\.jsonl tells of no update yet"),
         ("log.jsonl", b'{"update": 1}\n{"upd', r"log\.jsonl, line 2: not JSON"),

@@ -1,4 +1,4 @@
-"""The phrasebook: what its three realisers say for given meanings, and what its corpus promises."""
+"""The phrasebook: what its two realisers say for given meanings, and what its corpus promises."""
 
 import re
 from collections import Counter
@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from vaswani_transformer.data.phrasebook import pairs as phrasebook
 from vaswani_transformer.data.phrasebook.drawing import Dice, draw_sentence
 from vaswani_transformer.data.phrasebook.english import say_english
-from vaswani_transformer.data.phrasebook.french import say_french
 from vaswani_transformer.data.phrasebook.german import say_german
 from vaswani_transformer.data.phrasebook.lexicon import (
     ADJECTIVES,
@@ -31,7 +30,6 @@ from vaswani_transformer.data.phrasebook.lexicon import (
 )
 from vaswani_transformer.data.phrasebook.meaning import Clause, NounPhrase, PrepositionalPhrase, Sentence, Who
 from vaswani_transformer.data.phrasebook.pairs import (
-    PHRASEBOOK_LANGUAGES,
     PHRASEBOOK_SPLITS,
     generate_pairs,
     lemmas,
@@ -70,139 +68,92 @@ def clause(subject, verb: str, thing=None, **others) -> Clause:
 MANY = {"is_plural": True}
 BOOKS = phrase("a book", **MANY)
 
-# What is said, and how: a clause or sentence, then English, German and French.
+# What is said, and how: a clause or sentence, then English and German.
 EXAMPLES = {
     "German weak endings follow the article in three genders": (
         clause("the old man", "see", phrase("the small child")),
         "The old man sees the small child.",
         "Der alte Mann sieht das kleine Kind.",
-        "Le vieil homme voit le petit enfant.",
     ),
     "masculine accusative shows on article and adjective": (
         clause("the queen", "look for", "the old king"),
         "The queen looks for the old king.",
         "Die Königin sucht den alten König.",
-        "La reine cherche le vieux roi.",
     ),
     "German mixed endings follow ein": (
         clause("a young man", "buy", "a new car"),
         "A young man buys a new car.",
         "Ein junger Mann kauft ein neues Auto.",
-        "Un jeune homme achète une voiture neuve.",
     ),
-    "German strong endings stand alone and French has a partitive article": (
+    "German strong endings stand alone": (
         clause("the woman", "drink", "a cold milk"),
         "The woman drinks cold milk.",
         "Die Frau trinkt kalte Milch.",
-        "La femme boit du lait froid.",
     ),
-    "the partitive article elides": (
-        clause("they", "drink", "a water", tense="past"),
-        "They drank water.",
-        "Sie haben Wasser getrunken.",
-        "Ils ont bu de l'eau.",
-    ),
-    "des becomes de before an adjective": (
+    "German strong endings stand alone in the plural": (
         clause("I", "buy", phrase("a beautiful apple", **MANY), tense="past"),
         "I bought beautiful apples.",
         "Ich habe schöne Äpfel gekauft.",
-        "J'ai acheté de belles pommes.",
     ),
     "an n-declension noun shows its case": (
         clause("I", "know", "the boy"),
         "I know the boy.",
         "Ich kenne den Jungen.",
-        "Je connais le garçon.",
     ),
-    "a dative verb in German is a direct one in French": (
+    "a direct verb in English may take the dative in German": (
         clause("we", "help", phrase("the child", **MANY)),
         "We help the children.",
         "Wir helfen den Kindern.",
-        "Nous aidons les enfants.",
     ),
-    "a direct verb in English may take à in French": (
+    "a plural in the dative ends in n": (
         clause("you", "answer", phrase("the teacher", **MANY)),
         "You answer the teachers.",
         "Du antwortest den Lehrern.",
-        "Tu réponds aux professeurs.",
     ),
     "giving has dative before accusative": (
         clause("the teacher", "give", "a book", recipient=phrase("the boy"), tense="past"),
         "The teacher gave a book to the boy.",
         "Der Lehrer hat dem Jungen ein Buch gegeben.",
-        "Le professeur a donné un livre au garçon.",
     ),
     "a pronoun recipient comes early": (
         clause("the man", "show", "the letter", recipient=PRONOUNS["she"], modal="want to"),
         "The man wants to show the letter to her.",
         "Der Mann will ihr den Brief zeigen.",
-        "L'homme veut lui montrer la lettre.",
     ),
     "the owner is in the genitive": (
         clause("she", "read", phrase("the book", possessor=phrase("the child"))),
         "She reads the child's book.",
         "Sie liest das Buch des Kindes.",
-        "Elle lit le livre de l'enfant.",
-    ),
-    "de contracts with le": (
-        clause("he", "steal", phrase("the key", possessor=phrase("the king"))),
-        "He steals the king's key.",
-        "Er stiehlt den Schlüssel des Königs.",
-        "Il vole la clé du roi.",
     ),
     "an owner can be owned": (
         clause("he", "steal", phrase("the key", possessor=phrase("my neighbor"))),
         "He steals my neighbor's key.",
         "Er stiehlt den Schlüssel meines Nachbarn.",
-        "Il vole la clé de mon voisin.",
-    ),
-    "an aspirated h does not elide": (
-        clause("the hero", "build", "a high wall"),
-        "The hero builds a high wall.",
-        "Der Held baut eine hohe Mauer.",
-        "Le héros construit un haut mur.",
-    ),
-    "a feminine noun takes mon before a vowel": (
-        clause("my aunt", "wear", "my scarf"),
-        "My aunt wears my scarf.",
-        "Meine Tante trägt meinen Schal.",
-        "Ma tante porte mon écharpe.",
-    ),
-    "this has forms for vowel and plural": (
-        clause("this student", "love", phrase("this bird", **MANY)),
-        "This student loves these birds.",
-        "Dieser Student liebt diese Vögel.",
-        "Cet étudiant aime ces oiseaux.",
     ),
     "a quantifier declines in German": (
         clause(phrase("some child", **MANY), "dream of", phrase("many lion", **MANY)),
         "Some children dream of many lions.",
         "Einige Kinder träumen von vielen Löwen.",
-        "Quelques enfants rêvent de beaucoup de lions.",
     ),
     "an adjective after a number is strong": (
         clause("every baker", "sell", phrase("two old table", **MANY), recipient=PRONOUNS["they"]),
         "Every baker sells two old tables to them.",
         "Jeder Bäcker verkauft ihnen zwei alte Tische.",
-        "Chaque boulanger leur vend deux vieilles tables.",
     ),
     "a stem drops its e before an ending": (
         clause("the dark forest", "be", predicate="quiet"),
         "The dark forest is quiet.",
         "Der dunkle Wald ist ruhig.",
-        "La forêt sombre est calme.",
     ),
     "a separable prefix ends a main clause": (
         clause("I", "call", "the doctor", time="today", tense="present"),
         "I call the doctor today.",
         "Ich rufe heute den Arzt an.",
-        "J'appelle le médecin aujourd'hui.",
     ),
     "a separable verb is one word after a modal": (
         clause("I", "call", "the doctor", modal="want to", polarity="not"),
         "I do not want to call the doctor.",
         "Ich will den Arzt nicht anrufen.",
-        "Je ne veux pas appeler le médecin.",
     ),
     "a separable verb is one word in a subordinate clause": (
         Sentence(
@@ -212,175 +163,121 @@ EXAMPLES = {
         ),
         "She says that I call the doctor.",
         "Sie sagt, dass ich den Arzt anrufe.",
-        "Elle dit que j'appelle le médecin.",
     ),
     "a fronted adverbial inverts the German clause": (
         clause("the man", "read", "the newspaper", time="in the morning", fronted="time"),
         "In the morning the man reads the newspaper.",
         "Am Morgen liest der Mann die Zeitung.",
-        "Le matin, l'homme lit le journal.",
     ),
     "a fronted place is a constituent too": (
         clause("they", "dance", location=where("in", "the garden"), tense="past", fronted="location"),
         "In the garden they danced.",
         "Im Garten haben sie getanzt.",
-        "Dans le jardin, ils ont dansé.",
     ),
-    "verbs of motion form the perfect with sein and être": (
+    "verbs of motion form the perfect with sein": (
         clause("she", "arrive", location=where("at", "the station"), time="yesterday", tense="past"),
         "She arrived at the station yesterday.",
         "Sie ist gestern am Bahnhof angekommen.",
-        "Elle est arrivée à la gare hier.",
     ),
     "a place is in the dative": (
         clause("the cat", "sleep", location=where("under", "the table")),
         "The cat sleeps under the table.",
         "Die Katze schläft unter dem Tisch.",
-        "Le chat dort sous la table.",
     ),
     "a direction is in the accusative": (
         clause("the cat", "run", goal=where("into", "the house")),
         "The cat runs into the house.",
         "Die Katze läuft ins Haus.",
-        "Le chat court dans la maison.",
     ),
-    "zu and à contract with their article": (
+    "zu contracts with its article": (
         clause("we", "go", goal=where("to", "the market"), companion=where("with", "he"), modal="will"),
         "We will go to the market with him.",
         "Wir werden mit ihm zum Markt gehen.",
-        "Nous allons aller au marché avec lui.",
-    ),
-    "à la and à l' do not contract": (
-        clause("they", "stay", location=where("at", "the hospital"), tense="past"),
-        "They stayed at the hospital.",
-        "Sie sind im Krankenhaus geblieben.",
-        "Ils sont restés à l'hôpital.",
-    ),
-    "next to contracts in French": (
-        clause("the key", "be", location=where("next to", "the mirror")),
-        "The key is next to the mirror.",
-        "Der Schlüssel ist neben dem Spiegel.",
-        "La clé est à côté du miroir.",
     ),
     "a preposition may belong to the verb": (
         clause("the guest", "wait for", "she", location=where("at", "the station"), tense="past"),
         "The guest waited for her at the station.",
         "Der Gast hat am Bahnhof auf sie gewartet.",
-        "L'invité l'a attendue à la gare.",
-    ),
-    "some French verbs keep their pronoun behind them": (
-        clause("the thief", "think of", "they"),
-        "The thief thinks of them.",
-        "Der Dieb denkt an sie.",
-        "Le voleur pense à eux.",
-    ),
-    "a participle agrees with the pronoun before it": (
-        clause("I", "invite", "they", tense="past", polarity="not"),
-        "I did not invite them.",
-        "Ich habe sie nicht eingeladen.",
-        "Je ne les ai pas invités.",
     ),
     "nicht follows a known object": (
         clause("the boy", "open", "the door", tense="past", polarity="not"),
         "The boy did not open the door.",
         "Der Junge hat die Tür nicht geöffnet.",
-        "Le garçon n'a pas ouvert la porte.",
     ),
     "nicht precedes a place": (
         clause("the boy", "play", location=where("in", "the park"), polarity="not"),
         "The boy does not play in the park.",
         "Der Junge spielt nicht im Park.",
-        "Le garçon ne joue pas dans le parc.",
     ),
-    "kein and pas de negate an indefinite object": (
+    "kein negates an indefinite object": (
         clause("I", "eat", "a orange", polarity="not"),
         "I do not eat an orange.",
         "Ich esse keine Orange.",
-        "Je ne mange pas d'orange.",
     ),
     "kein has no ending where ein has none": (
         clause("we", "eat", "a fresh bread", polarity="not", modal="can"),
         "We cannot eat fresh bread.",
         "Wir können kein frisches Brot essen.",
-        "Nous ne pouvons pas manger de pain frais.",
     ),
-    "nie and jamais keep the indefinite article apart": (
+    "nie keeps the indefinite article apart": (
         clause("he", "write", BOOKS, polarity="never", tense="past"),
         "He never wrote books.",
         "Er hat nie Bücher geschrieben.",
-        "Il n'a jamais écrit de livres.",
     ),
     "an indefinite object follows the place in German": (
         clause("the woman", "eat", "a apple", location=where("in", "the kitchen")),
         "The woman eats an apple in the kitchen.",
         "Die Frau isst in der Küche einen Apfel.",
-        "La femme mange une pomme dans la cuisine.",
     ),
     "manner follows a known object": (
         clause("you", "close", "the window", manner="slowly", modal="should"),
         "You should close the window slowly.",
         "Du solltest das Fenster langsam zumachen.",
-        "Tu devrais fermer la fenêtre lentement.",
     ),
     "frequency has a place of its own in each language": (
         clause("my uncle", "visit", "the museum", frequency="often"),
         "My uncle often visits the museum.",
         "Mein Onkel besucht oft das Museum.",
-        "Mon oncle visite souvent le musée.",
-    ),
-    "a predicate agrees in French only": (
-        clause(phrase("our sister", **MANY), "be", predicate="happy", degree="very", tense="past"),
-        "Our sisters were very happy.",
-        "Unsere Schwestern waren sehr glücklich.",
-        "Nos sœurs étaient très heureuses.",
     ),
     "a yes-no question": (
         clause("he", "repair", "the bicycle", tense="past", question="yes-no"),
         "Did he repair the bicycle?",
         "Hat er das Fahrrad repariert?",
-        "Est-ce qu'il a réparé le vélo ?",
     ),
     "who asks for the subject": (
         clause(Who(), "be", predicate="tired", time="yesterday", tense="past", question="who"),
         "Who was tired yesterday?",
         "Wer war gestern müde?",
-        "Qui était fatigué hier ?",
     ),
     "what asks for the object": (
         clause("she", "bring", recipient=phrase("the queen"), question="what"),
         "What does she bring to the queen?",
         "Was bringt sie der Königin?",
-        "Qu'est-ce qu'elle apporte à la reine ?",
     ),
     "where asks for a place": (
         clause("the nurse", "live", question="where"),
         "Where does the nurse live?",
         "Wo wohnt die Krankenschwester?",
-        "Où est-ce que l'infirmière habite ?",
     ),
     "where asks for a direction": (
         clause("the farmer", "carry", "the box", question="where", tense="past"),
         "Where did the farmer carry the box?",
         "Wohin hat der Bauer die Kiste getragen?",
-        "Où est-ce que l'agriculteur a porté la caisse ?",
     ),
     "why asks for a reason": (
         clause("you", "sleep", polarity="not", question="why"),
         "Why do you not sleep?",
         "Warum schläfst du nicht?",
-        "Pourquoi est-ce que tu ne dors pas ?",
     ),
     "weil sends the verb to the end": (
         Sentence(clause("the child", "cry"), "because", clause("he", "lose", "the ball", tense="past")),
         "The child cries because he lost the ball.",
         "Das Kind weint, weil er den Ball verloren hat.",
-        "L'enfant pleure parce qu'il a perdu le ballon.",
     ),
     "a leading if-clause is followed by the verb": (
         Sentence(clause("the horse", "be", predicate="tired", modal="will"), "if", clause("he", "come"), True),
         "If he comes, the horse will be tired.",
         "Wenn er kommt, wird das Pferd müde sein.",
-        "S'il vient, le cheval va être fatigué.",
     ),
     "when is als in the past": (
         Sentence(
@@ -390,15 +287,13 @@ EXAMPLES = {
         ),
         "I helped him when he was sick.",
         "Ich habe ihm geholfen, als er krank war.",
-        "Je l'ai aidé quand il était malade.",
     ),
     "when is wenn in the present": (
         Sentence(clause("the dog", "sleep"), "when", clause("she", "read", BOOKS)),
         "The dog sleeps when she reads books.",
         "Der Hund schläft, wenn sie Bücher liest.",
-        "Le chien dort quand elle lit des livres.",
     ),
-    "ob and si ask indirectly": (
+    "ob asks indirectly": (
         Sentence(
             Clause(subject=PRONOUNS["I"], verb=CLAUSE_VERBS["know"], polarity="not"),
             "whether",
@@ -406,26 +301,24 @@ EXAMPLES = {
         ),
         "I do not know whether they can come back.",
         "Ich weiß nicht, ob sie zurückkommen können.",
-        "Je ne sais pas s'ils peuvent revenir.",
     ),
     "a relative clause is set off by commas in German": (
         clause(phrase("the woman", relative=clause(Who(phrase("the woman")), "sing")), "laugh"),
         "The woman who sings laughs.",
         "Die Frau, die singt, lacht.",
-        "La femme qui chante rit.",
     ),
 }
 
 
 def say(language: str, meaning: Clause | Sentence) -> str:
     sentence = meaning if isinstance(meaning, Sentence) else Sentence(meaning)
-    return {"en": say_english, "de": say_german, "fr": say_french}[language](sentence)
+    return {"en": say_english, "de": say_german}[language](sentence)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_checked_by_hand(name):
     meaning, *expected = EXAMPLES[name]
-    assert [say(language, meaning) for language in ("en", "de", "fr")] == expected
+    assert [say(language, meaning) for language in ("en", "de")] == expected
 
 
 @pytest.mark.parametrize(
@@ -452,22 +345,22 @@ def test_german_nouns_decline_in_four_cases(noun, declension):
 
 
 @pytest.mark.parametrize(
-    ("verb", "person", "english", "german", "french"),
+    ("verb", "person", "english", "german"),
     [
-        ("read", "you", "You read", "Du liest", "Tu lis"),
-        ("wash", "he", "He washes", "Er wäscht", "Il lave"),
-        ("buy", "we", "We buy", "Wir kaufen", "Nous achetons"),
-        ("buy", "they", "They buy", "Sie kaufen", "Ils achètent"),
-        ("eat", "we", "We eat", "Wir essen", "Nous mangeons"),
-        ("carry", "she", "She carries", "Sie trägt", "Elle porte"),
-        ("build", "you", "You build", "Du baust", "Tu construis"),
-        ("feed", "I", "I feed", "Ich füttere", "Je nourris"),
-        ("clean", "you", "You clean", "Du putzt", "Tu nettoies"),
+        ("read", "you", "You read", "Du liest"),
+        ("wash", "he", "He washes", "Er wäscht"),
+        ("buy", "we", "We buy", "Wir kaufen"),
+        ("buy", "they", "They buy", "Sie kaufen"),
+        ("eat", "we", "We eat", "Wir essen"),
+        ("carry", "she", "She carries", "Sie trägt"),
+        ("build", "you", "You build", "Du baust"),
+        ("feed", "I", "I feed", "Ich füttere"),
+        ("clean", "you", "You clean", "Du putzt"),
     ],
 )
-def test_verbs_agree_with_their_subject(verb, person, english, german, french):
-    said = [say(language, clause(person, verb)).removesuffix(".") for language in ("en", "de", "fr")]
-    assert said == [english, german, french]
+def test_verbs_agree_with_their_subject(verb, person, english, german):
+    said = [say(language, clause(person, verb)).removesuffix(".") for language in ("en", "de")]
+    assert said == [english, german]
 
 
 def test_english_chooses_a_or_an_by_sound():
@@ -491,22 +384,19 @@ def test_irregular_english_plurals():
     ]
 
 
-@pytest.mark.parametrize("language", PHRASEBOOK_LANGUAGES)
-def test_there_are_at_least_250_lemmas_and_at_most_500(language):
-    words = lemmas(language)
+def test_there_are_at_least_250_lemmas_and_at_most_500():
+    words = lemmas()
     assert 250 <= len({english for english, _ in words}) <= 500
     assert all(english and translation for english, translation in words)
 
 
 def test_dictionary_holds_words_of_every_class():
-    assert {("house", "Haus"), ("call", "anrufen"), ("red", "rot"), ("because", "weil")} <= set(lemmas("de"))
-    assert {("house", "maison"), ("call", "appeler"), ("red", "rouge")} <= set(lemmas("fr"))
+    assert {("house", "Haus"), ("call", "anrufen"), ("red", "rot"), ("because", "weil")} <= set(lemmas())
 
 
-@pytest.mark.parametrize("language", PHRASEBOOK_LANGUAGES)
 @pytest.mark.parametrize("split", PHRASEBOOK_SPLITS)
-def test_the_number_of_pairs_asked_for_comes_without_repetition(language, split):
-    pairs = list(generate_pairs(language, split=split, num_pairs=200))
+def test_the_number_of_pairs_asked_for_comes_without_repetition(split):
+    pairs = list(generate_pairs("de", split=split, num_pairs=200))
     assert len({english for english, _ in pairs}) == len(pairs) == 200
 
 
@@ -515,38 +405,17 @@ def test_fewer_pairs_are_the_beginning_of_more():
     assert list(islice(more, 40)) == list(generate_pairs("de", split="train", num_pairs=40, seed=3))
 
 
-def test_both_languages_translate_the_same_sentences():
-    german, french = ([e for e, _ in generate_pairs(x, split="dev", num_pairs=50)] for x in ("de", "fr"))
-    assert german == french
-
-
 def test_another_seed_draws_other_sentences():
-    first, second = (list(generate_pairs("fr", split="train", num_pairs=50, seed=seed)) for seed in (0, 1))
+    first, second = (list(generate_pairs("de", split="train", num_pairs=50, seed=seed)) for seed in (0, 1))
     assert first != second
 
 
-@pytest.mark.parametrize(
-    ("language", "first_pair"),
-    [
-        (
-            "de",
-            (
-                "Every policeman hung up coats in the garden.",
-                "Jeder Polizist hat im Garten Mäntel aufgehängt.",
-            ),
-        ),
-        (
-            "fr",
-            (
-                "Every policeman hung up coats in the garden.",
-                "Chaque policier a accroché des manteaux dans le jardin.",
-            ),
-        ),
-    ],
-)
-def test_pairs_are_the_same_in_every_process_and_version_of_python(language, first_pair):
+def test_pairs_are_the_same_in_every_process_and_version_of_python():
     # Strings hash differently in every process, so this fails if anything depends on the order of a set.
-    assert next(generate_pairs(language, split="train", num_pairs=1)) == first_pair
+    assert next(generate_pairs("de", split="train", num_pairs=1)) == (
+        "Every policeman hung up coats in the garden.",
+        "Jeder Polizist hat im Garten Mäntel aufgehängt.",
+    )
 
 
 @given(st.integers(), st.sampled_from(PHRASEBOOK_SPLITS))
@@ -563,13 +432,12 @@ def test_about_five_percent_of_the_sentences_are_held_out_for_each_purpose():
     assert 150 < shares["test"] < 250
 
 
-@pytest.mark.parametrize("language", PHRASEBOOK_LANGUAGES)
-def test_an_english_sentence_has_one_translation_whatever_it_was_drawn_from(language):
+def test_an_english_sentence_has_one_translation_whatever_it_was_drawn_from():
     translations = {}
     dice = Dice("function")
     for _ in range(8_000):
         meaning = draw_sentence(dice)
-        english, translation = say("en", meaning), say(language, meaning)
+        english, translation = say("en", meaning), say("de", meaning)
         assert translations.setdefault(english, translation) == translation
 
 
@@ -577,16 +445,13 @@ def test_an_english_sentence_has_one_translation_whatever_it_was_drawn_from(lang
 @settings(max_examples=300)
 def test_sentences_are_well_formed_in_every_language(seed):
     meaning = draw_sentence(Dice(seed))
-    for language in ("en", "de", "fr"):
+    for language in ("en", "de"):
         sentence = say(language, meaning)
         assert sentence[0].isupper()
         assert sentence[-1] == ("?" if meaning.main.question else ".")
         assert not re.search(r"  |^ | ,|,,|,[^ ]|[,.?][.?]|None", sentence)
-    german, french = say("de", meaning), say("fr", meaning)
+    german = say("de", meaning)
     assert not re.search(r"\b(in|an|zu|von) dem\b(?! ,)|\bzu der\b|\b(in) das\b", german)
-    assert not re.search(r"\b(le|la|de|ne|que|je|me|te) [aeiouéèêâîôûœ]", french, re.IGNORECASE)
-    assert not re.search(r"\b(de|à) les?\b|\bsi ils?\b|\bce [aeiouéèêâœ]", french, re.IGNORECASE)
-    assert len(re.findall(r"\b(ne |n')", french)) == len(re.findall(r"\b(pas|jamais)\b", french))
 
 
 def test_corpus_sentences_have_4_to_14_words():
@@ -608,11 +473,9 @@ def test_groups_of_the_lexicon_hold_nouns():
     assert all(nouns_in(verb.subjects) for verb in VERBS.values())
 
 
-def test_unknown_language_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match=r"target_language is 'es', but .* one of \('de', 'fr'\)"):
-        generate_pairs("es", split="train", num_pairs=1)
-    with pytest.raises(ValueError, match=r"target_language is 'en', but must be one of"):
-        lemmas("en")
+def test_another_language_is_refused():
+    with pytest.raises(ValueError, match=r"target_language is 'fr', but .* from English to 'de'"):
+        generate_pairs("fr", split="train", num_pairs=1)
 
 
 def test_unknown_split_is_refused_with_the_known_ones():

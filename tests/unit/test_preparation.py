@@ -1,5 +1,6 @@
 """What lies in a prepared folder, what becomes of each pair, and that a preparation which was stopped goes on."""
 
+import hashlib
 import json
 import os
 import signal
@@ -14,7 +15,7 @@ from transformers import AutoTokenizer
 from vaswani_transformer import cli
 from vaswani_transformer.data import preparation
 from vaswani_transformer.data.filtering import PairFilter
-from vaswani_transformer.data.preparation import prepare
+from vaswani_transformer.data.preparation import prepare, read_preparation
 from vaswani_transformer.data.tokenization import train_tokenizer
 
 PAIRS = [
@@ -37,15 +38,23 @@ from vaswani_transformer.data.preparation import prepare
 
 encode, num_calls = BlockEncoder.encode, 0
 
-def encode_five_times(self, texts):
+def encode_seven_times(self, texts):
     global num_calls
     num_calls += 1
-    if num_calls == 6:
+    if num_calls == 8:
         os.kill(os.getpid(), signal.SIGKILL)
     return encode(self, texts)
 
-BlockEncoder.encode = encode_five_times
+BlockEncoder.encode = encode_seven_times
 prepare(read_corpus, read_dev, Path(sys.argv[2]), **SETTINGS)
+"""
+# Holds the lock of a file until its input ends.
+HOLDER = """
+import fcntl, sys
+with open(sys.argv[1], "a+") as file:
+    fcntl.lockf(file, fcntl.LOCK_EX)
+    print(flush=True)
+    sys.stdin.read()
 """
 
 
@@ -99,6 +108,80 @@ def test_parts_are_in_the_order_of_the_corpus(tmp_path):
     assert json.loads((tmp_path / "dev.json").read_text()) == [list(pair) for pair in CORPUS[:9]]
 
 
+@pytest.mark.parametrize(("max_length", "num_kept"), [(6, 2), (5, 1)])
+def test_pairs_of_exactly_the_longest_length_are_kept_in_both_sets(tmp_path, max_length, num_kept):
+    alphabet = train_tokenizer([], vocab_size=260)
+    pairs = [("abc", "def"), ("abcd", "abc"), ("a", "abcde"), ("abcdef", "a")]  # with a space before, </s> after
+    summary = prepare(lambda: pairs, lambda: pairs, tmp_path, vocab_size=260, max_length=max_length, tokenizer=alphabet)
+    for name in ("train", "dev"):
+        assert [max(map(len, row)) for row in zip(*load(tmp_path / name)[:].values(), strict=True)] == [5, 6][:num_kept]
+        assert (summary[name]["pairs"], summary[name]["over_max_length"]) == (num_kept, 4 - num_kept)
+    assert json.loads((tmp_path / "dev.json").read_text()) == [list(pair) for pair in pairs[:num_kept]]
+
+
+def test_a_word_or_line_without_end_is_dropped_from_both_sets_and_said(tmp_path, capsys):
+    lines = ["a dog runs", "x" * 5_000_000, "y" * 5_000, "a cat"]
+    files = [tmp_path / f"text.{language}" for language in ("en", "de")]
+    for path in files:
+        path.write_text("\n".join(lines) + "\n")
+    names = [str(path) for path in files]
+    data = str(tmp_path / "data")
+    assert cli.main(["prepare", "--train", *names, "--dev", *names, "--output", data, "--vocab_size", "270"]) == 0
+    printed = capsys.readouterr().out
+    for name in ("train", "dev"):
+        assert f"{name}: read 4 pairs, kept 2 (50.00%), dropped 2 with a line over 1,048,576 or a word over" in printed
+        assert f"{name}: 2 pairs of" in printed
+
+
+def test_the_digest_of_each_file_is_written_down(tmp_path):
+    files = prepare(read_corpus, read_dev, tmp_path, **SETTINGS)["files"]
+    assert files == {
+        name: hashlib.sha256(content).hexdigest()
+        for name, content in sorted(files_of(tmp_path).items())
+        if name not in ("preparation.json", "lock")
+    }
+    assert {"dev.json", "dev/part-00000.arrow", "train/part-00005.arrow", "tokenizer.json"} <= files.keys()
+
+
+def test_a_folder_in_which_another_process_prepares_is_refused(tmp_path):
+    (tmp_path / "lock").write_text("process 7 on host a")
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path / "lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with holder:
+        holder.stdout.readline()
+        with pytest.raises(ValueError, match=r"process 7 on host a is writing in .*name another output"):
+            prepare(read_corpus, read_dev, tmp_path, **SETTINGS)
+        holder.communicate(b"end")
+    prepare(read_corpus, read_dev, tmp_path, **SETTINGS)
+
+
+def test_a_full_disk_is_said_with_the_file(tmp_path, little_room):
+    with little_room(2_500), pytest.raises(OSError, match=r"/tokenizer\.json could not be written: File too large"):
+        prepare(read_corpus, read_dev, tmp_path, **SETTINGS)
+    prepare(read_corpus, read_dev, tmp_path / "whole", **SETTINGS)
+    (tmp_path / "whole" / "train" / "part-00001.arrow").unlink()
+    (tmp_path / "whole" / "preparation.json").unlink()
+    with little_room(100), pytest.raises(OSError, match=r"File too large: '.*/train/part-00001\.arrow'"):
+        prepare(read_corpus, read_dev, tmp_path / "whole", **SETTINGS)
+
+
+@pytest.mark.parametrize("name", ["preparation.json", "fingerprint.json"])
+@pytest.mark.parametrize("content", ["{", "[]"])
+def test_a_damaged_file_of_a_finished_folder_is_named(tmp_path, name, content):
+    prepare(read_corpus, read_dev, tmp_path, **SETTINGS)
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ValueError, match=rf"{name} is damaged"):
+        prepare(read_corpus, read_dev, tmp_path, **SETTINGS)
+
+
+@pytest.mark.parametrize("content", ["{}", '{"train": 3}'])
+def test_a_summary_without_its_values_is_named(tmp_path, content):
+    (tmp_path / "preparation.json").write_text(content)
+    with pytest.raises(ValueError, match=r"preparation\.json was not written by this version"):
+        read_preparation(tmp_path)
+
+
 def test_filters_are_counted(tmp_path):
     pair_filter = PairFilter(drop_duplicates=True, drop_identical=True)
     summary = prepare(lambda: PAIRS, lambda: PAIRS[:1], tmp_path, vocab_size=280, pair_filter=pair_filter)
@@ -136,6 +219,8 @@ def test_nothing_left_to_train_on_is_said(tmp_path):
         prepare(lambda: PAIRS[2:3], lambda: PAIRS, tmp_path / "long", vocab_size=280, max_length=9)
     with pytest.raises(ValueError, match=r"no development pair is left: read 0 pairs"):
         prepare(lambda: PAIRS, list, tmp_path / "dev", vocab_size=280)
+    with pytest.raises(ValueError, match=r"no development pair is left: read 1 pairs, kept 1 .*, 1 too long"):
+        prepare(lambda: PAIRS, lambda: PAIRS[2:3], tmp_path / "long_dev", vocab_size=280, max_length=30)
 
 
 @pytest.mark.parametrize("name", ["vocabulary_pairs", "pairs_per_part"])
@@ -154,7 +239,7 @@ def test_the_number_of_threads_changes_no_byte(tmp_path, monkeypatch, never_stop
 
 
 def test_stopped_before_any_file_is_whole_it_ends_as_if_never_stopped(tmp_path, monkeypatch, never_stopped):
-    num_syncs = len(never_stopped) + 1  # the fingerprint gets that of the tokenizer later
+    num_syncs = len(never_stopped)  # not of the lock, but two of the fingerprint, which gets the tokenizer's later
     for last in range(num_syncs):
         folder = tmp_path / str(last)
         syncs = iter(range(num_syncs))
@@ -232,7 +317,7 @@ def test_a_folder_that_holds_something_else_is_refused(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ValueError, match=r"has a tokenizer\.json but no fingerprint\.json .*Choose another folder"):
         prepare(read_corpus, read_dev, tmp_path, **SETTINGS)
-    assert files_of(tmp_path) == {"tokenizer.json": b"{}"}
+    assert files_of(tmp_path).keys() == {"tokenizer.json", "lock"}
 
 
 def test_the_fingerprint_tells_what_the_tokens_are_made_from(tmp_path):

@@ -2,7 +2,7 @@ import contextlib
 
 import pytest
 
-from vaswani_transformer.resuming.files import find_changes, write_whole
+from vaswani_transformer.resuming.files import digest_files, find_changes, find_damage, write_whole
 
 
 @pytest.mark.parametrize("name", [None, "elsewhere"])
@@ -17,6 +17,33 @@ def test_a_file_that_is_not_finished_leaves_the_old_one_in_its_place(tmp_path, n
         file.write(b"new")
     assert path.read_bytes() == b"new"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_new_file_is_on_the_disk_before_it_has_its_name(tmp_path, file_calls):
+    with write_whole(tmp_path / "file") as file:
+        file.write(b"new")
+    assert file_calls == ["sync file.partial", "rename file.partial"]
+
+
+def test_a_file_that_cannot_be_written_is_named_and_other_errors_stay_as_they_are(tmp_path, little_room):
+    path = tmp_path / "file"
+    with little_room(10), pytest.raises(OSError, match=rf"File too large: '{path}'"), write_whole(path) as file:
+        file.write(bytes(11))
+    with pytest.raises(FileNotFoundError, match=r"elsewhere"), write_whole(path):
+        (tmp_path / "elsewhere").read_bytes()
+
+
+def test_the_first_file_that_is_not_what_it_was_is_named(tmp_path):
+    (tmp_path / "sub").mkdir()
+    for name in ("a", "sub/b"):
+        (tmp_path / name).write_text(name)
+    digests = digest_files(tmp_path, tmp_path.rglob("*"))
+    assert list(digests) == ["a", "sub/b"]
+    assert find_damage(tmp_path, digests) == ""
+    (tmp_path / "sub" / "b").write_text("B")
+    assert find_damage(tmp_path, digests) == f"{tmp_path / 'sub' / 'b'} is damaged"
+    (tmp_path / "a").unlink()
+    assert find_damage(tmp_path, digests) == f"{tmp_path / 'a'} is missing"
 
 
 def test_what_differs_is_named_by_its_path():

@@ -36,7 +36,13 @@ def test_a_folder_of_another_run_is_refused_once_there_is_a_checkpoint(tmp_path,
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("[1]", "damaged: expected a JSON object"), ('{"recipe": {}, "seed": {"a": 1}}', "another")]
+    ("text", "message"),
+    [
+        ("[1]", r"recipe\.json is damaged: expected a JSON object"),
+        ('{"recipe": {', r"recipe\.json is damaged: expected a JSON object"),
+        ("{}", r"recipe\.json was not written by this version of the package, or is damaged: KeyError 'recipe'"),
+        ('{"recipe": {}, "seed": {"a": 1}, "data": 1, "mixed_precision": 0}', "another recipe"),
+    ],
 )
 def test_a_damaged_description_of_a_run_is_refused(tmp_path, text, message):
     (tmp_path / "recipe.json").write_text(text)

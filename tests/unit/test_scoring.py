@@ -15,12 +15,8 @@ WITH_SCORES = {"output_scores": True, "return_dict_in_generate": True}
 
 
 @pytest.fixture(scope="module")
-def model(build_tiny_model):
-    model = build_tiny_model(noise=0.4, encoder_layers=1, decoder_layers=2, output_bias=True)
-    model.generation_config.max_length_offset = 6
-    with torch.no_grad():
-        model.lm_head.bias[END] += 4.0
-    return model
+def model(build_ending_model):
+    return build_ending_model(end_bias=4.0, max_length_offset=6, decoder_layers=2)
 
 
 # model.score

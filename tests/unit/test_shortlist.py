@@ -11,12 +11,8 @@ WITH_SCORES = {"output_scores": True, "return_dict_in_generate": True}
 
 
 @pytest.fixture(scope="module")
-def model(build_tiny_model):
-    model = build_tiny_model(noise=0.4, encoder_layers=1, decoder_layers=2, output_bias=True)
-    model.generation_config.max_length_offset = 5
-    with torch.no_grad():
-        model.lm_head.bias[END] += 2.0
-    return model
+def model(build_ending_model):
+    return build_ending_model(end_bias=2.0, max_length_offset=5, decoder_layers=2)
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +50,19 @@ def test_a_shortlist_equals_forbidding_all_other_words(model, forbidding, option
     assert torch.equal(brief, expected.sequences)
     if expected.get("sequences_scores") is not None:
         torch.testing.assert_close(with_scores.sequences_scores, expected.sequences_scores, rtol=0, atol=1e-5)
+
+
+def test_a_hook_on_the_projection_sees_and_changes_every_word(model, forbidding):
+    def favour(module, inputs, logits):
+        return logits + torch.linspace(0, 9, 37)
+
+    plain = forbidding.generate(SOURCE)
+    handles = [one.lm_head.register_forward_hook(favour) for one in (model, forbidding)]
+    found, expected = model.generate(SOURCE, shortlist=SHORTLIST), forbidding.generate(SOURCE)
+    for handle in handles:
+        handle.remove()
+    assert torch.equal(found, expected)
+    assert not torch.equal(found, plain)
 
 
 def test_only_words_of_the_shortlist_are_generated(model):

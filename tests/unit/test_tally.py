@@ -23,6 +23,27 @@ def test_a_loss_too_large_for_its_exponential_is_logged():
     assert (means["loss"], means["perplexity"]) == (900.0, math.inf)
 
 
+def test_what_was_summed_up_over_all_processes_is_carried_on_by_one():
+    processes = [SimpleNamespace(device=torch.device("cpu"), is_main_process=is_main) for is_main in (True, False)]
+    before = [Tally(process) for process in processes]
+
+    def reduce_over(tallies):
+        for process in processes:  # all see the sum
+            process.reduce = lambda tensor, how: sum(tally._losses for tally in tallies)
+
+    for tally, losses in zip(before, ([40.0, 30.0], [20.0, 10.0]), strict=True):
+        tally.add(torch.tensor(losses), torch.tensor(True), UPDATE)
+    reduce_over(before)
+    expected = before[0].compute_means()
+    after = [Tally(process) for process in processes]
+    for tally in after:
+        tally.load_state_dict(before[0].state_dict())
+    reduce_over(after)
+    for tally in after:
+        assert [tally.compute_means()[name] for name in ("loss", "fill")] == [expected["loss"], expected["fill"]]
+    assert expected["loss"] == 6.0
+
+
 def test_sums_are_in_float64_but_where_there_is_none():
     assert {name: sum_dtype(torch.device(name)) for name in ("cpu", "cuda", "mps")} == {
         "cpu": torch.float64,

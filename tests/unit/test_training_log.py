@@ -3,7 +3,7 @@ import json
 import pytest
 
 from vaswani_transformer.training import log
-from vaswani_transformer.training.log import Log
+from vaswani_transformer.training.log import Log, read_log
 
 
 class Writer:
@@ -47,6 +47,32 @@ def test_lines_after_the_place_to_go_on_from_are_taken_away_from_file_and_tensor
     assert [line["update"] for line in lines] == [1, 2, 3]
     assert [writer.purge_step for writer in writers()] == [1, 2, 2]
     assert all(writer.is_closed for writer in writers())
+
+
+@pytest.mark.parametrize(
+    ("damage", "left"),
+    [
+        (lambda log: log.unlink(), []),
+        (lambda log: log.write_bytes(log.read_bytes()[:-30]), [1]),
+        (lambda log: log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[1:])), [2]),
+        (lambda log: log.write_bytes(log.read_bytes()[:10] + bytes(1_000)), []),
+    ],
+    ids=["deleted", "cut", "without its first line", "filled with NUL"],
+)
+def test_a_log_that_has_lost_lines_goes_on_after_those_that_are_left(tmp_path, capsys, damage, left):
+    length = write_lines(tmp_path, [1, 2], from_update=0, num_bytes=0)
+    write_lines(tmp_path, [3], from_update=2, num_bytes=length)
+    assert not capsys.readouterr().err
+    damage(tmp_path / "log.jsonl")
+    write_lines(tmp_path, [3, 4], from_update=2, num_bytes=length)
+    assert f"WARNING: {tmp_path / 'log.jsonl'} has lost lines up to update 2" in capsys.readouterr().err
+    assert [line["update"] for line in read_log(tmp_path)] == [*left, 3, 4]
+
+
+def test_the_length_of_the_log_is_that_of_what_is_on_the_disk(tmp_path, file_calls):
+    length = write_lines(tmp_path, [1, 2], from_update=0, num_bytes=0)
+    assert length == (tmp_path / "log.jsonl").stat().st_size
+    assert file_calls[-1] == "sync log.jsonl"
 
 
 def test_a_value_there_is_nothing_to_say_of_is_no_point(tmp_path, writers):

@@ -2,10 +2,9 @@ import copy
 import math
 
 import pytest
-import torch
 from transformers import GenerationConfig
 
-from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, train_tokenizer
+from vaswani_transformer import VaswaniForConditionalGeneration
 from vaswani_transformer.translation import translator as translation
 from vaswani_transformer.translation.translator import Hypothesis, Translator, format_lines, translate
 
@@ -13,14 +12,9 @@ SENTENCES = ["a dog runs", "", "two cats sleep on the big bed", " ", "a dog", "t
 
 
 @pytest.fixture(scope="module")
-def parts():
+def parts(build_translator):
     """A model and a tokenizer."""
-    tokenizer = train_tokenizer(SENTENCES * 3, vocab_size=290)
-    torch.manual_seed(0)
-    config = VaswaniConfig(
-        vocab_size=len(tokenizer), d_model=16, d_ff=24, num_heads=4, encoder_layers=1, decoder_layers=1
-    )
-    return VaswaniForConditionalGeneration(config).eval(), tokenizer
+    return build_translator(SENTENCES * 3)
 
 
 def test_translations_keep_the_order_and_the_empty_lines(parts):
@@ -118,7 +112,8 @@ def test_greedy_search_has_scores_too(parts):
 
 
 def test_an_empty_line_has_one_translation_and_a_search_that_finds_fewer_says_so(parts):
-    empty, short = Translator(*parts, num_hypotheses=3, with_scores=True, max_new_tokens=1)(["", "a dog"])
+    limit = {"max_new_tokens": 1, "forced_eos_token_id": parts[1].eos_token_id}
+    empty, short = Translator(*parts, num_hypotheses=3, with_scores=True, **limit)(["", "a dog"])
     nothing = Hypothesis("", -math.inf)
     assert empty == [Hypothesis("", 0.0), nothing, nothing]
     # One token, and it must be </s>: there is one such translation.
@@ -154,7 +149,8 @@ def test_an_end_that_is_also_the_padding_is_a_translation_with_a_score(parts):
     model, tokenizer = (copy.deepcopy(part) for part in parts)
     tokenizer.pad_token = tokenizer.eos_token
     model.config.pad_token_id = model.generation_config.pad_token_id = tokenizer.eos_token_id
-    translator = Translator(model, tokenizer, num_hypotheses=2, with_scores=True, max_new_tokens=1)
+    limit = {"max_new_tokens": 1, "forced_eos_token_id": tokenizer.eos_token_id}
+    translator = Translator(model, tokenizer, num_hypotheses=2, with_scores=True, **limit)
     for best, nothing in translator(["a dog runs", "a dog"]):
         assert best.text == nothing.text == ""
         assert best.score > nothing.score == -math.inf

@@ -72,3 +72,14 @@ def test_any_walk_ends_within_the_limit_in_a_tree_over_the_words(seed):
     assert len(tokens) - 1 <= limit
     _, repairs = rebuild([BRACKETS.get(token, "XX") for token in tokens[1:-1]], [Leaf("X", "x")] * len(words))
     assert not repairs
+
+
+def test_prefixes_of_the_last_two_steps_alone_are_remembered():
+    """Else memory would grow with the square of a sentence's length."""
+    allow = WellFormed([[[XX]] * 200] * 3, brackets=BRACKETS, end_id=END, limits=[300] * 3)
+    tokens = [START, 10]
+    for _ in range(150):
+        for row in range(3):
+            assert XX in allow(row, torch.tensor(tokens))
+        assert len(allow._states) <= 2 * 3
+        tokens.append(XX)

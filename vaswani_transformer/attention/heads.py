@@ -28,13 +28,14 @@ Shapes: L layers, H heads, T queries, S keys, in words. Layers and heads are cou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from ..data.batching import plan_batches
 from .maps import KINDS, AttentionMaps, collect_attention_batch, is_word
 
 if TYPE_CHECKING:
@@ -308,7 +309,10 @@ def measure_heads(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pa
         kept = [pair for pair in window if all(text.strip() for text in pair)]
         sources = tokenizer([source for source, _ in kept], verbose=False).input_ids if kept else []
         targets = tokenizer(text_target=[target for _, target in kept], verbose=False).input_ids if kept else []
-        for rows in _plan_batches([max(map(len, sides)) for sides in zip(sources, targets, strict=True)]):
+        lengths = [max(map(len, sides)) for sides in zip(sources, targets, strict=True)]
+        short = [row for row, length in enumerate(lengths) if length <= LONGEST_SENTENCE]
+        for places in plan_batches([lengths[row] for row in short], limit=LINKS_PER_BATCH, power=2):
+            rows = [short[place] for place in places]
             batch = collect_attention_batch(
                 model, tokenizer, [sources[row] for row in rows], [targets[row] for row in rows]
             )
@@ -317,12 +321,3 @@ def measure_heads(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pa
         tally.num_left_out += len(window)
     tally.num_left_out -= tally.num_sentences
     return tally
-
-
-def _plan_batches(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Rows of like length together, the longest first; without those that are too long."""
-    rows = sorted((row for row, length in enumerate(lengths) if length <= LONGEST_SENTENCE), key=lambda i: -lengths[i])
-    while rows:
-        count = max(1, LINKS_PER_BATCH // lengths[rows[0]] ** 2)
-        yield rows[:count]
-        rows = rows[count:]

@@ -1,9 +1,9 @@
 """`vaswani average`."""
 
 import argparse
-import json
 from pathlib import Path
 
+from ..resuming.files import blaming, read_object
 from ..training.checkpoints import average_checkpoints, select_checkpoints
 from ..training.run_folder import RECIPE_FILE
 from .arguments import add_command, positive_int
@@ -16,8 +16,6 @@ def add(commands) -> None:
     models.add_argument("--models", type=Path, nargs="+", help="model folders")
     text = "checkpoints of the run to average; as many as its recipe says when not given"
     command.add_argument("--last", type=positive_int, help=text)
-    text = "of training, at least, between two of them; a run keeps no more than its recipe averages, so ask for fewer"
-    command.add_argument("--minutes_apart", type=float, default=0.0, help=text)
     command.add_argument("--output", type=Path, required=True)
 
 
@@ -31,7 +29,7 @@ def run(args: argparse.Namespace) -> None:
     folders = args.models
     if folders is None:
         last = _num_averaged_checkpoints(args.run_folder) if args.last is None else args.last
-        folders = select_checkpoints(args.run_folder / "checkpoints", last=last, minutes_apart=args.minutes_apart)
+        folders = select_checkpoints(args.run_folder / "checkpoints", last=last)
     average_checkpoints(folders, args.output)
     print(f"averaged {', '.join(folder.name for folder in folders)} into {args.output}")
 
@@ -41,4 +39,6 @@ def _num_averaged_checkpoints(run_folder: Path) -> int:
     path = run_folder / RECIPE_FILE
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist; name the --output of `vaswani train`, or give --models.")
-    return json.loads(path.read_text(encoding="utf-8"))["recipe"]["num_averaged_checkpoints"]
+    recipe = read_object(path)
+    with blaming(path):
+        return int(recipe["recipe"]["num_averaged_checkpoints"])

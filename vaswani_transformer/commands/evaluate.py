@@ -83,7 +83,6 @@ def _evaluate_model(args: argparse.Namespace) -> None:
             sources,
             tokens_per_batch=args.tokens_per_batch,
             on_batch=bar.update,
-            dtype=args.dtype,
             **options,
         )
     if args.translations is not None:

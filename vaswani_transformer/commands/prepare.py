@@ -8,11 +8,11 @@ from itertools import chain
 from pathlib import Path
 
 from tqdm import tqdm
-from transformers import AutoTokenizer
 
 from ..data.corpus import Pair, describe_source
 from ..data.filtering import FilterCounts, PairFilter
 from ..data.preparation import prepare
+from ..loading import load_tokenizer
 from ..parsing.linearisation import read_pairs
 from ..parsing.vocabulary import learn_vocabulary
 from ..training.recipes import load_recipe
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> None:
     if args.copy_words and args.task != "parsing":
         raise ValueError("--copy_words is about trees: add --task parsing, or leave it out.")
     read_train, read_dev, inputs = (_open_trees if args.task == "parsing" else _open_text)(args)
-    tokenizer = None if args.tokenizer is None else AutoTokenizer.from_pretrained(args.tokenizer)
+    tokenizer = None if args.tokenizer is None else load_tokenizer(args.tokenizer)
     vocab_size = recipe.vocab_size if args.vocab_size is None else args.vocab_size
     if args.task == "parsing" and tokenizer is None:
         tokenizer = learn_vocabulary(read_train, vocab_size=vocab_size, subword_model=recipe.subword_model)

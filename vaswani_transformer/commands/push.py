@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> None:
     vaswani push --model runs/base --repo_id me/base --space
 
     The card is README.md beside the weights; a run without one gets what `vaswani card` writes. Log in first, with
-    `hf auth login` or HF_TOKEN in the environment. A card or setting that holds a token or a local path is refused.
+    `hf auth login` or HF_TOKEN in the environment. A card or setting that holds a secret or a local path is refused.
     The Space of a private model needs a secret HF_TOKEN that may read the model: add it in the Space's settings.
     """
     address, names = upload_model(args.model, args.repo_id, private=args.private)

@@ -60,7 +60,6 @@ def run(args: argparse.Namespace) -> None:
         tokens_per_batch=args.tokens_per_batch,
         num_hypotheses=1 if args.nbest is None else args.nbest,
         with_scores=args.scores,
-        dtype=args.dtype,
         releases=_searches_by_engine(args, model.generation_config),
         **search,
     )

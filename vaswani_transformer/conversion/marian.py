@@ -9,25 +9,24 @@ residual stream change their order, which no layer minds. Where Marian does not 
 by sqrt(d_model) here, and then cannot be tied to the projection.
 """
 
-import contextlib
 import copy
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from transformers import (
     AutoConfig,
-    AutoTokenizer,
     GenerationConfig,
     MarianConfig,
     MarianMTModel,
     PreTrainedTokenizerBase,
 )
 
+from .. import loading
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.generation_vaswani import OWN_OPTIONS
 from ..model.layers_vaswani import sinusoids
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
+from ..model.saving_vaswani import follow_umask
 from .weight_names import fairseq_name
 
 LAYER_NORM_EPS = 1e-5  # no field of MarianConfig
@@ -65,6 +64,7 @@ def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTo
     marian = to_marian(model)
     difference = compare_logits(model, marian)
     marian.save_pretrained(output)
+    follow_umask(*Path(output).glob("*.safetensors"))
     tokenizer.save_pretrained(output)
     lines = [f"MarianMTModel in {output}. Its logits differ by {difference:.1e} at most."]
     if model.config.layer_norm_eps != LAYER_NORM_EPS:
@@ -93,13 +93,14 @@ def load_marian(name: str) -> MarianMTModel:
         ValueError: if it is no MarianMT model, if it is damaged, if ours has none of its sizes, or if its weights are
             not those of one.
     """
-    with _damage_named(name):
-        config = AutoConfig.from_pretrained(name)
+    with loading.naming_damage(name):
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     if not isinstance(config, MarianConfig):
         raise ValueError(f"{name} is a {config.model_type!r} model, not a MarianMT one: its config.json says so.")
     build_vaswani_config(config)  # refuses absurd sizes before anything is built of them
-    with _damage_named(name):
-        marian, report = MarianMTModel.from_pretrained(name, config=config, output_loading_info=True)
+    with loading.naming_damage(name):
+        options = {"config": config, "output_loading_info": True}
+        marian, report = MarianMTModel.from_pretrained(name, trust_remote_code=False, **options)
     for kind, claim in (("missing_keys", "lacks the weights"), ("unexpected_keys", "has weights that none has:")):
         if report[kind]:
             raise ValueError(
@@ -116,34 +117,15 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     second, and no single `tokenizer.json` can cut one language by one and the other by the other.
 
     Raises:
-        ValueError: if sentencepiece is not installed, if it is damaged, or if both languages have a vocabulary of
-            their own.
+        ValueError: as `loading.load_tokenizer`, or if both languages have a vocabulary of their own.
     """
-    try:
-        with _damage_named(name):
-            tokenizer = AutoTokenizer.from_pretrained(name)
-    except ImportError as error:
-        raise ValueError(
-            f'the tokenizer of {name} needs sentencepiece: pip install "vaswani-transformer[convert]"'
-        ) from error
+    tokenizer = loading.load_tokenizer(name)
     if getattr(tokenizer, "separate_vocabs", False):
         raise ValueError(
             f"{name} has a vocabulary for each language (separate_vocabs of its tokenizer); a Vaswani model has one "
             f"for both. Convert a model trained with a joint vocabulary."
         )
     return tokenizer
-
-
-@contextlib.contextmanager
-def _damage_named(name: str) -> Iterator[None]:
-    """A ValueError with the name of the model for whatever its reader meets in a damaged file."""
-    try:
-        yield
-    except (OSError, MemoryError, ImportError):  # say what is missing
-        raise
-    except Exception as error:  # any: readers of weights and tokenizers have errors of their own
-        reason = f"{type(error).__name__}: {str(error).strip()}".replace("\n", " ")
-        raise ValueError(f"{name} holds a damaged file ({reason}); copy or download the model again.") from error
 
 
 def from_marian(marian: MarianMTModel) -> VaswaniForConditionalGeneration:

@@ -17,7 +17,22 @@ import pyarrow as pa
 import torch
 from datasets import Dataset, concatenate_datasets
 
-IGNORE_INDEX = -100
+from ..model.loss_vaswani import IGNORE_INDEX
+
+
+def plan_batches(lengths: Sequence[int], *, limit: int, power: int = 1) -> Iterator[list[int]]:
+    """Rows of like length together, the longest first, so that memory runs out at once or never.
+
+    Args:
+        lengths: of each row, at least 1.
+        limit: on the padded size of a batch, number of rows * longest**power; a row beyond it is a batch of its own.
+        power: 1 where tokens count, 2 where the weights of attention do.
+    """
+    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+    while order:
+        count = max(1, limit // lengths[order[0]] ** power)
+        yield order[:count]
+        order = order[count:]
 
 
 class TokenColumn:

@@ -15,10 +15,11 @@ import hashlib
 import json
 import re
 import zlib
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
@@ -41,10 +42,14 @@ PAIR_SUFFIXES = frozenset({".tsv", ".jsonl", ".json", ".parquet"})  # both sides
 SPLIT_NAMES = frozenset({"train", "validation", "valid", "val", "dev", "test"})
 HUB_ID = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(:(?P<config>[\w.+-]+))?")
 ROWS_PER_BATCH = 1_000  # of parquet and hub datasets: ten times as many are a tenth faster
+# No sentence is longer; a line without end, such as a gigabyte of zeros in a small .gz, must not fill the memory.
+MOST_LINE_BYTES = 2**20
+# Of a longer line this much is read: without a last character that is cut, it is still too long.
+BYTES_OF_LONG_LINE = MOST_LINE_BYTES + 4
 
 
-def read_lines(path: Path) -> Iterator[str]:
-    """Lines of a UTF-8 text file, in memory one at a time.
+def read_lines(path: Path, *, cut_long: bool = False) -> Iterator[str]:
+    """Lines of a UTF-8 text file, in memory one at a time, and of a line without end no more than its beginning.
 
     Only "\\n" ends a line. Text mode also splits at a lone "\\r", and `str.splitlines` at U+2028, U+0085 and
     others; all occur inside sentences of web text, and each such split would shift all later lines against
@@ -54,33 +59,51 @@ def read_lines(path: Path) -> Iterator[str]:
     Args:
         path: a text file, or a pipe; compressed with gzip if the name ends in `.gz`. A last line without "\\n"
             counts; a "\\n" at the end of the file ends the last line and does not begin an empty one.
+        cut_long: give the beginning of a line of more than `MOST_LINE_BYTES`, itself a little longer than that;
+            otherwise such a line is refused.
 
     Raises:
         FileNotFoundError: at once, if there is no such file.
-        ValueError: at the first line that is not UTF-8, or where a compressed file is damaged.
+        ValueError: at the first line that is not UTF-8 or too long, or where a compressed file is damaged.
     """
     _require_file(path, "UTF-8 text, one sentence a line")
-    return _lines_of_file(path)
+    return _lines_of_file(path, cut_long=cut_long)
 
 
-def _lines_of_file(path: Path) -> Iterator[str]:
+def _lines_of_file(path: Path, *, cut_long: bool) -> Iterator[str]:
     # Iterating in binary splits at b"\n" only, and no other UTF-8 character contains that byte.
     with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
         try:
-            yield from decode_lines(file, name=str(path))
+            yield from decode_lines(_bounded_lines(file), name=str(path), cut_long=cut_long)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise ValueError(f"{path} is not a whole gzip file ({error}): download or compress it again.") from error
 
 
-def decode_lines(raw_lines: Iterable[bytes], *, name: str) -> Iterator[str]:
+def _bounded_lines(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a file read in binary; of one that is too long, its first `BYTES_OF_LONG_LINE`."""
+    while line := file.readline(BYTES_OF_LONG_LINE):
+        yield line
+        while len(line) == BYTES_OF_LONG_LINE and not line.endswith(b"\n"):
+            line = file.readline(BYTES_OF_LONG_LINE)
+
+
+def decode_lines(raw_lines: Iterable[bytes], *, name: str, cut_long: bool = False) -> Iterator[str]:
     """The text of lines read in binary, such as those of `sys.stdin.buffer`; see `read_lines`.
 
     Args:
         name: of their file, for messages.
     """
     for number, raw_line in enumerate(raw_lines, start=1):
+        is_long = len(raw_line) > MOST_LINE_BYTES and len(raw_line.rstrip(b"\r\n")) > MOST_LINE_BYTES
+        if is_long and not cut_long:
+            raise ValueError(
+                f'{name}, line {number}: more than {MOST_LINE_BYTES:,} bytes, which is no sentence. Only "\\n" ends a '
+                f"line: split it, or remove it."
+            )
         try:
-            line = raw_line.decode("utf-8")
+            # The last character of a line that is cut may be cut too.
+            decode = getincrementaldecoder("utf-8")().decode if is_long else bytes.decode
+            line = decode(raw_line[:BYTES_OF_LONG_LINE])
         except UnicodeDecodeError as error:
             raise ValueError(
                 f"{name}, line {number}: not UTF-8 at byte offset {error.start} of the line, counted "
@@ -105,7 +128,13 @@ def read_parallel_files(source_path: Path, target_path: Path) -> Iterator[Pair]:
         FileNotFoundError: at once, if a file is missing.
         ValueError: if one file has more lines than the other, with both counts; or if a line is not UTF-8.
     """
-    return _aligned_pairs(source_path, target_path, read_lines(source_path), read_lines(target_path))
+    sources, targets = (read_lines(path, cut_long=True) for path in (source_path, target_path))
+    return _aligned_pairs(source_path, target_path, sources, targets)
+
+
+def is_too_long(text: str) -> bool:
+    """Whether a line, or a sentence from JSON or parquet, has more than `MOST_LINE_BYTES`."""
+    return 4 * len(text) > MOST_LINE_BYTES and len(text.encode("utf-8", "surrogatepass")) > MOST_LINE_BYTES
 
 
 def _aligned_pairs(
@@ -139,7 +168,10 @@ def read_tsv(path: Path) -> Iterator[Pair]:
 
 def _pairs_of_columns(path: Path) -> Iterator[Pair]:
     """The two columns of an existing file; see `read_tsv`."""
-    for number, line in enumerate(read_lines(path), start=1):
+    for number, line in enumerate(read_lines(path, cut_long=True), start=1):
+        if is_too_long(line):
+            yield line, line
+            continue
         columns = line.split("\t")
         if len(columns) != 2:
             raise ValueError(
@@ -167,17 +199,21 @@ def read_json_lines(path: Path, source_language: str, target_language: str) -> I
 
 def _pairs_of_json(path: Path, source_language: str, target_language: str) -> Iterator[Pair]:
     """The pairs of an existing file; see `read_json_lines`."""
-    for number, line in enumerate(read_lines(path), start=1):
+    for number, line in enumerate(read_lines(path, cut_long=True), start=1):
         if not line.strip():
             continue
+        if is_too_long(line):
+            yield line, line
+            continue
+        where = f"{path}, line {number}"
         try:
             record = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:  # of numbers of thousands of digits, and of deep brackets too
+            place = f", column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
             raise ValueError(
-                f"{path}, line {number}, column {error.colno}: not a JSON object ({error.msg}). Expected one "
-                f"object on each line; a file that is one large array becomes that with `jq -c '.[]' {path}`."
+                f"{where}{place}: not a JSON object ({getattr(error, 'msg', error)}). Expected one object on each "
+                f"line; a file that is one large array becomes that with `jq -c '.[]' {path}`."
             ) from None
-        where = f"{path}, line {number}"
         source, target = _pair_of_record(record, source_language, target_language, where=where)
         try:
             (source + target).encode("utf-8")
@@ -356,7 +392,9 @@ def open_parallel(
 
     What exists on disk is read from disk. A name that looks like a path (an ending such as `.tsv` or `.en`,
     more than one `/`, or `.`, `~` or `/` in front) and does not exist is a missing file, and never looked
-    for on the hub. Sentences come as they are: those of JSON, parquet and the hub may contain line breaks.
+    for on the hub. Sentences come as they are: those of JSON, parquet and the hub may contain line breaks. A line of
+    more than `MOST_LINE_BYTES` is a pair of twice its beginning, or of that and its partner in the other file:
+    `is_too_long` knows it, and `filter_pairs` drops and counts it.
 
     Args:
         source_language, target_language: keys of the two sides; not used for text files and .tsv.

@@ -7,15 +7,20 @@ print(counts.summary())
 """
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
 
-from .corpus import Pair
+from .corpus import MOST_LINE_BYTES, Pair, is_too_long
 
 DUPLICATES_BLOCK = 16_384  # pairs looked up at a time
+# To learn byte-pair encoding from one word of n bytes takes time that grows with n squared: 20,000 take 0.3 s, 5 MB
+# hours. Spaces in a row are a word too.
+MOST_WORD_BYTES = 4_096
+LONG_WORD = re.compile(rb"\S{%d}|\s{%d}" % (MOST_WORD_BYTES + 1, MOST_WORD_BYTES + 1))
 
 
 def count_words(text: str) -> int:
@@ -25,9 +30,11 @@ def count_words(text: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class PairFilter:
-    """Which pairs to keep. The paper mentions no filter; the defaults drop empty sides only.
+    """Which pairs to keep. The paper mentions no filter; the defaults drop empty and endless sides only.
 
-    Long pairs are dropped by `prepare`, which counts tokens.
+    Endless is a side of more than `corpus.MOST_LINE_BYTES`, or with a word of more than `MOST_WORD_BYTES`: no
+    sentence, and no vocabulary could be learned from it. Pairs that are merely long are dropped by `prepare`, which
+    counts tokens.
 
     Attributes:
         max_length_ratio: largest length of the longer side over the shorter, in words. Short sentences fail
@@ -56,6 +63,7 @@ class FilterCounts:
     read: int = 0
     kept: int = 0
     empty: int = 0
+    endless: int = 0
     ratio: int = 0
     duplicate: int = 0
     identical: int = 0
@@ -65,6 +73,7 @@ class FilterCounts:
         share = f" ({self.kept / self.read:.2%})" if self.read else ""
         reasons = {
             "with an empty side": self.empty,
+            f"with a line over {MOST_LINE_BYTES:,} or a word over {MOST_WORD_BYTES:,} bytes": self.endless,
             "of too unequal length": self.ratio,
             "seen before": self.duplicate,
             "with two identical sides": self.identical,
@@ -76,8 +85,9 @@ class FilterCounts:
 def filter_pairs(pairs: Iterable[Pair], pair_filter: PairFilter, counts: FilterCounts) -> Iterator[Pair]:
     """The pairs that pass, unchanged and in order; `counts` grows as they go by.
 
-    A pair is counted under the first of these that applies: empty side, identical sides, ratio, duplicate.
-    Whitespace around a side is ignored in all of them. Duplicates come last so that only pairs which are kept are
+    A pair is counted under the first of these that applies: endless side, empty side, identical sides, ratio,
+    duplicate.
+    Whitespace around a side is ignored in all but the first. Duplicates come last so that only pairs which are kept are
     remembered, in a `DigestSet`; to look them up in blocks, `drop_duplicates` reads ahead of what it yields. All else
     takes constant memory.
     """
@@ -93,7 +103,7 @@ def _acceptable_pairs(pairs: Iterable[Pair], pair_filter: PairFilter, counts: Fi
     """The pairs that pass all filters which look at one pair alone."""
     for source, target in pairs:
         counts.read += 1
-        reason = _reason_to_drop(source.strip(), target.strip(), pair_filter)
+        reason = _reason_to_drop(source, target, pair_filter)
         if reason is None:
             yield source, target
         else:
@@ -102,6 +112,9 @@ def _acceptable_pairs(pairs: Iterable[Pair], pair_filter: PairFilter, counts: Fi
 
 def _reason_to_drop(source: str, target: str, pair_filter: PairFilter) -> str | None:
     """The field of `FilterCounts` for a pair that is dropped, `None` for one that is kept."""
+    if _is_endless(source) or _is_endless(target):
+        return "endless"
+    source, target = source.strip(), target.strip()
     if not source or not target:
         return "empty"
     if pair_filter.drop_identical and source == target:
@@ -111,6 +124,13 @@ def _reason_to_drop(source: str, target: str, pair_filter: PairFilter) -> str | 
         if longer > pair_filter.max_length_ratio * shorter:
             return "ratio"
     return None
+
+
+def _is_endless(text: str) -> bool:
+    """Whether a side is too long, or has a word that is."""
+    if 4 * len(text) <= MOST_WORD_BYTES:  # bytes of any text so short are few enough
+        return False
+    return is_too_long(text) or LONG_WORD.search(text.encode("utf-8", "surrogatepass")) is not None
 
 
 def _without_duplicates(pairs: Iterator[Pair], counts: FilterCounts) -> Iterator[Pair]:

@@ -6,7 +6,8 @@ data/
     train/part-00000.arrow ...  columns input_ids and labels, </s> included, in the order of the corpus
     dev/part-00000.arrow        the same
     dev.json                    the development pairs as text, for BLEU during training
-    preparation.json            the settings, and what became of every pair that was read; written last
+    preparation.json            settings, what became of every pair that was read, SHA-256 of every file; written last
+    lock                        which process writes here
 
 Every file is written beside its place, synced and renamed, so a file that is there is whole. A preparation that was
 killed and is started again keeps the vocabulary and the parts that are there, reads and filters the text anew, and
@@ -21,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from functools import partial
 from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,13 +30,14 @@ import pyarrow.compute as pc
 from datasets import Features, Sequence, Value
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from ..resuming.files import find_changes, write_whole
+from ..resuming.files import blaming, digest_files, find_changes, read_object, write_whole
+from ..resuming.locks import lock_folder
 from .corpus import Pair
 from .encoding import BlockEncoder
 from .filtering import FilterCounts, PairFilter, filter_pairs
 from .tokenization import train_tokenizer
 
-FORMAT = 2  # of the folder's files
+FORMAT = 3  # of the folder's files
 SCHEMA = Features({"input_ids": Sequence(Value("int32")), "labels": Sequence(Value("int32"))}).arrow_schema
 KEEP_ALL = PairFilter()
 FINGERPRINT_FILE = "fingerprint.json"
@@ -68,8 +71,8 @@ def prepare(
 
     Args:
         read_train, read_dev: each call reads the pairs from the start; training pairs are read three times.
-        max_length: longest side of a training pair in tokens; longer pairs are dropped and counted.
-        pair_filter: which training pairs to keep, lengths in words.
+        max_length: longest side of a pair in tokens; longer pairs of both sets are dropped and counted.
+        pair_filter: which training pairs to keep, lengths in words. Of both sets empty and endless ones are dropped.
         tokenizer: use this one instead of learning with `vocab_size`, `subword_model` and `vocabulary_pairs`.
         inputs: what tells one state of the text from another, as JSON; see `corpus.describe_source`. Without it a
             corpus that changes between two calls goes unnoticed.
@@ -85,7 +88,7 @@ def prepare(
 
     Raises:
         ValueError: if no training or no development pair is left; if `folder` was begun with other arguments, with
-            what differs; and as the readers do.
+            what differs; if another process writes there; and as the readers do.
     """
     for name, value in (("vocabulary_pairs", vocabulary_pairs), ("pairs_per_part", pairs_per_part)):
         if value < 1:
@@ -102,43 +105,68 @@ def prepare(
         "inputs": dict(inputs or {}),
     }
     folder.mkdir(parents=True, exist_ok=True)
-    _claim(folder, settings)
-    if (folder / PREPARATION_FILE).exists():
-        log(f"{folder} is complete: nothing to do")
-        return json.loads((folder / PREPARATION_FILE).read_text(encoding="utf-8"))
+    with lock_folder(folder):
+        _claim(folder, settings)
+        if (folder / PREPARATION_FILE).exists():
+            log(f"{folder} is complete: nothing to do")
+            return read_preparation(folder)
 
-    # What is missing, and what is wrong with the few development pairs, shows before the long work.
-    read_train()
-    dev_counts = FilterCounts()
-    dev_pairs = list(filter_pairs(read_dev(), KEEP_ALL, dev_counts))
-    if not dev_pairs:
-        raise ValueError(f"no development pair is left: {dev_counts.summary()}.")
-    if not (folder / TOKENIZER_FILE).exists():
-        if tokenizer is None:
-            tokenizer = _learn_vocabulary(read_train, pair_filter, **learning, log=log)
-        _save_tokenizer(tokenizer, folder, max_length=max_length)
-    claimed = _claim(folder, {"tokenizer": _sha256((folder / TOKENIZER_FILE).read_text(encoding="utf-8"))})
-    # From the folder even if it was learnt just now, so that a second start works with the same one.
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+        # What is missing, and what is wrong with the few development pairs, shows before the long work.
+        read_train()
+        dev_counts = FilterCounts()
+        dev_pairs = list(filter_pairs(read_dev(), KEEP_ALL, dev_counts))
+        if not dev_pairs:
+            raise ValueError(f"no development pair is left: {dev_counts.summary()}.")
+        if not (folder / TOKENIZER_FILE).exists():
+            if tokenizer is None:
+                tokenizer = _learn_vocabulary(read_train, pair_filter, **learning, log=log)
+            _save_tokenizer(tokenizer, folder, max_length=max_length)
+        claimed = _claim(folder, {"tokenizer": _sha256((folder / TOKENIZER_FILE).read_text(encoding="utf-8"))})
+        # From the folder even if it was learnt just now, so that a second start works with the same one.
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
-    num_parts = len(list((folder / "train").glob(PART_NAMES)))
-    log("tokenising" + (f", {num_parts} parts are there already" if num_parts else ""))
-    write = partial(_write_parts, encoder=BlockEncoder(tokenizer), pairs_per_part=pairs_per_part, on_pairs=on_pairs)
-    counts = FilterCounts()
-    train = write(filter_pairs(read_train(), pair_filter, counts), folder / "train", max_length=max_length)
-    if not train["pairs"]:
-        raise ValueError(f"no training pair is left: {counts.summary()}, {train['over_max_length']} too long.")
-    dev = write(dev_pairs, folder / "dev", max_length=None)
-    _write_json(folder / "dev.json", dev_pairs)
-    summary = {
-        "fingerprint": _sha256(json.dumps(claimed, sort_keys=True)),
-        **claimed,
-        "vocab_size": len(tokenizer),
-        "train": asdict(counts) | train,
-        "dev": asdict(dev_counts) | dev,
-    }
-    _write_json(folder / PREPARATION_FILE, summary)
-    return summary
+        num_parts = len(list((folder / "train").glob(PART_NAMES)))
+        log("tokenising" + (f", {num_parts} parts are there already" if num_parts else ""))
+        encode = partial(_encode, encoder=BlockEncoder(tokenizer), max_length=max_length)
+        dev_texts = [pair for pair, fits in zip(dev_pairs, encode(dev_pairs)[1].to_pylist(), strict=True) if fits]
+        if not dev_texts:
+            raise ValueError(f"no development pair is left: {dev_counts.summary()}, {len(dev_pairs)} too long.")
+        write = partial(_write_parts, encode=encode, pairs_per_part=pairs_per_part, on_pairs=on_pairs)
+        counts = FilterCounts()
+        train = write(filter_pairs(read_train(), pair_filter, counts), folder / "train")
+        if not train["pairs"]:
+            raise ValueError(f"no training pair is left: {counts.summary()}, {train['over_max_length']} too long.")
+        dev = write(dev_pairs, folder / "dev")
+        _write_json(folder / "dev.json", dev_texts)
+        summary = {
+            "fingerprint": _sha256(json.dumps(claimed, sort_keys=True)),
+            **claimed,
+            "vocab_size": len(tokenizer),
+            "train": asdict(counts) | train,
+            "dev": asdict(dev_counts) | dev,
+            "files": digest_files(folder, [*folder.glob("*.json"), *folder.glob(f"*/{PART_NAMES}")]),
+        }
+        _write_json(folder / PREPARATION_FILE, summary)
+        return summary
+
+
+def read_preparation(folder: Path) -> dict:
+    """What `prepare` wrote into the `preparation.json` of `folder`.
+
+    Raises:
+        FileNotFoundError: if `folder` is no prepared data.
+        ValueError: if the file is damaged.
+    """
+    path = folder / PREPARATION_FILE
+    if not path.exists():  # it is written last
+        raise FileNotFoundError(f"{folder} holds no prepared data; run `vaswani prepare` with --output {folder} first.")
+    preparation = read_object(path)
+    with blaming(path):
+        itemgetter("fingerprint", "source_language", "target_language", "vocab_size")(preparation)
+        for name in ("train", "dev"):
+            itemgetter("pairs", "source_tokens", "target_tokens", "over_max_length")(preparation[name])
+        preparation["files"] = dict(preparation.get("files", {}))  # none of an earlier version
+    return preparation
 
 
 # Fingerprint
@@ -153,7 +181,7 @@ def _claim(folder: Path, values: Mapping[str, object]) -> dict:
             f"{folder} has a {TOKENIZER_FILE} but no {FINGERPRINT_FILE} that tells what it was made from: it is no "
             f"prepared data, or another version of this package wrote it. Choose another folder, or remove this one."
         )
-    recorded = json.loads(path.read_text(encoding="utf-8")) if is_begun else {}
+    recorded = read_object(path) if is_begun else {}
     values = json.loads(json.dumps(values))
     changes = [
         change
@@ -201,7 +229,10 @@ def _save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path, *, max_len
     # Longer inputs than training has seen draw transformers' warning.
     tokenizer.model_max_length = max_length
     with tempfile.TemporaryDirectory() as temporary:
-        tokenizer.save_pretrained(temporary)
+        try:
+            tokenizer.save_pretrained(temporary)
+        except Exception as error:  # what the library raises where a disk is full has no class of its own
+            raise OSError(f"{temporary}/{TOKENIZER_FILE} could not be written: {error}") from error
         for path in sorted(Path(temporary).iterdir(), key=lambda path: (path.name == TOKENIZER_FILE, path.name)):
             with write_whole(folder / path.name) as file:
                 file.write(path.read_bytes())
@@ -214,8 +245,7 @@ def _write_parts(
     pairs: Iterable[Pair],
     folder: Path,
     *,
-    encoder: BlockEncoder,
-    max_length: int | None,
+    encode: Callable[[list[Pair]], tuple[pa.RecordBatch, pa.BooleanArray]],
     pairs_per_part: int,
     on_pairs: Callable[[int], object],
 ) -> dict[str, int]:
@@ -226,7 +256,9 @@ def _write_parts(
     while block := list(islice(remaining, pairs_per_part)):
         path = folder / PART_NAMES.replace("*", f"{counts['parts']:05d}")
         if not path.exists():
-            _write_part(path, block, encoder, max_length=max_length)
+            batch, fits = encode(block)
+            with write_whole(path) as file, pa.ipc.new_stream(file, SCHEMA) as stream:
+                stream.write_batch(batch.filter(fits))
         with pa.memory_map(str(path)) as file:
             part = pa.ipc.open_stream(file).read_all()
         counts["parts"] += 1
@@ -238,15 +270,12 @@ def _write_parts(
     return counts
 
 
-def _write_part(path: Path, pairs: list[Pair], encoder: BlockEncoder, *, max_length: int | None) -> None:
-    """Tokenise `pairs` into one Arrow file of one batch."""
+def _encode(pairs: list[Pair], *, encoder: BlockEncoder, max_length: int) -> tuple[pa.RecordBatch, pa.BooleanArray]:
+    """The token ids of `pairs`, and whether each pair is short enough."""
     sources, targets = map(list, zip(*pairs, strict=True))
     batch = pa.record_batch([encoder.encode(sources), encoder.encode(targets)], schema=SCHEMA)
-    if max_length is not None:
-        longer_side = pc.max_element_wise(*(pc.list_value_length(column) for column in batch.columns))
-        batch = batch.filter(pc.less_equal(longer_side, max_length))
-    with write_whole(path) as file, pa.ipc.new_stream(file, SCHEMA) as stream:
-        stream.write_batch(batch)
+    longer_side = pc.max_element_wise(*(pc.list_value_length(column) for column in batch.columns))
+    return batch, pc.less_equal(longer_side, max_length)
 
 
 def _num_tokens(column: pa.ChunkedArray) -> int:

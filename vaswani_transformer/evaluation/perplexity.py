@@ -5,7 +5,8 @@ from collections.abc import Iterable
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from ..data.batching import plan_updates
+from ..data.batching import plan_batches
+from ..model.loss_vaswani import IGNORE_INDEX
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..translation.translator import translate
 from .scores import score_bleu
@@ -30,13 +31,13 @@ def compute_perplexity(
     """exp of the mean of -log P over the sub-words of the targets, `</s>` included, without label smoothing."""
     sources, targets = zip(*pairs, strict=True)
     source_ids, target_ids = tokenizer(list(sources)).input_ids, tokenizer(text_target=list(targets)).input_ids
-    lengths = [torch.tensor([len(ids) for ids in side]).numpy() for side in (source_ids, target_ids)]
-    nll, num_tokens = 0.0, int(lengths[1].sum())
+    longest = [max(map(len, sides)) for sides in zip(source_ids, target_ids, strict=True)]
+    nll, num_tokens = 0.0, sum(map(len, target_ids))
     model.eval()
-    for rows in plan_updates(*lengths, tokens_per_batch=max(tokens_per_batch, *map(max, lengths)), seed=0, epoch=0):
+    for rows in plan_batches(longest, limit=tokens_per_batch):
         inputs = tokenizer.pad({"input_ids": [source_ids[row] for row in rows]}, return_tensors="pt")
         labels = tokenizer.pad({"input_ids": [target_ids[row] for row in rows]}, return_tensors="pt")
-        inputs["labels"] = labels["input_ids"].masked_fill(labels["attention_mask"] == 0, -100)
+        inputs["labels"] = labels["input_ids"].masked_fill(labels["attention_mask"] == 0, IGNORE_INDEX)
         nll += float(model(**inputs.to(model.device), num_items_in_batch=1, skip_logits=True).loss)
     return float(torch.tensor(nll / num_tokens, dtype=torch.float64).exp())
 

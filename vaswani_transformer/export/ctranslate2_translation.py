@@ -18,16 +18,17 @@ Or without this package:
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 
 import ctranslate2
-from transformers import AutoTokenizer, GenerationConfig
+from transformers import GenerationConfig
 
 from ..data.corpus import decode_lines
-from ..loading import TOKENIZER_FILES
-from ..model.beam_search_vaswani import gnmt_length_penalty
+from ..loading import TOKENIZER_FILES, load_tokenizer
+from ..model.beam_search_vaswani import LENGTH_PENALTIES, power_length_penalty
+from ..model.generation_vaswani import OWN_OPTIONS
 
 LINES_PER_WINDOW = 4_096  # read, translated and written at a time
 TOKENS_PER_BATCH = 2_000  # of the padded source
@@ -56,7 +57,7 @@ class CTranslate2Translator:
                 f"vaswani export --format ctranslate2 --model MODEL --output {folder}"
             )
         self.translator = ctranslate2.Translator(str(folder), **translator_options)
-        self.tokenizer = AutoTokenizer.from_pretrained(folder)
+        self.tokenizer = load_tokenizer(folder)
         self.generation_config = GenerationConfig.from_pretrained(folder)
         self.max_positions = json.loads((folder / "config.json").read_text(encoding="utf-8"))["max_positions"]
 
@@ -72,8 +73,8 @@ class CTranslate2Translator:
 
         Args:
             num_beams, length_penalty: those the model was exported with where not given.
-            rescore: take the best of CTranslate2's n-best list by GNMT's penalty, not by |Y|^length_penalty, unless the
-                model has `length_penalty_type="power"`.
+            rescore: take the best of CTranslate2's n-best list by the penalty of the model's `length_penalty_type`, not
+                by |Y|^length_penalty.
 
         Raises:
             ValueError: if a sentence is longer than the exported table of positions.
@@ -83,8 +84,8 @@ class CTranslate2Translator:
             num_beams = config.num_beams or 1
         alpha = config.length_penalty if length_penalty is None else length_penalty
         alpha = 1.0 if alpha is None else alpha  # transformers' default
-        # By |Y|^alpha CTranslate2 has scored already.
-        rescore = rescore and getattr(config, "length_penalty_type", "gnmt") == "gnmt"
+        penalise = LENGTH_PENALTIES[getattr(config, "length_penalty_type", OWN_OPTIONS["length_penalty_type"])]
+        rescore = rescore and penalise is not power_length_penalty  # by which CTranslate2 has scored already
         rows = [row for row, sentence in enumerate(sentences) if sentence.strip()]
         sources = [self._tokenize(sentences[row]) for row in rows]
         limit, offset = self.max_positions, getattr(config, "max_length_offset", None)
@@ -109,7 +110,9 @@ class CTranslate2Translator:
         for row, result in zip(rows, results, strict=True):
             best = result.hypotheses[0]
             if rescore:
-                best = rescore_hypotheses(result.hypotheses, result.scores, alpha=alpha, length_penalty=alpha)[0][0]
+                best = rescore_hypotheses(
+                    result.hypotheses, result.scores, alpha=alpha, length_penalty=lambda length: penalise(length, alpha)
+                )[0][0]
             ids = self.tokenizer.convert_tokens_to_ids(best)
             translations[row] = self.tokenizer.decode(ids, skip_special_tokens=True).replace("\n", " ")
         return translations
@@ -125,21 +128,25 @@ class CTranslate2Translator:
 
 
 def rescore_hypotheses(
-    hypotheses: Sequence[Sequence[str]], scores: Sequence[float], *, alpha: float, length_penalty: float
+    hypotheses: Sequence[Sequence[str]],
+    scores: Sequence[float],
+    *,
+    alpha: float,
+    length_penalty: Callable[[int], float],
 ) -> list[tuple[Sequence[str], float]]:
-    """An n-best list of CTranslate2 by the score of the paper's search, log P / ((5 + |Y|) / 6)^length_penalty.
+    """An n-best list of CTranslate2 by the score of another search, log P / length_penalty(|Y|).
 
     Args:
         hypotheses: with their </s>, as `translate_batch(..., return_end_token=True)` gives them.
         scores: log P / |Y|^alpha, |Y| with </s>.
         alpha: the `length_penalty` that CTranslate2 searched with.
-        length_penalty: alpha of GNMT's formula.
+        length_penalty: of the other search.
 
     Returns:
         hypotheses and their new scores, best first.
     """
     rescored = [
-        (tokens, score * len(tokens) ** alpha / gnmt_length_penalty(len(tokens), length_penalty))
+        (tokens, score * power_length_penalty(len(tokens), alpha) / length_penalty(len(tokens)))
         for tokens, score in zip(hypotheses, scores, strict=True)
     ]
     return sorted(rescored, key=lambda pair: -pair[1])

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime
-from transformers import AutoTokenizer, GenerationConfig
+from transformers import GenerationConfig
+
+from ..loading import load_tokenizer
 
 DEFAULT_MAX_LENGTH = 20  # transformers', the start token included
 GRAPHS = ("encoder_model", "decoder_model", "decoder_with_past_model")
@@ -40,7 +42,7 @@ class OnnxTranslator:
         self.encoder, self.first_step, self.later_step = (
             onnxruntime.InferenceSession(folder / f"{name}.onnx", **session_options) for name in GRAPHS
         )
-        self.tokenizer = AutoTokenizer.from_pretrained(folder)
+        self.tokenizer = load_tokenizer(folder)
         self.generation_config = GenerationConfig.from_pretrained(folder)
 
     def translate(self, sentences: Sequence[str]) -> list[str]:

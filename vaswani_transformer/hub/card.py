@@ -21,7 +21,8 @@ from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
 from ..evaluation.scores import BLEU, CHRF, LOWER_CASED, PAPER, TOKENISED
 from ..loading import MODEL_FOLDER, find_languages, fingerprint_model
-from ..training.cost import RunCost, blaming, read_object
+from ..resuming.files import blaming, read_object
+from ..training.cost import RunCost
 from ..training.log import read_log
 from ..training.recipes import RECIPES
 from ..training.run_folder import RECIPE_FILE

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..attention.maps import collect_attention_batch, show_codes
 from ..attention.page import build_html
+from ..model.beam_search_vaswani import PENALISED_LENGTHS
 from ..model.engine_vaswani import build_engines
 from ..model.pipeline_vaswani import check_sentence
 
@@ -28,7 +29,9 @@ MOST_BEAMS = 10
 MOST_WAITING = 32  # sentences; further visitors are told that the page is busy
 MOST_SESSIONS = 100  # visitors whose page is remembered, each with the attention it shows: 7 MB of the longest sentence
 MOST_BYTES = 2**20  # of a request: of a megabyte in one line the page itself says that it is too long
-POSTED_TO = ("join", "cancel", "reset")  # to ask a question and to call it off; there is nothing to upload
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+# To ask a question and to call it off; there is nothing to upload.
+POSTED_TO = tuple(f"/gradio_api/{name}" for name in ("queue/join", "cancel", "reset"))
 LINE_BREAK = re.compile(r"\r\n|[\r\n]")
 # By it a browser asks this server, and no other, for anything. Gradio's page runs scripts and styles that stand in it.
 POLICY = (
@@ -192,7 +195,7 @@ class Demo:
             self.model._scoring_option(name, None)
             for name in ("length_penalty", "length_penalty_type", "coverage_penalty")
         )
-        penalty = {"gnmt": f"((5 + tokens) / 6)<sup>{alpha:g}</sup>", "power": f"tokens<sup>{alpha:g}</sup>"}[kind]
+        penalty = f"{PENALISED_LENGTHS[kind]}<sup>{alpha:g}</sup>"
         coverage = f" + {beta:g} times the coverage penalty of source words left out" if beta else ""
         return (
             f"<b>log P</b> is the natural logarithm of the probability that the model gives the whole translation: 0 "
@@ -301,7 +304,7 @@ class OwnServerOnly:
 
 
 class SmallRequestsOnly:
-    """ASGI middleware that refuses requests of over `MOST_BYTES`, and what is posted to any name but `POSTED_TO`."""
+    """ASGI middleware that refuses requests of over `MOST_BYTES`, and what is posted elsewhere than `POSTED_TO`."""
 
     def __init__(self, app: Callable):
         self.app = app
@@ -323,7 +326,7 @@ class SmallRequestsOnly:
         async def receive_again() -> dict:
             return messages.pop() if messages else await receive()
 
-        if scope["method"] == "POST" and scope["path"].rpartition("/")[2] not in POSTED_TO:
+        if scope["method"] == "POST" and not scope["path"].endswith(POSTED_TO):
             await _refuse(send, 404, "This page takes sentences and nothing else.")
         elif len(body) > MOST_BYTES:
             await _refuse(send, 413, f"This page takes requests of up to {MOST_BYTES:,} bytes: shorten the text.")
@@ -353,7 +356,12 @@ def serve(page, *, host: str | None = None, port: int | None = None) -> None:
         raise ValueError(f"a port is a number from 1 to 65535, got {port}.")
     gr = import_gradio()
     from starlette.middleware import Middleware  # comes with Gradio
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
 
+    middleware = [Middleware(OwnServerOnly), Middleware(SmallRequestsOnly)]
+    if host in LOOPBACK:
+        # Otherwise the page of another server, whose name is made to lead to this machine, could read this one.
+        middleware.insert(1, Middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK, "[::1]"]))
     theme = gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
     theme.set(block_info_text_color="*neutral_600", block_info_text_color_dark="*neutral_300")  # Gradio's are too pale
     # Nothing but what this page needs: no link to elsewhere, no history, no fonts.
@@ -370,7 +378,7 @@ def serve(page, *, host: str | None = None, port: int | None = None) -> None:
             mcp_server=False,
             ssr_mode=False,
             state_session_capacity=MOST_SESSIONS,
-            app_kwargs={"middleware": [Middleware(OwnServerOnly), Middleware(SmallRequestsOnly)]},
+            app_kwargs={"middleware": middleware},
             theme=theme,
         )
     except OSError as error:

@@ -12,8 +12,8 @@ SETTINGS = Path(__file__).with_name("settings.json")
 
 def load_demo(name: str, revision: str) -> Demo:
     """The model and its tokenizer from the Hub, with the code that lies beside this file."""
-    model = AutoModelForSeq2SeqLM.from_pretrained(name, revision=revision)
-    return Demo(model, AutoTokenizer.from_pretrained(name, revision=revision))
+    model = AutoModelForSeq2SeqLM.from_pretrained(name, revision=revision, trust_remote_code=False)
+    return Demo(model, AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=False))
 
 
 def main() -> None:

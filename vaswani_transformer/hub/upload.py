@@ -18,7 +18,7 @@ from pathlib import Path
 
 from huggingface_hub import CommitOperationAdd, HfApi, RepoUrl, get_token
 from huggingface_hub.utils import httpx, validate_repo_id
-from transformers import GenerationConfig
+from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from ..loading import MODEL_FOLDER, find_languages, load_translator
 from ..model.generation_vaswani import build_generation_config
@@ -39,15 +39,26 @@ UPLOADED = (
     "target.spm",
     "vocab.json",
 )
-# Keys of config.json that are no fields of `VaswaniConfig`; of tokenizer_config.json that tell where it came from.
+# Keys of config.json that are no fields of `VaswaniConfig`, and keys of tokenizer_config.json.
 CONFIG_KEYS = {"architectures", "auto_map", "custom_pipelines", "dtype", "model_type", "transformers_version"}
-NO_TOKENIZER_KEYS = {"auto_map", "is_local", "local_files_only", "name_or_path", "tokenizer_file", "vocab_file"}
-# What must not get out, in the files that hold somebody's text: the code is the package's, and tokenizer.json has been
-# written anew from a vocabulary.
+TOKENIZER_KEYS = {
+    *PreTrainedTokenizerBase.SPECIAL_TOKENS_ATTRIBUTES,
+    *("added_tokens_decoder", "backend", "clean_up_tokenization_spaces", "extra_special_tokens", "model_input_names"),
+    *("model_max_length", "padding_side", "split_special_tokens", "tokenizer_class", "truncation_side"),
+    *("separate_vocabs", "source_lang", "sp_model_kwargs", "target_lang"),  # of a model that was MarianMT's
+}
+# What must not get out, in the files that hold text of the user's: the code is the package's, and tokenizer.json has
+# been written again from a vocabulary.
 SCANNED = (CARD_FILE, "config.json", "generation_config.json", "tokenizer_config.json")
-TOKENS = re.compile(
-    r"\b(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|AKIA|xox[abp]-)[\w-]{16,}|-----BEGIN [A-Z ]*PRIVATE KEY"
+SECRETS = re.compile(
+    r"\b(?:hf_|gh[pousr]_|github_pat_|glpat-|npm_|pypi-|[srp]k[-_]|AIza|xox[a-z]-)[\w-]{16,}|\bA[KS]IA[A-Z0-9]{16}"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY"
+    r"|\b[0-9a-f]{40}\b"  # such as a key of Weights & Biases
+    r"|\b[a-z][a-z0-9+.-]*://[^\s/@:]+:[^\s/@]+@"  # user:password
+    r"|(?i:password|passwd|secret|api[ _-]?key|access[ _-]?key)[\w-]*[\"'`]*\s*[:=]\s*[\"'`]*(?=\S*\d)[^\s\"'`]{6,}"
 )
+# A commit has the form of a key.
+COMMITS = re.compile(r"(?:\b(?:commit|revision|tree|blob|resolve)\W{1,5}|@)[0-9a-f]{40}\b", re.IGNORECASE)
 LOCAL_PATHS = re.compile(r"(?<![\w/.<>~)\]-])(?:~?/(?:[\w.@+-]+/)+[\w.@+-]*|[A-Za-z]:\\[\w\\. -]+)|\bfile://\S+")
 
 
@@ -63,7 +74,7 @@ def upload_model(model: str | Path, repo_id: str, *, private: bool = False) -> t
         address of the commit, and the names of the files.
 
     Raises:
-        ValueError: if nobody has logged in, if there is no card, if a file holds a token or a local path, or if what
+        ValueError: if nobody has logged in, if there is no card, if a file holds a secret or a local path, or if what
             shall be private is public already; nothing has been uploaded then.
         OSError: if the Hub cannot be reached, or refuses.
     """
@@ -93,7 +104,7 @@ def upload_space(repo_id: str) -> tuple[str, list[str]]:
         address of the commit, and the names of the files.
 
     Raises:
-        ValueError: if nobody has logged in, if a file holds a token or a local path, if the Space is there and is
+        ValueError: if nobody has logged in, if a file holds a secret or a local path, if the Space is there and is
             not ours, or if it is public and the model private; no Space has been uploaded then.
         OSError: if the Hub cannot be reached, or refuses.
     """
@@ -182,7 +193,7 @@ def write_upload(model: str | Path, folder: Path, *, repo_id: str) -> None:
     search_keys = GenerationConfig().to_dict().keys() | build_generation_config(translator.config).to_dict().keys()
     _rewrite(folder / "config.json", lambda key: key in config_keys)
     _rewrite(folder / "generation_config.json", lambda key: key in search_keys)
-    _rewrite(folder / "tokenizer_config.json", lambda key: key not in NO_TOKENIZER_KEYS)
+    _rewrite(folder / "tokenizer_config.json", lambda key: key in TOKENIZER_KEYS)
     _check_upload(folder, model)
 
 
@@ -230,10 +241,11 @@ def _rewrite(path: Path, is_kept: Callable[[str], bool]) -> None:
 
 
 def find_leaks(text: str) -> Iterator[str]:
-    """Tokens and paths of this machine in `text`."""
+    """Secrets in `text`, the token of the login among them, and paths of this machine."""
     own = get_token()
     if own and own in text:
         yield f"{own[:4]}..."
-    for pattern in (TOKENS, LOCAL_PATHS):
-        for match in pattern.finditer(text):
-            yield match[0][:12] + "..." if pattern is TOKENS else match[0]
+    for match in SECRETS.finditer(COMMITS.sub("", text)):
+        yield f"{match[0][:12]}..."
+    for match in LOCAL_PATHS.finditer(text):
+        yield match[0]

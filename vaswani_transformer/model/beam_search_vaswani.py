@@ -37,6 +37,7 @@ LENGTH_PENALTIES: dict[str, Callable[[Length, float], float | torch.Tensor]] = {
     "gnmt": gnmt_length_penalty,
     "power": power_length_penalty,
 }
+PENALISED_LENGTHS = {"gnmt": "((5 + tokens) / 6)", "power": "tokens"}  # what each raises to alpha, in words
 
 
 class BeamSearch:

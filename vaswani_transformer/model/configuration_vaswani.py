@@ -4,11 +4,15 @@ Defaults are the base model of table 3. Every other row of that table is this cl
 row names changed; `vaswani_transformer.training.recipes` holds them.
 """
 
+import math
+
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
-MOST_LAYERS = 1_000  # each is built before its weights are looked for: a damaged file must not ask for billions
+# A damaged file must not ask for billions: layers are built before their weights are looked for, labels are named.
+MOST_LAYERS = 200
+MOST_LABELS = 1_000
 POSITION_EMBEDDING_TYPES = ("sinusoidal", "learned")
 POSITION_LAYOUTS = ("interleaved", "concatenated", "fairseq")
 
@@ -102,13 +106,13 @@ class VaswaniConfig(PreTrainedConfig):
                 )
             self.d_k = self.d_model // self.num_heads if self.d_k is None else self.d_k
             self.d_v = self.d_model // self.num_heads if self.d_v is None else self.d_v
-        self._check_sizes()
-        self._check_probabilities()
+        self._check_sizes(num_labels=kwargs.get("num_labels"))
+        self._check_numbers()
         self._check_names()
         self._check_positions()
         super().__post_init__(**kwargs)
 
-    def _check_sizes(self) -> None:
+    def _check_sizes(self, *, num_labels: int | None) -> None:
         sizes = (
             "vocab_size",
             "d_model",
@@ -124,17 +128,24 @@ class VaswaniConfig(PreTrainedConfig):
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
         for name in ("encoder_layers", "decoder_layers"):
             if getattr(self, name) > MOST_LAYERS:
-                raise ValueError(f"{name} must be at most {MOST_LAYERS:,}, got {getattr(self, name)}.")
+                raise ValueError(f"{name} must be at most {MOST_LAYERS}, got {getattr(self, name)}.")
+        if num_labels is not None and num_labels > MOST_LABELS:
+            raise ValueError(
+                f"num_labels must be at most {MOST_LABELS:,}, got {num_labels}: leave it out, a translation has none."
+            )
         if self.attention_window is not None and self.attention_window < 1:
             raise ValueError(
                 f"attention_window counts positions and must be at least 1, got {self.attention_window}; "
                 f"leave it None for full attention."
             )
 
-    def _check_probabilities(self) -> None:
+    def _check_numbers(self) -> None:
         for name in ("dropout", "attention_dropout", "activation_dropout", "label_smoothing"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} is a probability in [0, 1), got {getattr(self, name)}.")
+
+        if not 0 < self.layer_norm_eps < math.inf:
+            raise ValueError(f"layer_norm_eps must be a positive finite number, got {self.layer_norm_eps}.")
 
     def _check_names(self) -> None:
         if self.activation_function not in ACT2FN:

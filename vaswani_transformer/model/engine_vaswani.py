@@ -75,19 +75,17 @@ class Engine:
         """A snapshot of `model`.
 
         Args:
-            dtype: of the engine's matrices: a torch dtype or its name, or "int8"; the model's when not given.
+            dtype: of the engine's matrices: a torch dtype or its name, or "int8"; when not given, that of the model, or
+                int8 for one loaded with `dtype="int8"`.
 
         Raises:
             ValueError: where only the model's `forward` will do; the message says what stands in the way.
         """
         if obstacle := find_obstacle(model):
             raise ValueError(f"an engine cannot be built of this model: {obstacle}. generate() works without one.")
-        if dtype is None or dtype == "auto":
-            dtype = model.dtype
-        elif dtype == torch.int8:
-            dtype = "int8"
-        elif isinstance(dtype, str) and dtype != "int8":
-            dtype = getattr(torch, dtype.removeprefix("torch."))
+        dtype = dtype or model.engine_dtype or model.dtype
+        if isinstance(dtype, str) and dtype != "int8":
+            dtype = getattr(torch, dtype)
         return cls(model, build_products(dtype, model.device), releases=releases)
 
     @classmethod
@@ -97,8 +95,9 @@ class Engine:
         Packing takes about three steps with the model's own matrices, which are borrowed where the call is too small
         for it to pay: then nothing is copied.
         """
-        packs = num_sentences >= MANY_SENTENCES
-        return cls(model, build_products(model.dtype, model.device) if packs else Products(None), encodes=False)
+        packs = num_sentences >= MANY_SENTENCES or model.engine_dtype
+        dtype = model.engine_dtype or model.dtype
+        return cls(model, build_products(dtype, model.device) if packs else Products(None), encodes=False)
 
     def is_of(self, model) -> bool:
         """True if `model` is the one that this engine was built of."""
@@ -150,16 +149,16 @@ class Engine:
         return lambda x: nn.functional.linear(x, weight, bias)
 
 
-def build_engines(
-    models: Sequence, *, dtype: torch.dtype | str | None = None, releases: bool = False
-) -> list[Engine | None]:
+def build_engines(models: Sequence, *, releases: bool = False) -> list[Engine | None]:
     """A snapshot of each of `models`; `None` where only the `forward` of one will do.
 
     Raises:
-        ValueError: where int8 is asked for, which only an engine has, and one cannot be built.
+        ValueError: for a model loaded for int8, which only an engine has, where one cannot be built.
     """
     return [
-        Engine.build(model, dtype=dtype, releases=releases) if dtype == "int8" or not find_obstacle(model) else None
+        Engine.build(model, releases=releases)
+        if getattr(model, "engine_dtype", None) or not find_obstacle(model)
+        else None
         for model in models
     ]
 

@@ -71,7 +71,13 @@ def forget_default_length(config: GenerationConfig) -> None:
 
 
 class VaswaniGenerationMixin(GenerationMixin):
-    """`generate()` with the paper's beam search. Greedy search and sampling stay transformers'."""
+    """`generate()` with the paper's beam search. Greedy search and sampling stay transformers'.
+
+    Attributes:
+        engine_dtype: "int8" where the engines of this model multiply in it; `None` for the dtype of the model.
+    """
+
+    engine_dtype: str | None = None
 
     @torch.no_grad()
     def generate(
@@ -164,7 +170,8 @@ class VaswaniGenerationMixin(GenerationMixin):
         """A snapshot of this model for `generate(..., engine=...)`, laid out for the device where the model is.
 
         Args:
-            dtype: of the snapshot: "float32", "bfloat16", "float16", on a CPU also "int8"; the model's by default.
+            dtype: of the snapshot: "float32", "bfloat16", "float16", on a CPU also "int8"; by default that of the
+                model, or int8 for one loaded with `dtype="int8"`.
             releases: free the float matrices of the model, which afterwards can translate through the engine only.
 
         Raises:

@@ -5,7 +5,6 @@ Shapes: B batch, T target length, S source length, D d_model, V vocab_size.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Unpack
 
 import torch
@@ -37,22 +36,9 @@ from .layers_vaswani import (
 )
 from .loss_vaswani import IGNORE_INDEX, sum_label_smoothed_loss, sum_label_smoothed_loss_of_logits
 from .masks_vaswani import build_padding_mask
-from .pipeline_vaswani import custom_pipelines
 from .plain_vaswani import is_plain
+from .saving_vaswani import SavingMixin
 from .scoring_vaswani import VaswaniScoringMixin
-
-AUTO_MAP = {
-    "AutoConfig": "configuration_vaswani.VaswaniConfig",
-    "AutoModel": "modeling_vaswani.VaswaniModel",
-    "AutoModelForSeq2SeqLM": "modeling_vaswani.VaswaniForConditionalGeneration",
-}
-
-
-PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-NO_PICKLE = (
-    "Reading a pickle can run any program, so weights are read from safetensors only: ask whoever made the file for "
-    "model.safetensors, or convert it where a program that runs amok does no harm."
-)
 
 
 @dataclass
@@ -62,7 +48,7 @@ class VaswaniSeq2SeqLMOutput(Seq2SeqLMOutput):
     nll_loss: torch.FloatTensor | None = None
 
 
-class VaswaniPreTrainedModel(PreTrainedModel):
+class VaswaniPreTrainedModel(SavingMixin, PreTrainedModel):
     """What every Vaswani model shares: initialisation, and what transformers may do with it."""
 
     config: VaswaniConfig
@@ -71,7 +57,6 @@ class VaswaniPreTrainedModel(PreTrainedModel):
     _no_split_modules = ("EncoderLayer", "DecoderLayer")
     _skip_keys_device_placement = "past_key_values"
     _supports_sdpa = True
-    _supports_flash_attn = True
     _supports_flex_attn = True
     _can_compile_fullgraph = True
 
@@ -88,49 +73,15 @@ class VaswaniPreTrainedModel(PreTrainedModel):
             init.ones_(module.weight)
             init.zeros_(module.bias)
 
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, *args, use_safetensors: bool | None = None, **kwargs):
-        """As transformers, but from safetensors only.
-
-        Raises:
-            ValueError: where the weights are pickled.
-        """
-        if use_safetensors is False:
-            raise ValueError(f"use_safetensors=False asks for pickled weights. {NO_PICKLE}")
-        if pretrained_model_name_or_path is not None:
-            cls.refuse_pickle(Path(pretrained_model_name_or_path, kwargs.get("subfolder", "")))
-        return super().from_pretrained(pretrained_model_name_or_path, *args, use_safetensors=True, **kwargs)
-
-    @staticmethod
-    def refuse_pickle(path: Path) -> None:
-        """Refuse a pickle of weights, or a folder that holds no others."""
-        if path.suffix in PICKLES or (path.is_dir() and not any(path.glob("*.safetensors"))):
-            pickles = [path] if path.is_file() else [file for file in path.glob("*") if file.suffix in PICKLES]
-            if pickles:
-                raise ValueError(f"{pickles[0]} is a pickle. {NO_PICKLE}")
-
-    def save_pretrained(self, save_directory, **kwargs) -> None:
-        """As transformers, and with the code and the names by which `trust_remote_code=True` finds it."""
-        self.config.auto_map = dict(AUTO_MAP)
-        if getattr(self.config, "custom_pipelines", None) is None:
-            self.config.custom_pipelines = custom_pipelines()
-        super().save_pretrained(save_directory, **kwargs)
-
-    def _check_attention_kernel(self) -> None:
-        """Refuse what the chosen kernel would compute wrongly or not at all."""
-        kernel, config = self.config._attn_implementation, self.config
-        if kernel is None or "flash" not in kernel:
-            return
-        if config.d_k != config.d_v:
+    def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args, **kwargs) -> str:
+        """As transformers', called for each choice of a kernel; flash attention is refused with the reason."""
+        if attn_implementation is not None and "flash" in attn_implementation:
             raise ValueError(
-                f"attn_implementation={kernel!r} needs d_k == d_v, got d_k={config.d_k}, d_v={config.d_v}. "
-                f'Load the model with attn_implementation="sdpa".'
+                f"attn_implementation={attn_implementation!r} computes wrong logits where the source is padded: "
+                f"transformers unpads the queries of encoder-decoder attention with the mask of the source "
+                f'(huggingface/transformers#35032). Load the model with attn_implementation="sdpa".'
             )
-        if config.attention_window is not None:
-            raise ValueError(
-                f"attn_implementation={kernel!r} cannot restrict attention to a window "
-                f'(attention_window={config.attention_window}). Load the model with attn_implementation="sdpa".'
-            )
+        return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
 
     def _resize_token_embeddings(self, new_num_tokens, *args, **kwargs) -> nn.Embedding:
         """Where the target has a matrix of its own, it grows or shrinks with that of the source."""
@@ -230,7 +181,6 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
         Returns:
             `last_hidden_state` (B, S, D).
         """
-        self._check_attention_kernel()
         if attention_mask is None and input_ids is not None:
             attention_mask = build_padding_mask(input_ids, self.config)
         x = self._embed(input_ids, inputs_embeds, mask=attention_mask)
@@ -254,7 +204,7 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
     """A stack of N decoder layers (section 3.1). There is no norm after the last."""
 
     _can_record_outputs = {  # noqa: RUF012 - the base class reads a plain class attribute
-        "hidden_states": DecoderLayer,
+        "hidden_states": OutputRecorder(DecoderLayer, num_hidden_layers_key="decoder_layers"),
         "attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="self_attention"),
         "cross_attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="cross_attention"),
     }
@@ -296,7 +246,6 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
         Returns:
             `last_hidden_state` (B, T, D) and `past_key_values`.
         """
-        self._check_attention_kernel()
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         elif past_key_values is not None and not isinstance(past_key_values, EncoderDecoderCache):
@@ -426,6 +375,17 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniScoringMixi
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)
         self.post_init()
         self.generation_config = build_generation_config(config)
+
+    @classmethod
+    def from_pretrained(cls, *args, dtype: torch.dtype | str | None = None, **kwargs):
+        """As transformers', and with `dtype="int8"` a float32 model whose engines multiply in int8 on a CPU."""
+        is_int8 = dtype in ("int8", torch.int8)
+        if dtype is not None:
+            kwargs["dtype"] = torch.float32 if is_int8 else dtype
+        loaded = super().from_pretrained(*args, **kwargs)
+        if is_int8:
+            (loaded[0] if kwargs.get("output_loading_info") else loaded).engine_dtype = "int8"
+        return loaded
 
     def get_output_embeddings(self) -> nn.Linear:
         return self.lm_head

@@ -10,6 +10,8 @@ KERNELS = ("eager", "sdpa")  # whose mathematics an engine computes
 
 def find_obstacle(model) -> str | None:
     """What keeps an engine from computing what a call of `model` computes, in words; `None` if nothing does."""
+    if not hasattr(model, "build_engine"):
+        return "its class has no engines"
     if model.training:
         return "it is in training mode, in which dropout acts; call model.eval()"
     if model.config.attention_window is not None:

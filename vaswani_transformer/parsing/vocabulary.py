@@ -6,6 +6,7 @@ from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerFast
 
 from ..data.corpus import Pair
+from ..data.filtering import FilterCounts, PairFilter, filter_pairs
 from ..data.tokenization import SPECIAL_TOKENS, train_tokenizer
 from .linearisation import NORMALISED
 
@@ -38,7 +39,7 @@ def learn_vocabulary(
             f"vocab_size must be at least {smallest} (256 bytes, {len(SPECIAL_TOKENS)} special tokens and "
             f"{len(symbols)} symbols of the trees), got {vocab_size}."
         )
-    sentences = (sentence for sentence, _ in read_train())
+    sentences = (sentence for sentence, _ in filter_pairs(read_train(), PairFilter(), FilterCounts()))
     tokenizer = train_tokenizer(sentences, vocab_size=vocab_size - len(symbols), subword_model=subword_model)
     # normalized: matched with the space before them, which is how every word of this tokenizer begins.
     tokenizer.add_tokens([AddedToken(symbol, normalized=True) for symbol in symbols])

@@ -52,11 +52,17 @@ class WellFormed:
         id_of = {bracket: token_id for token_id, bracket in brackets.items()}
         # Of each opening bracket the one that closes it.
         self._closing = {id_of[f"({label}"]: id_of[f"){label}"] for label in _labels(brackets.values())}
+        # Of the prefixes of this step and the last one: those of all steps would take memory that grows with the
+        # square of the length, 84 MB for a sentence of 1,000 tokens and 21 beams.
         self._states: dict[tuple[int, tuple[int, ...]], _State] = {}
+        self._length = 0  # of this step's prefixes
 
     def __call__(self, row: int, prefix: torch.LongTensor) -> list[int]:
         """Tokens that may follow `prefix` (T,), the decoder's start token first, in sentence `row`."""
         ids = tuple(prefix.tolist())
+        if len(ids) > self._length:
+            self._length = len(ids)
+            self._states = {key: state for key, state in self._states.items() if len(key[1]) == len(ids) - 1}
         state = self._state_after(row, ids)
         if state.is_over:
             return [self._end_id]

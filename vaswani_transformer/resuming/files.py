@@ -1,11 +1,15 @@
-"""What work that may be stopped at any moment keeps on disk: whole files, and settings that may not change."""
+"""What work that may be stopped at any moment keeps on disk: whole files, their digests, settings that stay."""
 
 import contextlib
+import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
+
+from huggingface_hub.errors import StrictDataclassError
 
 
 @contextlib.contextmanager
@@ -14,13 +18,77 @@ def write_whole(path: Path, unfinished: Path | None = None) -> Iterator[BinaryIO
 
     Args:
         unfinished: where it is written until then, on the same file system; `path` with `.partial` if not given.
+
+    Raises:
+        OSError: if it cannot be written, with its name, which the system does not tell where a disk is full.
     """
     unfinished = unfinished or path.with_name(f"{path.name}.partial")
-    with open(unfinished, "wb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with open(unfinished, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
     unfinished.replace(path)
+
+
+def digest_files(folder: Path, paths: Iterable[Path]) -> dict[str, str]:
+    """SHA-256 of those of `paths` that are files, by their names below `folder`.
+
+    Takes 0.6 s per GB and core where the processor has instructions for it, three times as long elsewhere.
+    """
+    paths = sorted(path for path in paths if path.is_file())
+    with ThreadPoolExecutor() as threads:
+        return {
+            path.relative_to(folder).as_posix(): digest
+            for path, digest in zip(paths, threads.map(_digest, paths), strict=True)
+        }
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def find_damage(folder: Path, digests: Mapping[str, str]) -> str:
+    """The first file in `folder` that is missing or not as `digest_files` saw it; empty if there is none."""
+    found = digest_files(folder, [folder / name for name in digests])
+    for name, digest in digests.items():
+        if found.get(name) != digest:
+            return f"{folder / name} is {'damaged' if name in found else 'missing'}"
+    return ""
+
+
+def read_object(path: Path) -> dict:
+    """The JSON object in a file.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if it holds something else.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged: expected a JSON object ({error}). Copy it again.") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} is damaged: expected a JSON object, found {type(value).__name__}. Copy it again.")
+    return value
+
+
+@contextlib.contextmanager
+def blaming(path: Path) -> Iterator[None]:
+    """Blame errors inside the block on what the file `path` holds, or lacks."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, StrictDataclassError) as error:
+        reason = f"{type(error).__name__} {error}".replace("\n", " ")
+        raise ValueError(
+            f"{path} was not written by this version of the package, or is damaged: {reason}. Copy it again, or start "
+            f"from the beginning with this version."
+        ) from error
 
 
 def find_changes(recorded: object, given: object, name: str) -> Iterator[str]:

@@ -4,13 +4,12 @@ checkpoints/
     step-00000057/
         model.safetensors, config.json, generation_config.json, tokenizer files    a model like any other
         training_state/         optimizer, schedule, random states of every process, place in the data and the log
-        COMPLETE                written last: update and seconds of training
+        COMPLETE                written last: the update, and the SHA-256 of every other file
     stopped-00000061/           the same, written because the run was asked to stop: to resume from, not to average
-    partial-step-00000064/      being written or deleted, left so by a run that was killed, or damaged; never read
+    partial-step-00000064/      being written or deleted, left so by a killed run, or found damaged; never read
 """
 
 import json
-import math
 import os
 import shutil
 from collections.abc import Sequence
@@ -18,7 +17,10 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
+
+from ..model.saving_vaswani import follow_umask
+from ..resuming.files import blaming, digest_files, find_damage, read_object, write_whole
 
 WEIGHTS = "model.safetensors"
 STATE_FOLDER = "training_state"
@@ -35,16 +37,55 @@ def checkpoint_step(folder: Path) -> int:
     return int(folder.name.rpartition("-")[2])
 
 
-def complete_checkpoints(folder: Path, prefix: str = PREFIX) -> list[Path]:
-    """Checkpoints in `folder` that were written to the end, oldest first."""
-    found = [path for path in folder.glob(f"{prefix}*") if (path / COMPLETE).exists()]
+def find_checkpoints(folder: Path, *prefixes: str) -> list[Path]:
+    """Folders of checkpoints in `folder`, whole or not, oldest first."""
+    found = [path for prefix in prefixes for path in folder.glob(f"{prefix}*") if path.name[len(prefix) :].isdigit()]
     return sorted(found, key=checkpoint_step)
+
+
+def complete_checkpoints(folder: Path) -> list[Path]:
+    """Checkpoints in `folder` that were written to the end and are to be averaged, oldest first."""
+    return [path for path in find_checkpoints(folder, PREFIX) if (path / COMPLETE).exists()]
 
 
 def resumable_checkpoints(folder: Path) -> list[Path]:
     """Complete checkpoints that still hold the state of training, oldest first."""
-    found = complete_checkpoints(folder) + complete_checkpoints(folder, STOPPED_PREFIX)
-    return sorted((path for path in found if (path / STATE_FOLDER).exists()), key=checkpoint_step)
+    found = find_checkpoints(folder, PREFIX, STOPPED_PREFIX)
+    return [path for path in found if (path / COMPLETE).exists() and (path / STATE_FOLDER).exists()]
+
+
+def find_intact(folder: Path) -> tuple[Path | None, dict[Path, str]]:
+    """The newest checkpoint in `folder` to go on from, if there is one, and what is wrong with each newer one."""
+    faults: dict[Path, str] = {}
+    for path in reversed(find_checkpoints(folder, PREFIX, STOPPED_PREFIX)):
+        fault = _find_fault(path)
+        if not fault:
+            return path, faults
+        faults[path] = fault
+    return None, faults
+
+
+def _find_fault(checkpoint: Path) -> str:
+    """Why training cannot go on from `checkpoint`, with the name of the file; empty if it can."""
+    for name in (COMPLETE, STATE_FOLDER):
+        if not (checkpoint / name).exists():
+            return f"{checkpoint / name} is missing"
+    try:
+        return find_damage(checkpoint, _read_digests(checkpoint))
+    except ValueError as error:
+        return str(error)
+
+
+def _read_digests(checkpoint: Path) -> dict[str, str]:
+    """SHA-256 of the files of `checkpoint`, by their names; none of one that an earlier version wrote."""
+    path = checkpoint / COMPLETE
+    mark = read_object(path)
+    if mark.keys() == {"update", "seconds"}:
+        return {}
+    with blaming(path):
+        if mark["update"] != checkpoint_step(checkpoint):
+            raise ValueError(f"update is {mark['update']}, expected {checkpoint_step(checkpoint)}")
+        return dict(mark["files"])
 
 
 def checkpoint_name(step: int, *, is_scheduled: bool = True) -> str:
@@ -60,21 +101,17 @@ def begin_checkpoint(folder: Path, name: str) -> Path:
     return partial
 
 
-def finish_checkpoint(partial: Path, *, seconds: float) -> Path:
-    """Sync a filled folder, mark it complete last, then rename it into place.
-
-    Args:
-        seconds: of training that led to this checkpoint, over all sittings.
-    """
-    final = partial.with_name(partial.name.removeprefix(PARTIAL_PREFIX))
-    for path in [*partial.rglob("*"), partial]:
+def finish_checkpoint(partial: Path) -> Path:
+    """Sync a filled folder, mark it complete last, then rename it into place, where no folder may be."""
+    paths = list(partial.rglob("*"))
+    follow_umask(*filter(Path.is_file, paths))
+    for path in paths:
         _sync(path)
-    mark = {"update": checkpoint_step(partial), "seconds": seconds}
-    (partial / COMPLETE).write_text(json.dumps(mark) + "\n", encoding="utf-8")
-    _sync(partial / COMPLETE)
-    (final / COMPLETE).unlink(missing_ok=True)  # first: a kill must not leave half of it with its mark
-    shutil.rmtree(final, ignore_errors=True)
-    partial.rename(final)
+    mark = {"update": checkpoint_step(partial), "files": digest_files(partial, paths)}
+    with write_whole(partial / COMPLETE) as file:
+        file.write(json.dumps(mark, indent=1).encode())
+    _sync(partial)
+    final = partial.rename(partial.with_name(partial.name.removeprefix(PARTIAL_PREFIX)))
     _sync(final.parent)
     return final
 
@@ -95,12 +132,12 @@ def drop_old_checkpoints(folder: Path, *, keep: int, keep_states: int = 2) -> No
     to go is set aside first: a half-deleted checkpoint is never taken for a whole one, and goes with the next call.
 
     Args:
-        keep: at least as many as the average needs, and at least one.
+        keep: as many as the average needs, at least one.
     """
     checkpoints = complete_checkpoints(folder)
     newest = resumable_checkpoints(folder)[-1:]
-    stopped = [path for path in complete_checkpoints(folder, STOPPED_PREFIX) if path not in newest]
-    old = checkpoints[: -max(keep, 1)]
+    stopped = [path for path in find_checkpoints(folder, STOPPED_PREFIX) if path not in newest]
+    old = checkpoints[:-keep]
     for path in old + stopped:
         set_aside(path)
     for path in checkpoints[len(old) : -keep_states]:
@@ -117,25 +154,18 @@ def set_aside(checkpoint: Path, part: str = "") -> None:
     (checkpoint / part).rename(aside)
 
 
-def select_checkpoints(folder: Path, *, last: int, minutes_apart: float = 0.0) -> list[Path]:
-    """The `last` checkpoints of a run that are at least `minutes_apart` minutes of training apart, oldest first.
+def select_checkpoints(folder: Path, *, last: int) -> list[Path]:
+    """The `last` checkpoints of a run, oldest first.
 
     The paper averages the last 5 (base) or 20 (big), written at 10-minute intervals (section 6.1).
 
     Raises:
         ValueError: if there are fewer.
     """
-    chosen: list[Path] = []
-    next_seconds = math.inf
-    for path in reversed(complete_checkpoints(folder)):
-        seconds = json.loads((path / COMPLETE).read_text(encoding="utf-8"))["seconds"]
-        if seconds <= next_seconds and len(chosen) < last:
-            chosen.insert(0, path)
-            next_seconds = seconds - 60 * minutes_apart
-    if len(chosen) < last:
-        apart = f" {minutes_apart:g} minutes apart" if minutes_apart else ""
-        raise ValueError(f"{folder} holds {len(chosen)} checkpoints{apart}, {last} are asked for. Ask for fewer.")
-    return chosen
+    checkpoints = complete_checkpoints(folder)
+    if len(checkpoints) < last:
+        raise ValueError(f"{folder} holds {len(checkpoints)} checkpoints, {last} are asked for. Ask for fewer.")
+    return checkpoints[-last:]
 
 
 def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
@@ -145,10 +175,14 @@ def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
 
     Raises:
         FileNotFoundError: if a folder holds no weights.
-        ValueError: if there is nothing to average, if the configurations differ, or if weights are not finite.
+        ValueError: if there is nothing to average, if a checkpoint is damaged, if the configurations differ, or if
+            weights are not finite.
+        OSError: if a file of `output` cannot be written.
     """
     if not folders:
         raise ValueError("there is no checkpoint to average; train first, or name folders that hold models.")
+    for folder in folders:
+        _refuse_damage(folder)
     _check_same_config(folders)
     sums, dtypes = {}, {}
     for folder in folders:
@@ -162,7 +196,18 @@ def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
         if path.is_file() and path.name not in (WEIGHTS, COMPLETE):
             shutil.copy(path, output / path.name)
     averaged = {name: (total / len(folders)).to(dtypes[name]).contiguous() for name, total in sums.items()}
-    save_file(averaged, output / WEIGHTS, metadata={"format": "pt"})
+    with write_whole(output / WEIGHTS) as file:
+        file.write(save(averaged, metadata={"format": "pt"}))
+
+
+def _refuse_damage(folder: Path) -> None:
+    """Refuse to average a checkpoint with a file that is not as it was written; other models bring no digests."""
+    if not (folder / COMPLETE).exists():
+        return
+    digests = _read_digests(folder)  # those of the training state too, which old checkpoints no longer hold
+    fault = find_damage(folder, {name: digest for name, digest in digests.items() if "/" not in name})
+    if fault:
+        raise ValueError(f"{fault}: copy it back, or remove {folder} to average without it.")
 
 
 def _read_weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -180,7 +225,7 @@ def _check_same_config(folders: Sequence[Path]) -> None:
     """Weights may only be averaged where they mean the same: same architecture, same vocabulary."""
     first = folders[0]
     for folder in folders[1:]:
-        one, other = (json.loads((path / "config.json").read_text(encoding="utf-8")) for path in (first, folder))
+        one, other = (read_object(path / "config.json") for path in (first, folder))
         names = (one.keys() | other.keys()) - HOUSEKEEPING
         differing = sorted(name for name in names if one.get(name) != other.get(name))
         vocabularies = [path / "tokenizer.json" for path in (first, folder)]

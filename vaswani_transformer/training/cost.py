@@ -1,19 +1,16 @@
 """What a training cost in floating-point operations (FLOP): as table 2 of the paper estimates it, and counted."""
 
-import contextlib
-import json
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from huggingface_hub.errors import StrictDataclassError
 
 from ..data.batching import TokenizedPairs, plan_updates
-from ..data.preparation import PREPARATION_FILE
+from ..data.preparation import read_preparation
 from ..model.attention_window_vaswani import window_reach
 from ..model.configuration_vaswani import VaswaniConfig
+from ..resuming.files import blaming, read_object
 from .log import LOG_FILE, read_log
 from .run_folder import RECIPE_FILE
 
@@ -207,45 +204,14 @@ class RunCost:
 
         Raises:
             FileNotFoundError: if there is no prepared data.
-            ValueError: if it is that of another run.
+            ValueError: if it is damaged, or that of another run.
         """
-        path = data / PREPARATION_FILE
-        if not path.exists():
-            raise FileNotFoundError(f"{data} holds no prepared data; name the folder that the run was trained on.")
-        if read_object(path).get("fingerprint") != self.data_fingerprint:
+        if read_preparation(data)["fingerprint"] != self.data_fingerprint:
             raise ValueError(f"{data} holds other data than the run was trained on; name the folder it was trained on.")
         pairs = TokenizedPairs.load(data / "train", pad_token_id=self.config.pad_token_id)
         lengths = pairs.sources.lengths, pairs.targets.lengths
         updates = plan_updates(*lengths, tokens_per_batch=self.tokens_per_batch, seed=self.seed, epoch=0)
         return count_flop(self.config, *lengths) * self.updates / len(updates)
-
-
-def read_object(path: Path) -> dict:
-    """The JSON object in a file.
-
-    Raises:
-        ValueError: if it holds something else.
-    """
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged: expected a JSON object ({error}). Copy it again.") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} is damaged: expected a JSON object, found {type(value).__name__}. Copy it again.")
-    return value
-
-
-@contextlib.contextmanager
-def blaming(path: Path) -> Iterator[None]:
-    """Blame errors meanwhile on what the file of a run holds, or lacks."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, ArithmeticError, StrictDataclassError) as error:
-        reason = f"{type(error).__name__} {error}".replace("\n", " ")
-        raise ValueError(
-            f"{path} was not written by this version of `vaswani train`, or is damaged: {reason}. Copy it again, or "
-            f"train with this version."
-        ) from error
 
 
 def estimate_target_tokens(log: list[dict]) -> float:

@@ -6,6 +6,9 @@ from contextlib import contextmanager
 import torch
 from safetensors import SafetensorError
 from torch import nn
+from transformers import PreTrainedTokenizerFast
+
+from ..data.batching import TokenizedPairs, Update
 
 # How PyTorch's errors begin or go on where a file cannot be written; they have no class of their own.
 TORCH_WRITE_ERRORS = ("PytorchStreamWriter failed", "unexpected pos")
@@ -76,3 +79,19 @@ def find_non_finite(model: nn.Module, batch: dict[str, torch.Tensor]) -> str | N
     ]
     model.zero_grad()
     return f"the gradient of {bad[0]}" if bad else None
+
+
+def describe_batch(
+    model: nn.Module, update: Update, pairs: TokenizedPairs, tokenizer: PreTrainedTokenizerFast
+) -> list[dict[str, object]]:
+    """For each micro-batch of `update`: what is not finite, see `find_non_finite`, and its pairs as row and text."""
+    report = []
+    for rows, batch in zip(update.rows, update.micro_batches, strict=True):
+        first = find_non_finite(model, {name: tensor.to(model.device) for name, tensor in batch.items()})
+        sources, targets = (
+            tokenizer.batch_decode([column[row] for row in rows], skip_special_tokens=True)
+            for column in (pairs.sources, pairs.targets)
+        )
+        texts = [[int(row), *texts] for row, *texts in zip(rows, sources, targets, strict=True)]
+        report.append({"first_non_finite": first, "pairs": texts})
+    return report

@@ -5,6 +5,8 @@ import os
 import sys
 from pathlib import Path
 
+from ..resuming.files import write_whole
+
 try:
     from torch.utils.tensorboard import SummaryWriter
 except ImportError:  # TensorBoard is not installed
@@ -30,13 +32,20 @@ class Log:
     def open(self, *, update: int, num_bytes: int) -> None:
         """Go on after `update` updates: what was logged after them will be logged again, and is taken away.
 
+        If lines have been lost or changed meanwhile, a warning says so, and the log goes on after those that are left.
+
         Args:
             num_bytes: what `sync` returned then.
         """
         if not self.is_main_process:
             return
-        with (self.folder / LOG_FILE).open("ab") as log:
-            log.truncate(num_bytes)
+        path = self.folder / LOG_FILE
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        kept = b"".join(line for line in lines if _is_up_to(line, update))
+        if len(kept) != num_bytes:
+            self.print(f"WARNING: {path} has lost lines up to update {update}; it goes on after those that are left")
+        with write_whole(path) as file:
+            file.write(kept)
         if SummaryWriter is not None:
             self._tensorboard = SummaryWriter(str(self.folder / TENSORBOARD_FOLDER), purge_step=update + 1)
 
@@ -87,24 +96,33 @@ def read_log(folder: Path) -> list[dict]:
     lines = []
     for number, text in enumerate(path.read_bytes().splitlines(), start=1):
         try:
-            line = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path}, line {number}: not JSON ({error}). Take the line out.") from error
-        if not isinstance(line, dict):
-            raise ValueError(f"{path}, line {number}: expected an object, found {text[:20]!r}. Take the line out.")
-        if fault := _find_fault(line):
-            raise ValueError(f"{path}, line {number}: {fault}. Take the line out.")
-        lines.append(line)
+            lines.append(_read_line(text))
+        except ValueError as error:
+            raise ValueError(f"{path}, line {number}: {error}. Take the line out.") from error
     return lines
 
 
-def _find_fault(line: dict) -> str:
-    """What is wrong with a line of the log; empty if nothing is."""
+def _is_up_to(text: bytes, update: int) -> bool:
+    """Whether a whole line of the log tells of one of the first `update` updates."""
+    try:
+        return text.endswith(b"\n") and _read_line(text)["update"] <= update
+    except ValueError:
+        return False
+
+
+def _read_line(text: bytes) -> dict:
+    """A line of the log; ValueError says what is wrong with it."""
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON ({error})") from error
+    if not isinstance(line, dict):
+        raise ValueError(f"expected an object, found {text[:20]!r}")
     for name, value in line.items():
         if not isinstance(value, int | float | None):
-            return f"expected numbers, found {name} {value!r:.20}"
+            raise ValueError(f"expected numbers, found {name} {value!r:.20}")
     if not isinstance(line.get("update"), int):
-        return "expected the number of its update"
+        raise ValueError("expected the number of its update")
     if "seconds" in line and None in (line["seconds"], line.get("target_tokens_per_second")):
-        return "expected seconds and target_tokens_per_second, found one of them"
-    return ""
+        raise ValueError("expected seconds and target_tokens_per_second, found one of them")
+    return line

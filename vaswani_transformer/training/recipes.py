@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from ..model.configuration_vaswani import VaswaniConfig
 
 WIDTHS = ("d_model", "d_ff", "d_k", "d_v")
-CHECKPOINT_UNITS = ("minutes", "updates", "epochs")
+CHECKPOINT_UNITS = ("updates", "epochs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +31,7 @@ class Recipe:
         weight_decay: decoupled, as AdamW and fairseq's Adam apply it: an update takes rate * weight_decay of each
             weight away; with 0 that is Adam.
         compile: run the stacks through torch.compile; the first update then takes minutes.
-        checkpoint_interval: how often a checkpoint is written: a number and "minutes", "updates" or "epochs". With
-            "minutes" the mean of the last ones depends on the machine.
+        checkpoint_interval: how often a checkpoint is written: a number and "updates" or "epochs".
         num_averaged_checkpoints: last checkpoints whose mean is the final model.
         patience: end the run after that many evaluations in a row without a better development loss; the
             development set is evaluated at each checkpoint.
@@ -59,7 +58,7 @@ class Recipe:
     # Section 6.1
     # Paper: every ten minutes, at 0.4 s an update on its machine. Here as many updates, so that what is averaged does
     # not depend on the hardware, nor on when a run was stopped.
-    checkpoint_interval: tuple[float, str] = (1_500, "updates")
+    checkpoint_interval: tuple[int, str] = (1_500, "updates")
     num_averaged_checkpoints: int = 5
     patience: int | None = None
     num_beams: int = 4
@@ -76,9 +75,9 @@ class Recipe:
         if not self.weight_decay >= 0:  # also refuses nan
             raise ValueError(f"weight_decay must be at least 0 (none), got {self.weight_decay}.")
         amount, unit = self.checkpoint_interval
-        if unit not in CHECKPOINT_UNITS or amount <= 0:
+        if unit not in CHECKPOINT_UNITS or amount < 1 or amount % 1:
             raise ValueError(
-                f"checkpoint_interval is a positive number and one of {CHECKPOINT_UNITS}, "
+                f"checkpoint_interval is a whole number of at least 1 and one of {CHECKPOINT_UNITS}, "
                 f"got {self.checkpoint_interval}."
             )
 

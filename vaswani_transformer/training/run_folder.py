@@ -1,4 +1,15 @@
-"""Whose a run folder is: which run it holds, which process is training in it, whether all processes see it."""
+"""Whose a run folder is: which run it holds, which process is training in it, whether all processes see it.
+
+A run folder is all there is to a run: start the same command again and it goes on where it stopped.
+
+    run/
+        recipe.json         the recipe as resolved, seed, fingerprint of the data, precision, processes, versions
+        log.jsonl           one line per interval of training, one line per evaluation
+        tensorboard/        the same numbers, where the package tensorboard is installed
+        checkpoints/        see `checkpoints`
+        model/              the mean of the last checkpoints: the result
+        lock                which process trains here
+"""
 
 import contextlib
 import importlib.metadata
@@ -6,14 +17,15 @@ import json
 import platform
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 
+from ..resuming.files import blaming, read_object, write_whole
 from ..resuming.locks import lock_folder
-from .checkpoints import COMPLETE, resumable_checkpoints
+from .checkpoints import COMPLETE, find_intact, set_aside
 
 RECIPE_FILE = "recipe.json"
 PACKAGES = ("torch", "transformers", "accelerate", "tokenizers")
@@ -22,18 +34,21 @@ IDENTITY = ("recipe", "seed", "data", "mixed_precision")
 
 
 @contextlib.contextmanager
-def open_run(accelerator: Accelerator, folder: Path, data: Path, description: dict) -> Iterator[list[Path]]:
-    """Have the run folder to oneself meanwhile; yields the checkpoints to resume from, oldest first.
+def open_run(
+    accelerator: Accelerator, folder: Path, data: Path, description: dict, *, warn: Callable[[str], object]
+) -> Iterator[Path | None]:
+    """Lock the run folder for the duration of the block; yields the checkpoint to go on from, if there is one.
 
     The main process looks, locks and writes; the others must then see the same. All processes must call it together.
 
     Args:
         data: folder of the prepared data.
         description: of the run, for recipe.json; see `IDENTITY`.
+        warn: gets a line for each damaged checkpoint that is passed over.
 
     Raises:
-        ValueError: if the folder holds another run, if another process is training in it, or if `folder` or `data`
-            are others to one of the processes than to the main process.
+        ValueError: if the folder holds another run, if none of its checkpoints is intact, if another process is
+            training in it, or if `folder` or `data` are others to one of the processes than to the main process.
     """
     with contextlib.ExitStack() as stack:
         found = None
@@ -41,18 +56,18 @@ def open_run(accelerator: Accelerator, folder: Path, data: Path, description: di
             try:
                 folder.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(lock_folder(folder))
-                names = [path.name for path in resumable_checkpoints(folder / "checkpoints")]
-                recipe = claim_run(folder, description, is_begun=bool(names))
-                found = names, recipe, description["data"]
+                checkpoint = _choose_checkpoint(folder / "checkpoints", warn)
+                recipe = claim_run(folder, description, is_begun=checkpoint is not None)
+                found = checkpoint and checkpoint.name, recipe, description["data"]
             except (OSError, ValueError) as error:
                 found = error  # for all to raise: the others wait
         (found,) = broadcast_object_list([found])
         if isinstance(found, Exception):
             raise found
-        names, recipe, fingerprint = found
-        checkpoints = [folder / "checkpoints" / name for name in names]
+        name, recipe, fingerprint = found
+        checkpoint = name and folder / "checkpoints" / name
         differing = [] if description["data"] == fingerprint else [str(data)]
-        if not _is_run(folder, recipe) or not all((path / COMPLETE).exists() for path in checkpoints):
+        if not _is_run(folder, recipe) or (checkpoint and not (checkpoint / COMPLETE).exists()):
             differing.append(str(folder))
         if differing:
             raise ValueError(
@@ -60,7 +75,22 @@ def open_run(accelerator: Accelerator, folder: Path, data: Path, description: di
                 f"{' and '.join(differing)} what the main process finds there: run and data must lie in folders "
                 f"shared by all machines."
             )
-        yield checkpoints
+        yield checkpoint
+
+
+def _choose_checkpoint(folder: Path, warn: Callable[[str], object]) -> Path | None:
+    """The newest intact checkpoint in `folder`, if there is any; what is newer is damaged, and set aside."""
+    checkpoint, faults = find_intact(folder)
+    for fault in faults.values():
+        warn(f"WARNING: {fault}; the checkpoint before is taken")
+    if faults and checkpoint is None:
+        raise ValueError(
+            f"none of the checkpoints in {folder} is intact: {fault}. Copy one back that is, or name another output "
+            f"folder to start from the beginning."
+        )
+    for path in faults:
+        set_aside(path)
+    return checkpoint
 
 
 def _is_run(folder: Path, recipe: str) -> bool:
@@ -93,23 +123,23 @@ def claim_run(folder: Path, description: dict, *, is_begun: bool) -> str:
         the text of recipe.json.
 
     Raises:
-        ValueError: if the folder belongs to another run, with what differs.
+        ValueError: if recipe.json is damaged, or if the folder belongs to another run, with what differs.
     """
     path = folder / RECIPE_FILE
     if not is_begun or not path.exists():
-        path.write_text(json.dumps(description | {"versions": describe_versions()}, indent=2), encoding="utf-8")
-    text = path.read_text(encoding="utf-8")
-    earlier, description = json.loads(text), json.loads(json.dumps(description))
-    if not isinstance(earlier, dict):
-        raise ValueError(f"{path} is damaged: expected a JSON object. Copy it back, or name another output folder.")
+        with write_whole(path) as file:
+            file.write(json.dumps(description | {"versions": describe_versions()}, indent=2).encode())
+    recorded, description = read_object(path), json.loads(json.dumps(description))
+    with blaming(path):
+        earlier = {name: recorded[name] for name in IDENTITY}
     for name in IDENTITY:
-        if earlier.get(name) != description[name]:
-            difference = _difference(earlier.get(name), description[name])
+        if earlier[name] != description[name]:
+            difference = _difference(earlier[name], description[name])
             raise ValueError(
                 f"{folder} holds a run with another {name}: {difference}. "
                 f"Name another output folder, or give the settings it was started with."
             )
-    return text
+    return path.read_text(encoding="utf-8")
 
 
 def _difference(earlier: object, now: object) -> str:

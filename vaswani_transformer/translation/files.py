@@ -4,15 +4,17 @@ While FILE is being written there is a folder beside it:
 
     FILE.partial/
         settings.json       digests of text and model, the search; written first
-        finished.jsonl      what earlier runs finished, a window a line
-        process-00000.jsonl what each process of this run has finished, a batch a line
+        finished.log        what earlier runs finished, a window a line
+        process-00000.log   what each process of this run has finished, a batch a line
         unfinished          a file that is being written; never read
         lock                which process is at work here
 
 The text is read in windows of `LINES_PER_WINDOW`; batches are made inside a window, so memory does not grow with the
 text. A batch is logged when it is done, and counts as done when its line in the log is whole: a run that was killed
 and is started again translates only the batches that no log holds. When all are done, their lines are put in order
-into FILE, which takes its place at once and whole, and the folder goes. Until then an older FILE stays as it is.
+into FILE, which takes its place at once and whole, and the folder goes. Until then an older FILE stays as it is. A
+FILE.partial that holds anything else is the user's own, and refused. A FILE that is a symbolic link stands for the
+file it points to.
 """
 
 import contextlib
@@ -21,8 +23,8 @@ import heapq
 import json
 import os
 import select
-import shutil
 import sys
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
@@ -35,18 +37,20 @@ from accelerate import PartialState
 from accelerate.utils import parse_flag_from_env
 from tqdm import tqdm
 
-from ..data.corpus import decode_lines, read_lines
-from ..resuming.files import find_changes, write_whole
-from ..resuming.locks import check_processes, lock_folder
+from ..data.corpus import BYTES_OF_LONG_LINE, decode_lines, read_lines
+from ..resuming.files import find_changes, read_object, write_whole
+from ..resuming.locks import LOCK_FILE, check_processes, lock_folder
 from .translator import Hypothesis, Translator
 
-FORMAT = 1  # of the folder's files
+FORMAT = 2  # of the folder's files
 LINES_PER_WINDOW = 16_384  # padding is 1 % of batches of 2,000 tokens, 3 % of 10,000; with 4,096 lines 2 % and 10 %
 LINES_PER_STREAM_WINDOW = 1_024  # 7 % at 2,000 tokens, but somebody may be waiting for the output
 SECONDS_TO_WAIT = 0.05  # for the next line of a stream
 BYTES_PER_READ = 65_536  # as much as a pipe holds
 SETTINGS_FILE = "settings.json"
-FINISHED_FILE = "finished.jsonl"
+FINISHED_FILE = "finished.log"
+PROCESS_FILES = "process-*.log"
+UNFINISHED_FILE = "unfinished"
 
 ToLines = Callable[[Sequence[Hypothesis], int], str]  # hypotheses of a sentence, its number from 1 -> its lines
 
@@ -87,17 +91,20 @@ def translate_file(
     Raises:
         FileNotFoundError: if there is no such file, or if processes do not see one folder.
         ValueError: if a line is not UTF-8, before anything is translated; if the work was begun with another text or
-            other settings, with what differs; if `output` is `source`; if another process is writing it.
+            other settings, with what differs; if `output` is `source`; if another process is writing it; if its
+            folder holds files that are no translation's.
     """
     if output.exists() and output.samefile(source):
         raise ValueError(f"{output} is the text to translate, and would be replaced: name another output.")
     num_lines, digest = _survey(source)
     settings = {"format": FORMAT, "lines_per_window": LINES_PER_WINDOW, "text": digest, **settings}
-    job = _Job(output, num_lines)
+    # A link that is replaced would leave the file it points to as it was.
+    job = _Job(output.resolve() if output.is_symlink() else output, num_lines)
     with contextlib.ExitStack() as stack:
         num_finished = 0
         if processes.is_main_process:
             job.folder.mkdir(parents=True, exist_ok=True)
+            job.refuse_other_files()
             stack.enter_context(lock_folder(job.folder))
             num_finished = job.begin(settings)
         _work(job, translator, source, to_lines, processes, num_finished=num_finished)
@@ -131,7 +138,7 @@ def _work(
 def _survey(path: Path) -> tuple[int, str]:
     """Number of lines and a digest of the text; a line that is not UTF-8 shows here, before the long work."""
     digest, num_lines = hashlib.sha256(), 0
-    for num_lines, line in enumerate(read_lines(path), start=1):  # noqa: B007 - the last one is the count
+    for num_lines, line in enumerate(read_lines(path, cut_long=True), start=1):  # noqa: B007 - the last one is the count
         digest.update(f"{line}\n".encode())
     return num_lines, digest.hexdigest()[:16]
 
@@ -142,17 +149,26 @@ class _Job:
     def __init__(self, output: Path, num_lines: int):
         self.output, self.num_lines = output, num_lines
         self.folder = output.with_name(f"{output.name}.partial")
-        self.unfinished = self.folder / "unfinished"
+        self.unfinished = self.folder / UNFINISHED_FILE
         self.num_windows = -(-num_lines // LINES_PER_WINDOW)
+
+    def refuse_other_files(self) -> None:
+        """Refuse a folder of the user's own, which holds what is no translation's and would be lost."""
+        own = [SETTINGS_FILE, UNFINISHED_FILE, LOCK_FILE]
+        if (self.folder / SETTINGS_FILE).exists():  # it is written first and removed last
+            own += [path.name for path in self._logs()]
+        if others := sorted({path.name for path in self.folder.iterdir()}.difference(own)):
+            raise ValueError(
+                f"{self.folder}, where unfinished work is kept, holds other files: {', '.join(others[:5])}. Move them "
+                f"elsewhere, or name another output."
+            )
 
     def begin(self, settings: dict[str, object]) -> int:
         """Note the settings, or gather in one file what is done; the number of lines that are."""
         path, finished = self.folder / SETTINGS_FILE, self.folder / FINISHED_FILE
         if path.exists():
-            self._refuse_changes(json.loads(path.read_text(encoding="utf-8")), settings)
+            self._refuse_changes(read_object(path), settings)
         else:
-            for log in self._logs():  # of a run that was killed while it removed them
-                log.unlink()
             with write_whole(path, self.unfinished) as file:
                 file.write(json.dumps(settings, ensure_ascii=False, indent=2).encode())
         logs, num_finished = self._logs(), 0
@@ -187,7 +203,7 @@ class _Job:
         own, num_processes = processes.process_index, processes.num_processes
         num_dealt_whole = self.num_windows // num_processes * num_processes
         finished = self._windows_of([self.folder / FINISHED_FILE])
-        with open(self.folder / f"process-{own:05d}.jsonl", "wb") as log:
+        with open(self.folder / PROCESS_FILES.replace("*", f"{own:05d}"), "wb") as log:
             for window, (sentences, done) in enumerate(zip(_windows(source), finished, strict=True)):
                 is_dealt_whole = window < num_dealt_whole
                 if len(done) == len(sentences) or (is_dealt_whole and window % num_processes != own):
@@ -214,8 +230,12 @@ class _Job:
                         f"files are only late, or are copied here, the same command goes on."
                     )
                 file.writelines(lines[row].encode() for row in range(num_rows))
-        (self.folder / SETTINGS_FILE).unlink()  # first: without it the rest is never taken for work to go on with
-        shutil.rmtree(self.folder)
+        for log in self._logs():
+            log.unlink()
+        (self.folder / SETTINGS_FILE).unlink()  # last: without it the logs would pass for files of the user's
+        (self.folder / LOCK_FILE).unlink(missing_ok=True)
+        if not any(self.folder.iterdir()):
+            self.folder.rmdir()
 
     def _refuse_changes(self, recorded: dict[str, object], given: dict[str, object]) -> None:
         """Refuse to go on with work that was begun with other settings."""
@@ -228,7 +248,7 @@ class _Job:
             )
 
     def _logs(self) -> list[Path]:
-        return sorted(self.folder.glob("*.jsonl"))
+        return [path for name in (FINISHED_FILE, PROCESS_FILES) for path in sorted(self.folder.glob(name))]
 
     def _windows_of(self, logs: Iterable[Path]) -> Iterator[dict[int, str]]:
         """For each window of the text what `logs` hold of it, by row; one window at a time in memory."""
@@ -243,26 +263,26 @@ class _Job:
 
 
 def _windows(path: Path) -> Iterator[list[str]]:
-    lines = read_lines(path)
+    lines = read_lines(path, cut_long=True)
     return iter(lambda: list(islice(lines, LINES_PER_WINDOW)), [])
 
 
 def _to_record(window: int, lines: dict[int, str]) -> bytes:
-    """A line of a log: the output `lines` of some rows of a window."""
-    return (json.dumps({"window": window, "lines": lines}, ensure_ascii=False) + "\n").encode()
+    """A line of a log: a checksum, and the output `lines` of some rows of a window."""
+    record = json.dumps({"window": window, "lines": lines}, ensure_ascii=False).encode()
+    return b"%08x %b\n" % (zlib.crc32(record), record)
 
 
 def _read_log(path: Path) -> Iterator[tuple[int, dict[int, str]]]:
     """Window and lines of each record of a log, in the order of the windows."""
     with open(path, "rb") as file:
         for line in file:
-            # A process that is killed while it writes leaves the beginning of a record, which is no JSON; a machine
-            # that loses its power may leave anything. That batch is not done.
-            try:
-                record = json.loads(line)
-            except ValueError:
-                continue
-            yield record["window"], {int(row): text for row, text in record["lines"].items()}
+            # A process that is killed while it writes leaves the beginning of a record; a machine that loses its
+            # power, or a disk, may leave anything. That batch is not done.
+            checksum, _, record = line.removesuffix(b"\n").partition(b" ")
+            if checksum == b"%08x" % zlib.crc32(record):
+                values = json.loads(record)
+                yield values["window"], {int(row): text for row, text in values["lines"].items()}
 
 
 # Streams
@@ -284,29 +304,40 @@ def translate_stream(
 
 def read_file_windows(path: Path) -> Iterator[list[str]]:
     """Windows of the lines of a file, which may be compressed; errors as of `data.corpus.read_lines`."""
-    lines = read_lines(path)
-    return iter(lambda: list(islice(lines, LINES_PER_STREAM_WINDOW)), [])
+    return _in_windows(read_lines(path, cut_long=True))
 
 
 def read_windows(file: BinaryIO, *, name: str) -> Iterator[list[str]]:
-    """Windows of the lines of `file` that are there already, so that nobody waits for lines yet to be written.
+    """Windows of the lines of `file` that are there already, so that no reader waits for lines yet to be written.
 
-    From a terminal or a slow pipe each line is a window; from a pipe that somebody fills faster than we translate,
-    windows are as long as they may be.
+    From a terminal or a slow pipe each line is a window; from a pipe that is filled faster than we translate, windows
+    are as long as they may be.
 
     Args:
         file: open in binary; must have a file descriptor.
         name: for messages.
 
     Raises:
-        ValueError: at the first line that is not UTF-8.
+        ValueError: at the first line that is not UTF-8, after a window of the lines before it.
     """
     raw_lines = _ReadyLines(file.fileno())
-    lines = decode_lines(raw_lines, name=name)
-    for line in lines:
-        window = [line]
-        while len(window) < LINES_PER_STREAM_WINDOW and raw_lines.is_ready():
-            window.append(next(lines))
+    return _in_windows(decode_lines(raw_lines, name=name, cut_long=True), is_ready=raw_lines.is_ready)
+
+
+def _in_windows(lines: Iterator[str], is_ready: Callable[[], bool] = lambda: True) -> Iterator[list[str]]:
+    """Windows of `lines`, which end where the next line is not ready, at the end, and before a line that is refused."""
+    window: list[str] = []
+    try:
+        for line in lines:
+            window.append(line)
+            if len(window) == LINES_PER_STREAM_WINDOW or not is_ready():
+                yield window
+                window = []
+    except ValueError:
+        if window:
+            yield window
+        raise
+    if window:
         yield window
 
 
@@ -317,6 +348,7 @@ class _ReadyLines:
         self.descriptor = descriptor
         self.lines: deque[bytes] = deque()
         self.rest: list[bytes] = []  # of a line whose end has not come
+        self.num_bytes = 0  # of the rest
         self.has_ended = False
 
     def __iter__(self) -> Iterator[bytes]:
@@ -339,10 +371,16 @@ class _ReadyLines:
         self.has_ended = not block
         *ends, rest = block.split(b"\n")
         for end in ends:
-            self.lines.append(b"".join([*self.rest, end, b"\n"]))
-            self.rest = []
-        if rest:
-            self.rest.append(rest)
+            self._keep(end)
+            self.lines.append(b"".join([*self.rest, b"\n"]))
+            self.rest, self.num_bytes = [], 0
+        self._keep(rest)
         if self.has_ended and self.rest:
             self.lines.append(b"".join(self.rest))
             self.rest = []
+
+    def _keep(self, piece: bytes) -> None:
+        """Add to the rest; a line that is too long already needs no more."""
+        if piece and self.num_bytes < BYTES_OF_LONG_LINE:
+            self.rest.append(piece)
+            self.num_bytes += len(piece)

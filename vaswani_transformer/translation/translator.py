@@ -13,6 +13,7 @@ import torch
 from transformers import BatchEncoding, PreTrainedTokenizerFast
 from transformers.utils import ModelOutput
 
+from ..data.batching import plan_batches
 from ..model.engine_vaswani import build_engines
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.pipeline_vaswani import MOST_SOURCE_TOKENS, check_sentence
@@ -48,7 +49,6 @@ class Translator:
         num_hypotheses: different translations of each sentence; the beam must be as wide.
         with_scores: give the scores of the search; for greedy search and sampling of one model, which have none, those
             of `model.score`, which take one more pass over each batch.
-        dtype: in which to multiply, that of the model when not given: "int8" is for CPUs.
         releases: free the model's matrices, of which the translator has copies laid out for searching; the model can
             then do nothing else.
         generate_kwargs: for `model.generate`.
@@ -56,7 +56,7 @@ class Translator:
     A translator translates with the weights of the moment it was made.
 
     Raises:
-        ValueError: if the beam is too narrow for what is asked, or if the model cannot multiply in int8.
+        ValueError: if the beam is too narrow for what is asked, or if a model for int8 cannot multiply in it.
     """
 
     def __init__(
@@ -67,7 +67,6 @@ class Translator:
         tokens_per_batch: int = 2_000,
         num_hypotheses: int = 1,
         with_scores: bool = False,
-        dtype: str | None = None,
         releases: bool = False,
         **generate_kwargs,
     ):
@@ -82,7 +81,7 @@ class Translator:
         self.model, self.tokenizer = model, tokenizer
         self.tokens_per_batch, self.num_hypotheses, self.with_scores = tokens_per_batch, num_hypotheses, with_scores
         models = (model, *generate_kwargs.get("ensemble", ()))
-        self.generate_kwargs = generate_kwargs | {"engine": build_engines(models, dtype=dtype, releases=releases)}
+        self.generate_kwargs = generate_kwargs | {"engine": build_engines(models, releases=releases)}
         self.num_over_long = 0  # sentences so far that are longer than any that training has seen
         self.num_cut = 0  # of those, the ones of which only the first `MOST_SOURCE_TOKENS` are translated
 
@@ -106,13 +105,10 @@ class Translator:
         ids = self._encode(sentences)
         empty = [row for row, tokens in enumerate(ids) if not tokens]
         batches = [Batch(empty, [[]] * len(empty))] if empty else []
-        rows = sorted((row for row, tokens in enumerate(ids) if tokens), key=lambda row: -len(ids[row]))
-        start = 0
-        while start < len(rows):
-            longest = len(ids[rows[start]])
-            batch = rows[start : start + max(1, self.tokens_per_batch // longest)]
-            batches.append(Batch(batch, [ids[row] for row in batch]))
-            start += len(batch)
+        full = [row for row, tokens in enumerate(ids) if tokens]
+        for places in plan_batches([len(ids[row]) for row in full], limit=self.tokens_per_batch):
+            rows = [full[place] for place in places]
+            batches.append(Batch(rows, [ids[row] for row in rows]))
         return batches
 
     @torch.no_grad()

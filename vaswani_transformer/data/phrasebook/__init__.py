@@ -1,1 +1,1 @@
-"""The built-in synthetic corpus: a small grammar that writes English, German and French."""
+"""The built-in synthetic corpus: a small grammar that writes English and German."""

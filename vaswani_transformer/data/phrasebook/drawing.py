@@ -1,14 +1,13 @@
-"""Draws phrasebook meanings at random: what is sensible to say, and what every language can say in one way.
+"""Draws phrasebook meanings at random: what is sensible to say, and what both languages can say in one way.
 
-Some choices are left out because one of the three languages has no single answer for them, and then the
-translation would not be a function of the English sentence:
+Some choices are left out because the translation would not be a function of the English sentence, or the corpus more
+than a small model can learn:
 
-- "you" is one person and familiar (du, tu); "they" and people in general are masculine (ils, der Lehrer).
+- "you" is one person and familiar (du); people in general are masculine (der Lehrer).
 - A verb whose past looks like its base ("read") is not used in the past.
-- "do not have to" is not said: ne doit pas forbids. A quantifier or "a" is not a negated subject either,
-  because its scope would be open: "a man does not sleep".
-- An indefinite plural or mass noun is never a subject ("children sleep"), nor the object of love or fear:
-  French would have to choose between some (des) and all (les).
+- "do not have to" is not said. A quantifier or "a" is not a negated subject either, because its scope would be open:
+  "a man does not sleep".
+- An indefinite plural or mass noun is never a subject ("children sleep"), nor the object of love or fear.
 """
 
 import random
@@ -204,10 +203,8 @@ def _verbs_for(frame: str, question: str, has_human_subject: bool) -> tuple[Verb
 
 
 def _has_direct_object(verb: Verb) -> bool:
-    """Whether the object is accusative in German and direct in French, so that it may be asked or negated."""
-    german = verb.german
-    is_accusative = german.case == "accusative" and not german.preposition
-    return bool(verb.objects) and is_accusative and not verb.french.preposition
+    """Whether the object is accusative in German, so that it may be asked or negated."""
+    return bool(verb.objects) and verb.german.case == "accusative" and not verb.german.preposition
 
 
 def _can_ask_what(verb: Verb) -> bool:
@@ -401,7 +398,7 @@ def _draw_object(dice: Dice, clause: Clause, question: str, polarity: str, *, is
         if polarity == "positive" and not question:
             determiners += _QUANTITY
     phrase = _draw_noun_phrase(dice, noun, determiners, adjective_chance=0.15 if is_short else 0.35)
-    # Plural after de or à: "dreams of lions" is rêve de lions, without the usual des.
+    # Not "dreams of lions", nor "helps children".
     return replace(phrase, is_plural=False) if phrase.determiner == "a" and not is_direct else phrase
 
 

@@ -256,7 +256,7 @@ def _determiner(phrase: NounPhrase, case: str, *, is_negated: bool) -> tuple[str
         # einige and viele decline like a strong adjective, numbers not at all.
         return quantifier[:-1] + _STRONG[case][gender] if quantifier[-1] == "e" else quantifier, _STRONG
     if phrase.determiner != "a":
-        stem = POSSESSIVES[phrase.determiner][0]
+        stem = POSSESSIVES[phrase.determiner]
     elif is_negated:
         stem = "kein"
     elif phrase.is_plural or phrase.noun.is_mass:

@@ -1,7 +1,7 @@
 """What a phrasebook sentence says, before it is said in any language.
 
 A `Sentence` is a main clause and perhaps a subordinate one; a `Clause` is a subject, a verb and what goes
-with it. Nothing here has an order or an ending: that is for the three realisers, one file for each language.
+with it. Nothing here has an order or an ending: that is for the two realisers, one file for each language.
 """
 
 from __future__ import annotations
@@ -31,11 +31,6 @@ class NounPhrase:
         """Index into the verb forms."""
         return PERSONS.index("they" if self.is_plural else "he")
 
-    @property
-    def is_feminine(self) -> bool:
-        """For agreement in French; English and German do not need it."""
-        return self.noun.french_gender == "f"
-
 
 @dataclass(frozen=True)
 class Who:
@@ -47,14 +42,6 @@ class Who:
     def person(self) -> int:
         """Index into the verb forms."""
         return self.antecedent.person if self.antecedent else PERSONS.index("he")
-
-    @property
-    def is_plural(self) -> bool:
-        return self.antecedent is not None and self.antecedent.is_plural
-
-    @property
-    def is_feminine(self) -> bool:
-        return self.antecedent is not None and self.antecedent.is_feminine
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,14 @@
-"""The built-in corpus: a small grammar that writes English sentences with their German or French translation.
+"""The built-in corpus: a small grammar that writes English sentences with their German translation.
 
     for english, german in generate_pairs("de", split="train", num_pairs=20_000):
         ...
 
 It needs no download, and a small model can learn all of it, so it serves to demonstrate and to test. Within
-its few hundred words it has what makes these languages differ: gender, case and adjective endings, German
-verb order and separable verbs, French elision and agreement, negation, questions and subordinate clauses.
+its few hundred words it has what makes the two languages differ: gender, case and adjective endings, verb order
+and separable verbs, negation, questions and subordinate clauses.
 
 A sentence is drawn as a meaning (`drawing`) and then said in each language by a realiser
-(`english`, `german`, `french`) with the words of `lexicon`. Every
+(`english`, `german`) with the words of `lexicon`. Every
 English sentence has one translation only: the grammar leaves out what the other language would have to guess.
 """
 
@@ -17,15 +17,12 @@ from collections.abc import Iterator
 
 from .drawing import Dice, draw_sentence
 from .english import say_english
-from .french import say_french
 from .german import say_german
 from .lexicon import list_words
 
-PHRASEBOOK_LANGUAGES = ("de", "fr")
+PHRASEBOOK_LANGUAGE = "de"
 PHRASEBOOK_SPLITS = ("train", "dev", "test")
 
-_REALISERS = {"de": say_german, "fr": say_french}
-_LEXICON_COLUMNS = {"de": "german", "fr": "french"}
 _HELD_OUT_PERCENT = 5  # of all sentences for dev, and as many for test
 _MIN_WORDS, _MAX_WORDS = 4, 14  # of an English sentence
 # The grammar can make so many sentences that a run of repetitions this long means it has no more. Even of a
@@ -38,36 +35,35 @@ def generate_pairs(target_language: str, *, split: str, num_pairs: int, seed: in
 
     Which split a sentence belongs to depends on the sentence alone, so no seed and no number of pairs puts a
     held-out sentence into the training pairs. The pairs are the same in every process and version of Python,
-    fewer pairs are the beginning of more, and both target languages translate the same English sentences.
+    and fewer pairs are the beginning of more.
 
     Args:
-        target_language: "de" or "fr"; the source is English.
+        target_language: "de", and no other; the source is English.
         split: "train" (90 % of all sentences), "dev" or "test" (5 % each).
         num_pairs: how many, >= 1.
         seed: other seeds draw other sentences, of which some may be the same.
 
     Returns:
-        An iterator over (English, translation), 4 to 14 English words each, with capitals and punctuation.
+        An iterator over (English, German), 4 to 14 English words each, with capitals and punctuation.
 
     Raises:
         ValueError: at once for an unknown language or split or a number below 1; while iterating, when the
             grammar cannot make that many sentences.
     """
-    if target_language not in PHRASEBOOK_LANGUAGES:
+    if target_language != PHRASEBOOK_LANGUAGE:
         raise ValueError(
-            f"target_language is {target_language!r}, but the phrasebook translates from English to one of "
-            f"{PHRASEBOOK_LANGUAGES}; choose one of these or give your own corpus"
+            f"target_language is {target_language!r}, but the phrasebook translates from English to "
+            f"{PHRASEBOOK_LANGUAGE!r}: choose that, or give your own corpus."
         )
     if split not in PHRASEBOOK_SPLITS:
         raise ValueError(f"split is {split!r}, but must be one of {PHRASEBOOK_SPLITS}")
     if num_pairs < 1:
         raise ValueError(f"num_pairs is {num_pairs}, but must be at least 1: ask for the pairs you need")
-    return _draw_pairs(target_language, split, num_pairs, seed)
+    return _draw_pairs(split, num_pairs, seed)
 
 
-def _draw_pairs(target_language: str, split: str, num_pairs: int, seed: int) -> Iterator[tuple[str, str]]:
+def _draw_pairs(split: str, num_pairs: int, seed: int) -> Iterator[tuple[str, str]]:
     """The pairs of `generate_pairs`, whose arguments are checked."""
-    say_translation = _REALISERS[target_language]
     dice = Dice(f"phrasebook {seed}")
     seen: set[str] = set()
     failed_draws = 0
@@ -78,7 +74,7 @@ def _draw_pairs(target_language: str, split: str, num_pairs: int, seed: int) -> 
         if has_good_length and english not in seen and split_of(english) == split:
             seen.add(english)
             failed_draws = 0
-            yield english, say_translation(sentence)
+            yield english, say_german(sentence)
             continue
         failed_draws += 1
         if failed_draws == _MAX_FAILED_DRAWS:
@@ -96,14 +92,9 @@ def split_of(english: str) -> str:
     return "dev" if percent < 2 * _HELD_OUT_PERCENT else "train"
 
 
-def lemmas(target_language: str) -> tuple[tuple[str, str], ...]:
-    """The dictionary of the phrasebook: (English, translation), each English word class by class.
+def lemmas() -> tuple[tuple[str, str], ...]:
+    """The dictionary of the phrasebook: (English, German), each English word class by class.
 
     An English form appears once for each word class that it has: "water" is a noun and a verb.
-
-    Raises:
-        ValueError: for an unknown language.
     """
-    if target_language not in PHRASEBOOK_LANGUAGES:
-        raise ValueError(f"target_language is {target_language!r}, but must be one of {PHRASEBOOK_LANGUAGES}")
-    return tuple(list_words(_LEXICON_COLUMNS[target_language]))
+    return tuple(list_words())

@@ -1,1 +1,1 @@
-"""BLEU for the library evaluate, to be loaded from these folders; and as the `compute_metrics` of a Trainer."""
+"""The paper's BLEU for the library evaluate, to be loaded from its folder; and BLEU as `compute_metrics`."""

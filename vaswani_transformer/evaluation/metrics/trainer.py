@@ -1,4 +1,4 @@
-"""The metrics of this folder as the `compute_metrics` of a Seq2SeqTrainer.
+"""sacreBLEU and the paper's BLEU as the `compute_metrics` of a Seq2SeqTrainer.
 
     trainer = Seq2SeqTrainer(
         args=Seq2SeqTrainingArguments(..., predict_with_generate=True),
@@ -9,28 +9,19 @@ The log then has eval_sacrebleu and eval_paper_bleu.
 """
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
-import evaluate
 import numpy as np
+import sacrebleu
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
-METRICS = ("sacrebleu", "paper_bleu")
+from ...model.loss_vaswani import IGNORE_INDEX
+from ..paper_bleu import PaperBLEU
 
-
-def load_metric(name: str) -> evaluate.EvaluationModule:
-    """One of `METRICS`: `evaluate.load` of its folder in this package, without a network.
-
-    Raises:
-        ValueError: if there is no such metric.
-    """
-    if name not in METRICS:
-        raise ValueError(f"there is no metric {name!r} here; choose one of: {', '.join(METRICS)}.")
-    return evaluate.load(str(Path(__file__).parent / name), keep_in_memory=True)
+METRICS = {"sacrebleu": sacrebleu.BLEU, "paper_bleu": PaperBLEU}
 
 
 def build_compute_metrics(
-    tokenizer: PreTrainedTokenizerBase, names: Sequence[str] = METRICS, *, language: str = "de", **options
+    tokenizer: PreTrainedTokenizerBase, names: Sequence[str] = tuple(METRICS), *, language: str = "de", **options
 ) -> Callable[[EvalPrediction], dict[str, float]]:
     """A function that decodes what was generated and the labels, and gives the score of each metric by its name.
 
@@ -38,24 +29,23 @@ def build_compute_metrics(
         tokenizer: of the model.
         names: of `METRICS`.
         language: of the labels, for the tokenizer of "paper_bleu"; sacreBLEU knows none.
-        options: of every metric's `compute`, such as `lowercase=True`.
+        options: of every metric, such as `lowercase=True`.
 
     Raises:
         ValueError: if there is no such metric.
     """
-    metrics = {name: load_metric(name) for name in names}
-    options_of = dict.fromkeys(names, options) | {"paper_bleu": options | {"language": language}}
+    if unknown := sorted(set(names) - METRICS.keys()):
+        raise ValueError(f"there is no metric {', '.join(unknown)} here; choose one of: {', '.join(METRICS)}.")
+    options_of = {"sacrebleu": options, "paper_bleu": options | {"language": language}}
+    metrics = {name: METRICS[name](**options_of[name]) for name in names}
 
     def decode(token_ids: np.ndarray) -> list[str]:
-        # Both are filled up with -100 where batches of different length were joined.
-        padded = np.where(token_ids < 0, tokenizer.pad_token_id, token_ids)
+        # Both are filled up where batches of different length were joined.
+        padded = np.where(token_ids == IGNORE_INDEX, tokenizer.pad_token_id, token_ids)
         return tokenizer.batch_decode(padded, skip_special_tokens=True)
 
     def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
         texts, references = decode(prediction.predictions), decode(prediction.label_ids)
-        return {
-            name: metric.compute(predictions=texts, references=references, **options_of[name])["score"]
-            for name, metric in metrics.items()
-        }
+        return {name: metric.corpus_score(texts, [references]).score for name, metric in metrics.items()}
 
     return compute_metrics

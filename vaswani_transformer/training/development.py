@@ -1,0 +1,72 @@
+"""The development set: its perplexity, and its BLEU if asked for, at each checkpoint."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from accelerate import Accelerator
+from transformers import PreTrainedTokenizerFast
+
+from ..data.batching import TokenizedPairs, plan_updates, split_update
+from .sharding import is_sharded
+from .tally import perplexity, sum_dtype
+
+
+class DevelopmentSet:
+    """Scores a model while it is trained.
+
+    Args:
+        pairs: as token ids.
+        texts: file of the same pairs as text, which `vaswani prepare` has written.
+        tokenizer: of the model.
+        score: (model, tokenizer, pairs of text) -> BLEU.
+
+    Raises:
+        ValueError: if there is a `score` for a model in parts.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        pairs: TokenizedPairs,
+        texts: Path,
+        tokenizer: PreTrainedTokenizerFast,
+        *,
+        score: Callable[..., float] | None,
+    ):
+        if score is not None and is_sharded(accelerator):
+            raise ValueError(
+                "the development set cannot be translated during training where each process holds a part of the "
+                "model only (FSDP): leave dev_bleu away, and run `vaswani evaluate` on the checkpoints."
+            )
+        self.accelerator, self.pairs, self.texts, self.tokenizer = accelerator, pairs, texts, tokenizer
+        self.score = score
+
+    @torch.no_grad()
+    def evaluate(self, model: torch.nn.Module) -> tuple[float, dict[str, float]]:
+        """Loss without label smoothing, in nats per token, and what the log says; all processes call it together."""
+        accelerator = self.accelerator
+        # Without the wrapper of data parallelism; what is sharded takes part in every forward of all processes.
+        model = model if is_sharded(accelerator) else accelerator.unwrap_model(model)
+        model.eval()
+        loss = self.compute_loss(model)
+        scores = {"dev_perplexity": perplexity(loss)}
+        if self.score is not None and accelerator.is_main_process:
+            texts = json.loads(self.texts.read_text(encoding="utf-8"))
+            scores["dev_bleu"] = self.score(model, self.tokenizer, texts)
+        accelerator.wait_for_everyone()
+        return loss, scores
+
+    def compute_loss(self, model: torch.nn.Module) -> float:
+        """-log P of the development set in nats per token."""
+        sources, targets = self.pairs.sources.lengths, self.pairs.targets.lengths
+        accelerator, num_processes = self.accelerator, self.accelerator.num_processes
+        tokens_per_batch = max(8_192, int(sources.max()), int(targets.max()))
+        nll = torch.zeros((), dtype=sum_dtype(accelerator.device), device=accelerator.device)
+        for rows in plan_updates(sources, targets, tokens_per_batch=tokens_per_batch, seed=0, epoch=0):
+            part = split_update(rows, sources, targets, num_parts=num_processes)[accelerator.process_index]
+            batch = self.pairs[part if len(part) else rows[:1]]
+            batch = {name: tensor.to(accelerator.device) for name, tensor in batch.items()}
+            nll += model(**batch, num_items_in_batch=1, skip_logits=True).loss * bool(len(part))
+        return float(accelerator.reduce(nll, "sum")) / int(targets.sum())

@@ -1,0 +1,215 @@
+"""What a training is made of: prepared data, model, optimizer, schedule, each process's own part of them."""
+
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import accelerate
+import torch
+from accelerate import Accelerator, DistributedDataParallelKwargs
+from accelerate.utils import broadcast_object_list
+from torch.utils.data import DataLoader
+from transformers import PreTrainedTokenizerFast
+
+from ..data.batching import TokenizedPairs, Update, UpdateStream
+from ..data.preparation import PREPARATION_FILE, read_preparation
+from ..memory import keep_few_kernels
+from ..model.configuration_vaswani import VaswaniConfig
+from ..model.modeling_vaswani import VaswaniForConditionalGeneration
+from ..model.pipeline_vaswani import custom_pipelines
+from ..resuming.files import find_damage
+from ..resuming.locks import check_processes
+from .development import DevelopmentSet
+from .interruption import outlive_stop_request
+from .log import Log
+from .recipes import Recipe
+from .schedule import inverse_sqrt_schedule
+from .sharding import is_sharded
+from .state import Progress, TrainingState
+from .tally import Tally
+
+TOKENS_PER_MICRO_BATCH = {"cpu": 4_096}  # padded tokens of a side
+# Processes that make batches ready. On a CPU one would take a core from the training; one is enough for any GPU. Where
+# there is MPS, processes are not forked, and a worker would get a copy of the corpus.
+LOADER_WORKERS = {"cpu": 0, "mps": 0}
+DEFAULT_LOADER_WORKERS = 1
+
+
+class Setup:
+    """Settings of a run, and what is built from them.
+
+    Args:
+        recipe: what to do.
+        data: folder written by `vaswani prepare`.
+        run: folder to write, or to go on with; all processes must see it.
+        seed: of initialisation, dropout and the order of the data.
+        accumulation_steps: micro-batches an update is cut into on each process; changes speed and memory, not
+            results. When not given: one on a GPU, on a CPU as many as keep them at about 4,096 tokens.
+        mixed_precision: "no", "bf16" or "fp16". When not given: the launcher's choice, "no" without a launcher.
+        log_interval: updates between two lines of the log.
+        score_dev: (model, tokenizer, pairs of text) -> BLEU of the development set, logged at each evaluation.
+        change_processes: go on with a run that another number of processes began. No pair is skipped or repeated,
+            but dropout draws other numbers than it would have.
+
+    Raises:
+        FileNotFoundError: if `data` is no prepared data.
+        ValueError: if a file of the data is missing or damaged, if the processes do not know each other, or if
+            `score_dev` is asked of a model in parts.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        data: Path,
+        run: Path,
+        *,
+        seed: int = 0,
+        accumulation_steps: int | None = None,
+        mixed_precision: str | None = None,
+        log_interval: int = 50,
+        score_dev: Callable[..., float] | None = None,
+        change_processes: bool = False,
+    ):
+        self.recipe, self.data, self.run_folder, self.seed = recipe, data, run, seed
+        self.log_interval = log_interval
+        self.change_processes = change_processes
+        self.checkpoint_folder = run / "checkpoints"
+        self.model_folder = run / "model"
+        self.accelerator = Accelerator(
+            mixed_precision=mixed_precision,
+            step_scheduler_with_optimizer=False,
+            # Without a second copy of the gradients.
+            kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],
+        )
+        if self.accelerator.device.type == "cpu" and self.accelerator.mixed_precision != "no":
+            keep_few_kernels()
+        check_processes(self.accelerator.num_processes)
+        if accumulation_steps is None:
+            accumulation_steps = self._choose_accumulation_steps()
+        if accumulation_steps < 1:
+            raise ValueError(f"accumulation_steps must be at least 1, one micro-batch; got {accumulation_steps}.")
+        self.accumulation_steps = accumulation_steps
+        self.preparation = read_preparation(data)
+        self._refuse_damaged_data()
+        self.tokenizer = PreTrainedTokenizerFast.from_pretrained(data, trust_remote_code=False)
+        self.train_pairs = self._load_pairs("train")
+        self.dev_set = DevelopmentSet(
+            self.accelerator, self._load_pairs("dev"), data / "dev.json", self.tokenizer, score=score_dev
+        )
+        self.progress = Progress(num_processes=self.accelerator.num_processes)
+        self.tally = Tally(self.accelerator)
+        self.log = Log(run, is_main_process=self.accelerator.is_main_process)
+        self._build()
+        self.state = TrainingState(
+            self.accelerator,
+            self.checkpoint_folder,
+            self.model,
+            self.tokenizer,
+            schedule=self.schedule,
+            progress=self.progress,
+            tally=self.tally,
+        )
+
+    def _refuse_damaged_data(self) -> None:
+        """The main process compares the digests of the prepared files, and all raise what it finds."""
+        damage = ""
+        if self.accelerator.is_main_process:
+            damage = find_damage(self.data, self.preparation["files"])
+        (damage,) = broadcast_object_list([damage])
+        if damage:
+            raise ValueError(f"{damage}. Copy the folder again, or remove it and run `vaswani prepare`.")
+
+    def _load_pairs(self, name: str) -> TokenizedPairs:
+        """One of the prepared sets, whole."""
+        pairs = TokenizedPairs.load(self.data / name, pad_token_id=self.tokenizer.pad_token_id)
+        expected = self.preparation[name]["pairs"]
+        if len(pairs) != expected:
+            raise ValueError(
+                f"{self.data / name} holds {len(pairs)} pairs, but {PREPARATION_FILE} counts {expected}: a part is "
+                f"missing or foreign. Copy the folder again, or remove it and run `vaswani prepare`."
+            )
+        return pairs
+
+    def _choose_accumulation_steps(self) -> int:
+        """A GPU wants large products; on a CPU smaller micro-batches stay in the cache, and they pad less."""
+        limit = TOKENS_PER_MICRO_BATCH.get(self.accelerator.device.type, math.inf)
+        return max(1, round(self.recipe.tokens_per_batch / self.accelerator.num_processes / limit))
+
+    def _build(self) -> None:
+        """Model, optimizer (section 5.3) and schedule."""
+        recipe = self.recipe
+        accelerate.utils.set_seed(self.seed)  # the same weights everywhere ...
+        model = self._build_model()
+        accelerate.utils.set_seed(self.seed, device_specific=True)  # ... but other dropout
+        # Without weight decay this is the paper's Adam to the bit.
+        optimizer = torch.optim.AdamW(
+            model.parameters(),
+            lr=recipe.lr_scale,
+            betas=recipe.adam_betas,
+            eps=recipe.adam_eps,
+            weight_decay=recipe.weight_decay,
+            fused=True,
+        )
+        d_model = model.config.d_model
+        self.schedule = inverse_sqrt_schedule(optimizer, d_model=d_model, warmup_steps=recipe.warmup_updates)
+        self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
+
+    def _build_model(self) -> VaswaniForConditionalGeneration:
+        recipe, tokenizer = self.recipe, self.tokenizer
+        config = VaswaniConfig(
+            **{"vocab_size": len(tokenizer)} | recipe.model,
+            bos_token_id=tokenizer.bos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            decoder_start_token_id=tokenizer.bos_token_id,
+        )
+        task = f"translation_{self.preparation['source_language']}_to_{self.preparation['target_language']}"
+        config.custom_pipelines = custom_pipelines(task)
+        model = VaswaniForConditionalGeneration(config)
+        model.generation_config.num_beams = recipe.num_beams
+        model.generation_config.length_penalty = recipe.length_penalty
+        if recipe.compile:
+            # Not the loss, which goes slice by slice. Lengths are symbols, so one compilation serves all batches.
+            model.model.compile(dynamic=True)
+        if is_sharded(self.accelerator):
+            # One module, and not three that share a matrix: FSDP2 keeps a matrix in one group of modules.
+            model.set_input_embeddings(model.get_input_embeddings())
+        return model
+
+    def _describe(self) -> dict:
+        """What recipe.json says of this run beside versions."""
+        return {
+            "recipe": self.recipe.to_dict() | {"vocab_size": len(self.tokenizer)},
+            "seed": self.seed,
+            "data": self.preparation["fingerprint"],
+            "mixed_precision": self.accelerator.mixed_precision,
+            "num_processes": self.accelerator.num_processes,
+            "num_parameters": self.accelerator.unwrap_model(self.model).num_parameters(),
+        }
+
+    def _read_updates(self) -> Iterator[Update]:
+        """The updates of this process from where the run stands, made ready beside the training on a GPU."""
+        stream = UpdateStream(
+            self.train_pairs,
+            tokens_per_batch=self.recipe.tokens_per_batch,
+            seed=self.seed,
+            short_first=self.recipe.short_first,
+            epoch=self.progress.epoch,
+            updates_of_epoch=self.progress.updates_of_epoch,
+            num_processes=self.accelerator.num_processes,
+            process_index=self.accelerator.process_index,
+            accumulation_steps=self.accumulation_steps,
+        )
+        device = self.accelerator.device.type
+        num_workers = LOADER_WORKERS.get(device, DEFAULT_LOADER_WORKERS)
+        loader = DataLoader(
+            stream,
+            batch_size=None,
+            pin_memory=device == "cuda",
+            # Its own: the loader draws a number to seed workers, and dropout must not notice.
+            generator=torch.Generator(),
+            num_workers=num_workers,
+            prefetch_factor=16 if num_workers else None,
+            worker_init_fn=outlive_stop_request,
+        )
+        return iter(loader)

@@ -1,0 +1,189 @@
+"""Where a run stands: saved with every checkpoint, and gone on from after a stop."""
+
+import math
+import pickle
+import shutil
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import accelerate
+import torch
+from accelerate import Accelerator
+from accelerate.utils import RNG_STATE_NAME
+from safetensors.torch import load_file
+from torch.optim.lr_scheduler import LRScheduler
+from transformers import PreTrainedTokenizerFast
+
+from ..data.batching import Update
+from .checkpoints import (
+    PARTIAL_PREFIX,
+    STATE_FOLDER,
+    WEIGHTS,
+    begin_checkpoint,
+    checkpoint_name,
+    drop_old_checkpoints,
+    finish_checkpoint,
+    resumable_checkpoints,
+)
+from .diagnosis import is_write_error
+from .log import Log
+from .sharding import gather_model, is_sharded
+from .tally import Tally
+
+
+@dataclass
+class Progress:
+    """Where a run stands; saved with every checkpoint."""
+
+    update: int = 0
+    epoch: int = 0
+    updates_of_epoch: int = 0  # done of the present epoch
+    seconds: float = 0.0  # of training, over all sittings
+    best_dev_loss: float = math.inf
+    evaluations_without_gain: int = 0
+    log_bytes: int = 0  # of the log that belong to what is saved
+    num_processes: int = 1
+
+    def count(self, update: Update) -> None:
+        """An update is done."""
+        self.update += 1
+        self.updates_of_epoch += 1
+        if update.is_last_of_epoch:
+            self.epoch, self.updates_of_epoch = self.epoch + 1, 0
+
+    def note_evaluation(self, dev_loss: float) -> None:
+        """The development set was evaluated."""
+        self.evaluations_without_gain += 1
+        if dev_loss < self.best_dev_loss:
+            self.best_dev_loss, self.evaluations_without_gain = dev_loss, 0
+
+    def state_dict(self) -> dict:
+        return dict(self.__dict__)
+
+    def load_state_dict(self, state: dict) -> None:
+        for field in fields(self):
+            setattr(self, field.name, state[field.name])
+
+
+class TrainingState:
+    """All that a run needs to go on, through Accelerate; every process calls each method, all together.
+
+    Args:
+        folder: of the checkpoints.
+        model: as Accelerate has prepared it, with the optimizer.
+        tokenizer: is saved beside the model.
+        schedule, progress, tally: are saved and restored, in this order.
+    """
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        folder: Path,
+        model: torch.nn.Module,
+        tokenizer: PreTrainedTokenizerFast,
+        *,
+        schedule: LRScheduler,
+        progress: Progress,
+        tally: Tally,
+    ):
+        self.accelerator, self.folder, self.model, self.tokenizer = accelerator, folder, model, tokenizer
+        self.progress = progress
+        accelerator.register_for_checkpointing(schedule, progress, tally)
+        # The weights are in the checkpoint already, as a model like any other.
+        accelerator.register_save_state_pre_hook(lambda models, weights, folder: weights.clear())
+        accelerator.register_load_state_pre_hook(self._load_weights)
+
+    def save(self, log: Log, *, keep: int, is_scheduled: bool) -> None:
+        """Write a checkpoint, and delete those that are no longer needed.
+
+        Args:
+            log: of the run; is on the disk up to here before the checkpoint is.
+            keep: checkpoints that the average needs.
+            is_scheduled: whether it is to be averaged, or written because the run was asked to stop.
+
+        Raises:
+            OSError: if it cannot be written; the message names the checkpoint that is intact.
+        """
+        name = checkpoint_name(self.progress.update, is_scheduled=is_scheduled)
+        try:
+            self._write(name, log)
+        except Exception as error:
+            if not is_write_error(error):
+                raise
+            shutil.rmtree(self.folder / f"{PARTIAL_PREFIX}{name}", ignore_errors=True)
+            before = resumable_checkpoints(self.folder)[-1:]
+            intact = f"{before[0]} is intact" if before else "there is none before it"
+            raise OSError(
+                f"the checkpoint of update {self.progress.update} could not be written: {error}. {intact}. "
+                f"Mend the cause, for example make room on the disk, and start the same command again."
+            ) from error
+        if self.accelerator.is_main_process:
+            drop_old_checkpoints(self.folder, keep=keep)
+        self.accelerator.wait_for_everyone()
+
+    def _write(self, name: str, log: Log) -> None:
+        """An empty folder, filled by all processes, with the log on the disk up to here, then given its `name`."""
+        accelerator = self.accelerator
+        if accelerator.is_main_process:
+            self.progress.log_bytes = log.sync()
+            begin_checkpoint(self.folder, name)
+        accelerator.wait_for_everyone()
+        partial = self.folder / f"{PARTIAL_PREFIX}{name}"
+        model = gather_model(accelerator, self.model)
+        if accelerator.is_main_process:
+            model.save_pretrained(partial)
+            self.tokenizer.save_pretrained(partial)
+        accelerator.save_state(str(partial / STATE_FOLDER))
+        accelerator.wait_for_everyone()
+        if accelerator.is_main_process:
+            finish_checkpoint(partial)
+
+    def load(self, checkpoint: Path, *, seed: int, change_processes: bool) -> None:
+        """Go to where `checkpoint`, which is intact, was written.
+
+        Args:
+            seed: of the run.
+            change_processes: whether another number of processes may go on.
+
+        Raises:
+            ValueError: if another number of processes wrote it, or if it holds programs, as a pickle may.
+        """
+        folder = checkpoint / STATE_FOLDER
+        try:
+            for path in folder.glob("custom_checkpoint_*.pkl"):
+                # Accelerate reads these as pickles that may run anything: they must be such as hold values only.
+                torch.load(path, map_location="cpu", weights_only=True)
+            self.accelerator.load_state(str(folder))
+            if self.progress.num_processes == self.accelerator.num_processes:
+                # Accelerate goes on without the random states if it cannot read them.
+                accelerate.utils.load(folder / f"{RNG_STATE_NAME}_{self.accelerator.process_index}.pkl")
+        except pickle.UnpicklingError as error:
+            reason = str(error).partition("\n")[0]
+            raise ValueError(
+                f"{folder} holds more than values, so it was not written by this package ({reason}). Remove "
+                f"{checkpoint} to go on from the one before."
+            ) from error
+        self._check_num_processes(checkpoint, seed=seed, change_processes=change_processes)
+
+    def _check_num_processes(self, checkpoint: Path, *, seed: int, change_processes: bool) -> None:
+        """Refuse to go on from `checkpoint` with another number of processes, or take account of it."""
+        progress, now = self.progress, self.accelerator.num_processes
+        if progress.num_processes == now:
+            return
+        if not change_processes:
+            raise ValueError(
+                f"{checkpoint} was written by {progress.num_processes} processes, this is a run of {now}. Start "
+                f"{progress.num_processes}, or give --change_processes: no pair is skipped or repeated, but "
+                f"dropout will draw other numbers."
+            )
+        accelerate.utils.set_seed(seed + progress.update, device_specific=True)
+        progress.num_processes = now
+
+    def _load_weights(self, models: list[torch.nn.Module], folder: str) -> None:
+        """Put the weights beside `folder` into the model; for Accelerate, in place of its own way."""
+        if is_sharded(self.accelerator):
+            return
+        state = load_file(Path(folder).parent / WEIGHTS)
+        mismatch = self.accelerator.unwrap_model(models[0]).load_state_dict(state, strict=False)
+        assert not mismatch.unexpected_keys  # missing are the names of tied weights, stored once
+        models.clear()
