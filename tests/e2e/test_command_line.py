@@ -12,7 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from vaswani_transformer import VaswaniConfig, cli, commands, loading
+from vaswani_transformer import VaswaniConfig, cli, loading
+from vaswani_transformer.commands.parsers import COMMANDS
 from vaswani_transformer.training.recipes import BASE, RECIPES, TABLE_3, replace
 from vaswani_transformer.translation.translator import Translator, translate
 
@@ -287,7 +288,7 @@ def test_a_recipe_is_changed_where_the_command_says_so(monkeypatch):
         def train(self):
             pass
 
-    monkeypatch.setattr(commands.train, "Trainer", Recorder)
+    monkeypatch.setattr("vaswani_transformer.commands.train.Trainer", Recorder)
     numbers = ["--num_updates", "7", "--warmup_updates", "5", "--tokens_per_batch", "99"]
     for options in ([], ["--compile", *numbers], ["--recipe", "table3_C4", "--divide_widths", "4"]):
         assert cli.main(["train", "--data", "x", "--output", "y", *options]) == 0
@@ -305,7 +306,7 @@ def test_a_hub_corpus_is_cached_to_prepare_it_and_streamed_to_score_one_split(mo
         opened.append((name, split, streaming))
         raise ValueError("enough")
 
-    monkeypatch.setattr(commands.arguments, "open_parallel", record)
+    monkeypatch.setattr("vaswani_transformer.commands.arguments.open_parallel", record)
     model = SimpleNamespace(config=VaswaniConfig())
     monkeypatch.setattr(loading, "load_translator", lambda name, dtype: (model, None))
     corpus = "wmt/wmt14:de-en"
@@ -345,7 +346,7 @@ def test_debug_shows_where_an_error_arose():
         cli.main(["--debug", "translate", "--model", "no/such/model"])
 
 
-@pytest.mark.parametrize("command", ["", *(module.__name__.rpartition(".")[2] for module in cli.COMMANDS)])
+@pytest.mark.parametrize("command", ["", *(command.__name__ for command in COMMANDS)])
 def test_the_help_of_every_command_has_lines_to_paste_that_it_understands(command, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main([*command.split(), "--help"])
