@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -130,15 +129,23 @@ def test_sigterm_ends_training_with_status_75_and_the_same_command_goes_on(works
     arguments = ["train", "--recipe", "phrasebook", "--data", str(workshop / "data"), "--output", str(run)]
     arguments += ["--num_updates", "30", "--log_interval", "1"]
 
-    def ask_to_stop():
-        while not (run / "log.jsonl").exists() or not (run / "log.jsonl").stat().st_size:
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGTERM)
+    is_over = threading.Event()
 
+    def ask_to_stop():
+        while not is_over.wait(0.01):
+            if (run / "log.jsonl").exists() and (run / "log.jsonl").stat().st_size:
+                os.kill(os.getpid(), signal.SIGTERM)
+                is_over.set()
+
+    previous = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one that comes late may not end the tests
     asker = threading.Thread(target=ask_to_stop)
     asker.start()
-    assert cli.main(arguments) == 75
-    asker.join()
+    try:
+        assert cli.main(arguments) == 75
+    finally:
+        is_over.set()
+        asker.join()
+        signal.signal(signal.SIGTERM, previous)
     assert "saved; the same command goes on from there" in capsys.readouterr().err
     assert cli.main(arguments) == 0
     assert "resuming after update" in capsys.readouterr().err

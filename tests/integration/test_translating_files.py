@@ -155,7 +155,7 @@ def test_processes_write_what_one_writes(
         [*torchrun, str(program), *arguments(model_folder, text, tmp_path / "several", *more)],
         env=os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"},
         check=True,
-        timeout=300,
+        timeout=900,
     )
     assert (tmp_path / "several").read_bytes() == (tmp_path / "one").read_bytes()
     assert not (tmp_path / "several.partial").exists()
