@@ -7,6 +7,7 @@ import argparse
 import resource
 import subprocess
 import sys
+from collections.abc import Sequence
 
 PYTHON = (sys.executable, "-c")
 VASWANI = (sys.executable, "-m", "vaswani_transformer")
@@ -28,10 +29,10 @@ def measure(command: tuple[str, ...]) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
-    repeats = parser.parse_args().repeats
+    repeats = parser.parse_args(argv).repeats
     for name, command in PROGRAMS.items():
         print(f"{min(measure(command) for _ in range(repeats)):6.2f} s  {name}", flush=True)
 

@@ -11,8 +11,10 @@ from transformers import PreTrainedTokenizerFast
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, train_tokenizer
 
-# Several threads are slower than one on models this small, and change the last bits of a sum.
+# Several threads are slower than one on models this small, and change the last bits of a sum: neither here nor in the
+# processes that tests start.
 torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"
 
 # How long an example takes says more about the machine than about the code; fixed examples never fail by chance.
 settings.register_profile("suite", deadline=None, derandomize=True)

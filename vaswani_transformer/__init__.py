@@ -30,7 +30,7 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> object:
     """Import a public name when it is first used (PEP 562): torch and transformers take seconds to import."""
     if name == "__version__":
         from importlib.metadata import version

@@ -1,8 +1,10 @@
 """What is imported, and when: help and usage errors need not wait for torch."""
 
+import re
 import subprocess
 import sys
 from importlib import import_module, metadata
+from pathlib import Path
 
 import pytest
 
@@ -89,3 +91,14 @@ def test_a_usage_error_shows_the_usage_of_its_command(words, message, capsys):
     usage, error = capsys.readouterr().err.splitlines()
     assert usage.startswith("usage: vaswani plot [-h] --run")
     assert error == f"vaswani plot: error: {message}"
+
+
+def test_the_benchmark_prints_the_time_of_each_program(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "scripts")
+    import benchmark_starting
+
+    monkeypatch.setattr(
+        benchmark_starting, "PROGRAMS", {"vaswani --help": benchmark_starting.PROGRAMS["vaswani --help"]}
+    )
+    benchmark_starting.main(["--repeats", "1"])
+    assert re.fullmatch(r" +\d+\.\d\d s  vaswani --help\n", capsys.readouterr().out)
