@@ -1,5 +1,6 @@
 import contextlib
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -10,12 +11,23 @@ from transformers import PreTrainedTokenizerFast
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, train_tokenizer
 
-# Several threads are slower than one on models this small, and change the last bits of a sum.
+# Several threads are slower than one on models this small, and change the last bits of a sum: neither here nor in the
+# processes that tests start.
 torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"
 
 # How long an example takes says more about the machine than about the code; fixed examples never fail by chance.
 settings.register_profile("suite", deadline=None, derandomize=True)
 settings.load_profile("suite")
+
+MEMORY = Path("/dev/shm")
+
+
+def pytest_configure():
+    """Keep temporary files in memory where there is room: there a sync costs nothing, whichever process asks for it."""
+    if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 * 2**30:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
+
 
 # No two sizes are equal, so that a swapped dimension fails.
 TINY_SIZES = {

@@ -9,70 +9,54 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
-import transformers
-
-from .commands import (
-    attention,
-    average,
-    card,
-    convert,
-    cost,
-    demo,
-    evaluate,
-    export,
-    heads,
-    parse,
-    plot,
-    prepare,
-    push,
-    score,
-    train,
-    translate,
-)
-from .loading import is_panic
+from .commands.parsers import COMMANDS, CommandParser
 from .memory import keep_few_kernels, keep_freed_memory
 from .training.interruption import EXIT_CODE, Interrupted
 
-COMMANDS = (
-    prepare,
-    train,
-    average,
-    translate,
-    score,
-    evaluate,
-    parse,
-    cost,
-    plot,
-    attention,
-    heads,
-    demo,
-    export,
-    convert,
-    card,
-    push,
-)
 USER_ERRORS = (ValueError, OSError, FloatingPointError, MemoryError)
 
 
+class ShowVersion(argparse.Action):
+    """Prints the version of the package, which is looked up only then."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_) -> None:
+        from . import __version__
+
+        print(f"{parser.prog} {__version__}")
+        parser.exit()
+
+
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="vaswani", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(prog="vaswani", description=__doc__, formatter_class=formatter)
+    parser.add_argument("--version", action=ShowVersion, nargs=0, help="show the version of the package")
     parser.add_argument("--debug", action="store_true", help="show where in the code an error arose")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-    for command in COMMANDS:
-        command.add(commands)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command", parser_class=CommandParser)
+    for add_arguments in COMMANDS:
+        text = add_arguments.__doc__
+        first_line = text.strip().split("\n")[0]
+        command = commands.add_parser(
+            add_arguments.__name__, help=first_line, description=text, formatter_class=formatter
+        )
+        add_arguments(command)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = build_parser().parse_args(argv)
-    transformers.utils.logging.disable_progress_bar()  # of loading and saving weights
     keep_few_kernels()
     keep_freed_memory()
+    # Only now: what a command imports takes seconds, and help and usage errors come before it.
+    import transformers
+
+    from .loading import is_panic
+
+    command = import_module(f".commands.{args.command}", __package__)
+    transformers.utils.logging.disable_progress_bar()  # of loading and saving weights
     try:
-        args.run(args)
+        command.run(args)
     except BrokenPipeError:
         # Whoever read the output has seen enough (`vaswani translate ... | head`). What is still buffered must
         # not be flushed into the closed pipe at exit.

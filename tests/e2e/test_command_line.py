@@ -7,12 +7,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from types import SimpleNamespace
 
 import pytest
 
-from vaswani_transformer import VaswaniConfig, cli, commands, loading
+from vaswani_transformer import VaswaniConfig, cli, loading
+from vaswani_transformer.commands.parsers import COMMANDS
 from vaswani_transformer.training.recipes import BASE, RECIPES, TABLE_3, replace
 from vaswani_transformer.translation.translator import Translator, translate
 
@@ -129,15 +129,23 @@ def test_sigterm_ends_training_with_status_75_and_the_same_command_goes_on(works
     arguments = ["train", "--recipe", "phrasebook", "--data", str(workshop / "data"), "--output", str(run)]
     arguments += ["--num_updates", "30", "--log_interval", "1"]
 
-    def ask_to_stop():
-        while not (run / "log.jsonl").exists() or not (run / "log.jsonl").stat().st_size:
-            time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGTERM)
+    is_over = threading.Event()
 
+    def ask_to_stop():
+        while not is_over.wait(0.01):
+            if (run / "log.jsonl").exists() and (run / "log.jsonl").stat().st_size:
+                os.kill(os.getpid(), signal.SIGTERM)
+                is_over.set()
+
+    previous = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one that comes late may not end the tests
     asker = threading.Thread(target=ask_to_stop)
     asker.start()
-    assert cli.main(arguments) == 75
-    asker.join()
+    try:
+        assert cli.main(arguments) == 75
+    finally:
+        is_over.set()
+        asker.join()
+        signal.signal(signal.SIGTERM, previous)
     assert "saved; the same command goes on from there" in capsys.readouterr().err
     assert cli.main(arguments) == 0
     assert "resuming after update" in capsys.readouterr().err
@@ -287,7 +295,7 @@ def test_a_recipe_is_changed_where_the_command_says_so(monkeypatch):
         def train(self):
             pass
 
-    monkeypatch.setattr(commands.train, "Trainer", Recorder)
+    monkeypatch.setattr("vaswani_transformer.commands.train.Trainer", Recorder)
     numbers = ["--num_updates", "7", "--warmup_updates", "5", "--tokens_per_batch", "99"]
     for options in ([], ["--compile", *numbers], ["--recipe", "table3_C4", "--divide_widths", "4"]):
         assert cli.main(["train", "--data", "x", "--output", "y", *options]) == 0
@@ -305,7 +313,7 @@ def test_a_hub_corpus_is_cached_to_prepare_it_and_streamed_to_score_one_split(mo
         opened.append((name, split, streaming))
         raise ValueError("enough")
 
-    monkeypatch.setattr(commands.arguments, "open_parallel", record)
+    monkeypatch.setattr("vaswani_transformer.commands.arguments.open_parallel", record)
     model = SimpleNamespace(config=VaswaniConfig())
     monkeypatch.setattr(loading, "load_translator", lambda name, dtype: (model, None))
     corpus = "wmt/wmt14:de-en"
@@ -345,7 +353,7 @@ def test_debug_shows_where_an_error_arose():
         cli.main(["--debug", "translate", "--model", "no/such/model"])
 
 
-@pytest.mark.parametrize("command", ["", *(module.__name__.rpartition(".")[2] for module in cli.COMMANDS)])
+@pytest.mark.parametrize("command", ["", *(command.__name__ for command in COMMANDS)])
 def test_the_help_of_every_command_has_lines_to_paste_that_it_understands(command, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main([*command.split(), "--help"])

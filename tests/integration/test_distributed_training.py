@@ -71,10 +71,21 @@ def assert_close(one, other):
         torch.testing.assert_close(one[name], other[name], rtol=0, atol=1e-10)
 
 
+def assert_equal(one, other):
+    for name in one:
+        assert torch.equal(one[name], other[name])
+
+
 @pytest.fixture(scope="module")
 def one_process(data, tmp_path_factory):
     run = tmp_path_factory.mktemp("one") / "run"
     return train_in_processes(1, WITHOUT_DROPOUT, data, run, double=True), read_log(run)
+
+
+@pytest.fixture(scope="module")
+def two_processes(data, tmp_path_factory):
+    """What two processes learn with dropout."""
+    return train_in_processes(2, TINY, data, tmp_path_factory.mktemp("two") / "run")
 
 
 @pytest.mark.parametrize(("num_processes", "accumulation_steps"), [(8, 1), (2, 4), (1, 8)])
@@ -125,16 +136,14 @@ def test_all_processes_say_why_the_first_refuses_a_run(data, tmp_path):
         train_in_processes(2, TINY, data, tmp_path / "run", seed=1)
 
 
-def test_processes_draw_different_dropout_and_a_stopped_run_goes_on_with_it(data, tmp_path):
-    whole = train_in_processes(2, TINY, data, tmp_path / "whole")
+def test_processes_draw_different_dropout_and_a_stopped_run_goes_on_with_it(two_processes, data, tmp_path):
     run = tmp_path / "stopped"
     train_in_processes(2, TINY, data, run)
     states = [torch.load(path, weights_only=False) for path in run.glob("checkpoints/*/training_state/random_*_?.pkl")]
     assert len({state["torch_manual_seed"].numpy().tobytes() for state in states}) == len(states) == 4
     (run / "checkpoints" / "step-00000005" / "COMPLETE").unlink()
     stopped = train_in_processes(2, TINY, data, run)
-    for name in whole:
-        assert torch.equal(whole[name], stopped[name])
+    assert_equal(stopped, two_processes)
 
 
 LAUNCH = {
@@ -193,7 +202,7 @@ def run_torchrun(script, data, run, *arguments, **environment):
         env=os.environ | LAUNCH | environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
     )
 
 
@@ -210,26 +219,24 @@ def script(tmp_path):
 
 
 @pytest.mark.slow
-def test_torchrun_restarts_a_run_of_which_one_process_was_killed(script, data, tmp_path):
-    result = run_torchrun(script, data, tmp_path / "killed", "killed")
-    weights = read_final_weights(result, tmp_path / "killed")
+def test_torchrun_restarts_a_run_of_which_one_process_was_killed(script, two_processes, data, tmp_path):
+    result = run_torchrun(script, data, tmp_path / "run", "killed")
     assert f"exitcode: -{signal.SIGKILL.value}" in result.stderr
     assert "resuming after update 2" in result.stderr
-    result = run_torchrun(script, data, tmp_path / "whole")
-    assert "resuming" not in result.stderr
-    for name, tensor in read_final_weights(result, tmp_path / "whole").items():
-        assert torch.equal(weights[name], tensor)
+    assert_equal(read_final_weights(result, tmp_path / "run"), two_processes)
 
 
 @pytest.mark.slow
-def test_sigterm_to_torchrun_saves_though_it_reaches_the_workers_of_the_loaders(script, data, tmp_path):
+def test_sigterm_to_torchrun_saves_though_it_reaches_the_workers_of_the_loaders(
+    script, two_processes, data, tmp_path, capfd
+):
     result = run_torchrun(script, data, tmp_path / "run", "stopped")
     assert result.returncode != 0
     (checkpoint,) = tmp_path.glob("run/checkpoints/stopped-*")
     assert result.stdout.count(f"stopped by SIGTERM after update {checkpoint.name[-1]} and saved") == 2
-    result = run_torchrun(script, data, tmp_path / "run")
-    assert f"resuming after update {checkpoint.name[-1]}" in result.stderr
-    read_final_weights(result, tmp_path / "run")
+    weights = train_in_processes(2, TINY, data, tmp_path / "run")
+    assert f"resuming after update {checkpoint.name[-1]}" in capfd.readouterr().err
+    assert_equal(weights, two_processes)
 
 
 @pytest.mark.slow
@@ -246,5 +253,4 @@ def test_a_sharded_run_learns_what_a_run_of_whole_models_learns_and_goes_on(scri
     (run / "checkpoints" / "step-00000005" / "COMPLETE").unlink()
     result = run_torchrun(script, data, run, "sharded", **environment)
     assert "resuming after update 4" in result.stderr
-    for name, tensor in read_final_weights(result, run).items():
-        assert torch.equal(weights[name], tensor)
+    assert_equal(read_final_weights(result, run), weights)

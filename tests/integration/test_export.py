@@ -194,8 +194,10 @@ def test_smaller_weights_make_a_smaller_file_of_like_log_probabilities(
     source, target = (tokenizer.convert_ids_to_tokens(tokenizer(text).input_ids) for text in SENTENCES[:2])
     log_probs, sizes = [], []
     for name in ("float32", quantization):
-        translator = export_ctranslate2(half_trained_model, tokenizer, tmp_path / name, quantization=name)
-        log_probs.append(translator.translator.score_batch([source], [target[:-1]])[0].log_probs)
+        export_ctranslate2(half_trained_model, tokenizer, tmp_path / name, quantization=name)
+        # Multiplied in float32: products of CTranslate2 in int8 saturate on processors without VNNI.
+        translator = ctranslate2.Translator(str(tmp_path / name), compute_type="float32")
+        log_probs.append(translator.score_batch([source], [target[:-1]])[0].log_probs)
         sizes.append((tmp_path / name / "model.bin").stat().st_size)
     assert sizes[1] < sizes[0]
     assert log_probs[0] == pytest.approx(log_probs[1], abs=0.2)
@@ -252,7 +254,7 @@ def test_onnx_searches_greedily_as_the_model_does(onnx_model, tokenizer, sentenc
 
 @pytest.mark.slow
 def test_onnx_sees_as_far_as_the_window_of_the_model(build_model, tokenizer, tmp_path):
-    model = build_model(attention_window=3)
+    model = build_model(attention_window=3, encoder_layers=1, decoder_layers=1)
     onnx_export.export_model(model, tokenizer, tmp_path)
     inputs = tokenizer([" ".join(SENTENCES * 4), "two"], padding=True, return_tensors="pt")
     theirs = OnnxTranslator(tmp_path).generate(**{name: tensor.numpy() for name, tensor in inputs.items()})

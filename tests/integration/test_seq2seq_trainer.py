@@ -286,47 +286,58 @@ def test_batches_by_tokens_hold_the_rows_of_the_plan(tokenizer, dataset, tmp_pat
                     assert labels[labels != -100].tolist() == shuffled[int(row)]["labels"]
 
 
-def train_in_a_process(rank, num_processes, port, folder, tokenizer, dataset, settings, checkpoint):
-    launched = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": num_processes, "MASTER_PORT": port}
+EXACT = {"dropout": 0.0, "dtype": torch.float64, "max_steps": 8}
+
+
+def train_alone(folder, tokenizer, dataset, **settings):
+    trainer = build_trainer(folder, tokenizer, dataset, trainer=BY_TOKENS, **settings)
+    trainer.train()
+    trainer.save_model()
+    return load_file(folder / "model.safetensors")
+
+
+def train_in_a_process(rank, port, folder, tokenizer, dataset, checkpoint):
+    launched = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in launched.items()}, MASTER_ADDR="127.0.0.1")
     torch.set_num_threads(1)
-    trainer = build_trainer(
-        folder, tokenizer, dataset, trainer=BY_TOKENS, save_strategy="steps", save_steps=1, **settings
-    )
-    assert trainer.accelerator.num_processes * trainer.args.gradient_accumulation_steps in (1, 2)
+    settings = {"save_strategy": "steps", "save_steps": 1, **EXACT}
+    trainer = build_trainer(folder, tokenizer, dataset, trainer=BY_TOKENS, **settings)
+    assert trainer.accelerator.num_processes == 2
     trainer.train(resume_from_checkpoint=checkpoint)
     trainer.save_model()
 
 
-def train_in_processes(num_processes, folder, tokenizer, dataset, *, checkpoint=None, **settings):
+def train_in_two_processes(folder, tokenizer, dataset, *, checkpoint=None):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     # New processes: a fork of one that has had threads may wait for them for ever.
-    arguments = (num_processes, port, folder, tokenizer, dataset, settings, checkpoint)
-    torch.multiprocessing.spawn(train_in_a_process, args=arguments, nprocs=num_processes)
+    arguments = (port, folder, tokenizer, dataset, checkpoint)
+    torch.multiprocessing.spawn(train_in_a_process, args=arguments, nprocs=2)
     return load_file(folder / "model.safetensors")
 
 
-def test_two_processes_learn_what_one_does(tokenizer, dataset, tmp_path):
-    settings = {"dropout": 0.0, "dtype": torch.float64, "max_steps": 8}
-    one = train_in_processes(1, tmp_path / "one", tokenizer, dataset, **settings)
+@pytest.fixture(scope="module")
+def two_processes(tokenizer, dataset, tmp_path_factory):
+    """What two processes have learnt, and the folder of their checkpoints."""
+    folder = tmp_path_factory.mktemp("two")
+    return train_in_two_processes(folder, tokenizer, dataset), folder
+
+
+def test_two_processes_learn_what_one_does(two_processes, tokenizer, dataset, tmp_path):
+    one = train_alone(tmp_path / "one", tokenizer, dataset, **EXACT)
     assert one["model.shared.weight"].dtype == torch.float64
-    accumulated = train_in_processes(
-        1, tmp_path / "accumulated", tokenizer, dataset, gradient_accumulation_steps=2, **settings
-    )
-    two = train_in_processes(2, tmp_path / "two", tokenizer, dataset, **settings)
+    accumulated = train_alone(tmp_path / "accumulated", tokenizer, dataset, gradient_accumulation_steps=2, **EXACT)
     assert_equal(one, accumulated, tolerance=1e-10)
-    assert_equal(one, two, tolerance=1e-10)
+    assert_equal(one, two_processes[0], tolerance=1e-10)
 
 
-def test_two_processes_go_on_inside_the_second_epoch(tokenizer, dataset, tmp_path):
-    whole = train_in_processes(2, tmp_path, tokenizer, dataset, max_steps=8)
-    state = json.loads((tmp_path / "checkpoint-5" / "trainer_state.json").read_text())
+def test_two_processes_go_on_inside_the_second_epoch(two_processes, tokenizer, dataset, tmp_path):
+    whole, folder = two_processes
+    checkpoint = folder / "checkpoint-5"
+    state = json.loads((checkpoint / "trainer_state.json").read_text())
     assert 1 < state["epoch"] < 2
-    resumed = train_in_processes(
-        2, tmp_path, tokenizer, dataset, max_steps=8, checkpoint=str(tmp_path / "checkpoint-5")
-    )
+    resumed = train_in_two_processes(tmp_path, tokenizer, dataset, checkpoint=str(checkpoint))
     assert_equal(whole, resumed)
 
 

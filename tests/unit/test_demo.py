@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 import torch
 
-from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli, commands, train_tokenizer
+from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli, train_tokenizer
 from vaswani_transformer.attention.maps import collect_attention_batch
 from vaswani_transformer.hub import demo
 from vaswani_transformer.hub.demo import MOST_BEAMS, MOST_CHARACTERS, MOST_TOKENS, Answer, Demo, Translation, escape
@@ -248,9 +248,9 @@ def test_the_command_serves_this_machine_alone_unless_told_otherwise(page, tmp_p
     page.model.save_pretrained(tmp_path / "tiny")
     page.tokenizer.save_pretrained(tmp_path / "tiny")
     served, shown = [], []
-    monkeypatch.setattr(commands.demo, "import_gradio", lambda: None)
-    monkeypatch.setattr(commands.demo, "build_page", lambda demo, **facts: shown.append(facts))
-    monkeypatch.setattr(commands.demo, "serve", lambda page, **place: served.append(place))
+    monkeypatch.setattr("vaswani_transformer.commands.demo.import_gradio", lambda: None)
+    monkeypatch.setattr("vaswani_transformer.commands.demo.build_page", lambda demo, **facts: shown.append(facts))
+    monkeypatch.setattr("vaswani_transformer.commands.demo.serve", lambda page, **place: served.append(place))
     for place in ([], ["--host", "0.0.0.0", "--port", "80"]):
         assert cli.main(["demo", "--model", str(tmp_path / "tiny"), *place]) == 0
     assert served == [{"host": "127.0.0.1", "port": 7860}, {"host": "0.0.0.0", "port": 80}]

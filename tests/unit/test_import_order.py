@@ -8,7 +8,7 @@ import pytest
 import vaswani_transformer
 
 PACKAGE = Path(vaswani_transformer.__file__).parent
-SHARED_BY_COMMANDS = ("commands.arguments", "commands.tables")
+SHARED_BY_COMMANDS = ("commands.arguments", "commands.parsers", "commands.tables")
 LAYERS = [
     {
         "model.configuration_vaswani",
@@ -26,11 +26,12 @@ LAYERS = [
     {"model.generation_vaswani"},
     {"model.scoring_vaswani"},
     {"model.modeling_vaswani"},
-    {"memory", "resuming.files", "resuming.locks"},
+    {"registration", "memory", "resuming.files", "resuming.locks"},
     {"data.corpus", "data.phrasebook", "data.tokenization", "data.batching"},
     {"data.filtering", "data.encoding"},
     {"data.preparation"},
     {"loading"},
+    {"attention.kinds"},
     {"attention.maps"},
     {"attention.drawing", "attention.heads", "attention.page"},
     {

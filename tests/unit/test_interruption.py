@@ -40,7 +40,7 @@ def test_a_later_signal_ends_the_process_at_once(monkeypatch):
     process.join(0.2)
     assert process.is_alive()
     process.terminate()
-    process.join(10)
+    process.join(60)
     assert process.exitcode == -signal.SIGTERM
 
 
@@ -51,7 +51,7 @@ def test_a_worker_outlives_the_signal_to_its_group_but_not_the_second_to_itself(
     process.join(0.2)
     assert process.is_alive()
     process.terminate()
-    process.join(10)
+    process.join(60)
     assert process.exitcode == -signal.SIGTERM
 
 

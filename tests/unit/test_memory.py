@@ -56,11 +56,26 @@ def test_what_the_environment_says_of_freed_memory_holds(asked, monkeypatch, nam
     assert not asked
 
 
-def test_another_c_library_is_left_alone(monkeypatch):
-    for name in MALLOC_OPTIONS:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
+def test_another_c_library_is_left_alone(asked, monkeypatch):
+    class Another:
+        def __getattr__(self, name):
+            asked.append(name)
+            raise AttributeError(name)  # as ctypes does where a library has no such function
+
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: Another())
     keep_freed_memory()
+    assert asked == ["mallopt"]
+
+
+@pytest.mark.parametrize("error", [OSError, TypeError])
+def test_a_system_that_gives_no_c_library_is_left_alone(asked, monkeypatch, error):
+    def refuse(name):
+        asked.append(name)
+        raise error
+
+    monkeypatch.setattr(ctypes, "CDLL", refuse)
+    keep_freed_memory()
+    assert asked == [None]
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is asked to keep freed memory")

@@ -80,7 +80,9 @@ def test_general_en_de_has_about_30_million_parameters():
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_is_a_valid_model(name):
     recipe = RECIPES[name]
-    VaswaniConfig(vocab_size=recipe.vocab_size, **recipe.model)
+    config = VaswaniConfig(vocab_size=recipe.vocab_size, **recipe.model)
+    assert recipe.model.keys() <= VaswaniConfig().to_dict().keys()  # a misspelt field would be taken in silence
+    assert {name: getattr(config, name) for name in recipe.model} == recipe.model
 
 
 WIDTHS = ("d_model", "d_ff", "d_k", "d_v")

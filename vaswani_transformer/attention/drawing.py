@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .maps import KINDS, AttentionMaps, head_colours, is_word, paper_layer
+from .kinds import KINDS
+from .maps import AttentionMaps, head_colours, is_word, paper_layer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

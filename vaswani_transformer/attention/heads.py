@@ -36,7 +36,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ..data.batching import plan_batches
-from .maps import KINDS, AttentionMaps, collect_attention_batch, is_word
+from .kinds import KINDS
+from .maps import AttentionMaps, collect_attention_batch, is_word
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -20,14 +20,11 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from .kinds import KINDS
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-KINDS = {
-    "encoder": "Encoder self-attention",
-    "decoder": "Decoder self-attention",
-    "cross": "Encoder-decoder attention",
-}
 SIDES = {"encoder": ("source", "source"), "decoder": ("target", "target"), "cross": ("output", "source")}
 _TEN_COLOURS = (  # the palette of d3 and matplotlib, which tensor2tensor draws with
     *("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd"),

@@ -12,7 +12,8 @@ from string import Template
 
 import numpy as np
 
-from .maps import KINDS, SIDES, AttentionMaps, head_colours, paper_layer
+from .kinds import KINDS
+from .maps import SIDES, AttentionMaps, head_colours, paper_layer
 
 # A `string.Template`: no other dollar sign may stand in it. Its policy line lets the page load nothing at all.
 TEMPLATE = Path(__file__).with_name("page.html")

@@ -1,1 +1,1 @@
-"""One file a command of `vaswani`: its arguments, and what it does with them."""
+"""The commands of `vaswani`: `parsers` says what each takes, and the file of its name carries it out."""

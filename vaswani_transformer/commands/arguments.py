@@ -1,4 +1,4 @@
-"""Arguments that several commands share, and what they stand for."""
+"""What arguments that several commands share stand for."""
 
 import argparse
 import contextlib
@@ -19,34 +19,6 @@ from ..translation.translator import TEXTS_PER_CALL
 PHRASEBOOK = "phrasebook"
 
 
-def add_command(commands, name: str, run: Callable[[argparse.Namespace], None]) -> argparse.ArgumentParser:
-    """A subcommand whose help is the docstring of the function that runs it."""
-    command = commands.add_parser(
-        name,
-        help=run.__doc__.strip().split("\n")[0],
-        description=run.__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    command.set_defaults(run=run)
-    return command
-
-
-def positive_int(text: str) -> int:
-    """The type of an argument that counts something."""
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
-    return number
-
-
-def add_languages(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--source_language", default="en")
-    command.add_argument("--target_language", default="de")
-
-
 def open_reader(
     names: list[str], args: argparse.Namespace, *, split: str, num_pairs: int, streaming: bool = False
 ) -> Callable[[], Iterable[Pair]]:
@@ -63,23 +35,6 @@ def describe_inputs(names: list[str], *, split: str, num_pairs: int) -> list[dic
     if names == [PHRASEBOOK]:
         return [{"dataset": PHRASEBOOK, "split": split, "num_pairs": num_pairs}]
     return describe_source(names, split=split)
-
-
-def add_search_options(command: argparse.ArgumentParser) -> None:
-    decoding = command.add_argument_group("decoding, section 6.1; the model's own settings where not given")
-    text = "int8: float32 that multiplies in int8, which is faster on CPUs"
-    decoding.add_argument("--dtype", choices=("float32", "bfloat16", "float16", "int8"), help=text)
-    decoding.add_argument("--num_beams", type=positive_int)
-    decoding.add_argument("--length_penalty", type=float, help="alpha of the GNMT penalty")
-    decoding.add_argument("--coverage_penalty", type=float, help="beta of the GNMT penalty on source words left out")
-    decoding.add_argument("--max_length_offset", type=int, help="tokens a translation may exceed its source by")
-    text = "further models of the same vocabulary, to translate by the mean of all models' probabilities"
-    decoding.add_argument("--ensemble", nargs="+", default=[], metavar="MODEL", help=text)
-    text = "UTF-8 text or list of words; nothing but tokens that occur in it is generated"
-    decoding.add_argument("--shortlist", type=Path, metavar="FILE", help=text)
-    decoding.add_argument(
-        "--tokens_per_batch", type=positive_int, default=2_000, help="padded source tokens of a batch"
-    )
 
 
 def search_options(args: argparse.Namespace, tokenizer: PreTrainedTokenizerFast) -> dict[str, object]:

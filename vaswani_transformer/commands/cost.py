@@ -1,31 +1,12 @@
 """`vaswani cost`."""
 
 import argparse
-from pathlib import Path
 
 from ..training.cost import PAPER_TABLE, RunCost, compute_training_cost, find_rate
-from .arguments import add_command, positive_int
 from .tables import format_table
 
 
-def add(commands) -> None:
-    command = add_command(commands, "cost", run)
-    command.add_argument("--run", type=Path, required=True, dest="run_folder", help="run folder")
-    text = "what it was trained on: a name such as P100, A100 or H200, or FLOP a second that it sustains"
-    command.add_argument("--device", help=text)
-    text = "how many; one a process of the run when not given; cores must be counted"
-    command.add_argument("--devices", type=positive_int, help=text)
-    command.add_argument("--data", type=Path, help="its prepared data, to count all products, those of attention too")
-
-
 def run(args: argparse.Namespace) -> None:
-    """Training cost of a run in FLOP, by the formula of table 2 and by counting, beside the paper's.
-
-    vaswani cost --run runs/base --device H200 --data data
-
-    The time is that of the run's log, over all sittings. The paper's formula is time x devices x sustained rate; it
-    counts what the devices could have done, the others what the model needed.
-    """
     cost = RunCost.read(args.run_folder)
     print(
         f"{args.run_folder}: {cost.updates:,} updates in {cost.seconds / 3600:,.2f} hours, "

@@ -3,7 +3,6 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from tqdm import tqdm
 
@@ -11,48 +10,11 @@ from .. import loading
 from ..data.corpus import read_lines
 from ..evaluation import perplexity, scores
 from ..translation.translator import translate
-from .arguments import add_command, add_search_options, open_output, open_reader, positive_int, search_options
+from .arguments import open_output, open_reader, search_options
 from .tables import format_table
-
-# What --hypotheses have no use for.
-OF_MODELS = (
-    *("test", "source_language", "split", "num_pairs", "translations", "num_beams", "length_penalty"),
-    *("coverage_penalty", "max_length_offset", "ensemble", "shortlist", "tokens_per_batch", "dtype"),
-)
-
-
-def add(commands) -> None:
-    command = add_command(commands, "evaluate", run)
-    scored = command.add_mutually_exclusive_group(required=True)
-    scored.add_argument("--model", help="model folder, run folder or Hub id")
-    text = "or translations to score without a model, one a line; of several files, each is compared with the first"
-    scored.add_argument("--hypotheses", type=Path, nargs="+", help=text)
-    command.add_argument("--test", nargs="+", help="of a model: source and reference, as for `vaswani prepare`")
-    command.add_argument("--references", type=Path, help="of --hypotheses: what they should be, one a line")
-    command.add_argument("--source_language", help="where not given, that of the model's own task, or en")
-    text = "the paper's BLEU tokenises by its rules; where not given, that of the model's own task, or de"
-    command.add_argument("--target_language", help=text)
-    text = "of a Hub dataset, of a folder of .parquet or of the phrasebook: test, or validation"
-    command.add_argument("--split", default="test", help=text)
-    text = "sentences of the phrasebook to score"
-    command.add_argument("--num_pairs", type=positive_int, default=1_000, help=text)
-    command.add_argument("--tokenize", default="13a", help='sacreBLEU tokenizer; "none" for tokenised text')
-    command.add_argument("--lowercase", action="store_true", help="compare without case")
-    command.add_argument("--translations", type=Path, help="of a model: write its translations here")
-    add_search_options(command)
-    command.set_defaults(of_models={name: command.get_default(name) for name in OF_MODELS})
 
 
 def run(args: argparse.Namespace) -> None:
-    """Score a model's translations of a test set, or given translations, in all the ways that are published.
-
-    vaswani evaluate --model runs/base --test newstest2014.en newstest2014.de
-    vaswani evaluate --hypotheses theirs.de ours.de --references newstest2014.de
-
-    Prints BLEU as sacreBLEU counts it, with its signature, and as the paper counted it; of a model also the perplexity,
-    the search settings and the model's fingerprint; of several files whether they differ from the first (paired
-    bootstrap).
-    """
     if args.model is not None:
         _evaluate_model(args)
     else:

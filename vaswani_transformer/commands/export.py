@@ -1,12 +1,10 @@
 """`vaswani export`."""
 
 import argparse
-from pathlib import Path
 
 from transformers import GenerationConfig
 
 from .. import loading
-from .arguments import add_command, positive_int
 
 # What a generation config says besides which translation is found.
 NOT_OF_THE_SEARCH = {
@@ -16,28 +14,7 @@ NOT_OF_THE_SEARCH = {
 }
 
 
-def add(commands) -> None:
-    command = add_command(commands, "export", run)
-    command.add_argument("--model", required=True, help="model folder, run folder or Hub id")
-    command.add_argument("--format", choices=("ctranslate2", "onnx"), required=True)
-    command.add_argument("--output", type=Path, required=True, help="new or empty folder")
-    ctranslate2 = command.add_argument_group("CTranslate2")
-    ctranslate2.add_argument("--quantization", help="of the weights: float32 (default), int8, int8_float16, ...")
-    ctranslate2.add_argument(
-        "--max_positions", type=positive_int, help="tokens of the longest sentence; 2048 if not given"
-    )
-
-
 def run(args: argparse.Namespace) -> None:
-    """Write a model for CTranslate2 or ONNX, with its tokenizer.
-
-    vaswani export --model runs/base --format ctranslate2 --quantization int8 --output exports/base
-    vaswani export --model runs/base --format onnx --output exports/base_onnx
-
-    Greedy translations are those of `vaswani translate --num_beams 1`. CTranslate2's beam search has another length
-    penalty and another end than the paper's; what is printed says which, how to rescore its n-best lists, and which
-    settings of this model's search no other engine carries out by itself.
-    """
     names = ("quantization", "max_positions")
     options = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     if args.format == "onnx" and options:

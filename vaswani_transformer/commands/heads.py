@@ -6,7 +6,6 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import TextIO
 
 from tqdm import tqdm
@@ -24,31 +23,15 @@ from ..attention.heads import (
     Pair,
     measure_heads,
 )
-from ..attention.maps import KINDS, show_codes
+from ..attention.kinds import KINDS
+from ..attention.maps import show_codes
 from ..data.corpus import read_lines, read_parallel_files
 from ..translation.translator import translate
-from .arguments import add_command, open_output
+from .arguments import open_output
 from .tables import format_table
 
 
-def add(commands) -> None:
-    command = add_command(commands, "heads", run)
-    command.add_argument("--model", required=True, help="model folder, run folder or Hub id")
-    command.add_argument("--source", type=Path, required=True, help="UTF-8 text, one sentence a line")
-    text = "their translations, one a line, same order; the model's own when not given"
-    command.add_argument("--target", type=Path, help=text)
-    command.add_argument("--output", type=Path, help="write every score of every head here, .json or .tsv")
-
-
 def run(args: argparse.Namespace) -> None:
-    """Find heads by what they do: look at the word before, at the same word, at the end, far away, along a diagonal.
-
-    vaswani heads --model runs/base --source test.en --target test.de --output heads.json
-
-    Prints how each is defined, the score of every layer and head, the heads that earn a name, and of each relation the
-    `vaswani attention` command that draws its best head. A score is 0 for attention spread evenly and 1 for a head that
-    does nothing else; a model that has learnt nothing gets no names. A few hundred sentences are enough.
-    """
     if args.output is not None and args.output.suffix not in WRITERS:
         raise ValueError(f"--output is written as .json or .tsv; got {args.output.name!r}.")
     lines = read_lines(args.source)

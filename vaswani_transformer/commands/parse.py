@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from pathlib import Path
 
 from tqdm import tqdm
 
@@ -10,34 +9,10 @@ from ..data.corpus import read_lines
 from ..parsing.bracket_f1 import BracketScore, compare
 from ..parsing.parser import Parser, load_parser
 from ..parsing.trees import format_tree, pretty, read_trees, strip
-from .arguments import add_command, open_output, positive_int
-
-
-def add(commands) -> None:
-    command = add_command(commands, "parse", run)
-    command.add_argument("--model", required=True, help="model folder, run folder or Hub id")
-    texts = command.add_mutually_exclusive_group(required=True)
-    texts.add_argument("--input", type=Path, help="UTF-8 text, one sentence a line, words separated by spaces")
-    texts.add_argument("--gold", type=Path, help="bracketed trees: parse their words, and print the bracket F1")
-    command.add_argument("--output", type=Path, help="one tree a line, same order; standard output if not given")
-    command.add_argument("--pretty", action="store_true", help="a tree over several lines, and an empty line after it")
-    text = "search among all outputs as the paper did, and repair what is no tree over the sentence"
-    command.add_argument("--unconstrained", action="store_true", help=text)
-    search = command.add_argument_group("search, section 6.3; the model's own settings where not given")
-    search.add_argument("--num_beams", type=positive_int)
-    search.add_argument("--length_penalty", type=float, help="alpha of the GNMT penalty")
-    search.add_argument("--tokens_per_batch", type=positive_int, default=1_000, help="padded source tokens of a batch")
+from .arguments import open_output
 
 
 def run(args: argparse.Namespace) -> None:
-    """Parse sentences into constituency trees (section 6.3); one tree for one line.
-
-    vaswani parse --model runs/parsing --input sentences.txt --output trees.mrg
-
-    An empty line stays empty, and one of more than 1,000 sub-words is refused. The words are the input's; parentheses
-    become -LRB- and -RRB-, and tags are XX, or with --gold those of the gold trees. F1 is EVALB's with the parameters
-    COLLINS.prm; traces and function tags of the gold trees are left out before.
-    """
     gold = None if args.gold is None else [tree for tree in map(strip, read_trees(args.gold)) if tree is not None]
     sentences = list(read_lines(args.input)) if gold is None else [" ".join(tree.words) for tree in gold]
     names = ("num_beams", "length_penalty", "tokens_per_batch")

@@ -16,44 +16,12 @@ from ..loading import load_tokenizer
 from ..parsing.linearisation import read_pairs
 from ..parsing.vocabulary import learn_vocabulary
 from ..training.recipes import load_recipe
-from .arguments import add_command, add_languages, describe_inputs, open_reader, positive_int
+from .arguments import describe_inputs, open_reader
 
 Reader = Callable[[], Iterable[Pair]]
 
 
-def add(commands) -> None:
-    command = add_command(commands, "prepare", run)
-    text = "one or two names: source and target text files, a .tsv, .jsonl or .parquet file, a folder of .parquet, "
-    command.add_argument("--train", nargs="+", required=True, help=f"{text}a Hub dataset (wmt/wmt14:de-en)")
-    command.add_argument("--dev", nargs="+", required=True, help="the same for the development set")
-    command.add_argument("--output", type=Path, required=True, help="folder for tokenizer and token ids")
-    add_languages(command)
-    command.add_argument("--recipe", default="base_en_de", help="take vocabulary and limits from this recipe")
-    vocabulary = command.add_mutually_exclusive_group()
-    vocabulary.add_argument("--vocab_size", type=positive_int, help="entries of the shared vocabulary to learn")
-    vocabulary.add_argument("--tokenizer", type=Path, help="folder with a vocabulary to use instead of learning one")
-    text = "training pairs of the phrasebook to write"
-    command.add_argument("--num_pairs", type=positive_int, default=30_000, help=text)
-    parsing = command.add_argument_group("parsing, section 6.3")
-    text = "sentences to trees: --train and --dev name bracketed files"
-    parsing.add_argument("--task", choices=("translation", "parsing"), default="translation", help=text)
-    text = "write the words between the brackets of a tree, not XX: longer, but nothing has to be counted"
-    parsing.add_argument("--copy_words", action="store_true", help=text)
-    filters = command.add_argument_group("filters, counted in what is printed")
-    filters.add_argument("--max_length_ratio", type=float, help="longer side over shorter, in words")
-    filters.add_argument("--drop_duplicates", action="store_true")
-    filters.add_argument("--drop_identical", action="store_true", help="pairs whose two sides are equal")
-
-
 def run(args: argparse.Namespace) -> None:
-    """Learn a vocabulary and turn parallel text into token ids (section 5.1); start it again to go on.
-
-    vaswani prepare --train train.en train.de --dev dev.en dev.de --output data
-
-    With --train phrasebook --dev phrasebook the built-in synthetic corpus is used. Files may be compressed (.gz).
-    To learn to parse: --task parsing --recipe parsing_wsj --train train.mrg --dev dev.mrg
-    All cores are used; RAYON_NUM_THREADS=2 in the environment limits them to two.
-    """
     recipe = load_recipe(args.recipe)
     ratio = recipe.max_length_ratio if args.max_length_ratio is None else args.max_length_ratio
     pair_filter = PairFilter(

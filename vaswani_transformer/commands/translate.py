@@ -16,34 +16,10 @@ from ..model.engine_vaswani import MOST_BEAMS
 from ..model.pipeline_vaswani import MOST_SOURCE_TOKENS
 from ..translation.files import find_processes, read_file_windows, read_windows, translate_file, translate_stream
 from ..translation.translator import Translator, format_lines
-from .arguments import add_command, add_search_options, open_output, search_options
-
-
-def add(commands) -> None:
-    command = add_command(commands, "translate", run)
-    command.add_argument("--model", required=True, help="model folder, run folder or Hub id")
-    command.add_argument("--input", type=Path, help="UTF-8 text, one sentence a line; standard input when not given")
-    command.add_argument("--output", type=Path, help="one translation a line, same order; standard output if not given")
-    command.add_argument("--nbest", type=int, help="lines for each sentence, best first: its number from 1, tab, text")
-    command.add_argument(
-        "--scores", action="store_true", help="log P / lp, by which the search chose, and a tab before each text"
-    )
-    add_search_options(command)
+from .arguments import open_output, search_options
 
 
 def run(args: argparse.Namespace) -> None:
-    """Translate a file, one line for one line; start it again to go on after an interruption.
-
-    vaswani translate --model runs/base --input test.en --output test.hyp.de
-    echo "A dog runs." | vaswani translate --model runs/base
-    vaswani translate --model runs/a --ensemble runs/b runs/c --input test.en --output test.hyp.de
-
-    On several devices: accelerate launch -m vaswani_transformer translate --model ... --input ... --output ...
-    From file to file, what is done is kept in OUTPUT.partial until all is; only then OUTPUT is replaced. To standard
-    output go the lines of standard input that are there already, as soon as they are translated. What `vaswani export
-    --format ctranslate2` has written is translated with by
-    python -m vaswani_transformer.export.ctranslate2_translation, with --rescore by the same penalty as here.
-    """
     processes = find_processes()
     is_resumable = args.input is not None and args.input.is_file() and _is_replaceable(args.output)
     if processes.num_processes > 1 and not is_resumable:
@@ -93,7 +69,7 @@ def _searches_by_engine(args: argparse.Namespace, config: GenerationConfig) -> b
 
 def _describe(args: argparse.Namespace, shortlist: list[int] | None) -> dict[str, object]:
     """All that decides what is written, but the text: models and shortlist by what they hold, wherever they lie."""
-    elsewhere = ("run", "command", "debug", "input", "output")
+    elsewhere = ("command", "debug", "input", "output")
     settings = {name: value for name, value in vars(args).items() if name not in elsewhere}
     settings["model"] = loading.fingerprint_model(args.model)
     settings["ensemble"] = [loading.fingerprint_model(name) for name in args.ensemble]

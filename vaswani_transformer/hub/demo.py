@@ -1,6 +1,6 @@
 """A page to try a model: a sentence in; its translations with their scores, and what each word was written from, out.
 
-    serve(build_page(Demo(model, tokenizer), name="base"), host=HOST, port=PORT)
+    serve(build_page(Demo(model, tokenizer), name="base"), host="127.0.0.1", port=7860)
 
 What is shown is HTML made here, with everything in it escaped; Gradio only carries it. A Space of the Hugging Face Hub
 shows the same page, so this file imports nothing but the page of attention and what travels with a model.
@@ -22,7 +22,6 @@ from ..model.beam_search_vaswani import PENALISED_LENGTHS
 from ..model.engine_vaswani import build_engines
 from ..model.pipeline_vaswani import check_sentence
 
-HOST, PORT = "127.0.0.1", 7860
 MOST_CHARACTERS = 1_000
 MOST_TOKENS = 128  # the maps of so many words a side take 3 MB with 6 layers of 8 heads, of sub-words as much again
 MOST_BEAMS = 10

@@ -32,12 +32,12 @@ scores, and what each head of each layer looked at for each word. It is the page
 PACKAGE = Path(__file__).parents[1]
 PAGE_FILES = (
     "__init__.py",
+    "registration.py",
     "attention/__init__.py",
+    "attention/kinds.py",
     "attention/maps.py",
     "attention/page.html",
     "attention/page.py",
-    "data/__init__.py",
-    "data/tokenization.py",
     "hub/__init__.py",
     "hub/demo.py",
     "model/__init__.py",

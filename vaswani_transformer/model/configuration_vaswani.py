@@ -166,3 +166,6 @@ class VaswaniConfig(PreTrainedConfig):
                 f"d_model must be even for sinusoidal positions, got {self.d_model}: sines and cosines come in "
                 f"pairs (section 3.5). Make it even or use learned positions."
             )
+
+
+VaswaniConfig.register_for_auto_class()  # a saved model carries the code that loads it without the package

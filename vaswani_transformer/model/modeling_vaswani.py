@@ -501,3 +501,8 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniScoringMixi
             encoder_hidden_states=outputs.encoder_hidden_states,
             encoder_attentions=outputs.encoder_attentions,
         )
+
+
+# A saved model carries the code that loads it where this package is not installed.
+VaswaniModel.register_for_auto_class("AutoModel")
+VaswaniForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")

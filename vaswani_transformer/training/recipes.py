@@ -6,8 +6,6 @@ trained, the generation config how they are used.
 
 from dataclasses import asdict, dataclass, field, replace
 
-from ..model.configuration_vaswani import VaswaniConfig
-
 WIDTHS = ("d_model", "d_ff", "d_k", "d_v")
 CHECKPOINT_UNITS = ("updates", "epochs")
 
@@ -292,6 +290,9 @@ def divide_widths(recipe: Recipe, divisor: int) -> Recipe:
     Raises:
         ValueError: if a width cannot be divided; the message names it.
     """
+    # Here, so that the names of recipes are known without importing transformers, which takes seconds.
+    from ..model.configuration_vaswani import VaswaniConfig
+
     config = VaswaniConfig(**recipe.model)
     widths = {name: getattr(config, name) for name in WIDTHS}
     for name, width in widths.items():

@@ -1,0 +1,104 @@
+"""What is imported, and when: help and usage errors need not wait for torch."""
+
+import re
+import subprocess
+import sys
+from importlib import import_module, metadata
+from pathlib import Path
+
+import pytest
+
+import vaswani_transformer
+from vaswani_transformer import cli
+from vaswani_transformer.commands.parsers import COMMANDS
+
+NAMES = [command.__name__ for command in COMMANDS]
+ANSWER = """
+import sys
+import vaswani_transformer
+from vaswani_transformer import cli
+
+for words in (["--help"], ["--version"], ["train", "--oops"], [], *([name, "--help"] for name in sys.argv[1:])):
+    try:
+        cli.main(words)
+    except SystemExit:
+        pass
+    assert not {"torch", "transformers", "datasets", "numpy"} & sys.modules.keys(), words
+print("light")
+"""
+LOAD = """
+import sys
+{first_import}
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
+
+for auto in (AutoConfig, AutoModel, AutoModelForSeq2SeqLM):
+    print(type(auto.from_pretrained(sys.argv[1], trust_remote_code=False)).__qualname__)
+import vaswani_transformer as package
+assert type(AutoModel.from_pretrained(sys.argv[1])) is package.VaswaniModel
+"""
+
+
+def run(program: str, *arguments: str) -> list[str]:
+    """The lines that a program prints in a fresh process."""
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+
+
+def test_help_version_and_usage_errors_of_every_command_import_neither_torch_nor_transformers():
+    assert run(ANSWER, *NAMES)[-1] == "light"
+
+
+# The files of the model import Auto classes themselves, which would import those files again.
+@pytest.mark.parametrize("module", ["", ".model.modeling_vaswani", ".model.pipeline_vaswani"])
+def test_auto_classes_know_our_classes_whatever_is_imported_first(module, tiny_model, tmp_path):
+    tiny_model.save_pretrained(tmp_path)
+    found = run(LOAD.format(first_import=f"import vaswani_transformer{module}"), str(tmp_path))
+    assert found == ["VaswaniConfig", "VaswaniModel", "VaswaniForConditionalGeneration"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_has_a_file_that_carries_it_out(name):
+    assert callable(import_module(f"vaswani_transformer.commands.{name}").run)
+
+
+def test_public_names_are_listed_and_found_when_asked_for():
+    assert {*vaswani_transformer.__all__, "__version__"} <= set(dir(vaswani_transformer))
+    for name in vaswani_transformer.__all__:
+        assert getattr(vaswani_transformer, name).__name__ == name
+    with pytest.raises(AttributeError, match="module 'vaswani_transformer' has no attribute 'Transformer'"):
+        vaswani_transformer.Transformer  # noqa: B018
+
+
+def test_the_version_is_that_of_the_installed_package(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"vaswani {vaswani_transformer.__version__}\n"
+    assert vaswani_transformer.__version__ == metadata.version("vaswani-transformer")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["plot", "--run", "a", "--output", "b.svg", "--oops", "3"], "unrecognized arguments: --oops 3"),
+        (["plot", "--run", "a"], "the following arguments are required: --output"),
+    ],
+)
+def test_a_usage_error_shows_the_usage_of_its_command(words, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(words)
+    assert stop.value.code == 2
+    usage, error = capsys.readouterr().err.splitlines()
+    assert usage.startswith("usage: vaswani plot [-h] --run")
+    assert error == f"vaswani plot: error: {message}"
+
+
+def test_the_benchmark_prints_the_time_of_each_program(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "scripts")
+    import benchmark_starting
+
+    monkeypatch.setattr(
+        benchmark_starting, "PROGRAMS", {"vaswani --help": benchmark_starting.PROGRAMS["vaswani --help"]}
+    )
+    benchmark_starting.main(["--repeats", "1"])
+    assert re.fullmatch(r" +\d+\.\d\d s  vaswani --help\n", capsys.readouterr().out)

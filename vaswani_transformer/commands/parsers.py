@@ -1,0 +1,392 @@
+"""What each command of `vaswani` takes: one function a command, whose docstring is its help.
+
+Nothing is imported here but what help and usage errors need, so that they come at once. The file of a command's name
+does the work.
+"""
+
+import argparse
+from pathlib import Path
+
+from ..attention.kinds import KINDS
+from ..training.recipes import RECIPES
+
+# What --hypotheses have no use for.
+OF_MODELS = (
+    *("test", "source_language", "split", "num_pairs", "translations", "num_beams", "length_penalty"),
+    *("coverage_penalty", "max_length_offset", "ensemble", "shortlist", "tokens_per_batch", "dtype"),
+)
+HOST, PORT = "127.0.0.1", 7860  # of `vaswani demo`: this machine alone, and the port of Gradio
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Names what it does not know beside its own usage; argparse would print that of `vaswani`."""
+
+    def parse_known_args(self, args=None, namespace=None) -> tuple[argparse.Namespace, list[str]]:
+        namespace, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return namespace, unknown
+
+
+def positive_int(text: str) -> int:
+    """The type of an argument that counts something."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return number
+
+
+def add_search_options(command: argparse.ArgumentParser) -> None:
+    decoding = command.add_argument_group("decoding, section 6.1; the model's own settings where not given")
+    text = "int8: float32 that multiplies in int8, which is faster on CPUs"
+    decoding.add_argument("--dtype", choices=("float32", "bfloat16", "float16", "int8"), help=text)
+    decoding.add_argument("--num_beams", type=positive_int)
+    decoding.add_argument("--length_penalty", type=float, help="alpha of the GNMT penalty")
+    decoding.add_argument("--coverage_penalty", type=float, help="beta of the GNMT penalty on source words left out")
+    decoding.add_argument("--max_length_offset", type=int, help="tokens a translation may exceed its source by")
+    text = "further models of the same vocabulary, to translate by the mean of all models' probabilities"
+    decoding.add_argument("--ensemble", nargs="+", default=[], metavar="MODEL", help=text)
+    text = "UTF-8 text or list of words; nothing but tokens that occur in it is generated"
+    decoding.add_argument("--shortlist", type=Path, metavar="FILE", help=text)
+    decoding.add_argument(
+        "--tokens_per_batch", type=positive_int, default=2_000, help="padded source tokens of a batch"
+    )
+
+
+def prepare(command: argparse.ArgumentParser) -> None:
+    """Learn a vocabulary and turn parallel text into token ids (section 5.1); start it again to go on.
+
+    vaswani prepare --train train.en train.de --dev dev.en dev.de --output data
+
+    With --train phrasebook --dev phrasebook the built-in synthetic corpus is used. Files may be compressed (.gz).
+    To learn to parse: --task parsing --recipe parsing_wsj --train train.mrg --dev dev.mrg
+    All cores are used; RAYON_NUM_THREADS=2 in the environment limits them to two.
+    """
+    text = "one or two names: source and target text files, a .tsv, .jsonl or .parquet file, a folder of .parquet, "
+    command.add_argument("--train", nargs="+", required=True, help=f"{text}a Hub dataset (wmt/wmt14:de-en)")
+    command.add_argument("--dev", nargs="+", required=True, help="the same for the development set")
+    command.add_argument("--output", type=Path, required=True, help="folder for tokenizer and token ids")
+    command.add_argument("--source_language", default="en")
+    command.add_argument("--target_language", default="de")
+    command.add_argument("--recipe", default="base_en_de", help="take vocabulary and limits from this recipe")
+    vocabulary = command.add_mutually_exclusive_group()
+    vocabulary.add_argument("--vocab_size", type=positive_int, help="entries of the shared vocabulary to learn")
+    vocabulary.add_argument("--tokenizer", type=Path, help="folder with a vocabulary to use instead of learning one")
+    text = "training pairs of the phrasebook to write"
+    command.add_argument("--num_pairs", type=positive_int, default=30_000, help=text)
+    parsing = command.add_argument_group("parsing, section 6.3")
+    text = "sentences to trees: --train and --dev name bracketed files"
+    parsing.add_argument("--task", choices=("translation", "parsing"), default="translation", help=text)
+    text = "write the words between the brackets of a tree, not XX: longer, but nothing has to be counted"
+    parsing.add_argument("--copy_words", action="store_true", help=text)
+    filters = command.add_argument_group("filters, counted in what is printed")
+    filters.add_argument("--max_length_ratio", type=float, help="longer side over shorter, in words")
+    filters.add_argument("--drop_duplicates", action="store_true")
+    filters.add_argument("--drop_identical", action="store_true", help="pairs whose two sides are equal")
+
+
+def train(command: argparse.ArgumentParser) -> None:
+    """Train a recipe on prepared data (section 5); start it again to go on after an interruption.
+
+    vaswani train --recipe multi30k_tiny --data data --output runs/multi30k
+
+    On several devices: accelerate launch -m vaswani_transformer train --data data --output runs/base
+    After SIGTERM the update under way is finished and saved; the exit code is then 75: start the same command again.
+    Where the package tensorboard is installed, OUTPUT/tensorboard has what OUTPUT/log.jsonl has.
+    """
+    command.add_argument("--data", type=Path, required=True, help="folder written by `vaswani prepare`")
+    command.add_argument("--output", type=Path, required=True, help="run folder; an interrupted run goes on")
+    command.add_argument("--recipe", default="base_en_de", help=", ".join(RECIPES))
+    command.add_argument("--seed", type=int, default=0)
+    command.add_argument("--num_updates", type=positive_int, help="instead of the recipe's")
+    command.add_argument("--warmup_updates", type=positive_int, help="instead of the recipe's")
+    command.add_argument("--tokens_per_batch", type=positive_int, help="instead of the recipe's")
+    text = "train a narrower model: d_model, d_ff, d_k and d_v of the recipe, each divided by this"
+    command.add_argument("--divide_widths", type=positive_int, metavar="DIVISOR", help=text)
+    text = "parts of an update on each process, for less memory"
+    command.add_argument("--accumulation_steps", type=positive_int, help=text)
+    command.add_argument("--mixed_precision", choices=("no", "bf16", "fp16"), help="instead of the launcher's")
+    text = "run the stacks through torch.compile: the first update then takes minutes"
+    command.add_argument("--compile", action="store_true", default=None, help=text)
+    command.add_argument("--log_interval", type=positive_int, default=50, help="updates between two lines of the log")
+    command.add_argument("--dev_bleu", action="store_true", help="translate the development set at each evaluation")
+    command.add_argument("--threads", type=positive_int, help="CPU threads of each process")
+    command.add_argument(
+        "--change_processes", action="store_true", help="go on with a run that another number of processes began"
+    )
+
+
+def average(command: argparse.ArgumentParser) -> None:
+    """Average the weights of the last checkpoints of a run (section 6.1).
+
+    vaswani average --run runs/base --last 3 --output runs/base/averaged
+
+    With the recipe's own number that is what training has written to the folder model already.
+    """
+    models = command.add_mutually_exclusive_group(required=True)
+    models.add_argument("--run", type=Path, dest="run_folder", help="run folder")
+    models.add_argument("--models", type=Path, nargs="+", help="model folders")
+    text = "checkpoints of the run to average; as many as its recipe says when not given"
+    command.add_argument("--last", type=positive_int, help=text)
+    command.add_argument("--output", type=Path, required=True)
+
+
+def translate(command: argparse.ArgumentParser) -> None:
+    """Translate a file, one line for one line; start it again to go on after an interruption.
+
+    vaswani translate --model runs/base --input test.en --output test.hyp.de
+    echo "A dog runs." | vaswani translate --model runs/base
+    vaswani translate --model runs/a --ensemble runs/b runs/c --input test.en --output test.hyp.de
+
+    On several devices: accelerate launch -m vaswani_transformer translate --model ... --input ... --output ...
+    From file to file, what is done is kept in OUTPUT.partial until all is; only then OUTPUT is replaced. To standard
+    output go the lines of standard input that are there already, as soon as they are translated. What `vaswani export
+    --format ctranslate2` has written is translated with by
+    python -m vaswani_transformer.export.ctranslate2_translation, with --rescore by the same penalty as here.
+    """
+    command.add_argument("--model", required=True, help="model folder, run folder or Hub id")
+    command.add_argument("--input", type=Path, help="UTF-8 text, one sentence a line; standard input when not given")
+    command.add_argument("--output", type=Path, help="one translation a line, same order; standard output if not given")
+    command.add_argument("--nbest", type=int, help="lines for each sentence, best first: its number from 1, tab, text")
+    command.add_argument(
+        "--scores", action="store_true", help="log P / lp, by which the search chose, and a tab before each text"
+    )
+    add_search_options(command)
+
+
+def score(command: argparse.ArgumentParser) -> None:
+    """Rate given translations: log P, tokens with </s>, and the score of section 6.1, tab-separated, a line a pair.
+
+    vaswani score --model runs/base --source test.en --target test.de
+
+    An empty line is the sentence that consists of </s> alone, and is rated like any other.
+    """
+    command.add_argument("--model", required=True, help="model folder, run folder or Hub id")
+    command.add_argument("--source", type=Path, required=True, help="UTF-8 text, one sentence a line")
+    command.add_argument("--target", type=Path, required=True, help="their translations, one a line, same order")
+    command.add_argument("--length_penalty", type=float, help="alpha of the GNMT penalty; the model's own by default")
+    command.add_argument("--coverage_penalty", type=float, help="beta of the GNMT penalty; the model's own by default")
+    command.add_argument(
+        "--tokens_per_batch", type=positive_int, default=8_192, help="padded tokens of a batch, a side"
+    )
+
+
+def evaluate(command: argparse.ArgumentParser) -> None:
+    """Score a model's translations of a test set, or given translations, in all the ways that are published.
+
+    vaswani evaluate --model runs/base --test newstest2014.en newstest2014.de
+    vaswani evaluate --hypotheses theirs.de ours.de --references newstest2014.de
+
+    Prints BLEU as sacreBLEU counts it, with its signature, and as the paper counted it; of a model also the perplexity,
+    the search settings and the model's fingerprint; of several files whether they differ from the first (paired
+    bootstrap).
+    """
+    scored = command.add_mutually_exclusive_group(required=True)
+    scored.add_argument("--model", help="model folder, run folder or Hub id")
+    text = "or translations to score without a model, one a line; of several files, each is compared with the first"
+    scored.add_argument("--hypotheses", type=Path, nargs="+", help=text)
+    command.add_argument("--test", nargs="+", help="of a model: source and reference, as for `vaswani prepare`")
+    command.add_argument("--references", type=Path, help="of --hypotheses: what they should be, one a line")
+    command.add_argument("--source_language", help="where not given, that of the model's own task, or en")
+    text = "the paper's BLEU tokenises by its rules; where not given, that of the model's own task, or de"
+    command.add_argument("--target_language", help=text)
+    text = "of a Hub dataset, of a folder of .parquet or of the phrasebook: test, or validation"
+    command.add_argument("--split", default="test", help=text)
+    text = "sentences of the phrasebook to score"
+    command.add_argument("--num_pairs", type=positive_int, default=1_000, help=text)
+    command.add_argument("--tokenize", default="13a", help='sacreBLEU tokenizer; "none" for tokenised text')
+    command.add_argument("--lowercase", action="store_true", help="compare without case")
+    command.add_argument("--translations", type=Path, help="of a model: write its translations here")
+    add_search_options(command)
+    command.set_defaults(of_models={name: command.get_default(name) for name in OF_MODELS})
+
+
+def parse(command: argparse.ArgumentParser) -> None:
+    """Parse sentences into constituency trees (section 6.3); one tree for one line.
+
+    vaswani parse --model runs/parsing --input sentences.txt --output trees.mrg
+
+    An empty line stays empty, and one of more than 1,000 sub-words is refused. The words are the input's; parentheses
+    become -LRB- and -RRB-, and tags are XX, or with --gold those of the gold trees. F1 is EVALB's with the parameters
+    COLLINS.prm; traces and function tags of the gold trees are left out before.
+    """
+    command.add_argument("--model", required=True, help="model folder, run folder or Hub id")
+    texts = command.add_mutually_exclusive_group(required=True)
+    texts.add_argument("--input", type=Path, help="UTF-8 text, one sentence a line, words separated by spaces")
+    texts.add_argument("--gold", type=Path, help="bracketed trees: parse their words, and print the bracket F1")
+    command.add_argument("--output", type=Path, help="one tree a line, same order; standard output if not given")
+    command.add_argument("--pretty", action="store_true", help="a tree over several lines, and an empty line after it")
+    text = "search among all outputs as the paper did, and repair what is no tree over the sentence"
+    command.add_argument("--unconstrained", action="store_true", help=text)
+    search = command.add_argument_group("search, section 6.3; the model's own settings where not given")
+    search.add_argument("--num_beams", type=positive_int)
+    search.add_argument("--length_penalty", type=float, help="alpha of the GNMT penalty")
+    search.add_argument("--tokens_per_batch", type=positive_int, default=1_000, help="padded source tokens of a batch")
+
+
+def cost(command: argparse.ArgumentParser) -> None:
+    """Training cost of a run in FLOP, by the formula of table 2 and by counting, beside the paper's.
+
+    vaswani cost --run runs/base --device H200 --data data
+
+    The time is that of the run's log, over all sittings. The paper's formula is time x devices x sustained rate; it
+    counts what the devices could have done, the others what the model needed.
+    """
+    command.add_argument("--run", type=Path, required=True, dest="run_folder", help="run folder")
+    text = "what it was trained on: a name such as P100, A100 or H200, or FLOP a second that it sustains"
+    command.add_argument("--device", help=text)
+    text = "how many; one a process of the run when not given; cores must be counted"
+    command.add_argument("--devices", type=positive_int, help=text)
+    command.add_argument("--data", type=Path, help="its prepared data, to count all products, those of attention too")
+
+
+def plot(command: argparse.ArgumentParser) -> None:
+    """Draw the learning curves of one or several runs: loss, perplexity, BLEU, rate, tokens per second.
+
+    vaswani plot --run runs/base runs/big --output curves.svg
+
+    BLEU is there where the run was told to measure it (`vaswani train --dev_bleu`).
+    """
+    command.add_argument("--run", type=Path, nargs="+", required=True, dest="run_folders", help="run folders")
+    command.add_argument("--output", type=Path, required=True, help="the picture, .svg or .png")
+
+
+def attention(command: argparse.ArgumentParser) -> None:
+    """Draw what the heads attend to, as in figures 3 to 5: SVG, PNG, and one page to explore.
+
+    vaswani attention --model runs/base --source "The dog that barks runs." --output pictures
+    vaswani attention --model runs/base --source "The dog that barks runs." --output pictures \\
+        --kind cross --layer 5 --heads 1 3 --word Hund
+
+    `vaswani heads` finds heads that are worth a look.
+    """
+    command.add_argument("--model", required=True, help="model folder, run folder or Hub id")
+    command.add_argument("--source", required=True, help="the sentence")
+    command.add_argument("--target", help="its translation; the model's own when not given")
+    command.add_argument("--output", type=Path, required=True, help="folder for the pictures and the page")
+    text = "draw this word alone; without the options below the word of figures 3 and 4, one that looks far by default"
+    command.add_argument("--word", help=text)
+    chosen = command.add_argument_group("one drawing of your choice, instead of figures 3 to 5")
+    text = "self-attention of encoder or decoder, or encoder-decoder attention; encoder when not given"
+    chosen.add_argument("--kind", choices=tuple(KINDS), help=text)
+    text = "from 1; the next to last when not given, as in the paper"
+    chosen.add_argument("--layer", type=positive_int, help=text)
+    chosen.add_argument("--heads", type=positive_int, nargs="+", help="from 1; all when not given")
+
+
+def heads(command: argparse.ArgumentParser) -> None:
+    """Find heads by what they do: look at the word before, at the same word, at the end, far away, along a diagonal.
+
+    vaswani heads --model runs/base --source test.en --target test.de --output heads.json
+
+    Prints how each is defined, the score of every layer and head, the heads that earn a name, and of each relation the
+    `vaswani attention` command that draws its best head. A score is 0 for attention spread evenly and 1 for a head that
+    does nothing else; a model that has learnt nothing gets no names. A few hundred sentences are enough.
+    """
+    command.add_argument("--model", required=True, help="model folder, run folder or Hub id")
+    command.add_argument("--source", type=Path, required=True, help="UTF-8 text, one sentence a line")
+    text = "their translations, one a line, same order; the model's own when not given"
+    command.add_argument("--target", type=Path, help=text)
+    command.add_argument("--output", type=Path, help="write every score of every head here, .json or .tsv")
+
+
+def demo(command: argparse.ArgumentParser) -> None:
+    """Serve a page to try a model: its translations of a sentence, their scores, and what each word looked at.
+
+    vaswani demo --model runs/base
+
+    Open the address that is printed in a browser of this machine; Ctrl+C ends it. Nothing is fetched from elsewhere.
+    """
+    command.add_argument("--model", required=True, help="model folder, run folder or Hub id")
+    text = f"address to listen at: {HOST}, this machine alone, if not given; 0.0.0.0 lets the whole network in"
+    command.add_argument("--host", default=HOST, help=text)
+    command.add_argument("--port", type=positive_int, default=PORT, help=f"{PORT} if not given")
+
+
+def export(command: argparse.ArgumentParser) -> None:
+    """Write a model for CTranslate2 or ONNX, with its tokenizer.
+
+    vaswani export --model runs/base --format ctranslate2 --quantization int8 --output exports/base
+    vaswani export --model runs/base --format onnx --output exports/base_onnx
+
+    Greedy translations are those of `vaswani translate --num_beams 1`. CTranslate2's beam search has another length
+    penalty and another end than the paper's; what is printed says which, how to rescore its n-best lists, and which
+    settings of this model's search no other engine carries out by itself.
+    """
+    command.add_argument("--model", required=True, help="model folder, run folder or Hub id")
+    command.add_argument("--format", choices=("ctranslate2", "onnx"), required=True)
+    command.add_argument("--output", type=Path, required=True, help="new or empty folder")
+    ctranslate2 = command.add_argument_group("CTranslate2")
+    ctranslate2.add_argument("--quantization", help="of the weights: float32 (default), int8, int8_float16, ...")
+    ctranslate2.add_argument(
+        "--max_positions", type=positive_int, help="tokens of the longest sentence; 2048 if not given"
+    )
+
+
+def convert(command: argparse.ArgumentParser) -> None:
+    """Make a model of MarianMT, OPUS-MT or fairseq ours, or one of ours MarianMT's, with its tokenizer.
+
+    vaswani convert --from marian --model Helsinki-NLP/opus-mt-en-de --output models/en_de
+    vaswani convert --from fairseq --model wmt16/model.pt --output models/wmt16
+    vaswani convert --to marian --model runs/base --output models/marian
+
+    Logits are equal, and so are translations with the same search; where Marian has no field for something of ours
+    (layer_norm_eps, the penalty), what differs is printed. Another network than the paper's is refused.
+    """
+    direction = command.add_mutually_exclusive_group(required=True)
+    direction.add_argument("--from", dest="source_system", choices=("marian", "fairseq"), help="the model is theirs")
+    direction.add_argument("--to", dest="target_system", choices=("marian",), help="the model is ours")
+    command.add_argument(
+        "--model",
+        required=True,
+        help="folder or Hub id; from fairseq, the checkpoint's .pt file with dict.*.txt in the same folder",
+    )
+    command.add_argument("--output", type=Path, required=True, help="new or empty folder")
+
+
+def card(command: argparse.ArgumentParser) -> None:
+    """Write the card of a model from its run folder: metadata, use, recipe, cost, scores, limits.
+
+    vaswani evaluate --model runs/base --test newstest2014.en newstest2014.de > newstest2014.score
+    vaswani card --run runs/base --score "WMT 2014 newstest2014" newstest2014.score --license apache-2.0
+
+    The file is Markdown to be read and edited; `vaswani push` uploads it as it then is. One that is there already is
+    written over only where --output names it.
+    """
+    command.add_argument("--run", type=Path, required=True, dest="run_folder", help="folder of a finished run")
+    text = "name of a test set, and a file with what `vaswani evaluate` printed for it; may be repeated"
+    command.add_argument("--score", nargs=2, action="append", default=[], metavar=("DATASET", "FILE"), help=text)
+    command.add_argument("--output", type=Path, help="file to write; RUN/model/README.md if not given")
+    facts = command.add_argument_group("what no run folder knows; the card says so where not given")
+    facts.add_argument("--name", default="", help="title; the folder's name if not given")
+    facts.add_argument("--data", default="", help="what it was trained on, in words")
+    facts.add_argument("--dataset", default="", help="the same as a dataset of the Hub, such as wmt/wmt14")
+    facts.add_argument("--license", default="", help="of the weights, as the Hub calls it: apache-2.0, cc-by-4.0, ...")
+    facts.add_argument("--license_name", default="", help="what the licence is called, of --license other")
+    facts.add_argument("--hardware", default="", help="devices it was trained on, in words")
+
+
+def push(command: argparse.ArgumentParser) -> None:
+    """Upload a model with its tokenizer, code and card to the Hugging Face Hub, and nothing else.
+
+    vaswani push --model runs/base --repo_id me/base --private
+    vaswani push --model runs/base --repo_id me/base --space
+
+    The card is README.md beside the weights; a run without one gets what `vaswani card` writes. Log in first, with
+    `hf auth login` or HF_TOKEN in the environment. A card or setting that holds a secret or a local path is refused.
+    The Space of a private model needs a secret HF_TOKEN that may read the model: add it in the Space's settings.
+    """
+    command.add_argument("--model", required=True, help="model folder or run folder")
+    command.add_argument("--repo_id", required=True, help="OWNER/NAME on the Hugging Face Hub; made where missing")
+    command.add_argument("--private", action="store_true", help="a new repository is seen by its owners only")
+    text = "upload the page of `vaswani demo` too, as a Space of the same name, private where the model is"
+    command.add_argument("--space", action="store_true", help=text)
+
+
+COMMANDS = (
+    *(prepare, train, average, translate, score, evaluate, parse, cost),
+    *(plot, attention, heads, demo, export, convert, card, push),
+)
