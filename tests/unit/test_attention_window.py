@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCache
 
-from vaswani_transformer.model import modeling_vaswani
+from vaswani_transformer.model import masks_vaswani
 from vaswani_transformer.model.attention_window_vaswani import build_blocks, window_reach, windowed_attention
 
 LONG = 300  # tokens: enough for several blocks
@@ -37,7 +37,7 @@ def block_counts(monkeypatch):
         counts.append(-(-kwargs["num_queries"] // blocks.size))
         return blocks
 
-    monkeypatch.setattr(modeling_vaswani, "build_blocks", build)
+    monkeypatch.setattr(masks_vaswani, "build_blocks", build)
     return counts
 
 

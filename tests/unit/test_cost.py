@@ -7,6 +7,7 @@ from vaswani_transformer import VaswaniConfig, VaswaniModel, cli
 from vaswani_transformer.data.batching import TokenizedPairs, plan_updates
 from vaswani_transformer.data.phrasebook.pairs import generate_pairs
 from vaswani_transformer.data.preparation import prepare
+from vaswani_transformer.model.masks_vaswani import window_function
 from vaswani_transformer.training.cost import (
     PAPER_DEVICE,
     PAPER_DEVICES,
@@ -115,7 +116,7 @@ def test_attention_is_counted_within_the_window_of_the_model(r):
     )
     positions = [(query, key) for length in lengths for query in range(length) for key in range(length)]
     model = VaswaniModel(VaswaniConfig(**MODEL, vocab_size=300, attention_window=r))
-    sees, sees_of_the_past = model.encoder._window(is_causal=False), model.decoder._window(is_causal=True)
+    sees, sees_of_the_past = (window_function(model.config, is_causal=is_causal) for is_causal in (False, True))
     num_hidden = MODEL["encoder_layers"] * sum(not sees(0, 0, query, key) for query, key in positions)
     num_hidden += MODEL["decoder_layers"] * sum(
         key <= query and not sees_of_the_past(0, 0, query, key) for query, key in positions

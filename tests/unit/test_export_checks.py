@@ -13,7 +13,7 @@ from vaswani_transformer.export.ctranslate2_converter import VaswaniLoader, expo
 from vaswani_transformer.export.ctranslate2_translation import CTranslate2Translator, rescore_hypotheses
 from vaswani_transformer.export.onnx_translation import OnnxTranslator
 from vaswani_transformer.model.beam_search_vaswani import gnmt_length_penalty
-from vaswani_transformer.model.generation_vaswani import build_generation_config
+from vaswani_transformer.model.generation_options_vaswani import build_generation_config
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from transformers import GenerationConfig
 
 from .. import loading
 from ..data.corpus import read_lines
-from ..model.engine_vaswani import MOST_BEAMS
 from ..model.pipeline_vaswani import MOST_SOURCE_TOKENS
+from ..model.steps_vaswani import MOST_BEAMS
 from ..translation.files import find_processes, read_file_windows, read_windows, translate_file, translate_stream
 from ..translation.translator import Translator, format_lines
 from .arguments import open_output, search_options

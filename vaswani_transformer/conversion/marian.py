@@ -23,7 +23,7 @@ from transformers import (
 
 from .. import loading
 from ..model.configuration_vaswani import VaswaniConfig
-from ..model.generation_vaswani import OWN_OPTIONS
+from ..model.generation_options_vaswani import OWN_OPTIONS
 from ..model.layers_vaswani import sinusoids
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.saving_vaswani import follow_umask

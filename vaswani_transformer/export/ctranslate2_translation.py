@@ -28,7 +28,7 @@ from transformers import GenerationConfig
 from ..data.corpus import decode_lines
 from ..loading import TOKENIZER_FILES, load_tokenizer
 from ..model.beam_search_vaswani import LENGTH_PENALTIES, power_length_penalty
-from ..model.generation_vaswani import OWN_OPTIONS
+from ..model.generation_options_vaswani import OWN_OPTIONS
 
 LINES_PER_WINDOW = 4_096  # read, translated and written at a time
 TOKENS_PER_BATCH = 2_000  # of the padded source

@@ -21,7 +21,7 @@ from huggingface_hub.utils import httpx, validate_repo_id
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
 from ..loading import MODEL_FOLDER, find_languages, load_translator
-from ..model.generation_vaswani import build_generation_config
+from ..model.generation_options_vaswani import build_generation_config
 from ..model.pipeline_vaswani import TRANSLATION_TASK, custom_pipelines
 from ..training.run_folder import RECIPE_FILE
 from .card import CARD_FILE, MODEL_ID, build_card, check_card

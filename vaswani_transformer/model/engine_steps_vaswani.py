@@ -4,16 +4,14 @@ Shapes: L sentences still in the search, b beams, S source tokens, T tokens so f
 K d_k or d_v, N slots of keys: those of the prompt, then b for each step.
 """
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import nn
 
+from .cpu_vaswani import Product
 from .engine_layers_vaswani import DecoderProducts
-
-if TYPE_CHECKING:
-    from .engine_vaswani import Engine
+from .layers_vaswani import PositionEncoding
 
 ROOM = 16  # steps for which `LayerSteps` makes room at least
 FEW_KEYS = 32  # below, a search is too short to look for keys that no hypothesis goes on from any more
@@ -95,21 +93,31 @@ class LayerSteps:
 
 
 class EngineSteps:
-    """The steps of one search; for the arguments see `Engine.start`."""
+    """The steps of one search.
+
+    Args:
+        layers: of the decoder.
+        embed: token ids (...) -> (..., D).
+        positions: what is added to the embeddings.
+        project: (..., D) -> logits.
+        encoding, source_mask, num_beams: see `Engine.start`.
+    """
 
     owns_logits = True  # the caller may overwrite them
 
     def __init__(
         self,
-        engine: "Engine",
+        *,
+        layers: Sequence[DecoderProducts],
+        embed: Product,
+        positions: PositionEncoding,
+        project: Product,
         encoding: torch.Tensor,
         source_mask: torch.Tensor | None,
-        *,
         num_beams: int,
-        shortlist: torch.LongTensor | None,
     ):
-        self.engine, self.encoding, self.given_mask, self.num_beams = engine, encoding, source_mask, num_beams
-        self.project = engine.projection(shortlist)
+        self.decoder_layers, self.embed, self.encode_positions, self.project = layers, embed, positions, project
+        self.encoding, self.given_mask, self.num_beams = encoding, source_mask, num_beams
         self.layers: list[LayerSteps] = []  # from the first step on
 
     def __call__(self, tokens: torch.LongTensor) -> torch.Tensor:
@@ -121,7 +129,7 @@ class EngineSteps:
     @torch.inference_mode()  # a step takes 6 % less; the logits, made outside, are ordinary tensors again
     def _run_layers(self, tokens: torch.LongTensor, positions: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Tokens (rows,) at `positions` (1 or rows, D) -> (rows, D)."""
-        x = nn.functional.embedding(tokens, self.engine.target_embedding) * self.engine.embed_scale
+        x = self.embed(tokens)
         x = x + positions.to(x.dtype)
         for layer in self.layers:
             x = layer(x, mask[:, None], self.source_mask)
@@ -137,9 +145,9 @@ class EngineSteps:
         with torch.inference_mode():
             self.layers = [
                 LayerSteps(layer, attend, states, num_idle=num_idle, num_beams=prompt_length)
-                for layer in self.engine.decoder_layers
+                for layer in self.decoder_layers
             ]
-        self.positions = self._encode_positions(tokens.device)
+        self.positions = self._count_positions(tokens.device)
         positions = torch.cat([next(self.positions) for _ in range(prompt_length)])
         hidden = torch.finfo(states.dtype).min
         causal = states.new_full((1, prompt_length, prompt_length), hidden).triu(1)
@@ -154,15 +162,13 @@ class EngineSteps:
         logits = self.project(x.view(*prompt.shape, -1)[:, -1])
         return logits.repeat_interleave(num_beams, dim=0)
 
-    def _encode_positions(self, device: torch.device) -> Iterator[torch.Tensor]:
+    def _count_positions(self, device: torch.device) -> Iterator[torch.Tensor]:
         """Encodings (1, D) of position 0, 1, 2 and so on."""
-        encode, start = self.engine.target_positions, 0
-        # Sinusoids of a block take as long as those of one position.
-        length = 32 if self.engine.config.position_embedding_type == "sinusoidal" else 1
+        # Sinusoids of a block take as long as those of one position; a learned table may end within a block.
+        start, length = 0, 32 if self.encode_positions.config.position_embedding_type == "sinusoidal" else 1
         while True:
-            block = encode(length, start=start, mask=None, device=device)
-            for index in range(length):
-                yield block[:, index]
+            block = self.encode_positions(length, start=start, mask=None, device=device)
+            yield from block.unbind(dim=1)
             start += length
 
     def follow(self, beams: torch.Tensor, staying: torch.Tensor | None) -> None:

@@ -19,7 +19,6 @@ from .engine_steps_vaswani import EngineSteps
 from .plain_vaswani import find_obstacle
 
 MANY_SENTENCES = 8  # in a call; with fewer, packing takes longer than it saves
-MOST_BEAMS = 32  # more of them read too many keys of each other: with 50 beams and 70 tokens it took longer
 
 
 class Engine:
@@ -136,10 +135,18 @@ class Engine:
         Args:
             encoding: (L, S, D) of the sources.
             source_mask: (L, S), 0 at padding; `None` where nothing is padded.
-            num_beams: b, at most `MOST_BEAMS`.
+            num_beams: b, at most 32.
             shortlist: (n,) token ids to compute logits of; all when not given.
         """
-        return EngineSteps(self, encoding, source_mask, num_beams=num_beams, shortlist=shortlist)
+        return EngineSteps(
+            layers=self.decoder_layers,
+            embed=lambda tokens: nn.functional.embedding(tokens, self.target_embedding) * self.embed_scale,
+            positions=self.target_positions,
+            project=self.projection(shortlist),
+            encoding=encoding,
+            source_mask=source_mask,
+            num_beams=num_beams,
+        )
 
     def projection(self, shortlist: torch.LongTensor | None) -> Product:
         """The product with the vocabulary's rows of `shortlist` (n,), or with all of them: (..., D) -> (..., n)."""
@@ -161,6 +168,33 @@ def build_engines(models: Sequence, *, releases: bool = False) -> list[Engine | 
         else None
         for model in models
     ]
+
+
+def as_engines(engine: Engine | Sequence[Engine] | None, models: Sequence) -> list[Engine | None]:
+    """An engine, or none, for each of `models`.
+
+    Raises:
+        ValueError: for an engine of another model, or another number of them.
+    """
+    engines = [None] * len(models) if engine is None else [engine] if isinstance(engine, Engine) else list(engine)
+    if len(engines) == 1:
+        engines += [None] * (len(models) - 1)
+    if len(engines) != len(models):
+        raise ValueError(f"engine must be one engine, or one per model: got {len(engines)} for {len(models)} models.")
+    for own, model in zip(engines, models, strict=True):
+        if own is not None and not own.is_of(model):
+            raise ValueError("engine was built of another model: build it by this model's build_engine().")
+    return engines
+
+
+def check_unreleased(engine: Engine | Sequence[Engine] | None, what: str) -> None:
+    """Refuse `what`, which only `forward` can do, where an engine has released the matrices of its model."""
+    engines = [engine] if isinstance(engine, Engine) else engine or ()
+    if any(own is not None and own.has_released for own in engines):
+        raise ValueError(
+            f"{what} needs the model's forward, whose matrices its engine has released: build the engine without "
+            f"releases=True."
+        )
 
 
 def _release(model) -> None:

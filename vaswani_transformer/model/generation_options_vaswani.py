@@ -1,14 +1,37 @@
-"""What of transformers' generation options a Vaswani model refuses.
+"""What the options of `generate()` mean for a Vaswani model: its own, those refused, and rules for the search.
 
 Nothing is ignored: an option is honoured, or handed to transformers, or refused here with what to do instead. A test
-names every field of `GenerationConfig`, so that a new one in a later version is noticed.
+names every field of `GenerationConfig`, so that a new one in a later version is noticed. transformers turns some
+options into rules, logits processors and stopping criteria; the beam search does the work of some of them itself.
 """
 
 import torch
 from transformers import GenerationConfig
-from transformers.generation import GenerationMode, SynthIDTextWatermarkingConfig
+from transformers.generation import (
+    EosTokenCriteria,
+    ExponentialDecayLengthPenalty,
+    ForcedEOSTokenLogitsProcessor,
+    GenerationMode,
+    LogitNormalization,
+    LogitsProcessor,
+    LogitsProcessorList,
+    MaxLengthCriteria,
+    MinLengthLogitsProcessor,
+    MinNewTokensLengthLogitsProcessor,
+    SequenceBiasLogitsProcessor,
+    StoppingCriteria,
+    StoppingCriteriaList,
+    SynthIDTextWatermarkingConfig,
+    WatermarkLogitsProcessor,
+    logits_process,
+)
 
-from .beam_search_vaswani import LENGTH_PENALTIES
+from .beam_search_vaswani import LENGTH_PENALTIES, only_end
+from .configuration_vaswani import VaswaniConfig
+
+# Our generation options and their defaults.
+OWN_OPTIONS = {"length_penalty_type": "gnmt", "max_length_offset": None, "coverage_penalty": 0.0}
+RAISING = (ExponentialDecayLengthPenalty, SequenceBiasLogitsProcessor, WatermarkLogitsProcessor)
 
 OFF = {"guidance_scale": 1, "num_beam_groups": 1}  # values that mean "no", besides None, False and 0
 
@@ -45,6 +68,39 @@ WITHOUT_BEAMS_BUT_FOR_DEFAULTS = (
     "num_assistant_tokens_schedule",
     "target_lookbehind",
 )
+
+
+def build_generation_config(config: VaswaniConfig) -> GenerationConfig:
+    """Decoding as in section 6.1: beam 4, alpha 0.6, source length + 50 tokens.
+
+    Three keys are ours: `length_penalty_type` ("gnmt" or "power"), `max_length_offset` (tokens a translation may be
+    longer than its source, `None` for no such limit) and `coverage_penalty` (beta, >= 0; GNMT's best was 0.2).
+    """
+    return GenerationConfig(
+        num_beams=4,
+        length_penalty=0.6,
+        length_penalty_type="gnmt",
+        max_length_offset=50,
+        coverage_penalty=0.0,
+        early_stopping="never",  # the bound of section 6.1 is exact; transformers' default is a guess
+        bos_token_id=config.bos_token_id,
+        pad_token_id=config.pad_token_id,
+        eos_token_id=config.eos_token_id,
+        decoder_start_token_id=config.decoder_start_token_id,
+    )
+
+
+def forget_default_length(config: GenerationConfig) -> None:
+    """Take back a `max_length` that nobody has set.
+
+    With `predict_with_generate`, transformers' Seq2SeqTrainer fills the model's config with the defaults of all options
+    (5.23), a `max_length` of 20 among them: from the second evaluation on, translations would end there. Any other
+    length stays, and one of 20 without all the other defaults.
+    """
+    defaults = {name: value for name, value in config._get_default_generation_params().items() if value is not None}
+    is_filled = all(getattr(config, name, None) is not None for name in defaults)
+    if is_filled and config.max_length == defaults["max_length"]:
+        config.max_length = None
 
 
 def check_options(config: GenerationConfig) -> None:
@@ -121,3 +177,88 @@ def _check_forced_end(config: GenerationConfig) -> None:
             f"forced_eos_token_id={config.forced_eos_token_id} must be among eos_token_id={config.eos_token_id}: "
             f"a translation at its limit ends, and others in the batch go on."
         )
+
+
+class SourceLengthLimit(LogitsProcessor):
+    """Lets only </s> follow once a sentence has reached its own limit (greedy search and sampling)."""
+
+    def __init__(self, limits: torch.Tensor, *, prompt_length: int, last_tokens: list[int], is_forced: bool):
+        """limits: (B,) tokens a sentence may get, </s> included. For the others see `BeamSearch`."""
+        self.limits = limits
+        self.prompt_length = prompt_length
+        self.last_tokens = last_tokens
+        self.is_forced = is_forced
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.Tensor) -> torch.Tensor:
+        limits = self.limits.repeat_interleave(input_ids.shape[0] // self.limits.shape[0])
+        at_limit = limits.to(scores.device) <= input_ids.shape[1] - self.prompt_length + 1
+        return only_end(scores, at_limit, self.last_tokens, self.is_forced)
+
+
+class SourceLengthStop(StoppingCriteria):
+    """Ends a sentence at its own limit where </s> is forbidden, or there is none (greedy search and sampling)."""
+
+    def __init__(self, limits: torch.Tensor, *, prompt_length: int, pad_token_id: int | None):
+        """limits: (B,) tokens a sentence may get, </s> included."""
+        self.limits = limits
+        self.prompt_length = prompt_length
+        if pad_token_id is not None:
+            self.eos_token_id = None  # that it is there tells transformers to pad a row that has ended
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.Tensor | None, **kwargs) -> torch.BoolTensor:
+        limits = self.limits.repeat_interleave(input_ids.shape[0] // self.limits.shape[0])
+        return limits.to(input_ids.device) <= input_ids.shape[1] - self.prompt_length
+
+
+def further_processors(logits_processor: LogitsProcessorList) -> LogitsProcessorList:
+    """Those whose work the search does not do itself, for each sentence at its own limit."""
+    return LogitsProcessorList(_leave_out((SourceLengthLimit, ForcedEOSTokenLogitsProcessor), logits_processor))
+
+
+def split_min_length(
+    processors: LogitsProcessorList, prompt_length: int, end_token_ids: list[int]
+) -> tuple[LogitsProcessorList, int]:
+    """`processors` without those that forbid an early end, and the new tokens that must come before it.
+
+    The search forbids it in place; a processor copies the scores of the whole vocabulary. Beside others they stay where
+    they are, because the order may matter, and so do those of other end tokens.
+    """
+
+    def is_own(processor: LogitsProcessor) -> bool:
+        return type(processor) in (MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor) and set(
+            processor.eos_token_id.flatten().tolist()
+        ) == set(end_token_ids)
+
+    if not all(map(is_own, processors)):
+        return processors, 0
+    lengths = [
+        one.min_length - prompt_length
+        if type(one) is MinLengthLogitsProcessor
+        else one.min_new_tokens + one.prompt_length_to_skip - prompt_length
+        for one in processors
+    ]
+    return LogitsProcessorList(), max(lengths, default=0)
+
+
+def can_raise(processors: LogitsProcessorList) -> bool:
+    """True if a log P behind `processors` may be above 0, so that a hypothesis may gain in going on.
+
+    transformers' own processors only lower log P, except those of `RAISING`; any other may do what it likes.
+    """
+    if processors and isinstance(processors[-1], LogitNormalization):
+        return False
+    return any(
+        isinstance(processor, RAISING) or type(processor).__module__ != logits_process.__name__
+        for processor in processors
+    )
+
+
+def further_criteria(stopping_criteria: StoppingCriteriaList) -> StoppingCriteriaList:
+    """Those that the search does not see to itself."""
+    return StoppingCriteriaList(_leave_out((MaxLengthCriteria, EosTokenCriteria, SourceLengthStop), stopping_criteria))
+
+
+def _leave_out(own: tuple[type, ...], rules: LogitsProcessorList | StoppingCriteriaList) -> list:
+    """`rules` without those of the classes `own` that `generate` made, but with those that its caller gave."""
+    given = [rule for rule in rules.given if not isinstance(rule, (SourceLengthLimit, SourceLengthStop))]
+    return [rule for rule in rules if not isinstance(rule, own) or any(rule is one for one in given)]

@@ -14,60 +14,28 @@ from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 from transformers.modeling_outputs import BaseModelOutput
 
 from .beam_search_vaswani import LENGTH_PENALTIES, BeamSearch
-from .configuration_vaswani import VaswaniConfig
 from .coverage_vaswani import BeamCoverage, check_kernel
-from .engine_vaswani import MOST_BEAMS, Engine
+from .engine_vaswani import Engine, as_engines, check_unreleased
 from .ensemble_vaswani import check_ensemble, prepare_member
-from .generation_options_vaswani import check_mode, check_options
-from .masks_vaswani import build_padding_mask
-from .plain_vaswani import find_obstacle
-from .search_rules_vaswani import (
+from .generation_options_vaswani import (
+    OWN_OPTIONS,
     SourceLengthLimit,
     SourceLengthStop,
+    build_generation_config,
     can_raise,
+    check_mode,
+    check_options,
+    forget_default_length,
     further_criteria,
     further_processors,
-    is_row_wise,
     split_min_length,
 )
-from .search_vaswani import Records, run_search
-from .steps_vaswani import ForwardSteps, Steps
+from .masks_vaswani import build_padding_mask
+from .plain_vaswani import find_obstacle
+from .search_vaswani import Records, as_shortlist, run_search, spread
+from .steps_vaswani import ForwardSteps, Steps, suits_engine
 
-# Generation options that transformers does not know, with what they are where nobody says.
-OWN_OPTIONS = {"length_penalty_type": "gnmt", "max_length_offset": None, "coverage_penalty": 0.0}
-
-
-def build_generation_config(config: VaswaniConfig) -> GenerationConfig:
-    """Decoding as in section 6.1: beam 4, alpha 0.6, source length + 50 tokens.
-
-    Three keys are ours: `length_penalty_type` ("gnmt" or "power"), `max_length_offset` (tokens a translation may be
-    longer than its source, `None` for no such limit) and `coverage_penalty` (beta, >= 0; GNMT's best was 0.2).
-    """
-    return GenerationConfig(
-        num_beams=4,
-        length_penalty=0.6,
-        length_penalty_type="gnmt",
-        max_length_offset=50,
-        coverage_penalty=0.0,
-        early_stopping="never",  # the bound of section 6.1 is exact; transformers' default is a guess
-        bos_token_id=config.bos_token_id,
-        pad_token_id=config.pad_token_id,
-        eos_token_id=config.eos_token_id,
-        decoder_start_token_id=config.decoder_start_token_id,
-    )
-
-
-def forget_default_length(config: GenerationConfig) -> None:
-    """Take back a `max_length` that nobody has set.
-
-    With `predict_with_generate`, transformers' Seq2SeqTrainer fills the model's config with the defaults of all options
-    (5.23), a `max_length` of 20 among them: from the second evaluation on, translations would end there. Any other
-    length stays, and one of 20 without all the other defaults.
-    """
-    defaults = {name: value for name, value in config._get_default_generation_params().items() if value is not None}
-    is_filled = all(getattr(config, name, None) is not None for name in defaults)
-    if is_filled and config.max_length == defaults["max_length"]:
-        config.max_length = None
+OWN_ARGUMENTS = ("ensemble", "shortlist", "engine")  # of `generate`, for the search alone
 
 
 class VaswaniGenerationMixin(GenerationMixin):
@@ -149,7 +117,10 @@ class VaswaniGenerationMixin(GenerationMixin):
         offset = kwargs["max_length_offset"] if "max_length_offset" in kwargs else option("max_length_offset")
         prompt_length = _prompt_length(kwargs.get("decoder_input_ids"), start)
         limits = self._limit_sentences(kwargs, offset, prompt_length)
+        is_ours = option("num_beams") not in (None, 1) or any(kwargs.get(name) is not None for name in OWN_ARGUMENTS)
         if limits is not None:
+            if is_ours:
+                kwargs["limits"] = limits
             if option("max_length") is None and option("max_new_tokens") is None:
                 kwargs["max_new_tokens"] = int(limits.max())
             if option("num_beams") in (None, 1):
@@ -181,7 +152,7 @@ class VaswaniGenerationMixin(GenerationMixin):
 
     def _encode_by_engine(self, source_ids: torch.Tensor | None, kwargs: dict, option: Callable) -> None:
         """Encode the source by the engine, unless more than the encoding is asked for."""
-        engine = _as_engines(kwargs["engine"], (self, *(kwargs.get("ensemble") or ())))[0]
+        engine = as_engines(kwargs["engine"], (self, *(kwargs.get("ensemble") or ())))[0]
         asks_more = any(option(name) for name in ("output_attentions", "output_hidden_states"))
         if engine is None or asks_more or source_ids is None or kwargs.get("encoder_outputs") is not None:
             return
@@ -244,10 +215,14 @@ class VaswaniGenerationMixin(GenerationMixin):
 
     def _extract_generation_mode_kwargs(self, custom_generate, kwargs: dict, *args) -> dict:
         """Arguments for the search itself, `ensemble`, `shortlist` and `engine` among them."""
-        own = {name: kwargs.pop(name, None) for name in ("ensemble", "shortlist", "engine")}
+        limits = kwargs.pop("limits", None)
+        own = {name: kwargs.pop(name, None) for name in OWN_ARGUMENTS}
         own = {name: value for name, value in own.items() if value is not None}
-        if own and custom_generate is not None:
-            raise ValueError(f"{' and '.join(own)} cannot be used with custom_generate.")
+        if custom_generate is not None:
+            if own:
+                raise ValueError(f"{' and '.join(own)} cannot be used with custom_generate.")
+        elif limits is not None:
+            own["limits"] = limits
         return super()._extract_generation_mode_kwargs(custom_generate, kwargs, *args) | own
 
     def _validate_generation_mode(self, generation_mode, generation_config: GenerationConfig, mode_kwargs: dict):
@@ -270,12 +245,13 @@ class VaswaniGenerationMixin(GenerationMixin):
         ensemble: Sequence["VaswaniGenerationMixin"] = (),
         shortlist: Sequence[int] | torch.Tensor | None = None,
         engine: Engine | Sequence[Engine] | None = None,
+        limits: torch.Tensor | None = None,
         **kwargs,
     ):
         """Greedy search and sampling of transformers; what it cannot do is a beam search with one beam."""
         follows_one = generation_config.do_sample or kwargs.get("streamer") is not None
         if not ensemble and shortlist is None and (engine is None or follows_one):
-            _check_unreleased(engine, "sampling and streaming")
+            check_unreleased(engine, "sampling and streaming")
             return super()._sample(input_ids, logits_processor, stopping_criteria, generation_config, **kwargs)
         generation_config.early_stopping = True  # the first </s> that wins ends a greedy search
         return self._beam_search(
@@ -287,6 +263,7 @@ class VaswaniGenerationMixin(GenerationMixin):
             ensemble=ensemble,
             shortlist=shortlist,
             engine=engine,
+            limits=limits,
             **kwargs,
         )
 
@@ -301,6 +278,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         ensemble: Sequence["VaswaniGenerationMixin"] = (),
         shortlist: Sequence[int] | torch.Tensor | None = None,
         engine: Engine | Sequence[Engine] | None = None,
+        limits: torch.Tensor | None = None,
         tokenizer: object = None,
         **model_kwargs,
     ) -> GenerateBeamEncoderDecoderOutput | torch.LongTensor:
@@ -311,6 +289,7 @@ class VaswaniGenerationMixin(GenerationMixin):
 
         Args:
             inputs_tensor: (B, S) source tokens; read by the further models of an ensemble.
+            limits: (B,) new tokens of each sentence by section 6.1, found by `generate`.
             tokenizer: read before, by the criterion of `stop_strings`.
         """
         records = Records(generation_config)
@@ -325,14 +304,14 @@ class VaswaniGenerationMixin(GenerationMixin):
         words = None
         widen = lambda log_probs: log_probs  # noqa: E731
         if shortlist is not None:
-            words = _as_shortlist(shortlist, ends, self.config.vocab_size, input_ids.device)
+            words = as_shortlist(shortlist, ends, self.config.vocab_size, input_ids.device)
             model_kwargs["shortlist"] = words
             if processors or records.wanted:
-                widen = functools.partial(_scatter, shortlist=words, vocab_size=self.config.vocab_size)
+                widen = functools.partial(spread, shortlist=words, vocab_size=self.config.vocab_size)
         search = self._start_search(
             input_ids,
             generation_config,
-            model_kwargs,
+            limits,
             shortlist=None if processors or records.wanted else words,
             min_length=min_length,
             can_rise=can_raise(processors),
@@ -357,8 +336,8 @@ class VaswaniGenerationMixin(GenerationMixin):
             processors=processors,
             criteria=criteria,
             coverage=coverage,
-            # Rows may leave the batch where no rule and no record counts on their places.
-            may_leave=not (synced_gpus or records.wanted or criteria) and all(map(is_row_wise, processors)),
+            # A rule or a record may count on the places of rows in the batch.
+            may_leave=not (synced_gpus or records.wanted or criteria or processors),
             widen=widen,
             goes_on=lambda all_done: self._has_unfinished_sequences(all_done, synced_gpus, device=input_ids.device),
         )
@@ -375,7 +354,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         calls_forward: bool,
     ) -> list[Steps]:
         """How each model takes its steps, this one first: through an engine, or through `forward` where it must."""
-        engines = _as_engines(engine, (self, *ensemble))
+        engines = as_engines(engine, (self, *ensemble))
         inputs_of_models = [model_kwargs]
         for member, own in zip(ensemble, engines[1:], strict=True):
             prepared = prepare_member(member, own, source_ids, generation_config, model_kwargs)
@@ -384,7 +363,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         num_beams, steps = generation_config.num_beams, []
         for model, inputs, own in zip((self, *ensemble), inputs_of_models, engines, strict=True):
             if calls_forward or not suits_engine(generation_config, inputs) or (own is None and find_obstacle(model)):
-                _check_unreleased(own, "this search")
+                check_unreleased(own, "this search")
                 steps.append(ForwardSteps(model, generation_config, inputs))
                 continue
             states, mask = inputs["encoder_outputs"].last_hidden_state[::num_beams], inputs.get("attention_mask")
@@ -397,12 +376,13 @@ class VaswaniGenerationMixin(GenerationMixin):
         self,
         input_ids: torch.LongTensor,
         generation_config: GenerationConfig,
-        model_kwargs: dict,
+        own_limits: torch.Tensor | None,
         *,
         shortlist: torch.LongTensor | None,
         min_length: int,
         can_rise: bool,
     ) -> BeamSearch:
+        """The hypotheses of a search; `own_limits` (B,) are those of section 6.1."""
         kind = generation_config.length_penalty_type
         alpha, num_beams = generation_config.length_penalty, generation_config.num_beams
         num_sentences = input_ids.shape[0] // num_beams
@@ -410,9 +390,8 @@ class VaswaniGenerationMixin(GenerationMixin):
         limits = torch.full((num_sentences,), most, device=input_ids.device)
         forced = _as_list(generation_config.forced_eos_token_id)
         must_end = torch.full_like(limits, bool(forced), dtype=torch.bool)
-        own_limits = self._limit_sentences(model_kwargs, generation_config.max_length_offset, input_ids.shape[1])
         if own_limits is not None:
-            own_limits = own_limits[:: own_limits.shape[0] // num_sentences].to(limits.device)
+            own_limits = own_limits.to(limits.device)
             limits, must_end = torch.minimum(limits, own_limits), must_end | (own_limits <= most)
         exact = generation_config.early_stopping == "never"
         return BeamSearch(
@@ -431,53 +410,6 @@ class VaswaniGenerationMixin(GenerationMixin):
             min_length=min_length,
             can_rise=can_rise,
             do_sample=generation_config.do_sample,
-        )
-
-
-def suits_engine(generation_config: GenerationConfig, model_kwargs: dict) -> bool:
-    """True where a search asks for nothing that only `forward` can give.
-
-    Args:
-        model_kwargs: what `generate` prepared for `forward`.
-    """
-    given = {name for name, value in model_kwargs.items() if value is not None and value is not False}
-    known = {"encoder_outputs", "attention_mask", "past_key_values", "use_cache", "logits_to_keep", "shortlist"}
-    cache = model_kwargs.get("past_key_values")
-    is_usual = isinstance(cache, EncoderDecoderCache) and not getattr(cache, "_is_user_defined", False)
-    return (
-        given <= known
-        and is_usual
-        and all(
-            type(part) is DynamicCache and not part.offloading
-            for part in (cache.self_attention_cache, cache.cross_attention_cache)
-        )
-        and generation_config.num_beams <= MOST_BEAMS
-    )
-
-
-def _as_engines(engine: Engine | Sequence[Engine] | None, models: Sequence) -> list[Engine | None]:
-    """An engine, or none, for each of `models`.
-
-    Raises:
-        ValueError: for an engine of another model, or another number of them.
-    """
-    engines = [None] * len(models) if engine is None else [engine] if isinstance(engine, Engine) else list(engine)
-    if len(engines) == 1:
-        engines += [None] * (len(models) - 1)
-    if len(engines) != len(models):
-        raise ValueError(f"engine must be one engine, or one per model: got {len(engines)} for {len(models)} models.")
-    for own, model in zip(engines, models, strict=True):
-        if own is not None and not own.is_of(model):
-            raise ValueError("engine was built of another model: build it by this model's build_engine().")
-    return engines
-
-
-def _check_unreleased(engine: Engine | Sequence[Engine] | None, what: str) -> None:
-    engines = [engine] if isinstance(engine, Engine) else engine or ()
-    if any(own is not None and own.has_released for own in engines):
-        raise ValueError(
-            f"{what} needs the model's forward, whose matrices its engine has released: build the engine without "
-            f"releases=True."
         )
 
 
@@ -510,27 +442,6 @@ def _start_coverage(search: BeamSearch, config: GenerationConfig, model_kwargs: 
         beta=config.coverage_penalty,
         prompt_mask=model_kwargs.get("decoder_attention_mask"),
     )
-
-
-def _as_shortlist(
-    shortlist: Sequence[int] | torch.Tensor, end_token_ids: list[int], vocab_size: int, device: torch.device
-) -> torch.LongTensor:
-    """The ids of `shortlist` and the end tokens, each once, in ascending order."""
-    ids = torch.as_tensor(shortlist, device=device)
-    if ids.dim() != 1 or not len(ids) or ids.dtype == torch.bool or ids.is_floating_point():
-        raise ValueError(
-            f"shortlist must be token ids, one row of at least one integer, got a {tuple(ids.shape)} of {ids.dtype}."
-        )
-    if ids.min() < 0 or ids.max() >= vocab_size:
-        raise ValueError(
-            f"shortlist must hold ids from 0 to {vocab_size - 1}, got {int(ids.min())} to {int(ids.max())}."
-        )
-    return torch.cat([ids.long(), ids.new_tensor(end_token_ids, dtype=torch.long)]).unique()
-
-
-def _scatter(scores: torch.Tensor, *, shortlist: torch.LongTensor, vocab_size: int) -> torch.Tensor:
-    """`scores` (rows, words of the shortlist) over the whole vocabulary, with -inf at all others."""
-    return scores.new_full((len(scores), vocab_size), -torch.inf).index_copy_(1, shortlist, scores)
 
 
 def _prompt_length(prompt: torch.Tensor | None, start_token_id: int | list[int] | torch.Tensor) -> int:

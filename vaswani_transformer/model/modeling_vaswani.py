@@ -12,7 +12,6 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
-from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_outputs import (
     BaseModelOutput,
     BaseModelOutputWithPastAndCrossAttentions,
@@ -23,7 +22,6 @@ from transformers.utils import can_return_tuple
 from transformers.utils.generic import TransformersKwargs, merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from .attention_window_vaswani import WindowBlocks, build_blocks, pays, window_mask_function, window_reach
 from .configuration_vaswani import VaswaniConfig
 from .cpu_vaswani import Dropout
 from .generation_vaswani import VaswaniGenerationMixin, build_generation_config
@@ -35,7 +33,7 @@ from .layers_vaswani import (
     TokenEmbedding,
 )
 from .loss_vaswani import IGNORE_INDEX, sum_label_smoothed_loss, sum_label_smoothed_loss_of_logits
-from .masks_vaswani import build_padding_mask
+from .masks_vaswani import build_padding_mask, mask_decoder, mask_encoder, mask_source
 from .plain_vaswani import is_plain
 from .saving_vaswani import SavingMixin
 from .scoring_vaswani import VaswaniScoringMixin
@@ -91,46 +89,6 @@ class VaswaniPreTrainedModel(SavingMixin, PreTrainedModel):
             decoder.embed_tokens = self._get_resized_embeddings(decoder.embed_tokens, resized.num_embeddings)
         return resized
 
-    def _window(self, *, is_causal: bool) -> Callable | None:
-        """Mask function of restricted self-attention (table 1), or `None` where it is not restricted."""
-        r = self.config.attention_window
-        return None if r is None else window_mask_function(*window_reach(r, is_causal=is_causal))
-
-    def _window_blocks(
-        self,
-        x: torch.Tensor,
-        attention_mask: torch.Tensor | None,
-        *,
-        is_causal: bool,
-        cache: Cache | None = None,
-        output_attentions: bool | None = None,
-    ) -> WindowBlocks | None:
-        """Restricted self-attention of `x` (B, T, D) in blocks, or `None` where it takes a mask over all keys.
-
-        A mask it takes for kernels other than "sdpa", for weights that are asked for, for caches and masks of other
-        shapes, in exported graphs, whose lengths are free, and for sentences too short for blocks to pay.
-        """
-        r, kernel, num_queries = self.config.attention_window, self.config._attn_implementation, x.shape[1]
-        if r is None or output_attentions or kernel != "sdpa" or torch.compiler.is_exporting():
-            return None
-        num_past, num_keys = 0, num_queries
-        if cache is not None:
-            if cache.is_compileable:  # it has a fixed size, and its last keys are not the newest
-                return None
-            num_past, num_keys = cache.get_seq_length(), cache.get_mask_sizes(num_queries, 0)[0]
-        if attention_mask is not None:
-            if attention_mask.dim() != 2 or attention_mask.shape[1] != num_past + num_queries:
-                return None
-            attention_mask = attention_mask[:, -num_keys:].to(device=x.device, dtype=torch.bool)
-        reach = window_reach(r, is_causal=is_causal)
-        if not pays(*reach, num_queries=num_queries, num_keys=num_keys):
-            return None
-        return build_blocks(*reach, num_queries=num_queries, num_keys=num_keys, visible=attention_mask, device=x.device)
-
-    def _may_look_at_masks(self, x: torch.Tensor) -> bool:
-        """Whether a mask that hides nothing is worth finding: on a GPU the host would wait for it in each update."""
-        return x.device.type == "cpu" or not self.training
-
     def _embed(self, input_ids, inputs_embeds, *, mask, start=0) -> torch.Tensor:
         """Embeddings plus positions (sections 3.4, 3.5), with dropout: (B, T, D)."""
         if (input_ids is None) == (inputs_embeds is None):
@@ -184,17 +142,7 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
         if attention_mask is None and input_ids is not None:
             attention_mask = build_padding_mask(input_ids, self.config)
         x = self._embed(input_ids, inputs_embeds, mask=attention_mask)
-        mask = self._window_blocks(
-            x, attention_mask, is_causal=False, output_attentions=kwargs.get("output_attentions")
-        )
-        if mask is None:
-            mask = create_bidirectional_mask(
-                config=self.config,
-                inputs_embeds=x,
-                attention_mask=attention_mask,
-                and_mask_function=self._window(is_causal=False),
-                allow_is_bidirectional_skip=self._may_look_at_masks(x),
-            )
+        mask = mask_encoder(self.config, x, attention_mask, is_training=self.training, **kwargs)
         for layer in self.layers:
             x = layer(x, mask, **kwargs)
         return BaseModelOutput(last_hidden_state=x)
@@ -258,35 +206,15 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
             )
         x = self._embed(input_ids, inputs_embeds, mask=attention_mask, start=past_length)
         cache = None if past_key_values is None else past_key_values.self_attention_cache
-        mask = self._window_blocks(
-            x, attention_mask, is_causal=True, cache=cache, output_attentions=kwargs.get("output_attentions")
-        )
-        if mask is None:
-            mask = create_causal_mask(
-                config=self.config,
-                inputs_embeds=x,
-                attention_mask=attention_mask,
-                past_key_values=cache,
-                and_mask_function=self._window(is_causal=True),
-            )
+        mask = mask_decoder(self.config, x, attention_mask, cache, **kwargs)
         if encoder_hidden_states is not None:
-            encoder_attention_mask = self.mask_source(x, encoder_hidden_states, encoder_attention_mask)
+            encoder_attention_mask = mask_source(
+                self.config, x, encoder_hidden_states, encoder_attention_mask, is_training=self.training
+            )
         for layer in self.layers:
             x = layer(x, mask, encoder_hidden_states, encoder_attention_mask, past_key_values, **kwargs)
         return BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=x, past_key_values=past_key_values if use_cache else None
-        )
-
-    def mask_source(
-        self, inputs_embeds: torch.Tensor, encoder_hidden_states: torch.Tensor, attention_mask: torch.Tensor | None
-    ):
-        """The mask of encoder-decoder attention as the kernel wants it, from that of the source (B, S)."""
-        return create_bidirectional_mask(
-            config=self.config,
-            inputs_embeds=inputs_embeds,
-            attention_mask=attention_mask,
-            encoder_hidden_states=encoder_hidden_states,
-            allow_is_bidirectional_skip=self._may_look_at_masks(inputs_embeds),
         )
 
 

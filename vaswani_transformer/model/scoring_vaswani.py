@@ -14,7 +14,7 @@ from transformers.utils import ModelOutput
 
 from .beam_search_vaswani import LENGTH_PENALTIES
 from .coverage_vaswani import check_kernel, compute_coverage, coverage_penalty
-from .generation_vaswani import OWN_OPTIONS
+from .generation_options_vaswani import OWN_OPTIONS
 from .loss_vaswani import IGNORE_INDEX, find_slice_length
 from .masks_vaswani import build_padding_mask
 

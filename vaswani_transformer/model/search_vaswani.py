@@ -113,3 +113,24 @@ def run_search(
             search.leave(staying)
         for follower in members if coverage is None else (*members, coverage):
             follower.follow(beams, staying)
+
+
+def as_shortlist(
+    shortlist: Sequence[int] | torch.Tensor, end_token_ids: list[int], vocab_size: int, device: torch.device
+) -> torch.LongTensor:
+    """The ids of `shortlist` and the end tokens, each once, in ascending order."""
+    ids = torch.as_tensor(shortlist, device=device)
+    if ids.dim() != 1 or not len(ids) or ids.dtype == torch.bool or ids.is_floating_point():
+        raise ValueError(
+            f"shortlist must be token ids, one row of at least one integer, got a {tuple(ids.shape)} of {ids.dtype}."
+        )
+    if ids.min() < 0 or ids.max() >= vocab_size:
+        raise ValueError(
+            f"shortlist must hold ids from 0 to {vocab_size - 1}, got {int(ids.min())} to {int(ids.max())}."
+        )
+    return torch.cat([ids.long(), ids.new_tensor(end_token_ids, dtype=torch.long)]).unique()
+
+
+def spread(scores: torch.Tensor, *, shortlist: torch.LongTensor, vocab_size: int) -> torch.Tensor:
+    """`scores` (rows, words of the shortlist) over the whole vocabulary, with -inf at all others."""
+    return scores.new_full((len(scores), vocab_size), -torch.inf).index_copy_(1, shortlist, scores)

@@ -7,8 +7,10 @@ from typing import Protocol
 
 import torch
 from transformers import GenerationConfig
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
+
+MOST_BEAMS = 32  # of an engine; more read too many keys of each other: with 50 and 70 tokens it took longer
 
 
 class Steps(Protocol):
@@ -81,3 +83,24 @@ class ForwardSteps:
                 self.model_kwargs[name] = self.model_kwargs[name][rows]
         if self.cache is not None:
             self.cache.cross_attention_cache.reorder_cache(rows)
+
+
+def suits_engine(generation_config: GenerationConfig, model_kwargs: dict) -> bool:
+    """True where a search asks for nothing that only `forward` can give.
+
+    Args:
+        model_kwargs: what `generate` prepared for `forward`.
+    """
+    given = {name for name, value in model_kwargs.items() if value is not None and value is not False}
+    known = {"encoder_outputs", "attention_mask", "past_key_values", "use_cache", "logits_to_keep", "shortlist"}
+    cache = model_kwargs.get("past_key_values")
+    is_usual = isinstance(cache, EncoderDecoderCache) and not getattr(cache, "_is_user_defined", False)
+    return (
+        given <= known
+        and is_usual
+        and all(
+            type(part) is DynamicCache and not part.offloading
+            for part in (cache.self_attention_cache, cache.cross_attention_cache)
+        )
+        and generation_config.num_beams <= MOST_BEAMS
+    )
