@@ -327,18 +327,6 @@ def test_settings_that_lack_some_are_other_settings(paths):
         translate(Reverser(), paths)
 
 
-def test_the_settings_are_removed_before_all_else(paths, monkeypatch):
-    def die(folder):
-        raise Killed
-
-    monkeypatch.setattr(file_translation.shutil, "rmtree", die)
-    with pytest.raises(Killed):
-        translate(Reverser(), paths)
-    left = {path.name for path in paths[1].with_name("out.partial").iterdir()}
-    assert "finished.jsonl" in left
-    assert "settings.json" not in left
-
-
 def test_an_older_file_stays_until_the_new_one_is_whole(paths):
     paths[1].parent.mkdir()
     paths[1].write_text("old\n")
