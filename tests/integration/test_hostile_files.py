@@ -24,10 +24,8 @@ from vaswani_transformer import (
 from vaswani_transformer.attention.drawing import draw_attention, save_figure
 from vaswani_transformer.attention.maps import collect_attention
 from vaswani_transformer.attention.page import write_html
-from vaswani_transformer.commands import translate as translate_command
 from vaswani_transformer.loading import load_translator
 from vaswani_transformer.model import pipeline_vaswani
-from vaswani_transformer.translation import translator as translation
 from vaswani_transformer.translation.translator import Translator, translate
 
 MARKUP = '<script>alert("x")</script> & <b onclick=a>'
@@ -338,8 +336,8 @@ def test_half_of_a_surrogate_pair_is_refused_by_name(translator, whole, sentence
 
 
 def test_a_megabyte_in_one_line_is_cut_and_said(translator, whole, tmp_path, monkeypatch, capsys):
-    for module in (pipeline_vaswani, translation, translate_command):
-        monkeypatch.setattr(module, "MOST_SOURCE_TOKENS", 50)
+    for module in ("model.pipeline_vaswani", "translation.translator", "commands.translate"):
+        monkeypatch.setattr(f"vaswani_transformer.{module}.MOST_SOURCE_TOKENS", 50)
     warnings = []
     monkeypatch.setattr(pipeline_vaswani.logger, "warning", warnings.append)
     model, tokenizer = translator

@@ -30,7 +30,7 @@ MOST_SESSIONS = 100  # visitors whose page is remembered, each with the attentio
 MOST_BYTES = 2**20  # of a request: of a megabyte in one line the page itself says that it is too long
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 # To ask a question and to call it off; there is nothing to upload.
-POSTED_TO = tuple("/".join(("", "gradio_api", name)) for name in ("queue/join", "cancel", "reset"))
+POSTED_TO = tuple(f"gradio_api/{name}" for name in ("queue/join", "cancel", "reset"))
 LINE_BREAK = re.compile(r"\r\n|[\r\n]")
 # By it a browser asks this server, and no other, for anything. Gradio's page runs scripts and styles that stand in it.
 POLICY = (
