@@ -1,8 +1,9 @@
-"""What README and model cards tell people to type works."""
+"""What READMEs and model cards tell people to type works."""
 
 import re
 import shlex
 from contextlib import chdir
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,17 @@ from vaswani_transformer.hub.card import check_card
 from vaswani_transformer.parsing.vocabulary import learn_vocabulary
 
 ROOT = Path(__file__).parents[2]
-CARDS = sorted(path for path in (ROOT / "model_cards").glob("*.md") if path.name != "TEMPLATE.md")
+FOLDERS = ("vaswani_transformer", "scripts", "tests", "model_cards")
+READMES = [ROOT / "README.md", *(path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("README.md")))]
+CARDS = sorted(set((ROOT / "model_cards").glob("*.md")) - set(READMES))
 TEXTS = {
-    "README.md": (ROOT / "README.md").read_text(encoding="utf-8"),
-    "card_template.md": model_card.TEMPLATE.read_text(encoding="utf-8"),
-} | {path.name: path.read_text(encoding="utf-8") for path in CARDS}
+    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for path in (*READMES, model_card.TEMPLATE, *CARDS)
+}
+FILES = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*.*")}
+NAMED_FILE = re.compile(r"`(?:[\w.]+/)*(\w+\.(?:py|sh|html))`")
+LINK = re.compile(r"\]\((?!https?://)([^)#]+)\)")
+SETTING = re.compile(r"[A-Z_]+=")  # of the environment, in front of a command
 
 
 def blocks(language):
@@ -39,7 +46,7 @@ def desk(tmp_path_factory):
         vocab_size=len(tokenizer), d_model=16, d_ff=24, num_heads=4, encoder_layers=1, decoder_layers=1
     )
     model = VaswaniForConditionalGeneration(config)
-    named = re.findall(r'(?:model=|from_pretrained\()"([^"]+)"', "\n".join(TEXTS.values()))
+    named = re.findall(r'(?:model=|from_pretrained\(|load_translator\()"([^"]+)"', "\n".join(TEXTS.values()))
     for name in {name.replace("$model_id", "OWNER/NAME") for name in named}:
         model.save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
@@ -62,8 +69,10 @@ def test_every_python_block_runs(block, desk, capsys, monkeypatch):
 
 @pytest.mark.parametrize("block", blocks("bash"))
 def test_every_command_of_a_shell_block_exists(block):
-    lines = block.replace("\\\n", " ").splitlines()
-    for words in (shlex.split(line, comments=True) for line in lines):
+    for line in block.replace("\\\n", " ").splitlines():
+        words = shlex.split(re.split(r" [<>] ", line)[0], comments=True)
+        while words and SETTING.match(words[0]):
+            del words[0]
         match words:
             case [] | ["pip", "install", _]:
                 pass
@@ -75,14 +84,26 @@ def test_every_command_of_a_shell_block_exists(block):
             case ["accelerate", "launch", *rest] if "vaswani_transformer" in rest:
                 arguments = rest[rest.index("vaswani_transformer") + 1 :]
                 assert cli.build_parser().parse_args(arguments).command == arguments[0]
-            case ["bash" | "python", script, *_]:
+            case ["python", "-m", module, *_]:
+                assert find_spec(module)
+            case ["bash", script, *_]:
                 assert (ROOT / script).exists()
+            case ["python", script, *arguments]:
+                sources = "".join((ROOT / name).read_text() for name in (script, "scripts/benchmark_common.py"))
+                assert [word for word in arguments if word.startswith("--") and f'"{word}"' not in sources] == []
             case _:
                 pytest.fail(f"no test knows how to check {words}")
 
 
-def test_the_template_among_the_cards_is_that_of_the_command():
-    assert (ROOT / "model_cards" / "TEMPLATE.md").read_text(encoding="utf-8") == TEXTS["card_template.md"]
+@pytest.mark.parametrize("path", [*READMES, *CARDS], ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_link_to_a_file_leads_to_one(path):
+    missing = [link for link in LINK.findall(path.read_text(encoding="utf-8")) if not (path.parent / link).exists()]
+    assert not missing
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_every_program_that_a_document_names_exists(name):
+    assert set(NAMED_FILE.findall(TEXTS[name])) <= FILES
 
 
 @pytest.mark.parametrize("path", CARDS, ids=lambda path: path.name)
@@ -90,4 +111,4 @@ def test_finished_cards_have_the_form_of_the_template_and_valid_metadata(path):
     text = path.read_text(encoding="utf-8")
     check_card(text)
     headings = re.findall(r"^## .*$", text, re.MULTILINE)
-    assert headings == re.findall(r"^## .*$", TEXTS["card_template.md"], re.MULTILINE)
+    assert headings == re.findall(r"^## .*$", model_card.TEMPLATE.read_text(encoding="utf-8"), re.MULTILINE)

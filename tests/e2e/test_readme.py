@@ -1,26 +1,64 @@
-"""What the README tells people to type is what the package understands."""
+"""The README says where the paper is in the code, and the map in model/README.md says it in full."""
 
+import ast
 import re
-import shlex
 from pathlib import Path
 
 import pytest
 
-from vaswani_transformer import cli
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "vaswani_transformer"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+MAP = (PACKAGE / "model" / "README.md").read_text(encoding="utf-8")
+ROW = re.compile(r"^\| (.+) \| \[.+\]\((.+)\) \| `([\w.]+)` \| `([\w/]+\.py)::(\w+)` \|$", re.MULTILINE)
+ROWS = ROW.findall(MAP)
+# "3.2.1, equation 1, figure 2 left: scaled dot-product attention" stands in three places of the paper.
+PLACES = [place for paper, *_ in ROWS for place in paper.partition(":")[0].split(", ")]
+# Everything of the paper that can be computed, drawn or measured.
+PAPER = (
+    *("3.1", "3.2.1", "3.2.2", "3.2.3", "3.3", "3.4", "3.5", "4", "5.1", "5.2", "5.3", "5.4", "6.1", "6.2", "6.3"),
+    *(f"equation {number}" for number in range(1, 4)),
+    *(f"table {number}" for number in range(1, 5)),
+    *(f"figure {number}" for number in range(1, 6)),
+)
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^(vaswani .*)$", "\n".join(re.findall(r"```bash\n(.*?)```", README, re.DOTALL)), re.MULTILINE)
+
+def names_in(path: Path) -> set[str]:
+    """Functions, classes, methods (`Class.method`) and values that a file defines."""
+    names = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        match node:
+            case ast.FunctionDef(name=name):
+                names.add(name)
+            case ast.ClassDef(name=name, body=body):
+                names |= {name, *(f"{name}.{inner.name}" for inner in body if isinstance(inner, ast.FunctionDef))}
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                names.add(name)
+    return names
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_of_the_readme_is_understood(command):
-    words = shlex.split(command, comments=True)[1:]
-    assert cli.build_parser().parse_args(words).command == words[0]
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 150
 
 
-def test_every_file_of_the_tree_in_the_readme_exists():
-    tree = README.split("## The files")[1].split("```")[1]
-    package = Path(cli.__file__).parent
-    files = {path.name for path in package.rglob("*.py")}
-    assert set(re.findall(r"\w+\.py", tree)) <= files
-    assert all((package / name).is_dir() for name in re.findall(r"    (\w+)/ ", tree))
+def test_every_file_that_the_readme_finds_the_paper_in_exists():
+    table = README.split("## Where the paper is")[1].split("\n## ")[0]
+    files = re.findall(r"`(\w+/\w+\.py)`", table)
+    assert len(files) > 14
+    assert [name for name in files if not (PACKAGE / name).is_file()] == []
+
+
+def test_every_row_of_the_map_of_the_paper_is_read():
+    table = MAP.split("## The paper, section by section")[1].split("\n## ")[0]
+    assert len(ROWS) == sum(line.startswith("| ") for line in table.splitlines()) - 1  # the names of the columns
+
+
+@pytest.mark.parametrize(("paper", "file", "name", "test_file", "test"), ROWS, ids=[row[0] for row in ROWS])
+def test_file_function_and_test_of_the_map_exist(paper, file, name, test_file, test):
+    assert name in names_in(PACKAGE / "model" / file)
+    assert test in names_in(ROOT / "tests" / test_file)
+
+
+@pytest.mark.parametrize("item", PAPER)
+def test_the_map_has_all_of_the_paper(item):
+    assert any(f"{place} ".startswith(f"{item} ") for place in PLACES)
