@@ -16,7 +16,7 @@ from torch import nn
 from .cpu_vaswani import Product, Products, build_products
 from .engine_layers_vaswani import DecoderProducts, EncoderProducts, linear_of
 from .engine_steps_vaswani import EngineSteps
-from .plain_vaswani import find_obstacle
+from .plain_vaswani import find_obstacle, refuse_released
 
 MANY_SENTENCES = 8  # in a call; with fewer, packing takes longer than it saves
 MOST_BEAMS = 32  # more of them read too many keys of each other: with 50 beams and 70 tokens it took longer
@@ -49,14 +49,14 @@ class Engine:
         encoder, decoder = model.get_encoder(), model.get_decoder()
         self.model, self.has_released = weakref.ref(model), releases
         self.config, self.device = model.config, model.device
-        self.dtype = products.dtype or model.dtype
+        self.dtype, self.model_dtype = products.dtype or model.dtype, model.dtype
         keep = (lambda weight: weight) if products.dtype is None else self._copy_unless_released
         self.embed_scale = decoder.embed_tokens.embed_scale
         self.target_embedding = keep(decoder.embed_tokens.weight)
         self.target_positions = copy.deepcopy(decoder.positions)
         self.decoder_layers = [DecoderProducts(layer, products) for layer in decoder.layers]
-        self.head, self.head_bias = model.lm_head.weight, model.lm_head.bias
-        self.project = products.one(linear_of(model.lm_head))
+        head = linear_of(model.lm_head)
+        self.head, self.head_bias, self.project = head.weight, head.bias, products.one(head)
         if products.dtype is not None:  # rows for a shortlist, taken from the matrix of the embeddings where it is tied
             is_tied = self.head is decoder.embed_tokens.weight
             self.head = self.target_embedding if is_tied else keep(self.head)
@@ -75,18 +75,18 @@ class Engine:
         """A snapshot of `model`.
 
         Args:
-            dtype: of the engine's matrices: a torch dtype or its name, or "int8"; when not given, that of the model, or
-                int8 for one loaded with `dtype="int8"`.
+            dtype: of the engine's matrices: a floating-point dtype of torch or its name, or "int8"; when not given,
+                that of the model, or int8 for one loaded with `dtype="int8"`.
 
         Raises:
-            ValueError: where only the model's `forward` will do; the message says what stands in the way.
+            ValueError: for another dtype, and where only the model's `forward` will do; the message says what stands in
+                the way.
         """
         if obstacle := find_obstacle(model):
-            raise ValueError(f"an engine cannot be built of this model: {obstacle}. generate() works without one.")
-        dtype = dtype or model.engine_dtype or model.dtype
-        if isinstance(dtype, str) and dtype != "int8":
-            dtype = getattr(torch, dtype)
-        return cls(model, build_products(dtype, model.device), releases=releases)
+            raise ValueError(
+                f"an engine cannot be built of this model: {obstacle}. Without one, generate() calls its forward."
+            )
+        return cls(model, build_products(dtype or model.engine_dtype or model.dtype, model.device), releases=releases)
 
     @classmethod
     def for_call(cls, model, *, num_sentences: int) -> "Engine":
@@ -108,7 +108,10 @@ class Engine:
 
     @torch.inference_mode()
     def encode(self, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-        """The encoder's output (B, S, D) for `input_ids` (B, S), whose padding `attention_mask` (B, S) marks by 0."""
+        """The encoder's output (B, S, D) for `input_ids` (B, S), whose padding `attention_mask` (B, S) marks by 0.
+
+        It has the dtype of the model, whose `forward` may have to read it.
+        """
         is_padded = attention_mask is not None and not bool(attention_mask.all())
         with torch.autocast(self.device.type, enabled=False):
             x = nn.functional.embedding(input_ids, self.source_embedding) * self.embed_scale
@@ -121,7 +124,7 @@ class Engine:
             mask = attention_mask[:, None, None].bool() if is_padded else None
             for layer in self.encoder_layers:
                 x = layer(x, mask)
-        return x
+        return x.to(self.model_dtype)
 
     def start(
         self,
@@ -139,7 +142,7 @@ class Engine:
             num_beams: b, at most `MOST_BEAMS`.
             shortlist: (n,) token ids to compute logits of; all when not given.
         """
-        return EngineSteps(self, encoding, source_mask, num_beams=num_beams, shortlist=shortlist)
+        return EngineSteps(self, encoding.to(self.dtype), source_mask, num_beams=num_beams, shortlist=shortlist)
 
     def projection(self, shortlist: torch.LongTensor | None) -> Product:
         """The product with the vocabulary's rows of `shortlist` (n,), or with all of them: (..., D) -> (..., n)."""
@@ -168,3 +171,5 @@ def _release(model) -> None:
     for module in model.modules():
         if isinstance(module, nn.Linear):
             module.weight = nn.Parameter(torch.empty_like(module.weight, device="meta"), requires_grad=False)
+    for stack in (model.get_encoder(), model.get_decoder()):
+        stack.forward = refuse_released  # PyTorch takes a matrix that is nowhere for zeros

@@ -172,7 +172,8 @@ class VaswaniGenerationMixin(GenerationMixin):
         Args:
             dtype: of the snapshot: "float32", "bfloat16", "float16", on a CPU also "int8"; by default that of the
                 model, or int8 for one loaded with `dtype="int8"`.
-            releases: free the float matrices of the model, which afterwards can translate through the engine only.
+            releases: free the float matrices of the model, whose `forward` is refused from then on: it can translate
+                through the engine only.
 
         Raises:
             ValueError: where only `forward` computes what this model computes; the message says why.
@@ -275,7 +276,6 @@ class VaswaniGenerationMixin(GenerationMixin):
         """Greedy search and sampling of transformers; what it cannot do is a beam search with one beam."""
         follows_one = generation_config.do_sample or kwargs.get("streamer") is not None
         if not ensemble and shortlist is None and (engine is None or follows_one):
-            _check_unreleased(engine, "sampling and streaming")
             return super()._sample(input_ids, logits_processor, stopping_criteria, generation_config, **kwargs)
         generation_config.early_stopping = True  # the first </s> that wins ends a greedy search
         return self._beam_search(
@@ -384,7 +384,6 @@ class VaswaniGenerationMixin(GenerationMixin):
         num_beams, steps = generation_config.num_beams, []
         for model, inputs, own in zip((self, *ensemble), inputs_of_models, engines, strict=True):
             if calls_forward or not suits_engine(generation_config, inputs) or (own is None and find_obstacle(model)):
-                _check_unreleased(own, "this search")
                 steps.append(ForwardSteps(model, generation_config, inputs))
                 continue
             states, mask = inputs["encoder_outputs"].last_hidden_state[::num_beams], inputs.get("attention_mask")
@@ -470,15 +469,6 @@ def _as_engines(engine: Engine | Sequence[Engine] | None, models: Sequence) -> l
         if own is not None and not own.is_of(model):
             raise ValueError("engine was built of another model: build it by this model's build_engine().")
     return engines
-
-
-def _check_unreleased(engine: Engine | Sequence[Engine] | None, what: str) -> None:
-    engines = [engine] if isinstance(engine, Engine) else engine or ()
-    if any(own is not None and own.has_released for own in engines):
-        raise ValueError(
-            f"{what} needs the model's forward, whose matrices its engine has released: build the engine without "
-            f"releases=True."
-        )
 
 
 def _source_limits(kwargs: dict, offset: int | None) -> torch.Tensor | None:

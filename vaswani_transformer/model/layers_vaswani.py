@@ -5,7 +5,7 @@ A mask is additive (0 where a query may look, the dtype's minimum where not), bo
 whatever else the attention kernel of `config._attn_implementation` asks for.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -259,16 +259,6 @@ class PositionEncoding(nn.Module):
             table = self._encode(torch.arange(start + length, device=device), end=start + length)
             return nn.functional.embedding(positions, table)
         return self._encode(positions, end=start + length)
-
-    def onwards(self, start: int, *, device: torch.device) -> Iterator[torch.Tensor]:
-        """Encodings (1, D) of position `start`, of the next, and so on, to decode token by token."""
-        # Sinusoids of a block take as long as those of one position.
-        length = 32 if self.config.position_embedding_type == "sinusoidal" else 1
-        while True:
-            block = self(length, start=start, mask=None, device=device)
-            for index in range(length):
-                yield block[:, index]
-            start += length
 
     def _encode(self, positions: torch.Tensor, end: int | torch.Tensor) -> torch.Tensor:
         config = self.config
