@@ -26,6 +26,7 @@ PRIVATE_NAMES = {  # of torch
     "quantise": "_make_per_channel_quantized_tensor",
     "has_tiles": "cpu._is_amx_tile_supported",
     "has_vnni": "cpu._is_vnni_supported",
+    "has_global_hooks": "nn.modules.module._has_any_global_hook",
 }
 QUANTISATION_LOCK = threading.Lock()
 
@@ -203,17 +204,20 @@ def build_products(dtype: torch.dtype | str, device: torch.device) -> Products:
     """The fastest products in `dtype` on `device`.
 
     Args:
-        dtype: of the copies; "int8" is for CPUs.
+        dtype: of the copies, floating-point, or its name; "int8" is for CPUs.
 
     Raises:
-        ValueError: for int8 on another device, or where this PyTorch has no int8.
+        ValueError: for another dtype, for int8 on another device, or where this PyTorch has no int8.
     """
-    if dtype == "int8":
+    given, dtype = dtype, getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if dtype == torch.int8:
         if device.type != "cpu":
             raise ValueError(f"int8 is for CPUs, and the model is on {device}: use bfloat16 or float16 there.")
         if not Int8Products.suit():
             raise ValueError(f"PyTorch {torch.__version__} has no int8 products: use float32 or bfloat16.")
         return Int8Products()
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise ValueError(f'the dtype of an engine must be "int8" or floating-point, as "bfloat16" is; got {given!r}.')
     return PackedProducts(dtype) if device.type == "cpu" and PackedProducts.suit(dtype) else Products(dtype)
 
 

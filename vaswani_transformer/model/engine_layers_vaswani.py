@@ -3,6 +3,8 @@
 Shapes: B batch, S source tokens, D d_model, H heads, K d_k or d_v.
 """
 
+import copy
+
 import torch
 from torch import nn
 
@@ -41,6 +43,8 @@ class FeedForwardProducts:
         is_relu = type(module.activation) is nn.ReLU
         self.fc1, self.fc2 = products.one(linear_of(module.fc1), relu=is_relu), products.one(linear_of(module.fc2))
         self.activation = None if is_relu else module.activation
+        if products.dtype is not None and not is_relu:  # some have weights
+            self.activation = copy.deepcopy(module.activation).to(products.dtype)
         self.norm = _copy_norm(layer.feed_forward_residual.norm, products)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:

@@ -122,9 +122,10 @@ class EngineSteps:
 
     def __call__(self, tokens: torch.LongTensor) -> torch.Tensor:
         """(L * b, T) -> logits (L * b, V)."""
-        if not self.layers:
-            return self._read_prompt(tokens)
-        return self.project(self._run_layers(tokens[:, -1], next(self.positions), self.mask))
+        with torch.autocast(self.encoding.device.type, enabled=False):  # an engine has the dtype it was built in
+            if not self.layers:
+                return self._read_prompt(tokens)
+            return self.project(self._run_layers(tokens[:, -1], next(self.positions), self.mask))
 
     @torch.inference_mode()  # a step takes 6 % less; the logits, made outside, are ordinary tensors again
     def _run_layers(self, tokens: torch.LongTensor, positions: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

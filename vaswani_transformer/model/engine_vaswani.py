@@ -16,7 +16,7 @@ from torch import nn
 from .cpu_vaswani import Product, Products, build_products
 from .engine_layers_vaswani import DecoderProducts, EncoderProducts, linear_of
 from .engine_steps_vaswani import EngineSteps
-from .plain_vaswani import find_obstacle
+from .plain_vaswani import find_obstacle, refuse_released
 
 MANY_SENTENCES = 8  # in a call; with fewer, packing takes longer than it saves
 
@@ -48,14 +48,14 @@ class Engine:
         encoder, decoder = model.get_encoder(), model.get_decoder()
         self.model, self.has_released = weakref.ref(model), releases
         self.config, self.device = model.config, model.device
-        self.dtype = products.dtype or model.dtype
+        self.dtype, self.model_dtype = products.dtype or model.dtype, model.dtype
         keep = (lambda weight: weight) if products.dtype is None else self._copy_unless_released
         self.embed_scale = decoder.embed_tokens.embed_scale
         self.target_embedding = keep(decoder.embed_tokens.weight)
         self.target_positions = copy.deepcopy(decoder.positions)
         self.decoder_layers = [DecoderProducts(layer, products) for layer in decoder.layers]
-        self.head, self.head_bias = model.lm_head.weight, model.lm_head.bias
-        self.project = products.one(linear_of(model.lm_head))
+        head = linear_of(model.lm_head)
+        self.head, self.head_bias, self.project = head.weight, head.bias, products.one(head)
         if products.dtype is not None:  # rows for a shortlist, taken from the matrix of the embeddings where it is tied
             is_tied = self.head is decoder.embed_tokens.weight
             self.head = self.target_embedding if is_tied else keep(self.head)
@@ -74,18 +74,18 @@ class Engine:
         """A snapshot of `model`.
 
         Args:
-            dtype: of the engine's matrices: a torch dtype or its name, or "int8"; when not given, that of the model, or
-                int8 for one loaded with `dtype="int8"`.
+            dtype: of the engine's matrices: a floating-point dtype of torch or its name, or "int8"; when not given,
+                that of the model, or int8 for one loaded with `dtype="int8"`.
 
         Raises:
-            ValueError: where only the model's `forward` will do; the message says what stands in the way.
+            ValueError: for another dtype, and where only the model's `forward` will do; the message says what stands in
+                the way.
         """
         if obstacle := find_obstacle(model):
-            raise ValueError(f"an engine cannot be built of this model: {obstacle}. generate() works without one.")
-        dtype = dtype or model.engine_dtype or model.dtype
-        if isinstance(dtype, str) and dtype != "int8":
-            dtype = getattr(torch, dtype)
-        return cls(model, build_products(dtype, model.device), releases=releases)
+            raise ValueError(
+                f"an engine cannot be built of this model: {obstacle}. Without one, generate() calls its forward."
+            )
+        return cls(model, build_products(dtype or model.engine_dtype or model.dtype, model.device), releases=releases)
 
     @classmethod
     def for_call(cls, model, *, num_sentences: int) -> "Engine":
@@ -107,7 +107,10 @@ class Engine:
 
     @torch.inference_mode()
     def encode(self, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-        """The encoder's output (B, S, D) for `input_ids` (B, S), whose padding `attention_mask` (B, S) marks by 0."""
+        """The encoder's output (B, S, D) for `input_ids` (B, S), whose padding `attention_mask` (B, S) marks by 0.
+
+        It has the dtype of the model, whose `forward` may have to read it.
+        """
         is_padded = attention_mask is not None and not bool(attention_mask.all())
         with torch.autocast(self.device.type, enabled=False):
             x = nn.functional.embedding(input_ids, self.source_embedding) * self.embed_scale
@@ -120,7 +123,7 @@ class Engine:
             mask = attention_mask[:, None, None].bool() if is_padded else None
             for layer in self.encoder_layers:
                 x = layer(x, mask)
-        return x
+        return x.to(self.model_dtype)
 
     def start(
         self,
@@ -143,7 +146,7 @@ class Engine:
             embed=lambda tokens: nn.functional.embedding(tokens, self.target_embedding) * self.embed_scale,
             positions=self.target_positions,
             project=self.projection(shortlist),
-            encoding=encoding,
+            encoding=encoding.to(self.dtype),
             source_mask=source_mask,
             num_beams=num_beams,
         )
@@ -187,18 +190,10 @@ def as_engines(engine: Engine | Sequence[Engine] | None, models: Sequence) -> li
     return engines
 
 
-def check_unreleased(engine: Engine | Sequence[Engine] | None, what: str) -> None:
-    """Refuse `what`, which only `forward` can do, where an engine has released the matrices of its model."""
-    engines = [engine] if isinstance(engine, Engine) else engine or ()
-    if any(own is not None and own.has_released for own in engines):
-        raise ValueError(
-            f"{what} needs the model's forward, whose matrices its engine has released: build the engine without "
-            f"releases=True."
-        )
-
-
 def _release(model) -> None:
     """Free the matrices of the linear layers of `model`; its embeddings belong to the engine from now on."""
     for module in model.modules():
         if isinstance(module, nn.Linear):
             module.weight = nn.Parameter(torch.empty_like(module.weight, device="meta"), requires_grad=False)
+    for stack in (model.get_encoder(), model.get_decoder()):
+        stack.forward = refuse_released  # PyTorch takes a matrix that is nowhere for zeros

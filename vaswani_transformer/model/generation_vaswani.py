@@ -15,7 +15,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from .beam_search_vaswani import LENGTH_PENALTIES, BeamSearch
 from .coverage_vaswani import BeamCoverage, check_kernel
-from .engine_vaswani import Engine, as_engines, check_unreleased
+from .engine_vaswani import Engine, as_engines
 from .ensemble_vaswani import check_ensemble, prepare_member
 from .generation_options_vaswani import (
     OWN_OPTIONS,
@@ -143,7 +143,8 @@ class VaswaniGenerationMixin(GenerationMixin):
         Args:
             dtype: of the snapshot: "float32", "bfloat16", "float16", on a CPU also "int8"; by default that of the
                 model, or int8 for one loaded with `dtype="int8"`.
-            releases: free the float matrices of the model, which afterwards can translate through the engine only.
+            releases: free the float matrices of the model, whose `forward` is refused from then on: it can translate
+                through the engine only.
 
         Raises:
             ValueError: where only `forward` computes what this model computes; the message says why.
@@ -251,7 +252,6 @@ class VaswaniGenerationMixin(GenerationMixin):
         """Greedy search and sampling of transformers; what it cannot do is a beam search with one beam."""
         follows_one = generation_config.do_sample or kwargs.get("streamer") is not None
         if not ensemble and shortlist is None and (engine is None or follows_one):
-            check_unreleased(engine, "sampling and streaming")
             return super()._sample(input_ids, logits_processor, stopping_criteria, generation_config, **kwargs)
         generation_config.early_stopping = True  # the first </s> that wins ends a greedy search
         return self._beam_search(
@@ -363,7 +363,6 @@ class VaswaniGenerationMixin(GenerationMixin):
         num_beams, steps = generation_config.num_beams, []
         for model, inputs, own in zip((self, *ensemble), inputs_of_models, engines, strict=True):
             if calls_forward or not suits_engine(generation_config, inputs) or (own is None and find_obstacle(model)):
-                check_unreleased(own, "this search")
                 steps.append(ForwardSteps(model, generation_config, inputs))
                 continue
             states, mask = inputs["encoder_outputs"].last_hidden_state[::num_beams], inputs.get("attention_mask")

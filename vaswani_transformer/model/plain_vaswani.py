@@ -5,7 +5,12 @@ from torch import nn
 from transformers import GenerationMixin
 from transformers.utils import output_capturing
 
+from .cpu_vaswani import find_private
+
 KERNELS = ("eager", "sdpa")  # whose mathematics an engine computes
+# Of what the layers are made of besides modules of this folder.
+FORWARDS = (nn.Linear.forward, nn.LayerNorm.forward, nn.Embedding.forward, nn.ModuleList.forward)
+ACTIVATIONS = ("torch.nn.modules.activation", "transformers.activations")
 
 
 def find_obstacle(model) -> str | None:
@@ -20,6 +25,10 @@ def find_obstacle(model) -> str | None:
         return f"an engine computes the attention of {KERNELS}, not of {model.config._attn_implementation!r}"
     if torch.is_autocast_enabled(model.device.type):
         return "autocast is enabled"
+    if vars(model.get_encoder()).get("forward") is refuse_released:
+        return "its matrices were released to an engine that was built before"
+    if (has_hooks := find_private("has_global_hooks")) and has_hooks():
+        return "a hook is registered for all modules"
     prepare = getattr(model.prepare_inputs_for_generation, "__func__", None)
     if prepare is not GenerationMixin.prepare_inputs_for_generation:
         return "a subclass or an adapter prepares its inputs"
@@ -39,11 +48,11 @@ def _find_change(module: nn.Module, name: str = "") -> str | None:
 def is_plain(module: nn.Module) -> bool:
     """True if no hook, subclass or compilation changes what a call of `module` computes.
 
-    Its `forward` must come from the folder of this file, from torch or from transformers' activations. The hooks by
+    Its `forward` must come from the folder of this file or from a module that the layers are made of. The hooks by
     which transformers records outputs stay on a module after the first recording, and do nothing between recordings.
     """
-    place, own_folder = type(module).forward.__module__, __name__.rpartition(".")[0]
-    is_known = place.rpartition(".")[0] == own_folder or place.startswith(("torch.nn.", "transformers.activations"))
+    forward, own_folder = type(module).forward, __name__.rpartition(".")[0]
+    is_known = forward in FORWARDS or forward.__module__.startswith((f"{own_folder}.", *ACTIVATIONS))
     hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
     return bool(
         is_known
@@ -58,3 +67,11 @@ def merged_layer(module: nn.Module) -> nn.Linear | None:
     layer = getattr(module, "base_layer", None)
     is_merged = getattr(module, "merged", False) and not getattr(module, "disable_adapters", True)
     return layer if is_merged and type(layer) is nn.Linear and is_plain(layer) else None
+
+
+def refuse_released(*args, **kwargs) -> None:
+    """The `forward` of a model whose matrices were released."""
+    raise ValueError(
+        "this needs the model's forward, and build_engine(releases=True) has freed its matrices: search through that "
+        "engine without options that need forward, or build it without releases=True."
+    )

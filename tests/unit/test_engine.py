@@ -1,0 +1,482 @@
+"""An engine computes what `forward` computes, with the weights of the moment it was built."""
+
+import copy
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from transformers import GenerationConfig
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+
+from vaswani_transformer import VaswaniForConditionalGeneration, pipeline
+from vaswani_transformer.hub.demo import Demo
+from vaswani_transformer.model import cpu_vaswani, engine_steps_vaswani
+from vaswani_transformer.model.cpu_vaswani import PRIVATE_NAMES, Int8Products, find_private
+from vaswani_transformer.model.engine_layers_vaswani import DecoderProducts
+from vaswani_transformer.model.engine_steps_vaswani import EngineSteps, LayerSteps
+from vaswani_transformer.model.plain_vaswani import find_obstacle
+from vaswani_transformer.model.steps_vaswani import ForwardSteps
+from vaswani_transformer.translation.translator import Translator
+
+PAD, NUM_BEAMS = 1, 4
+SOURCE = torch.tensor([[9, 2, PAD, PAD, PAD], [5, 6, 7, 8, 2], [21, 9, 30, 2, PAD]])
+SOURCES = {
+    "no padding": SOURCE.masked_fill(SOURCE == PAD, 17),
+    "on the right": SOURCE,
+    "on the left": SOURCE.flip(1),
+    "a row hidden altogether": torch.tensor([[PAD] * 5, [5, 6, 7, 8, 2], [9, 30, 2, PAD, PAD]]),
+}
+CONFIGS = {
+    "paper": {},
+    "learned positions, biases": {"position_embedding_type": "learned", "attention_bias": True, "output_bias": True},
+    "untied, 3 + 1 layers, prelu": {
+        "position_layout": "concatenated",
+        "tie_word_embeddings": False,
+        "activation_function": "prelu",
+        "encoder_layers": 3,
+        "decoder_layers": 1,
+    },
+    "eager": {"attention": "eager"},
+}
+# Of the length of a vector: bfloat16 differs from float32 by up to 0.07 either way, and a unit of int8 may flip.
+TOLERANCES = {"float32": 1e-5, "bfloat16": 0.2, "int8": 0.03}
+needs_int8 = pytest.mark.skipif(not Int8Products.suit(), reason="this PyTorch has no int8 products")
+DTYPES = ["float32", "bfloat16", pytest.param("int8", marks=needs_int8)]
+RECORDED = {"output_hidden_states": True, "return_dict_in_generate": True}  # which only forward can
+
+
+def build_reference(model, dtype: str):
+    """A model whose `forward` computes in `dtype`; in int8 each linear layer multiplies as an engine does."""
+    reference = copy.deepcopy(model)
+    if dtype != "int8":
+        return reference.to(getattr(torch, dtype))
+    for module in reference.modules():
+        if isinstance(module, nn.Linear):
+            module.forward = Int8Products().one(module)
+    return reference
+
+
+def assert_near(actual: torch.Tensor, expected: torch.Tensor, dtype: str) -> None:
+    differences, lengths = (x.float().norm(dim=-1) for x in (actual - expected, expected))
+    assert (differences <= TOLERANCES[dtype] * lengths).all()
+
+
+@torch.no_grad()
+def compare(engine, model, *, dtype="float32", source=SOURCE, prompt=(0,), num_steps=6, leaving_at=3) -> None:
+    """Let beams change places at random, and the middle sentence leave: `engine` gives the logits of `forward`."""
+    torch.manual_seed(0)
+    mask, config = (source != PAD).long(), GenerationConfig(num_beams=NUM_BEAMS)
+    encoded, encoding = model.get_encoder()(source, attention_mask=mask), engine.encode(source, mask)
+    assert_near(encoding[mask > 0], encoded.last_hidden_state[mask > 0], dtype)
+    _, prepared = model._expand_inputs_for_generation(
+        expand_size=NUM_BEAMS, is_encoder_decoder=True, encoder_outputs=encoded, attention_mask=mask
+    )
+    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    prepared |= {"past_key_values": cache, "use_cache": True, "logits_to_keep": 1}
+    kinds = engine.start(encoding, mask, num_beams=NUM_BEAMS), ForwardSteps(model, config, prepared)
+    tokens = torch.tensor([prompt] * len(source) * NUM_BEAMS)
+    for step in range(num_steps):
+        assert_near(*(steps(tokens) for steps in kinds), dtype)
+        num_open = len(tokens) // NUM_BEAMS
+        beams = torch.randint(NUM_BEAMS, (num_open, NUM_BEAMS))
+        staying = torch.tensor([0, 2]) if step == leaving_at else None
+        kept = torch.arange(num_open) if staying is None else staying
+        tokens = tokens[(kept[:, None] * NUM_BEAMS + beams[kept]).flatten()]
+        tokens = torch.cat([tokens, torch.randint(3, 37, (len(tokens), 1))], dim=1)
+        for steps in kinds:
+            steps.follow(beams, staying)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS)
+def test_an_engine_gives_the_logits_of_forward(build_tiny_model, changes, dtype):
+    model = build_tiny_model(noise=0.4, **changes)
+    engine, reference = model.build_engine(dtype=dtype), build_reference(model, dtype)
+    for source in SOURCES.values():
+        for prompt in ((0,), (0, 5, 6)):
+            compare(engine, reference, dtype=dtype, source=source, prompt=prompt)
+
+
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"num_beams": 1},  # without an engine the greedy search of transformers
+        {"num_return_sequences": 4, "decoder_input_ids": torch.tensor([[0, 5, 6]] * 3)},
+        {"shortlist": [2, 4, 5, 9, 13, 20, 21, 30]},
+    ],
+    ids=["beam", "greedy", "prompt", "shortlist"],
+)
+def test_an_engine_finds_the_translations_of_forward(build_ending_model, source, options):
+    model = build_ending_model(end_bias=2.0, max_length_offset=6)
+    engine, expected = model.build_engine(), model.generate(source, **options, **RECORDED)
+    found = model.generate(source, engine=engine, return_dict_in_generate=True, **options)
+    assert torch.equal(found.sequences, expected.sequences)
+    assert torch.equal(model.generate(source, engine=engine, **options), expected.sequences)
+    assert torch.equal(model.generate(source, **options), expected.sequences)
+    if "sequences_scores" in expected:
+        torch.testing.assert_close(found.sequences_scores, expected.sequences_scores, rtol=0, atol=1e-5)
+
+
+# The keys of a search
+
+
+@pytest.mark.parametrize(("length", "count"), [(7, 0), (8, 8), (15, 1), (16, 0), (17, 0), (31, 1)])
+@pytest.mark.parametrize("num_padded", [0, 4])
+def test_idle_keys_of_the_source_change_nothing(build_tiny_model, length, count, num_padded):
+    assert engine_steps_vaswani._count_idle_keys(torch.zeros(2, length, 4)) == count
+    model, source = build_tiny_model(noise=0.4), torch.randint(3, 37, (3, length))
+    source[0, length - num_padded :] = PAD
+    compare(model.build_engine(), model, source=source, num_steps=2)
+
+
+def test_keys_that_no_beam_goes_on_from_are_forgotten(build_tiny_model, monkeypatch):
+    monkeypatch.setattr(engine_steps_vaswani, "FEW_KEYS", 1)
+    monkeypatch.setattr(engine_steps_vaswani, "ROOM", 1)  # make room as often as needed
+    forget, forgotten = EngineSteps._forget_keys, []
+
+    def count(self, mask):
+        kept = forget(self, mask)
+        forgotten.append(mask.shape[-1] - kept.shape[-1])
+        assert all(layer.length == kept.shape[-1] for layer in self.layers)
+        return kept
+
+    monkeypatch.setattr(EngineSteps, "_forget_keys", count)
+    model = build_tiny_model(noise=0.4)
+    compare(model.build_engine(), model, prompt=(0, 5, 6), num_steps=36, leaving_at=7)
+    assert len(forgotten) > 2
+    assert min(forgotten) > 0
+
+
+def test_a_layer_remembers_everything_in_the_order_it_came(tiny_model):
+    layer = DecoderProducts(tiny_model.get_decoder().layers[0], cpu_vaswani.Products(None))
+    steps_of_layer = LayerSteps(layer, None, torch.randn(2, 6, 12), num_idle=0, num_beams=3)
+    steps = [torch.randn(2, 3, num_beams, 5) for num_beams in (3, *[4] * 40)]
+    for count, step in enumerate(steps, start=1):
+        steps_of_layer.num_beams = step.shape[2]
+        keys, values = steps_of_layer.remember(step, step + 1)
+        assert torch.equal(keys, torch.cat(steps[:count], dim=2))
+        assert torch.equal(values, keys + 1)
+
+
+# A snapshot
+
+
+def write_data(model, new):
+    for parameter, other in zip(model.parameters(), new.parameters(), strict=True):
+        parameter.data.copy_(other)
+
+
+def take_a_step(model, new):
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    for parameter, other in zip(model.parameters(), new.parameters(), strict=True):
+        parameter.grad = parameter.detach() - other.detach()
+    optimizer.step()
+
+
+WRITES = {
+    "data": write_data,
+    "load_state_dict": lambda model, new: model.load_state_dict(new.state_dict()),
+    "assigned": lambda model, new: model.load_state_dict(new.state_dict(), assign=True),
+    "optimizer": take_a_step,
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_an_engine_keeps_its_weights_and_generate_reads_those_of_the_model(build_tiny_model, dtype, write):
+    options = CONFIGS["untied, 3 + 1 layers, prelu"] | {"position_embedding_type": "learned", "output_bias": True}
+    model, new = (build_tiny_model(noise=0.4, seed=seed, **options) for seed in (0, 1))
+    many = SOURCE.repeat(3, 1)  # for so many a call lays the matrices out itself
+    engine, before = model.build_engine(dtype=dtype), model.generate(many, max_new_tokens=6)
+    frozen = model.generate(SOURCE, engine=engine, max_new_tokens=6, shortlist=range(30))
+    with torch.no_grad():
+        write(model, new)
+    assert torch.equal(model.generate(SOURCE, engine=engine, max_new_tokens=6, shortlist=range(30)), frozen)
+    for source in (SOURCE, many):
+        assert torch.equal(model.generate(source, max_new_tokens=6), new.generate(source, max_new_tokens=6))
+    assert not torch.equal(model.generate(many, max_new_tokens=6), before)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_merged_adapter_counts_in_every_dtype(build_tiny_model, dtype):
+    peft = pytest.importorskip("peft")
+    targets = ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2", "lm_head"]
+    config = peft.LoraConfig(r=3, lora_alpha=6, target_modules=targets, init_lora_weights=False)
+    model = build_tiny_model(noise=0.3, tie_word_embeddings=False)
+    plain, adapted = copy.deepcopy(model), peft.get_peft_model(model, config).eval()
+    with pytest.raises(ValueError, match=r"q_proj \(Linear\) has a hook, an adapter or another forward"):
+        model.build_engine(dtype=dtype)
+    adapted.merge_adapter()
+    engine = model.build_engine(dtype=dtype)
+    merged = adapted.merge_and_unload()
+    assert (merged.lm_head.weight - plain.lm_head.weight).abs().max() > 0.1
+    compare(engine, build_reference(merged, dtype), dtype=dtype)
+
+
+def test_an_engine_of_many_calls_may_be_built_and_used_in_inference_mode(build_tiny_model):
+    model = build_tiny_model()
+    expected = model.generate(SOURCE)
+    with torch.inference_mode():
+        engine = model.build_engine()
+        assert torch.equal(model.generate(SOURCE.repeat(3, 1))[:3], expected)  # packs inside
+        assert torch.equal(model.generate(SOURCE, engine=engine), expected)
+    found = model.generate(SOURCE, engine=engine, return_dict_in_generate=True, output_scores=True, output_logits=True)
+    assert torch.equal(found.sequences, expected)
+    assert not any(tensor.is_inference() for tensor in (found.sequences_scores, *found.scores, *found.logits))
+    assert not any(parameter.is_inference() for parameter in model.parameters())
+    model(input_ids=SOURCE, labels=SOURCE).loss.backward()
+    assert model.lm_head.weight.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_autocast_changes_nothing_for_an_engine(build_tiny_model, dtype):
+    model = build_tiny_model(noise=0.4)
+    engine = model.build_engine(dtype=dtype)
+    expected = model.generate(SOURCE, engine=engine, max_new_tokens=6)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(model.generate(SOURCE, engine=engine, max_new_tokens=6), expected)
+
+
+def start_demo(model, tokenizer):
+    page = Demo(model, tokenizer)
+    return lambda text: [translation.text for translation in page.translate(tokenizer(text).input_ids, 3)]
+
+
+def start_translator(model, tokenizer):
+    translator = Translator(model, tokenizer)
+    return lambda text: translator([text])
+
+
+OWNERS = {
+    "translator": start_translator,
+    "pipeline": lambda model, tokenizer: pipeline("translation", model=model, tokenizer=tokenizer),
+    "demo": start_demo,
+}
+
+
+@pytest.mark.parametrize("start", OWNERS.values(), ids=OWNERS)
+@pytest.mark.parametrize("dtype", [None, pytest.param("int8", marks=needs_int8)])
+def test_what_translates_more_than_once_keeps_an_engine(build_translator, start, dtype):
+    model, tokenizer = build_translator(["a dog runs", "ein Hund rennt"])
+    model.engine_dtype = dtype
+    owner = start(model, tokenizer)
+    before = owner("a dog runs")
+    for parameter in model.parameters():
+        parameter.data.normal_()
+    assert owner("a dog runs") == before
+    assert start(model, tokenizer)("a dog runs") != before
+
+
+# Where only forward will do
+
+
+def add_hook(model):
+    model.model.decoder.layers[0].feed_forward.activation.register_forward_hook(lambda module, inputs, x: 1 - x)
+
+
+def replace_forward(model):
+    norm = model.model.decoder.layers[3].cross_attention_residual.norm
+    norm.forward = lambda x: nn.LayerNorm.forward(norm, x) * 2
+
+
+def replace_projection(model):
+    for layer in model.model.decoder.layers:
+        layer.self_attention.q_proj = nn.Sequential(layer.self_attention.q_proj, nn.Tanh())
+
+
+def replace_norm(model):
+    model.model.encoder.layers[1].feed_forward_residual.norm = nn.RMSNorm(12)
+
+
+def compile_part(model):
+    model.model.decoder.layers[0]._compiled_call_impl = model.model.decoder.layers[1].forward  # as `compile()` sets
+
+
+def prepare_otherwise(model):
+    own = model.prepare_inputs_for_generation
+    model.prepare_inputs_for_generation = lambda *args, **kwargs: own(*args, **kwargs)
+
+
+class Subclass(VaswaniForConditionalGeneration):
+    def forward(self, *args, **kwargs):
+        outputs = super().forward(*args, **kwargs)
+        outputs.logits = -outputs.logits
+        return outputs
+
+
+OBSTACLES = {
+    "hook": (add_hook, r"decoder.layers.0.feed_forward.activation \(ReLU\) has a hook"),
+    "forward": (
+        replace_forward,
+        r"layers.3.cross_attention_residual.norm \(LayerNorm\) has a hook, .* another forward",
+    ),
+    "projection": (replace_projection, r"layers.0.self_attention.q_proj \(Sequential\) has a hook"),
+    "norm": (replace_norm, r"encoder.layers.1.feed_forward_residual.norm \(RMSNorm\) has"),
+    "compile": (compile_part, r"decoder.layers.0 \(DecoderLayer\) has"),
+    "inputs": (prepare_otherwise, "a subclass or an adapter prepares its inputs"),
+    "subclass": (lambda model: setattr(model, "__class__", Subclass), r"the model \(Subclass\) has"),
+    "window": (lambda model: setattr(model.config, "attention_window", 3), "its attention is restricted to a window"),
+    "training": (lambda model: model.train(), "it is in training mode, in which dropout acts"),
+}
+
+
+@pytest.mark.parametrize(("change", "reason"), OBSTACLES.values(), ids=OBSTACLES)
+def test_a_changed_model_is_searched_through_its_forward(build_tiny_model, change, reason):
+    model, options = build_tiny_model(noise=0.4, dropout=0.0), {"max_new_tokens": 6, "return_dict_in_generate": True}
+    assert find_obstacle(model) is None
+    change(model)
+    with pytest.raises(ValueError, match=f"an engine cannot be built of this model: .*{reason}"):
+        model.build_engine()
+    for source in (SOURCE, SOURCE.repeat(3, 1)):
+        found, expected = model.generate(source, **options), model.generate(source, **options | RECORDED)
+        assert torch.equal(found.sequences, expected.sequences)
+        torch.testing.assert_close(found.sequences_scores, expected.sequences_scores)
+
+
+def test_another_kernel_autocast_and_a_hook_on_all_modules_are_named_too(build_tiny_model):
+    model = build_tiny_model()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert find_obstacle(model) == "autocast is enabled"
+    hook = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    found = find_obstacle(model)
+    hook.remove()
+    assert found == "a hook is registered for all modules"
+    assert find_obstacle(nn.Linear(2, 2)) == "its class has no engines"
+    model.set_attn_implementation("flex_attention")
+    assert "not of 'flex_attention'" in find_obstacle(model)
+
+
+def test_logits_that_a_hook_has_seen_stay_what_they_were(build_tiny_model):
+    model, seen = build_tiny_model(), []
+    model.lm_head.register_forward_hook(lambda module, inputs, logits: seen.append((logits, logits.clone())))
+    model.generate(SOURCE, max_new_tokens=5)
+    assert len(seen) == 5
+    assert all(torch.equal(logits, copied) for logits, copied in seen)
+
+
+def test_a_model_that_recomputes_its_layers_in_training_searches_all_the_same(build_tiny_model):
+    model = build_tiny_model(noise=0.4, dropout=0.0)
+    expected = model.generate(SOURCE, max_new_tokens=6)
+    model.train()
+    model.activation_checkpointing_enable()
+    assert torch.equal(model.generate(SOURCE, max_new_tokens=6), expected)
+
+
+def test_recording_attentions_once_leaves_later_searches_their_engine(build_tiny_model):
+    model = build_tiny_model()
+    model.generate(SOURCE, output_attentions=True, return_dict_in_generate=True, max_new_tokens=3)
+    assert any(module._forward_hooks for module in model.modules())  # transformers leaves them there
+    assert find_obstacle(model) is None
+
+
+@pytest.mark.parametrize(
+    "options", [{"coverage_penalty": 0.2}, RECORDED, {"do_sample": True, "num_beams": 1}, {"num_beams": 33}], ids=str
+)
+def test_forward_reads_what_an_engine_of_another_dtype_encoded(build_tiny_model, options):
+    model = build_tiny_model(noise=0.4)
+    engine = model.build_engine(dtype="bfloat16")
+    torch.manual_seed(0)
+    found = model.generate(SOURCE, engine=engine, max_new_tokens=4, **options)
+    assert found["sequences"].shape == (3, 5) if options is RECORDED else found.shape == (3, 5)
+
+
+# Engines of several models, of none, of another dtype
+
+
+def test_an_ensemble_takes_an_engine_of_each_model(build_ending_model):
+    models = [build_ending_model(end_bias=2.0, max_length_offset=6, seed=seed) for seed in (0, 1)]
+    expected = models[0].generate(SOURCE, ensemble=models[1:])
+    engines = [model.build_engine() for model in models]
+    for engine in (engines, engines[0], [None, engines[1]], [engines[0], None]):
+        assert torch.equal(models[0].generate(SOURCE, ensemble=models[1:], engine=engine), expected)
+    with pytest.raises(ValueError, match="one per model: got 3 for 2 models"):
+        models[0].generate(SOURCE, ensemble=models[1:], engine=[*engines, None])
+    for engine in (engines[1], engines[::-1]):
+        with pytest.raises(ValueError, match="engine was built of another model"):
+            models[0].generate(SOURCE, ensemble=models[1:], engine=engine)
+
+
+@pytest.mark.parametrize("dtype", ["int4", "nonsense", torch.int32, 5])
+def test_a_dtype_that_is_none_of_an_engine_s_is_refused(tiny_model, dtype):
+    with pytest.raises(ValueError, match=f'must be "int8" or floating-point, as "bfloat16" is; got {dtype!r}'):
+        tiny_model.build_engine(dtype=dtype)
+
+
+@needs_int8
+@pytest.mark.parametrize("dtype", ["int8", torch.int8])
+def test_a_model_loaded_for_int8_is_one_of_float32_whose_engines_multiply_in_int8(build_tiny_model, tmp_path, dtype):
+    model = build_tiny_model(noise=0.3)
+    model.save_pretrained(tmp_path / "first")
+    load = VaswaniForConditionalGeneration.from_pretrained
+    loaded, info = load(tmp_path / "first", dtype=dtype, output_loading_info=True)
+    assert not info["missing_keys"]
+    compare(loaded.build_engine(), build_reference(model, "int8"), dtype="int8")
+    in_a_call, in_an_engine = (
+        member.generate(
+            encoder_outputs=model.get_encoder()(SOURCE),
+            attention_mask=(SOURCE != PAD).long(),
+            engine=engine,
+            return_dict_in_generate=True,
+        )
+        for member, engine in ((loaded, None), (model, model.build_engine(dtype="int8")))
+    )
+    assert torch.equal(in_a_call.sequences_scores, in_an_engine.sequences_scores)
+    loaded.save_pretrained(tmp_path / "second")
+    assert (tmp_path / "first/model.safetensors").read_bytes() == (tmp_path / "second/model.safetensors").read_bytes()
+    assert (tmp_path / "first/config.json").read_text() == (tmp_path / "second/config.json").read_text()
+    assert loaded.bfloat16().generate(SOURCE, max_new_tokens=2).shape == (3, 3)
+
+
+# Released matrices
+
+
+def test_an_engine_that_releases_the_matrices_alone_translates(build_ending_model):
+    model = build_ending_model(end_bias=2.0, max_length_offset=6, tie_word_embeddings=False)
+    expected, config = model.generate(SOURCE, num_return_sequences=4), model.config
+    matrices = [weakref.ref(layer.weight) for layer in model.modules() if isinstance(layer, nn.Linear)][:-1]
+    engine = model.build_engine(releases=True)
+    assert all(matrix() is None for matrix in matrices)  # that of the output is kept, for shortlists
+    left = sum(parameter.numel() for parameter in model.parameters() if not parameter.is_meta)
+    embeddings = 2 * config.vocab_size * config.d_model
+    assert left - embeddings < 0.1 * sum(parameter.numel() for parameter in model.parameters())
+    assert torch.equal(model.generate(SOURCE, num_return_sequences=4, engine=engine), expected)
+    assert engine.target_embedding.data_ptr() == model.get_decoder().embed_tokens.weight.data_ptr()
+    refused = [
+        lambda: model(input_ids=SOURCE, decoder_input_ids=SOURCE),
+        lambda: model.generate(SOURCE),
+        lambda: model.score(input_ids=SOURCE, labels=SOURCE),
+        *(
+            lambda options=options: model.generate(SOURCE, engine=engine, **options)
+            for options in ({"coverage_penalty": 0.2}, {"do_sample": True, "num_beams": 1}, RECORDED, {"num_beams": 33})
+        ),
+    ]
+    for call in refused:
+        with pytest.raises(ValueError, match=r"build_engine\(releases=True\) has freed its matrices: search through"):
+            call()
+    with pytest.raises(ValueError, match="released to an engine that was built before"):
+        model.build_engine()
+
+
+# PyTorch of next year
+
+
+@pytest.mark.parametrize("name", PRIVATE_NAMES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_an_engine_does_without_any_private_name_of_pytorch(build_tiny_model, monkeypatch, name, dtype):
+    model = build_tiny_model(noise=0.4)
+    monkeypatch.setitem(PRIVATE_NAMES, name, "not.there")
+    assert find_private(name) is None
+    if (name, dtype) == ("quantise", "int8"):
+        with pytest.raises(ValueError, match="has no int8 products: use float32 or bfloat16"):
+            model.build_engine(dtype=dtype)
+        return
+    compare(model.build_engine(dtype=dtype), build_reference(model, dtype), dtype=dtype)
+
+
+def test_an_engine_does_without_onednn(build_tiny_model):
+    model = build_tiny_model(noise=0.4)
+    with torch.backends.mkldnn.flags(enabled=False):
+        compare(model.build_engine(), model)
