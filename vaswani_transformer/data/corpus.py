@@ -10,7 +10,6 @@ needs no more memory than one of ten. A missing file is reported at once, a faul
 
 import glob
 import gzip
-import hashlib
 import json
 import re
 import zlib
@@ -20,6 +19,8 @@ from functools import partial
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import BinaryIO
+
+from ..resuming.files import digest_file
 
 Pair = tuple[str, str]
 Languages = tuple[str, str]  # keys of source and target where a record names its sides
@@ -422,18 +423,14 @@ def describe_source(spec: Sequence[str | Path], *, split: str) -> list[dict]:
             files = sorted(path.glob("*.parquet"))
         else:
             files = [path] if path.exists() else [Path(match) for match in sorted(glob.glob(str(path)))]
-        if files:
-            described += ({"file": file.name, "sha256": _digest(file)} for file in files)
-        else:
+        for file in files:
+            if not file.is_file():
+                raise ValueError(
+                    f"{file} is not a regular file, and a pipe can be read once only, but preparing reads the text "
+                    f"several times. Write it to a file first; one compressed with gzip is read as it is if its name "
+                    f"ends in .gz."
+                )
+            described.append({"file": file.name, "sha256": digest_file(file)})
+        if not files:
             described.append({"dataset": name, "split": split})
     return described
-
-
-def _digest(path: Path) -> str:
-    if not path.is_file():
-        raise ValueError(
-            f"{path} is not a regular file, and a pipe can be read once only, but preparing reads the text several "
-            f"times. Write it to a file first; one compressed with gzip is read as it is if its name ends in .gz."
-        )
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
