@@ -1,9 +1,12 @@
 import contextlib
 import getpass
+import multiprocessing
 import os
 import shutil
+import signal
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from hypothesis import settings
 from transformers import PreTrainedTokenizerFast
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, train_tokenizer
+from vaswani_transformer.resuming.locks import lock_folder
 
 # Several threads are slower than one on models this small, and change the last bits of a sum: neither here nor in the
 # processes that tests start.
@@ -115,6 +119,34 @@ def little_room():
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
     return limit
+
+
+def hold(folder, connection):
+    """Lock `folder` for ever, with a child such as a worker of a data loader."""
+    with lock_folder(folder):
+        if not (child := os.fork()):
+            time.sleep(60)
+            os._exit(0)
+        connection.send(child)
+        time.sleep(60)
+
+
+@pytest.fixture
+def another_process_in():
+    """A context: in the block a process holds the lock of a folder; yields that process and the id of its child."""
+
+    @contextlib.contextmanager
+    def start(folder: Path):
+        ours, theirs = multiprocessing.Pipe()
+        holder = multiprocessing.get_context("fork").Process(target=hold, args=(folder, theirs))
+        holder.start()
+        child = ours.recv()
+        yield holder, child
+        holder.kill()
+        holder.join()
+        os.kill(child, signal.SIGKILL)
+
+    return start
 
 
 @pytest.fixture(scope="session")

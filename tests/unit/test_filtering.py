@@ -28,12 +28,8 @@ def kept_and_counts(pairs, **options) -> tuple[list, FilterCounts]:
     st.booleans(),
 )
 def test_every_pair_is_in_exactly_one_count(pairs, max_length_ratio, drop_duplicates, drop_identical):
-    kept, counts = kept_and_counts(
-        pairs,
-        max_length_ratio=max_length_ratio,
-        drop_duplicates=drop_duplicates,
-        drop_identical=drop_identical,
-    )
+    options = {"drop_duplicates": drop_duplicates, "drop_identical": drop_identical}
+    kept, counts = kept_and_counts(pairs, max_length_ratio=max_length_ratio, **options)
     dropped = counts.empty + counts.ratio + counts.duplicate + counts.identical
     assert counts.read == len(pairs) == counts.kept + dropped
     assert counts.kept == len(kept)
@@ -103,10 +99,7 @@ def test_a_ratio_below_one_is_refused(ratio):
 # Duplicates
 
 
-@given(
-    st.lists(st.tuples(st.sampled_from("ab "), st.sampled_from("abc")), max_size=40),
-    st.integers(1, 9),
-)
+@given(st.lists(st.tuples(st.sampled_from("ab "), st.sampled_from("abc")), max_size=40), st.integers(1, 9))
 def test_duplicates_are_found_across_blocks(pairs, block_size):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(filtering, "DUPLICATES_BLOCK", block_size)

@@ -3,9 +3,6 @@
 import hashlib
 import json
 import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -27,35 +24,6 @@ PAIRS = [
 # 64 pairs, in parts of 7; each fourth comes twice.
 CORPUS = [(f"a dog runs {number % 48} times", f"ein hund läuft  {number % 48} mal") for number in range(64)]
 SETTINGS = {"vocab_size": 280, "pairs_per_part": 7, "pair_filter": PairFilter(drop_duplicates=True)}
-# Prepares CORPUS and is killed inside the third part, between its two sides.
-KILLED_PROGRAM = """
-import os, signal, sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from test_preparation import SETTINGS, read_corpus, read_dev
-from vaswani_transformer.data.encoding import BlockEncoder
-from vaswani_transformer.data.preparation import prepare
-
-encode, num_calls = BlockEncoder.encode, 0
-
-def encode_seven_times(self, texts):
-    global num_calls
-    num_calls += 1
-    if num_calls == 8:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return encode(self, texts)
-
-BlockEncoder.encode = encode_seven_times
-prepare(read_corpus, read_dev, Path(sys.argv[2]), **SETTINGS)
-"""
-# Holds the lock of a file until its input ends.
-HOLDER = """
-import fcntl, sys
-with open(sys.argv[1], "a+") as file:
-    fcntl.lockf(file, fcntl.LOCK_EX)
-    print(flush=True)
-    sys.stdin.read()
-"""
 
 
 def read_corpus():
@@ -143,16 +111,10 @@ def test_the_digest_of_each_file_is_written_down(tmp_path):
     assert {"dev.json", "dev/part-00000.arrow", "train/part-00005.arrow", "tokenizer.json"} <= files.keys()
 
 
-def test_a_folder_in_which_another_process_prepares_is_refused(tmp_path):
-    (tmp_path / "lock").write_text("process 7 on host a")
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(tmp_path / "lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    with holder:
-        holder.stdout.readline()
-        with pytest.raises(ValueError, match=r"process 7 on host a is writing in .*name another output"):
-            prepare(read_corpus, read_dev, tmp_path, **SETTINGS)
-        holder.communicate(b"end")
+def test_a_folder_in_which_another_process_writes_is_refused(tmp_path, another_process_in):
+    message = r"process \d+ on host \S+ is writing in .*name another output"
+    with another_process_in(tmp_path), pytest.raises(ValueError, match=message):
+        prepare(read_corpus, read_dev, tmp_path, **SETTINGS)
     prepare(read_corpus, read_dev, tmp_path, **SETTINGS)
 
 
@@ -253,21 +215,10 @@ def test_stopped_before_any_file_is_whole_it_ends_as_if_never_stopped(tmp_path, 
             with pytest.raises(KeyboardInterrupt):
                 prepare(read_corpus, read_dev, folder, **SETTINGS)
         assert not (folder / "preparation.json").exists()
-        prepare(read_corpus, read_dev, folder, **SETTINGS)
+        num_parts, log = len(list((folder / "train").glob("part-*.arrow"))), []
+        prepare(read_corpus, read_dev, folder, **SETTINGS, log=log.append)
+        assert log[-1] == "tokenising" + (f", {num_parts} parts are there already" if num_parts else "")
         assert files_of(folder) == never_stopped
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
-def test_killed_inside_a_part_it_ends_as_if_never_stopped(tmp_path, never_stopped):
-    program = [sys.executable, "-c", KILLED_PROGRAM, str(Path(__file__).parent), str(tmp_path)]
-    environment = os.environ | {"RAYON_NUM_THREADS": "1"}
-    assert subprocess.run(program, env=environment, check=False).returncode == -signal.SIGKILL
-    parts = sorted(path.name for path in (tmp_path / "train").iterdir())
-    assert parts == ["part-00000.arrow", "part-00001.arrow"]
-    log = []
-    prepare(read_corpus, read_dev, tmp_path, **SETTINGS, log=log.append)
-    assert log == ["tokenising, 2 parts are there already"]
-    assert files_of(tmp_path) == never_stopped
 
 
 def test_a_complete_folder_is_not_read_for_again(tmp_path):

@@ -1,11 +1,7 @@
 """Folders that two processes must not write in at once."""
 
-import contextlib
 import errno
-import multiprocessing
 import os
-import signal
-import time
 
 import pytest
 
@@ -13,36 +9,14 @@ from vaswani_transformer.resuming import locks as processes
 from vaswani_transformer.resuming.locks import lock_folder
 
 
-def hold(folder, connection):
-    """Lock `folder` for ever, with a child such as a worker of a data loader."""
-    with lock_folder(folder):
-        if not (child := os.fork()):
-            time.sleep(60)
-            os._exit(0)
-        connection.send(child)
-        time.sleep(60)
-
-
-@contextlib.contextmanager
-def another_process_in(folder):
-    """Yields that process, which holds the lock of `folder`, and its child."""
-    ours, theirs = multiprocessing.Pipe()
-    holder = multiprocessing.get_context("fork").Process(target=hold, args=(folder, theirs))
-    holder.start()
-    child = ours.recv()
-    yield holder, child
-    holder.kill()
-    os.kill(child, signal.SIGKILL)
-
-
-def test_a_folder_another_process_writes_in_is_refused_with_its_name(tmp_path):
+def test_a_folder_another_process_writes_in_is_refused_with_its_name(tmp_path, another_process_in):
     with another_process_in(tmp_path) as (holder, _):
         message = rf"process {holder.pid} on host \S+ is writing in .*Wait for it or end it, or name another"
         with pytest.raises(ValueError, match=message), lock_folder(tmp_path):
             pass
 
 
-def test_the_folder_of_a_killed_process_is_free_though_its_workers_live(tmp_path):
+def test_the_folder_of_a_killed_process_is_free_though_its_workers_live(tmp_path, another_process_in):
     with another_process_in(tmp_path) as (holder, child):
         holder.kill()
         holder.join()

@@ -1,15 +1,15 @@
 """Batches of about 25,000 source and 25,000 target tokens, of pairs of like length (section 5.1).
 
-B pairs of a batch, S and T its longest source and target in tokens.
+`plan_updates` says which pairs an epoch's updates hold, `split_update` cuts one update into micro-batches of equal
+work, `UpdateStream` reads those of one process. Each depends on its arguments alone, so that all processes agree.
 
-Three steps, each a function of its arguments alone, so that every process does them for itself and all agree:
-`plan_updates` says which pairs an epoch's updates hold, `split_update` cuts one update into micro-batches of
-equal work, `UpdateStream` reads those of one process.
+B pairs of a batch, S and T its longest source and target in tokens.
 """
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +36,7 @@ def plan_batches(lengths: Sequence[int], *, limit: int, power: int = 1) -> Itera
 
 
 class TokenColumn:
-    """Token ids of all sentences of one side, read where they lie: memory-mapped, never copied as a whole."""
+    """Token ids of all sentences of one side, memory-mapped, never copied as a whole."""
 
     def __init__(self, column: pa.ChunkedArray):
         chunks = [chunk for chunk in column.chunks if len(chunk)]
@@ -123,10 +123,9 @@ def plan_updates(
 ) -> list[np.ndarray]:
     """The updates of one epoch, over all processes together, each pair in exactly one of them.
 
-    Pairs are put in the order of their longer side, as in tensor2tensor, then of their target, then at random, and
-    cut where one more pair would bring the padded source or the padded target over `tokens_per_batch`. The updates
-    are then shuffled, unless `short_first` leaves them in order.
-    All depends on (seed, epoch) alone: not on the number of processes, nor on how an update is accumulated.
+    Pairs are sorted by their longer side, as in tensor2tensor, then by their target, then at random, and cut where
+    one more pair would bring the padded source or target over `tokens_per_batch`. The updates are then shuffled. The
+    number of processes and the accumulation of an update change nothing.
 
     Args:
         source_lengths, target_lengths: tokens of each pair, `</s>` included.
@@ -134,7 +133,7 @@ def plan_updates(
         short_first: leave the updates of epoch 0 in order, the shortest pairs first.
 
     Returns:
-        row numbers, an array for each update.
+        an array of row numbers for each update.
 
     Raises:
         ValueError: if a single sentence is longer than `tokens_per_batch`.
@@ -178,7 +177,7 @@ def split_update(
 ) -> list[np.ndarray]:
     """Cut one update into micro-batches whose padded tokens are as equal as whole pairs allow.
 
-    The pairs of an update are alike in their longer side only. In the order of the shorter one a micro-batch is
+    The pairs of an update are alike in their longer side only. Sorted by the shorter one, a micro-batch is
     alike in both, so finer cuts pad less: on Multi30k 8 % of the tokens of whole updates of 25,000 are padding,
     5 % of quarters, 3 % of eighths, which is what the paper's eight devices saw.
 
@@ -211,7 +210,7 @@ def split_update(
 
 
 def _cut(source_lengths: np.ndarray, target_lengths: np.ndarray, *, limit: int) -> list[int]:
-    """Where parts of at most `limit` padded tokens, source and target together, begin; a part has a pair at least."""
+    """Starts of parts of at most `limit` padded tokens, source and target together, or of one pair."""
     starts, start = [], 0
     while start < len(source_lengths):
         starts.append(start)
@@ -223,26 +222,17 @@ def _cut(source_lengths: np.ndarray, target_lengths: np.ndarray, *, limit: int) 
 
 @dataclass
 class Update:
-    """What one process does in one update, and what it needs to know of the others.
+    """The part of one process in one update, and the tokens of the whole update over all processes."""
 
-    Attributes:
-        micro_batches: of this process; each has `input_ids` (B, S), `attention_mask` (B, S) and `labels` (B, T).
-        rows: of each micro-batch.
-        target_tokens: of the whole update, over all processes, without padding; the loss is divided by them.
-        tokens: source and target tokens of the whole update, without padding.
-        padded_tokens: the same with padding.
-        is_last_of_epoch: whether the next update begins another epoch.
-    """
-
-    micro_batches: list[dict[str, torch.Tensor]]
-    rows: list[np.ndarray]
-    target_tokens: int
-    tokens: int
+    micro_batches: list[dict[str, torch.Tensor]]  # `input_ids` (B, S), `attention_mask` (B, S) and `labels` (B, T)
+    rows: list[np.ndarray]  # of each micro-batch
+    target_tokens: int  # without padding; the loss is divided by them
+    tokens: int  # source and target, without padding
     padded_tokens: int
     is_last_of_epoch: bool
 
     def pin_memory(self) -> "Update":
-        """For `DataLoader`: copies to a GPU that do not make it wait."""
+        """Called by `DataLoader`, so that copies to a GPU do not make the host wait."""
         for batch in self.micro_batches:
             for name in batch:
                 batch[name] = batch[name].pin_memory()
@@ -250,12 +240,11 @@ class Update:
 
 
 class UpdateStream(torch.utils.data.IterableDataset):
-    """The updates of one process, from a place in the data on and without end.
+    """The updates of one process, without end.
 
     Args:
-        pairs: training pairs.
         tokens_per_batch, seed, short_first: see `plan_updates`.
-        epoch, updates_of_epoch: the place: updates of that epoch to leave out, because they are done.
+        epoch, updates_of_epoch: where to begin: so many updates of that epoch are left out.
         num_processes, process_index: whose part to read.
         accumulation_steps: micro-batches of each process in an update.
     """
@@ -273,8 +262,15 @@ class UpdateStream(torch.utils.data.IterableDataset):
         process_index: int = 0,
         accumulation_steps: int = 1,
     ):
-        self.pairs, self.tokens_per_batch, self.seed, self.short_first = pairs, tokens_per_batch, seed, short_first
-        self.epoch, self.updates_of_epoch = epoch, updates_of_epoch
+        self.pairs, self.epoch, self.updates_of_epoch = pairs, epoch, updates_of_epoch
+        self.plan = partial(
+            plan_updates,
+            pairs.sources.lengths,
+            pairs.targets.lengths,
+            tokens_per_batch=tokens_per_batch,
+            seed=seed,
+            short_first=short_first,
+        )
         self.num_parts = num_processes * accumulation_steps
         first = process_index * accumulation_steps
         self.own_parts = slice(first, first + accumulation_steps)
@@ -283,22 +279,12 @@ class UpdateStream(torch.utils.data.IterableDataset):
         epoch, done = self.epoch, self.updates_of_epoch
         # A plan of millions of pairs takes seconds, in which a GPU would stand still at the start of each epoch.
         with ThreadPoolExecutor(max_workers=1) as planner:
-            plan = self._plan(epoch)
+            plan = self.plan(epoch=epoch)
             while True:
-                next_plan = planner.submit(self._plan, epoch + 1)
+                next_plan = planner.submit(self.plan, epoch=epoch + 1)
                 for number in range(done, len(plan)):
                     yield self._build_update(plan[number], is_last_of_epoch=number == len(plan) - 1)
                 plan, epoch, done = next_plan.result(), epoch + 1, 0
-
-    def _plan(self, epoch: int) -> list[np.ndarray]:
-        return plan_updates(
-            self.pairs.sources.lengths,
-            self.pairs.targets.lengths,
-            tokens_per_batch=self.tokens_per_batch,
-            seed=self.seed,
-            epoch=epoch,
-            short_first=self.short_first,
-        )
 
     def _build_update(self, rows: np.ndarray, *, is_last_of_epoch: bool) -> Update:
         sources, targets = self.pairs.sources.lengths, self.pairs.targets.lengths
@@ -315,7 +301,7 @@ class UpdateStream(torch.utils.data.IterableDataset):
         )
 
     def _build_micro_batch(self, rows: np.ndarray, *, stand_in: np.ndarray) -> dict[str, torch.Tensor]:
-        """The pairs `rows`; if there are none, a pair that does not count: every process must take part."""
+        """The pairs `rows`, or if there are none, a pair without labels: every process must take part."""
         if len(rows):
             return self.pairs[rows]
         batch = self.pairs[stand_in]

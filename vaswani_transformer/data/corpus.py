@@ -1,8 +1,7 @@
 """Parallel text in: read and align. Nothing here knows about tokens or tensors.
 
-A corpus is an iterator of `(source, target)` sentence pairs, so that one of 36M pairs (English-French of
-section 5.1) needs no more memory than one of ten. Every reader checks that its file exists when it is
-called, and checks the contents as they go by: a fault in line 3M is reported when line 3M is reached.
+A corpus is an iterator of `(source, target)` sentence pairs, so that one of 36M pairs (English-French of section 5.1)
+needs no more memory than one of ten. A missing file is reported at once, a fault in line 3M when line 3M is reached.
 
     pairs = open_parallel(["train.en", "train.de"], source_language="en", target_language="de")
     for source, target in pairs:
@@ -11,29 +10,29 @@ called, and checks the contents as they go by: a fault in line 3M is reported wh
 
 import glob
 import gzip
-import hashlib
 import json
 import re
 import zlib
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
-if TYPE_CHECKING:
-    from datasets import Dataset, IterableDataset
+from ..resuming.files import digest_file
 
 Pair = tuple[str, str]
+Languages = tuple[str, str]  # keys of source and target where a record names its sides
 
 ACCEPTED_FORMS = (
-    "two plain text files, source and target, one sentence a line; "
+    "two plain text files, source and target, one sentence per line; "
     "one .tsv, .jsonl, .json or .parquet file; a folder of .parquet files; "
     "a quoted glob such as 'data/*.parquet'; or a dataset of the Hugging Face Hub such as wmt/wmt14:de-en. "
     "Text and JSON may be compressed (.gz)"
 )
 
-# A name that ends like this is meant as a file: if there is none, it is missing, not a dataset of the hub.
+# A name that ends like this means a file: if there is none, it is missing, not a dataset of the hub.
 FILE_SUFFIXES = frozenset(
     {".tsv", ".jsonl", ".json", ".parquet", ".txt", ".csv", ".arrow", ".xml", ".sgm", ".tmx"}
     | {".gz", ".tgz", ".bz2", ".xz", ".zst", ".zip"}
@@ -49,24 +48,24 @@ BYTES_OF_LONG_LINE = MOST_LINE_BYTES + 4
 
 
 def read_lines(path: Path, *, cut_long: bool = False) -> Iterator[str]:
-    """Lines of a UTF-8 text file, in memory one at a time, and of a line without end no more than its beginning.
+    """Lines of a UTF-8 text file, one at a time in memory.
 
     Only "\\n" ends a line. Text mode also splits at a lone "\\r", and `str.splitlines` at U+2028, U+0085 and
     others; all occur inside sentences of web text, and each such split would shift all later lines against
-    the other language. Files with Windows line ends are welcome: one "\\r" just before a "\\n" belongs to the
-    line end and is dropped. A byte order mark at the start of the file is dropped too.
+    the other language. One "\\r" just before a "\\n" belongs to the line end (Windows) and is dropped, as is a byte
+    order mark at the start of the file.
 
     Args:
         path: a text file, or a pipe; compressed with gzip if the name ends in `.gz`. A last line without "\\n"
-            counts; a "\\n" at the end of the file ends the last line and does not begin an empty one.
-        cut_long: give the beginning of a line of more than `MOST_LINE_BYTES`, itself a little longer than that;
-            otherwise such a line is refused.
+            counts.
+        cut_long: of a line of more than `MOST_LINE_BYTES`, give a beginning that is still a little longer than
+            that, instead of refusing the line.
 
     Raises:
         FileNotFoundError: at once, if there is no such file.
         ValueError: at the first line that is not UTF-8 or too long, or where a compressed file is damaged.
     """
-    _require_file(path, "UTF-8 text, one sentence a line")
+    _require_file(path)
     return _lines_of_file(path, cut_long=cut_long)
 
 
@@ -80,7 +79,7 @@ def _lines_of_file(path: Path, *, cut_long: bool) -> Iterator[str]:
 
 
 def _bounded_lines(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of a file read in binary; of one that is too long, its first `BYTES_OF_LONG_LINE`."""
+    """The lines of a file read in binary, each cut to its first `BYTES_OF_LONG_LINE`."""
     while line := file.readline(BYTES_OF_LONG_LINE):
         yield line
         while len(line) == BYTES_OF_LONG_LINE and not line.endswith(b"\n"):
@@ -88,11 +87,7 @@ def _bounded_lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def decode_lines(raw_lines: Iterable[bytes], *, name: str, cut_long: bool = False) -> Iterator[str]:
-    """The text of lines read in binary, such as those of `sys.stdin.buffer`; see `read_lines`.
-
-    Args:
-        name: of their file, for messages.
-    """
+    """The text of lines read in binary, see `read_lines`; messages call their file `name`."""
     for number, raw_line in enumerate(raw_lines, start=1):
         is_long = len(raw_line) > MOST_LINE_BYTES and len(raw_line.rstrip(b"\r\n")) > MOST_LINE_BYTES
         if is_long and not cut_long:
@@ -121,8 +116,8 @@ def decode_lines(raw_lines: Iterable[bytes], *, name: str, cut_long: bool = Fals
 def read_parallel_files(source_path: Path, target_path: Path) -> Iterator[Pair]:
     """Pairs from two text files: line i of one is the translation of line i of the other.
 
-    Files of different length cannot be aligned, but this shows only when the shorter one ends: by then
-    its pairs have been handed out, so do not use them before the iterator is exhausted without error.
+    Different lengths show only when the shorter file ends: by then its pairs have been handed out, so do not use
+    them before the iterator is exhausted without error.
 
     Raises:
         FileNotFoundError: at once, if a file is missing.
@@ -132,15 +127,9 @@ def read_parallel_files(source_path: Path, target_path: Path) -> Iterator[Pair]:
     return _aligned_pairs(source_path, target_path, sources, targets)
 
 
-def is_too_long(text: str) -> bool:
-    """Whether a line, or a sentence from JSON or parquet, has more than `MOST_LINE_BYTES`."""
-    return 4 * len(text) > MOST_LINE_BYTES and len(text.encode("utf-8", "surrogatepass")) > MOST_LINE_BYTES
-
-
 def _aligned_pairs(
     source_path: Path, target_path: Path, sources: Iterator[str], targets: Iterator[str]
 ) -> Iterator[Pair]:
-    """Zip the lines of two files and refuse a rest on either side."""
     for num_pairs, (source, target) in enumerate(zip_longest(sources, targets)):
         if source is None or target is None:
             num_sources = num_pairs + (source is not None) + sum(1 for _ in sources)
@@ -153,21 +142,13 @@ def _aligned_pairs(
         yield source, target
 
 
-def read_tsv(path: Path) -> Iterator[Pair]:
-    """Pairs from a file with source, tab, target on each line.
-
-    There is no quoting: a `"` is a character like any other, as it has to be in sentences.
-
-    Raises:
-        FileNotFoundError: at once, if the file is missing.
-        ValueError: if a line has not exactly two columns, or is not UTF-8.
-    """
-    _require_file(path, "text with two tab-separated columns")
-    return _pairs_of_columns(path)
+def is_too_long(text: str) -> bool:
+    """True for a line, or a sentence from JSON or parquet, of more than `MOST_LINE_BYTES`."""
+    return 4 * len(text) > MOST_LINE_BYTES and len(text.encode("utf-8", "surrogatepass")) > MOST_LINE_BYTES
 
 
-def _pairs_of_columns(path: Path) -> Iterator[Pair]:
-    """The two columns of an existing file; see `read_tsv`."""
+def _read_tsv(path: Path) -> Iterator[Pair]:
+    """Source, tab, target on each line. A `"` is a character like any other: there is no quoting."""
     for number, line in enumerate(read_lines(path, cut_long=True), start=1):
         if is_too_long(line):
             yield line, line
@@ -181,24 +162,8 @@ def _pairs_of_columns(path: Path) -> Iterator[Pair]:
         yield columns[0], columns[1]
 
 
-def read_json_lines(path: Path, source_language: str, target_language: str) -> Iterator[Pair]:
-    """Pairs from a file with one JSON object a line.
-
-        {"translation": {"en": "A dog runs.", "de": "Ein Hund rennt."}}     as the datasets library writes it
-        {"en": "A dog runs.", "de": "Ein Hund rennt."}                      the same without the outer object
-
-    Other keys are ignored, and so are empty lines.
-
-    Raises:
-        FileNotFoundError: at once, if the file is missing.
-        ValueError: if a line is not such an object, with the keys that were found.
-    """
-    _require_file(path, "JSON with one object a line")
-    return _pairs_of_json(path, source_language, target_language)
-
-
-def _pairs_of_json(path: Path, source_language: str, target_language: str) -> Iterator[Pair]:
-    """The pairs of an existing file; see `read_json_lines`."""
+def _read_json_lines(path: Path, languages: Languages) -> Iterator[Pair]:
+    """One JSON object per line, see `_pair_of_record`; empty lines are skipped."""
     for number, line in enumerate(read_lines(path, cut_long=True), start=1):
         if not line.strip():
             continue
@@ -208,13 +173,13 @@ def _pairs_of_json(path: Path, source_language: str, target_language: str) -> It
         where = f"{path}, line {number}"
         try:
             record = json.loads(line)
-        except (ValueError, RecursionError) as error:  # of numbers of thousands of digits, and of deep brackets too
+        except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, and deep brackets
             place = f", column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
             raise ValueError(
                 f"{where}{place}: not a JSON object ({getattr(error, 'msg', error)}). Expected one object on each "
                 f"line; a file that is one large array becomes that with `jq -c '.[]' {path}`."
             ) from None
-        source, target = _pair_of_record(record, source_language, target_language, where=where)
+        source, target = _pair_of_record(record, languages, where=where)
         try:
             (source + target).encode("utf-8")
         except UnicodeEncodeError as error:
@@ -226,37 +191,24 @@ def _pairs_of_json(path: Path, source_language: str, target_language: str) -> It
         yield source, target
 
 
-def read_parquet(path: Path, source_language: str, target_language: str) -> Iterator[Pair]:
-    """Pairs from a parquet file: a column `translation` of structs, or one text column a language.
-
-    Read by record batch, so memory depends on the size of the file's row groups, not on that of the file.
-
-    Raises:
-        FileNotFoundError: at once, if the file is missing.
-        ValueError: if it is not parquet, lacks a language, or holds something other than text.
-    """
-    _require_file(path, "a parquet file")
-    return _pairs_of_parquet(path, source_language, target_language)
-
-
-def _pairs_of_parquet(path: Path, source_language: str, target_language: str) -> Iterator[Pair]:
-    """The pairs of an existing file; see `read_parquet`."""
+def _read_parquet(path: Path, languages: Languages) -> Iterator[Pair]:
+    """A column `translation` of structs, or one text column per language, by batches of rows."""
     # Imported here because it takes 0.3 s, and plain text needs none of it.
     import pyarrow
     import pyarrow.parquet
 
+    _require_file(path)
     try:
         file = pyarrow.parquet.ParquetFile(path)
     except pyarrow.ArrowInvalid as error:
         raise ValueError(f"{path}: expected a complete parquet file, but it cannot be read: {error}") from error
     with file:
-        languages = [source_language, target_language]
         schema = file.schema_arrow
         is_nested = "translation" in schema.names and pyarrow.types.is_struct(schema.field("translation").type)
         found = [field.name for field in schema.field("translation").type] if is_nested else schema.names
         if not set(languages) <= set(found):
-            raise _missing_language(found, source_language, target_language, where=str(path))
-        columns = [f"translation.{language}" for language in languages] if is_nested else languages
+            raise _missing_language(found, languages, where=str(path))
+        columns = [f"translation.{language}" for language in languages] if is_nested else list(languages)
         first_row = 1
         for batch in file.iter_batches(batch_size=ROWS_PER_BATCH, columns=columns):
             if is_nested:
@@ -267,31 +219,10 @@ def _pairs_of_parquet(path: Path, source_language: str, target_language: str) ->
             first_row += len(sources)
 
 
-def read_hub_dataset(
-    name: str,
-    config: str | None,
-    split: str,
-    source_language: str,
-    target_language: str,
-    *,
-    streaming: bool = False,
+def _read_hub_dataset(
+    name: str, config: str | None, split: str, languages: Languages, *, streaming: bool
 ) -> Iterator[Pair]:
-    """Pairs from a dataset of the Hugging Face Hub whose rows are `{"translation": {"en": ..., "de": ...}}`.
-
-    The paper's English-German corpus is `read_hub_dataset("wmt/wmt14", "de-en", "train", "en", "de")`.
-
-    Args:
-        name: `owner/name` on the hub, or a local folder that `datasets.load_dataset` understands.
-        config: the dataset's subset, often a language pair; `None` if it has only one.
-        split: `train`, `validation`, `test`, or a slice of one if `streaming` is off: `train[:1%]`.
-        streaming: read while downloading and keep nothing, for a small split that is read once. Off, all splits
-            are first downloaded to the cache, and every later reading comes from there.
-
-    Raises:
-        FileNotFoundError: at once, if the dataset does not exist or cannot be reached.
-        OSError: at once, if it cannot be written to the cache.
-        ValueError: at once, if it has no such config or split; later, if a row has not the two languages.
-    """
+    """A dataset that `datasets.load_dataset` knows by `name`, and by `config` if it has several subsets."""
     # Imported here because it takes a second, and files need none of it.
     import datasets
 
@@ -311,18 +242,10 @@ def read_hub_dataset(
         ) from error
     except (ValueError, RuntimeError) as error:  # RuntimeError: the dataset is a script, no longer supported
         raise ValueError(f"{given} cannot be loaded: {error} Choose a config and a split that it has.") from error
-    return _pairs_of_dataset(dataset, source_language, target_language, where=given)
-
-
-def _pairs_of_dataset(
-    dataset: "Dataset | IterableDataset", source_language: str, target_language: str, *, where: str
-) -> Iterator[Pair]:
-    """The pairs of a loaded dataset, streaming or not; see `read_hub_dataset`."""
     # Row by row took 15 times as long from the cache, 4 times as long when streaming.
-    batches = dataset.iter(batch_size=ROWS_PER_BATCH)
-    records = chain.from_iterable(_records_of_batch(batch) for batch in batches)
-    for number, record in enumerate(records, start=1):
-        yield _pair_of_record(record, source_language, target_language, where=f"{where}, row {number}")
+    records = chain.from_iterable(map(_records_of_batch, dataset.iter(batch_size=ROWS_PER_BATCH)))
+    rows = enumerate(records, start=1)
+    return (_pair_of_record(record, languages, where=f"{given}, row {number}") for number, record in rows)
 
 
 def _records_of_batch(batch: dict[str, list]) -> Iterable[object]:
@@ -332,24 +255,23 @@ def _records_of_batch(batch: dict[str, list]) -> Iterable[object]:
     return (dict(zip(batch, row, strict=True)) for row in zip(*batch.values(), strict=True))
 
 
-def _pair_of_record(record: object, source_language: str, target_language: str, *, where: str) -> Pair:
-    """The two sides of `{"translation": {...}}`, or of the inner object alone."""
+def _pair_of_record(record: object, languages: Languages, *, where: str) -> Pair:
+    """The two sides of `{"translation": {"en": ..., "de": ...}}`, or of the inner object alone; other keys may be."""
     texts = record.get("translation", record) if isinstance(record, dict) else record
     if not isinstance(texts, dict):
         raise ValueError(
-            f"{where}: expected an object with the keys {source_language!r} and {target_language!r}, alone "
+            f"{where}: expected an object with the keys {' and '.join(map(repr, languages))}, alone "
             f"or under 'translation', found {type(texts).__name__}."
         )
-    if source_language not in texts or target_language not in texts:
-        raise _missing_language(texts, source_language, target_language, where=where)
-    return _checked_pair(texts[source_language], texts[target_language], where=where)
+    if not set(languages) <= texts.keys():
+        raise _missing_language(texts, languages, where=where)
+    return _checked_pair(*(texts[language] for language in languages), where=where)
 
 
-def _missing_language(found: Iterable[str], source_language: str, target_language: str, *, where: str) -> ValueError:
-    """The error for a record or a schema without one of the languages."""
+def _missing_language(found: Iterable[str], languages: Languages, *, where: str) -> ValueError:
     return ValueError(
-        f"{where}: expected {source_language!r} and {target_language!r}, "
-        f"found {', '.join(found) or 'nothing'}. Give the languages by the names used there."
+        f"{where}: expected {' and '.join(map(repr, languages))}, found {', '.join(found) or 'nothing'}. Give the "
+        f"languages by the names used there."
     )
 
 
@@ -363,12 +285,12 @@ def _checked_pair(source: object, target: object, *, where: str) -> Pair:
     )
 
 
-def _require_file(path: Path, expected: str) -> None:
-    """Refuse a missing file or a folder; a pipe, such as the shell's `<(zcat train.en.gz)`, is welcome."""
+def _require_file(path: Path) -> None:
+    """Refuse a missing file or a folder; a pipe, such as the shell's `<(zcat train.en.gz)`, may be read."""
     if not Path(path).exists():
-        raise FileNotFoundError(f"{path} does not exist: expected {expected}. Check the path.")
+        raise FileNotFoundError(f"{path} does not exist: expected a file. Check the path.")
     if Path(path).is_dir():
-        raise ValueError(f"{path} is a folder: expected {expected}. Give a file in it.")
+        raise ValueError(f"{path} is a folder: expected a file. Give a file in it.")
 
 
 def open_parallel(
@@ -383,62 +305,59 @@ def open_parallel(
 
         ["train.en", "train.de"]        two text files, source first
         "train.tsv"                     source, tab, target
-        "train.jsonl", "train.json"     one object a line, see `read_json_lines`
+        "train.jsonl", "train.json"     one object per line, {"translation": {"en": ..., "de": ...}} or the inner one
         "train.tsv.gz", ...             any of these compressed
-        "train.parquet"                 see `read_parquet`
+        "train.parquet"                 a column `translation` of such structs, or one text column per language
         "wmt14/de-en"                   an existing folder: its .parquet files in the order of their names
         "shards/*.jsonl"                a glob: the files it matches in the order of their names
-        "wmt/wmt14:de-en"               a dataset of the hub and its config, see `read_hub_dataset`
+        "wmt/wmt14:de-en"               a dataset of the hub and its config, with such columns
 
     What exists on disk is read from disk. A name that looks like a path (an ending such as `.tsv` or `.en`,
     more than one `/`, or `.`, `~` or `/` in front) and does not exist is a missing file, and never looked
-    for on the hub. Sentences come as they are: those of JSON, parquet and the hub may contain line breaks. A line of
-    more than `MOST_LINE_BYTES` is a pair of twice its beginning, or of that and its partner in the other file:
-    `is_too_long` knows it, and `filter_pairs` drops and counts it.
+    for on the hub. Sentences of JSON, parquet and the hub may contain line breaks. `filter_pairs` drops and counts
+    lines of more than `MOST_LINE_BYTES`, of which only the beginning is read.
 
     Args:
         source_language, target_language: keys of the two sides; not used for text files and .tsv.
-        split: of a hub dataset. In a folder whose shards are named by split (`train-00000-of-00003.parquet`)
-            only those of this one are read. Not used for single files and globs.
-        streaming: of a hub dataset, see `read_hub_dataset`.
+        split: of a hub dataset, or of a folder whose shards are named by split (`train-00000-of-00003.parquet`).
+        streaming: read a hub dataset while downloading and keep nothing, for a small split that is read once. Without
+            it all splits are first downloaded to the cache.
 
     Raises:
         FileNotFoundError: at once, if a file, folder or dataset is missing.
-        ValueError: at once, if `spec` fits none of the forms; later as the readers do.
+        OSError: at once, if a dataset cannot be written to the cache.
+        ValueError: at once, if `spec` fits none of the forms, or a dataset has no such config or split; later, at the
+            first line or row that is no pair.
     """
     parts = [spec] if isinstance(spec, str | Path) else list(spec)
     if len(parts) == 2:
-        return _open_two_files(*(Path(part).expanduser() for part in parts))
+        paths = [Path(part).expanduser() for part in parts]
+        for path in paths:
+            if _suffix(path) in PAIR_SUFFIXES:
+                raise ValueError(
+                    f"two names mean one text file per side, but {path} holds both sides. Give one such file, "
+                    f"or a folder or a quoted glob for several."
+                )
+        return read_parallel_files(*paths)
     if len(parts) != 1 or not str(parts[0]):
         raise ValueError(f"expected one or two names of parallel text, got {parts}: {ACCEPTED_FORMS}.")
     name = str(parts[0])
     path = Path(name).expanduser()
     languages = (source_language, target_language)
     if path.is_dir():
-        return _read_shards(_shards_of_split(path, split), *languages)
+        return _read_shards(_shards_of_split(path, split), languages)
     if path.exists():
-        return _read_shards([path], *languages)
+        return _read_shards([path], languages)
     if glob.has_magic(name):
         shards = [Path(match) for match in sorted(glob.glob(str(path)))]
         if not shards:
             raise FileNotFoundError(f"no file matches {name}. Accepted: {ACCEPTED_FORMS}.")
-        return _read_shards(shards, *languages)
+        return _read_shards(shards, languages)
     if _looks_like_path(name, languages):
         raise FileNotFoundError(f"{name} does not exist. Check the path. Accepted: {ACCEPTED_FORMS}.")
     if (hub_id := HUB_ID.fullmatch(name)) is None:
         raise ValueError(f"{name!r} is neither a file nor the name of a dataset. Accepted: {ACCEPTED_FORMS}.")
-    return read_hub_dataset(hub_id["name"], hub_id["config"], split, *languages, streaming=streaming)
-
-
-def _open_two_files(source_path: Path, target_path: Path) -> Iterator[Pair]:
-    """Line-aligned text, unless the names say that each file holds both sides already."""
-    for path in (source_path, target_path):
-        if _suffix(path) in PAIR_SUFFIXES:
-            raise ValueError(
-                f"two names mean one text file a side, but {path} holds both sides. Give one such file, "
-                f"or a folder or a quoted glob for several."
-            )
-    return read_parallel_files(source_path, target_path)
+    return _read_hub_dataset(hub_id["name"], hub_id["config"], split, languages, streaming=streaming)
 
 
 def _suffix(path: Path) -> str:
@@ -446,8 +365,8 @@ def _suffix(path: Path) -> str:
     return path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
 
 
-def _looks_like_path(name: str, languages: tuple[str, str]) -> bool:
-    """Whether a name that is not on disk was meant to be."""
+def _looks_like_path(name: str, languages: Languages) -> bool:
+    """True if a name that is not on disk was meant to be."""
     suffix = Path(name).suffix
     is_file_name = suffix in FILE_SUFFIXES or suffix.removeprefix(".") in languages
     return is_file_name or name.count("/") > 1 or name.startswith((".", "~", "/")) or name.endswith("/")
@@ -471,36 +390,31 @@ def _shards_of_split(folder: Path, split: str) -> list[Path]:
     return shards
 
 
-def _read_shards(paths: Sequence[Path], source_language: str, target_language: str) -> Iterator[Pair]:
+def _read_shards(paths: Sequence[Path], languages: Languages) -> Iterator[Pair]:
     """The pairs of several files one after the other, each opened when its turn comes."""
+    readers: dict[str, Callable[[Path], Iterator[Pair]]] = {
+        ".tsv": _read_tsv,
+        ".jsonl": partial(_read_json_lines, languages=languages),
+        ".json": partial(_read_json_lines, languages=languages),
+        ".parquet": partial(_read_parquet, languages=languages),
+    }
     for path in paths:
-        if _suffix(path) not in PAIR_SUFFIXES:
+        if _suffix(path) not in readers:
             raise ValueError(
                 f"{path} holds one side or is of unknown form: expected a name that ends in "
-                f"{', '.join(sorted(PAIR_SUFFIXES))}. Accepted: {ACCEPTED_FORMS}."
+                f"{', '.join(sorted(readers))}. Accepted: {ACCEPTED_FORMS}."
             )
-    languages = (source_language, target_language)
-    readers: dict[str, Callable[[Path], Iterator[Pair]]] = {
-        ".tsv": read_tsv,
-        ".jsonl": lambda path: read_json_lines(path, *languages),
-        ".json": lambda path: read_json_lines(path, *languages),
-        ".parquet": lambda path: read_parquet(path, *languages),
-    }
     return chain.from_iterable(readers[_suffix(path)](path) for path in paths)
 
 
 def describe_source(spec: Sequence[str | Path], *, split: str) -> list[dict]:
-    """What tells one state of the text that `open_parallel` reads from another, as JSON values.
+    """Identify the text that `open_parallel` reads from `spec` and `split`, as JSON values.
 
-    Name and SHA-256 of each file, wherever it lies and whenever it was written; of a hub dataset name, config and
-    split, but not its revision. A file that is not there is left to `open_parallel` to complain about.
-
-    Args:
-        spec: one or two names, as `open_parallel` takes them.
-        split: of a hub dataset.
+    Name and SHA-256 of each file, wherever it lies; name and split of a hub dataset, but not its revision. A missing
+    file is left for `open_parallel` to report.
 
     Raises:
-        ValueError: if a name is that of a pipe, which has no state and can be read once only.
+        ValueError: if a name is that of a pipe, which can be read once only.
     """
     described: list[dict] = []
     for name in map(str, spec):
@@ -509,19 +423,14 @@ def describe_source(spec: Sequence[str | Path], *, split: str) -> list[dict]:
             files = sorted(path.glob("*.parquet"))
         else:
             files = [path] if path.exists() else [Path(match) for match in sorted(glob.glob(str(path)))]
-        if files:
-            described += ({"file": file.name, "sha256": _digest(file)} for file in files)
-        else:
+        for file in files:
+            if not file.is_file():
+                raise ValueError(
+                    f"{file} is not a regular file, and a pipe can be read once only, but preparing reads the text "
+                    f"several times. Write it to a file first; one compressed with gzip is read as it is if its name "
+                    f"ends in .gz."
+                )
+            described.append({"file": file.name, "sha256": digest_file(file)})
+        if not files:
             described.append({"dataset": name, "split": split})
     return described
-
-
-def _digest(path: Path) -> str:
-    """SHA-256 of what a file holds; of a gigabyte in a second or two."""
-    if not path.is_file():
-        raise ValueError(
-            f"{path} is not a regular file, and a pipe can be read once only, but preparing reads the text several "
-            f"times. Write it to a file first; one compressed with gzip is read as it is if its name ends in .gz."
-        )
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,8 +1,10 @@
-"""Sentences to token ids, a block at a time, for corpora of millions."""
+"""Sentences to token ids, block by block, for corpora of millions."""
 
 import json
 from array import array
+from collections import defaultdict
 from collections.abc import Sequence
+from itertools import count
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from .tokenization import SPECIAL_TOKENS, SUBWORD_MODELS, train_tokenizer
 
-TEXTS_PER_CALL = 10_000  # the tokenizer's answer takes some 100 bytes a token
+TEXTS_PER_CALL = 10_000  # the tokenizer's answer takes some 100 bytes per token
 END_OF_TEXT = 0  # its number among the words
 
 
@@ -19,9 +21,9 @@ class BlockEncoder:
     """Encodes blocks of sentences as `tokenizer` does, each different word of a block once.
 
     Tokenizers of `train_tokenizer` never join words, so a word has the same ids in every sentence, and most words
-    are repetitions: in blocks of 100,000 sentences this takes a third of the time of whole sentences, and the
-    tokenizer's part of it runs on all cores. Encoded whole are sentences with other whitespace than single spaces
-    between words, and everything if `tokenizer` was made otherwise.
+    are repetitions: in blocks of 100,000 sentences this takes a third of the time of whole sentences. Sentences with
+    other whitespace than single spaces between words are encoded whole, and so is everything if `tokenizer` was made
+    otherwise.
 
     Raises:
         ValueError: if the tokenizer does not end a sentence with `</s>`.
@@ -49,7 +51,7 @@ class BlockEncoder:
         """Ids of B sentences, `</s>` included: (B,) lists of int32."""
         if not self.has_independent_words:
             return self._encode_each(texts, add_special_tokens=True)
-        number_of = _Numbering()
+        number_of: dict[str, int] = defaultdict(count(END_OF_TEXT + 1).__next__)  # a new word gets the next number
         numbers: list[int] = []  # of the words of all sentences
         text_offsets = [0]
         for text in texts:
@@ -63,7 +65,6 @@ class BlockEncoder:
         return pa.ListArray.from_arrays(ids_of_words.offsets.take(pa.array(text_offsets)), ids_of_words.values)
 
     def _encode_each(self, texts: Sequence[str], *, add_special_tokens: bool) -> pa.ListArray:
-        """Ids of each text by itself."""
         ids, offsets = array("i"), array("i", [0])
         for start in range(0, len(texts), TEXTS_PER_CALL):
             some_texts = texts[start : start + TEXTS_PER_CALL]
@@ -73,16 +74,8 @@ class BlockEncoder:
         return pa.ListArray.from_arrays(np.asarray(offsets), np.asarray(ids))
 
 
-class _Numbering(dict[str, int]):
-    """Numbers for words in the order in which they are asked for, after that of `END_OF_TEXT`."""
-
-    def __missing__(self, word: str) -> int:
-        number = self[word] = len(self) + END_OF_TEXT + 1
-        return number
-
-
 def _stages(tokenizer: Tokenizer) -> dict:
-    """All that a tokenizer does, but for the words it knows."""
+    """The configuration of a tokenizer, without the words that it has learnt."""
     stages = json.loads(tokenizer.to_str())
     for learned in ("vocab", "merges"):
         stages["model"].pop(learned, None)

@@ -1,10 +1,4 @@
-"""Which sentence pairs to keep, and a count of what became of each.
-
-counts = FilterCounts()
-for source, target in filter_pairs(pairs, PairFilter(max_length_ratio=9), counts):
-    ...
-print(counts.summary())
-"""
+"""Filters for sentence pairs (`filter_pairs`), and counts of the pairs that each of them drops."""
 
 import hashlib
 import re
@@ -17,30 +11,23 @@ import numpy as np
 from .corpus import MOST_LINE_BYTES, Pair, is_too_long
 
 DUPLICATES_BLOCK = 16_384  # pairs looked up at a time
-# To learn byte-pair encoding from one word of n bytes takes time that grows with n squared: 20,000 take 0.3 s, 5 MB
+# Learning byte-pair encoding from one word takes time that grows with the square of its bytes: 20,000 take 0.3 s, 5 MB
 # hours. Spaces in a row are a word too.
 MOST_WORD_BYTES = 4_096
 LONG_WORD = re.compile(rb"\S{%d}|\s{%d}" % (MOST_WORD_BYTES + 1, MOST_WORD_BYTES + 1))
 
 
-def count_words(text: str) -> int:
-    """Number of words between whitespace: the length of a sentence before there is a vocabulary."""
-    return len(text.split())
-
-
 @dataclass(frozen=True, kw_only=True)
 class PairFilter:
-    """Which pairs to keep. The paper mentions no filter; the defaults drop empty and endless sides only.
+    """Settings of `filter_pairs`. The paper mentions no filter; the defaults drop empty and endless sides only.
 
-    Endless is a side of more than `corpus.MOST_LINE_BYTES`, or with a word of more than `MOST_WORD_BYTES`: no
-    sentence, and no vocabulary could be learned from it. Pairs that are merely long are dropped by `prepare`, which
-    counts tokens.
+    A side is endless if it has more than `corpus.MOST_LINE_BYTES`, or a word of more than `MOST_WORD_BYTES`: no
+    vocabulary could be learned from it. `prepare` drops pairs that are merely long, by their tokens.
 
     Attributes:
-        max_length_ratio: largest length of the longer side over the shorter, in words. Short sentences fail
-            it sooner: one word for four is common, ten for forty is not. Moses's cleaning script uses 9.
+        max_length_ratio: largest ratio of the longer side to the shorter, in words. Moses's cleaning script uses 9.
         drop_duplicates: keep the first of equal pairs. A source with two translations is two pairs.
-        drop_identical: drop pairs whose two sides are equal, untranslated text for the most part.
+        drop_identical: drop pairs whose two sides are equal, which are mostly untranslated text.
     """
 
     max_length_ratio: float | None = None
@@ -58,7 +45,7 @@ class PairFilter:
 
 @dataclass
 class FilterCounts:
-    """What became of each pair that was read. Each is in one count: `read` = `kept` + the rest."""
+    """Counts of pairs; each pair that was read is in one of the others: `read` = `kept` + the rest."""
 
     read: int = 0
     kept: int = 0
@@ -69,7 +56,6 @@ class FilterCounts:
     identical: int = 0
 
     def summary(self) -> str:
-        """One line in plain words."""
         share = f" ({self.kept / self.read:.2%})" if self.read else ""
         reasons = {
             "with an empty side": self.empty,
@@ -86,10 +72,8 @@ def filter_pairs(pairs: Iterable[Pair], pair_filter: PairFilter, counts: FilterC
     """The pairs that pass, unchanged and in order; `counts` grows as they go by.
 
     A pair is counted under the first of these that applies: endless side, empty side, identical sides, ratio,
-    duplicate.
-    Whitespace around a side is ignored in all but the first. Duplicates come last so that only pairs which are kept are
-    remembered, in a `DigestSet`; to look them up in blocks, `drop_duplicates` reads ahead of what it yields. All else
-    takes constant memory.
+    duplicate. Whitespace around a side is ignored in all but the first. Duplicates come last so that only pairs which
+    are kept are remembered, in a `DigestSet`; they are looked up in blocks, which are read ahead of what is yielded.
     """
     passing = _acceptable_pairs(pairs, pair_filter, counts)
     if pair_filter.drop_duplicates:
@@ -100,7 +84,7 @@ def filter_pairs(pairs: Iterable[Pair], pair_filter: PairFilter, counts: FilterC
 
 
 def _acceptable_pairs(pairs: Iterable[Pair], pair_filter: PairFilter, counts: FilterCounts) -> Iterator[Pair]:
-    """The pairs that pass all filters which look at one pair alone."""
+    """The pairs that pass every filter except that for duplicates."""
     for source, target in pairs:
         counts.read += 1
         reason = _reason_to_drop(source, target, pair_filter)
@@ -111,7 +95,7 @@ def _acceptable_pairs(pairs: Iterable[Pair], pair_filter: PairFilter, counts: Fi
 
 
 def _reason_to_drop(source: str, target: str, pair_filter: PairFilter) -> str | None:
-    """The field of `FilterCounts` for a pair that is dropped, `None` for one that is kept."""
+    """The field of `FilterCounts` under which a pair is dropped, `None` if it is kept."""
     if _is_endless(source) or _is_endless(target):
         return "endless"
     source, target = source.strip(), target.strip()
@@ -120,14 +104,14 @@ def _reason_to_drop(source: str, target: str, pair_filter: PairFilter) -> str | 
     if pair_filter.drop_identical and source == target:
         return "identical"
     if pair_filter.max_length_ratio is not None:
-        shorter, longer = sorted((count_words(source), count_words(target)))
+        shorter, longer = sorted(len(side.split()) for side in (source, target))
         if longer > pair_filter.max_length_ratio * shorter:
             return "ratio"
     return None
 
 
 def _is_endless(text: str) -> bool:
-    """Whether a side is too long, or has a word that is."""
+    """True if a side is too long, or has a word that is."""
     if 4 * len(text) <= MOST_WORD_BYTES:  # bytes of any text so short are few enough
         return False
     return is_too_long(text) or LONG_WORD.search(text.encode("utf-8", "surrogatepass")) is not None
@@ -144,8 +128,7 @@ def _without_duplicates(pairs: Iterator[Pair], counts: FilterCounts) -> Iterator
 
 
 def _digest(source: str, target: str) -> bytes:
-    """64 bits that stand for the pair."""
-    # The length in front marks where the source ends: ("ab", "c") and ("a", "bc") must differ.
+    """64 bits; the length in front tells ("ab", "c") from ("a", "bc")."""
     text = f"{len(source)} {source}{target}"
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
@@ -153,19 +136,19 @@ def _digest(source: str, target: str) -> bytes:
 class DigestSet:
     """A set of 64-bit digests that is asked and filled in blocks.
 
-    It takes 8 bytes a digest, and up to 16 for the moment in which two runs are merged: 0.1 GB for the paper's 4.5M
-    English-German pairs, 0.6 GB for its 36M English-French ones (a Python set takes 80 a digest). That
-    any two of 36M different pairs share a digest, so that one is lost, has probability 36M^2 / 2^65 = 4e-5.
+    It takes 8 bytes per digest, and up to 16 while two runs are merged: 0.6 GB for the paper's 36M English-French
+    pairs (a Python set takes 80 per digest). The probability that any two of 36M different pairs share a digest, so
+    that one is lost, is 36M^2 / 2^65 = 4e-5.
 
-    The digests lie in sorted runs, each more than twice as long as the next, so n of them in blocks of b are at most
-    log2(n / b) runs to search, and each is moved as many times at most.
+    The digests lie in sorted runs, each more than twice as long as the next: n digests in blocks of b are at most
+    log2(n / b) runs.
     """
 
     def __init__(self) -> None:
         self._runs: list[np.ndarray] = []
 
     def add(self, digests: np.ndarray) -> np.ndarray:
-        """Put `digests` (B,) uint64 in; (B,) bool tells of each whether it is neither here yet nor earlier in B."""
+        """Add `digests` (B,) uint64; returns (B,) bool, true for each that is neither here yet nor earlier in B."""
         candidates, first_places = np.unique(digests, return_index=True)
         is_known = np.zeros(len(candidates), dtype=bool)
         for run in self._runs:

@@ -6,11 +6,11 @@ data/
     train/part-00000.arrow ...  columns input_ids and labels, </s> included, in the order of the corpus
     dev/part-00000.arrow        the same
     dev.json                    the development pairs as text, for BLEU during training
-    preparation.json            settings, what became of every pair that was read, SHA-256 of every file; written last
-    lock                        which process writes here
+    preparation.json            settings, counts of all pairs that were read, SHA-256 of every file; written last
+    lock                        names the process that writes here
 
 Every file is written beside its place, synced and renamed, so a file that is there is whole. A preparation that was
-killed and is started again keeps the vocabulary and the parts that are there, reads and filters the text anew, and
+killed and is started again keeps the vocabulary and the parts that are there, reads and filters the text again, and
 ends with the same files and counts as one that was never stopped.
 """
 
@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 from datasets import Features, Sequence, Value
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from ..resuming.files import blaming, digest_files, find_changes, read_object, write_whole
+from ..resuming.files import blaming, digest_files, find_changes, read_object, write_json, write_whole
 from ..resuming.locks import lock_folder
 from .corpus import Pair
 from .encoding import BlockEncoder
@@ -66,25 +66,24 @@ def prepare(
 ) -> dict:
     """Learn the vocabulary and tokenise both sets into `folder`; go on where an earlier call was stopped.
 
-    Memory does not grow with the corpus, but for the digests that `drop_duplicates` remembers (`DigestSet`). The
-    same arguments give the same bytes, on however many cores and after however many stops.
+    Memory does not grow with the corpus, except by the digests that `drop_duplicates` remembers (`DigestSet`). The
+    same arguments give the same bytes, on any number of cores and after any number of stops.
 
     Args:
         read_train, read_dev: each call reads the pairs from the start; training pairs are read three times.
         max_length: longest side of a pair in tokens; longer pairs of both sets are dropped and counted.
-        pair_filter: which training pairs to keep, lengths in words. Of both sets empty and endless ones are dropped.
+        pair_filter: for training pairs. Empty and endless pairs are dropped from both sets.
         tokenizer: use this one instead of learning with `vocab_size`, `subword_model` and `vocabulary_pairs`.
-        inputs: what tells one state of the text from another, as JSON; see `corpus.describe_source`. Without it a
-            corpus that changes between two calls goes unnoticed.
+        inputs: identifies the text, as JSON (`corpus.describe_source`). Without it a corpus that changes between two
+            calls goes unnoticed.
         vocabulary_pairs: learn from every k-th pair, k as small as this limit allows. Learning takes 1.2 KB of
-            memory for each different word, and new words never cease to come: without a limit, gigabytes for the
-            paper's 4.5M pairs.
-        pairs_per_part: kept training pairs in a file; what a kill loses at most.
+            memory per different word: without a limit, gigabytes for the paper's 4.5M pairs.
+        pairs_per_part: kept training pairs in a file, the most that a kill loses.
         log: gets a line at each stage.
         on_pairs: gets the number of pairs of each part that is done.
 
     Returns:
-        what `preparation.json` holds.
+        the contents of `preparation.json`.
 
     Raises:
         ValueError: if no training or no development pair is left; if `folder` was begun with other arguments, with
@@ -111,7 +110,7 @@ def prepare(
             log(f"{folder} is complete: nothing to do")
             return read_preparation(folder)
 
-        # What is missing, and what is wrong with the few development pairs, shows before the long work.
+        # A missing file, and faults of the few development pairs, show before the long work.
         read_train()
         dev_counts = FilterCounts()
         dev_pairs = list(filter_pairs(read_dev(), KEEP_ALL, dev_counts))
@@ -137,7 +136,7 @@ def prepare(
         if not train["pairs"]:
             raise ValueError(f"no training pair is left: {counts.summary()}, {train['over_max_length']} too long.")
         dev = write(dev_pairs, folder / "dev")
-        _write_json(folder / "dev.json", dev_texts)
+        write_json(folder / "dev.json", dev_texts)
         summary = {
             "fingerprint": _sha256(json.dumps(claimed, sort_keys=True)),
             **claimed,
@@ -146,12 +145,12 @@ def prepare(
             "dev": asdict(dev_counts) | dev,
             "files": digest_files(folder, [*folder.glob("*.json"), *folder.glob(f"*/{PART_NAMES}")]),
         }
-        _write_json(folder / PREPARATION_FILE, summary)
+        write_json(folder / PREPARATION_FILE, summary)
         return summary
 
 
 def read_preparation(folder: Path) -> dict:
-    """What `prepare` wrote into the `preparation.json` of `folder`.
+    """Read the `preparation.json` that `prepare` wrote into `folder`.
 
     Raises:
         FileNotFoundError: if `folder` is no prepared data.
@@ -169,11 +168,12 @@ def read_preparation(folder: Path) -> dict:
     return preparation
 
 
-# Fingerprint
-
-
 def _claim(folder: Path, values: Mapping[str, object]) -> dict:
-    """Record in `folder` what it is made from, and return all that was recorded; refuse a folder made otherwise."""
+    """Record in `folder` what it is made from; returns all that was recorded.
+
+    Raises:
+        ValueError: if the folder was begun with other `values`.
+    """
     path = folder / FINGERPRINT_FILE
     is_begun = (folder / TOKENIZER_FILE).exists()  # before that there is nothing to lose
     if is_begun and not path.exists():
@@ -183,27 +183,20 @@ def _claim(folder: Path, values: Mapping[str, object]) -> dict:
         )
     recorded = read_object(path) if is_begun else {}
     values = json.loads(json.dumps(values))
-    changes = [
-        change
-        for name in recorded.keys() & values.keys()
-        for change in find_changes(recorded[name], values[name], name)
-    ]
-    if changes:
+    given_again = {name: value for name, value in values.items() if name in recorded}
+    if changes := list(find_changes(recorded, recorded | given_again)):
         raise ValueError(
-            f"{folder} was begun with other data or settings: {'; '.join(sorted(changes))}. Give what it was begun "
-            f"with to go on, choose another folder, or remove this one to begin anew."
+            f"{folder} was begun with other data or settings: {'; '.join(changes)}. Give what it was begun "
+            f"with to go on, choose another folder, or remove this one to start again."
         )
     if not values.keys() <= recorded.keys():
         recorded |= values
-        _write_json(path, recorded)
+        write_json(path, recorded)
     return recorded
 
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
-
-
-# Vocabulary
 
 
 def _learn_vocabulary(
@@ -215,7 +208,7 @@ def _learn_vocabulary(
     vocabulary_pairs: int,
     log: Callable[[str], object],
 ) -> PreTrainedTokenizerFast:
-    """Learn from every k-th pair, evenly over the corpus, whose parts may differ in kind."""
+    """Learn from pairs spread evenly over the corpus, whose parts may differ in kind."""
     num_pairs = sum(1 for _ in read_train())
     stride = max(1, -(-num_pairs // vocabulary_pairs))
     log(f"learning a vocabulary of {vocab_size:,} from {-(-num_pairs // stride):,} of {num_pairs:,} pairs")
@@ -226,8 +219,7 @@ def _learn_vocabulary(
 def _save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path, *, max_length: int) -> None:
     """Write the tokenizer's files into `folder`, `tokenizer.json` last: where that is, they all are."""
     tokenizer = copy.deepcopy(tokenizer)
-    # Longer inputs than training has seen draw transformers' warning.
-    tokenizer.model_max_length = max_length
+    tokenizer.model_max_length = max_length  # transformers warns of longer inputs
     with tempfile.TemporaryDirectory() as temporary:
         try:
             tokenizer.save_pretrained(temporary)
@@ -238,9 +230,6 @@ def _save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path, *, max_len
                 file.write(path.read_bytes())
 
 
-# Parts
-
-
 def _write_parts(
     pairs: Iterable[Pair],
     folder: Path,
@@ -249,7 +238,7 @@ def _write_parts(
     pairs_per_part: int,
     on_pairs: Callable[[int], object],
 ) -> dict[str, int]:
-    """Tokenise `pairs` into the parts that `folder` lacks; returns what all parts hold, and what they left out."""
+    """Tokenise `pairs` into the parts that `folder` lacks; returns counts over all parts."""
     folder.mkdir(exist_ok=True)
     remaining = iter(pairs)
     counts = dict.fromkeys(("pairs", "over_max_length", "source_tokens", "target_tokens", "parts"), 0)
@@ -271,7 +260,7 @@ def _write_parts(
 
 
 def _encode(pairs: list[Pair], *, encoder: BlockEncoder, max_length: int) -> tuple[pa.RecordBatch, pa.BooleanArray]:
-    """The token ids of `pairs`, and whether each pair is short enough."""
+    """The token ids of `pairs`, and a mask that is true for each pair that is short enough."""
     sources, targets = map(list, zip(*pairs, strict=True))
     batch = pa.record_batch([encoder.encode(sources), encoder.encode(targets)], schema=SCHEMA)
     longer_side = pc.max_element_wise(*(pc.list_value_length(column) for column in batch.columns))
@@ -280,8 +269,3 @@ def _encode(pairs: list[Pair], *, encoder: BlockEncoder, max_length: int) -> tup
 
 def _num_tokens(column: pa.ChunkedArray) -> int:
     return pc.sum(pc.list_value_length(column)).as_py() or 0
-
-
-def _write_json(path: Path, value: object) -> None:
-    with write_whole(path) as file:
-        file.write(json.dumps(value, ensure_ascii=False, indent=2).encode("utf-8"))

@@ -4,7 +4,8 @@ Both work on bytes, so that any Unicode text comes back unchanged and no word is
 `PreTrainedTokenizerFast`: `AutoTokenizer` loads it without any code of ours.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from itertools import islice
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
@@ -12,9 +13,8 @@ from transformers import PreTrainedTokenizerFast
 SUBWORD_MODELS = ("bpe", "wordpiece")
 # In the order of their ids, which VaswaniConfig's defaults repeat.
 SPECIAL_TOKENS = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
-TEXTS_PER_BATCH = 1000
-# Bytes of a word that word pieces are looked for in at a time; longer words are cut first.
-PIECE_WINDOW = 200
+TEXTS_PER_BATCH = 1000  # one call into the trainer for each sentence takes longer than the counting
+PIECE_WINDOW = 200  # longer words are cut into parts of so many bytes before word pieces are looked for
 
 
 def train_tokenizer(
@@ -22,9 +22,8 @@ def train_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """Learn a vocabulary from `texts` of both languages.
 
-    Every word carries the space before it, so a piece that begins a word differs from one inside a word; that
-    space is also put before the first word and taken away again when decoding. Training streams its input and is
-    deterministic: the same texts give the same vocabulary.
+    Every word carries the space before it, so a piece that begins a word differs from one inside a word; decoding
+    takes the space of the first word away again. The same texts give the same vocabulary.
 
     Args:
         texts: sentences of both languages, in any order; read once.
@@ -33,8 +32,8 @@ def train_tokenizer(
             piece that fits, from left to right (English-French, 32,000; Wu et al. 2016).
 
     Returns:
-        A tokenizer that appends `</s>` to inputs and labels. `<s>` starts the decoder. Its `train_new_from_iterator`
-        wants `continuing_subword_prefix=""`: word pieces of ours carry no mark, those of transformers "##".
+        A tokenizer that appends `</s>` to inputs and labels. Its `train_new_from_iterator` needs
+        `continuing_subword_prefix=""`: word pieces of ours carry no mark, those of transformers "##".
 
     Raises:
         ValueError: for an unknown `subword_model`, or a `vocab_size` that does not hold the bytes.
@@ -56,10 +55,11 @@ def train_tokenizer(
         initial_alphabet=sorted(alphabet),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_in_batches(texts), trainer)
+    texts = iter(texts)
+    tokenizer.train_from_iterator(iter(lambda: list(islice(texts, TEXTS_PER_BATCH)), []), trainer)
     if subword_model == "wordpiece":
-        # Pieces begin a word when they begin with its space, as in Wu et al.: no mark for inner pieces is needed.
-        # The pieces are those of the merges: the trainer for word pieces orders them differently at each run.
+        # A piece with a space in front begins a word, as in Wu et al.: inner pieces need no mark. The pieces are those
+        # of the merges: the trainer for word pieces orders them differently at each run.
         tokenizer.model = models.WordPiece(
             tokenizer.get_vocab(),
             unk_token=SPECIAL_TOKENS["unk_token"],
@@ -67,12 +67,8 @@ def train_tokenizer(
             max_input_chars_per_word=PIECE_WINDOW,
         )
         # The search for the longest piece takes cubic time in the length of a word.
-        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-            [
-                tokenizer.pre_tokenizer,
-                pre_tokenizers.Split(Regex(f".{{1,{PIECE_WINDOW}}}"), behavior="isolated"),
-            ]
-        )
+        split = pre_tokenizers.Split(Regex(f".{{1,{PIECE_WINDOW}}}"), behavior="isolated")
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([tokenizer.pre_tokenizer, split])
     tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(content=" ", left=1, right=0)])
     eos = SPECIAL_TOKENS["eos_token"]
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -80,21 +76,8 @@ def train_tokenizer(
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        # A sentence that spells "</s>" means the letters.
-        split_special_tokens=True,
+        split_special_tokens=True,  # a sentence that spells "</s>" means the letters
         clean_up_tokenization_spaces=False,
         model_input_names=["input_ids", "attention_mask"],
         **SPECIAL_TOKENS,
     )
-
-
-def _in_batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Lists, because one call into the trainer for each sentence takes longer than the counting."""
-    batch = []
-    for text in texts:
-        batch.append(text)
-        if len(batch) == TEXTS_PER_BATCH:
-            yield batch
-            batch = []
-    if batch:
-        yield batch

@@ -1,4 +1,4 @@
-"""What processes must know of each other before they work: those that a launcher has started, and any others."""
+"""Locks of folders, and a check that the processes which a launcher has started know of each other."""
 
 import contextlib
 import os
@@ -16,13 +16,10 @@ LOCK_FILE = "lock"
 
 
 def check_processes(num_processes: int) -> None:
-    """Refuse to work where the processes do not know of each other: each would do all the work.
-
-    Args:
-        num_processes: how many Accelerate has found.
+    """Refuse to work where the launcher started more processes than Accelerate has found: each would do all the work.
 
     Raises:
-        ValueError: if the launcher started another number.
+        ValueError: if the launcher started another number than `num_processes`.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) != num_processes:
         raise ValueError(
@@ -33,10 +30,10 @@ def check_processes(num_processes: int) -> None:
 
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Keep other processes from writing in `folder` meanwhile; the system frees it whenever this process ends.
+    """Lock `folder` for the duration of the block; the system frees it whenever this process ends.
 
-    A lock of the process (POSIX): one of the open file would stay with the workers that outlive a killed process.
-    Where the platform or the file system has no locks, a warning says so.
+    The lock belongs to the process (POSIX): one of the open file would stay with the workers that outlive a killed
+    process. Where the platform or the file system has no locks, a warning says so.
 
     Raises:
         ValueError: if a process is at work there already; the message names it.
