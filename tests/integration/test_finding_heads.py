@@ -56,7 +56,6 @@ def test_a_model_that_has_learnt_nothing_gets_scores_and_no_names(untrained, fil
 def test_the_best_head_of_each_relation_comes_with_the_command_that_draws_it(
     untrained, files, tmp_path, monkeypatch, capsys
 ):
-    pytest.importorskip("matplotlib")
     monkeypatch.setattr(HeadScore, "is_named", True)
     assert cli.main(["heads", "--model", str(untrained), *files]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -21,9 +21,10 @@ from vaswani_transformer import (
     cli,
     train_tokenizer,
 )
-from vaswani_transformer.attention.drawing import draw_attention, save_figure
+from vaswani_transformer.attention.drawing import draw_attention
 from vaswani_transformer.attention.maps import collect_attention
-from vaswani_transformer.attention.page import write_html
+from vaswani_transformer.attention.page import build_html
+from vaswani_transformer.figures import save_figure
 from vaswani_transformer.loading import load_translator
 from vaswani_transformer.model import pipeline_vaswani
 from vaswani_transformer.translation.translator import Translator, translate
@@ -359,7 +360,7 @@ def test_a_megabyte_in_one_line_is_cut_and_said(translator, whole, tmp_path, mon
 
 def test_pictures_and_pages_of_attention_show_markup_as_text(translator, tmp_path):
     maps = collect_attention(*translator, " ".join([*SENTENCES, "--> ]]> $x$ &"]), "a </text> dog")
-    page = write_html(maps, tmp_path / "page.html", title=MARKUP).read_text(encoding="utf-8")
+    page = build_html(maps, MARKUP)
     assert "<script>alert" not in page
     assert "&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;" in page
     queries, keys, weights = maps.by_words().view("encoder")

@@ -172,13 +172,11 @@ def test_what_a_window_hides_is_not_expected():
 
 
 def test_attention_spread_evenly_scores_nothing():
-    maps = build_maps()
-    assert all(abs(score.score) < 1e-9 for score in tally_of(maps).scores())
+    assert all(abs(score.score) < 1e-9 for score in tally_of(build_maps()).scores())
 
 
 def test_few_places_name_no_head():
-    links = step(len(SOURCE), -1)
-    maps = build_maps(encoder=[rows_to(links)])
+    maps = build_maps(encoder=[rows_to(step(len(SOURCE), -1))])
     once, twice = (only(tally_of(maps, times), "previous word", "encoder") for times in (1, 2))
     assert (once.places, once.is_named) == (15, False)
     assert (twice.places, twice.is_named) == (30, True)
@@ -298,8 +296,5 @@ def test_empty_and_endless_pairs_are_left_out_and_counted(pairs, tokenizer):
         build_model(tokenizer), tokenizer, [(" ", "b"), ("a", ""), (long, "b"), ("a", long), *pairs[:3]]
     )
     assert (tally.num_sentences, tally.num_left_out) == (3, 4)
-
-
-def test_nothing_measured_is_nothing_scored(tokenizer):
     tally = measure_heads(build_model(tokenizer), tokenizer, [("", "")])
     assert (tally.num_sentences, tally.num_left_out, tally.scores(), tally.leaders()) == (0, 1, [], [])

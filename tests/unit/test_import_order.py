@@ -30,7 +30,7 @@ LAYERS = [
     {"model.pipeline_vaswani", "model.generation_vaswani"},
     {"model.saving_vaswani", "model.scoring_vaswani"},
     {"model.modeling_vaswani"},
-    {"registration", "memory", "resuming.files", "resuming.locks"},
+    {"registration", "memory", "figures", "resuming.files", "resuming.locks"},
     {"data.corpus", "data.phrasebook", "data.tokenization", "data.batching"},
     {"data.filtering", "data.encoding"},
     {"data.preparation"},

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from vaswani_transformer.parsing.linearisation import linearise, rebuild
 from vaswani_transformer.parsing.trees import Constituent, Leaf, format_tree, parse_trees, pretty, read_trees, strip
 
 WITH_TRACES = "( (S-TPC-1 (NP=2 (-LRB- -LRB-) (NN dog)) (VP (VBD said) (SBAR (-NONE- 0) (S (-NONE- *T*-1)))) (. .)) )"
@@ -64,16 +65,8 @@ def test_a_word_of_several_parts_stays_one_word():
 
 
 def test_traces_function_tags_and_indices_are_stripped():
-    assert strip(one_tree(WITH_TRACES)) == one_tree("(S (NP (-LRB- -LRB-) (NN dog)) (VP (VBD said)) (. .))")
-
-
-def test_of_a_tree_of_traces_alone_nothing_is_left():
-    assert strip(one_tree("( (S (NP (-NONE- *))) )")) is None
-
-
-def test_stripping_changes_nothing_the_second_time():
     stripped = strip(one_tree(WITH_TRACES))
-    assert strip(stripped) == stripped
+    assert stripped == strip(stripped) == one_tree("(S (NP (-LRB- -LRB-) (NN dog)) (VP (VBD said)) (. .))")
 
 
 def test_pretty_breaks_lines_at_constituents():
@@ -114,13 +107,11 @@ def test_wrong_brackets_are_refused_with_file_and_line(text, line, what):
         list(parse_trees(text.split("\n"), name="trees.mrg"))
 
 
-def test_a_missing_file_is_refused_at_once(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"none\.mrg does not exist"):
-        read_trees(tmp_path / "none.mrg")
-
-
 @pytest.mark.parametrize(("name", "stride"), TREEBANKS)
-def test_trees_of_real_treebanks_are_written_as_they_were_read(data_folder, name, stride):
+def test_trees_of_real_treebanks_come_back_from_each_form_of_text(data_folder, name, stride):
     lines = (data_folder / name).read_text(encoding="utf-8").removesuffix("\n").split("\n")[::stride]
     for tree in parse_trees(lines, name=name):
         assert one_tree(format_tree(tree)) == tree
+        if (tree := strip(tree)) is not None:
+            for copy_words in (False, True):
+                assert rebuild(linearise(tree, copy_words=copy_words), tree.leaves) == (tree, {})

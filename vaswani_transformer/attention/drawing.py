@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..figures import require_matplotlib, save_figure
 from .kinds import KINDS
 from .maps import AttentionMaps, head_colours, is_word, paper_layer
 
@@ -47,26 +48,28 @@ def draw_attention(
     query_word: int | None = None,
     title: str | None = None,
 ) -> Figure:
-    """Draw one layer as the paper does: queries above, keys below, opacity is the weight, one colour a head.
+    """Draw one layer as the paper does: queries above, keys below, opacity is the weight, one colour per head.
 
     Args:
         queries, keys: T and S words.
         weights: (H, T, S).
-        heads: heads to draw, all when not given. A head keeps its colour whichever are drawn.
-        query_word: draw the attention of this query alone, and under its keys a cell of each head.
+        heads: heads to draw, all by default. The colour of a head does not depend on this choice.
+        query_word: draw the attention of this query alone, and a cell of each head above each key.
 
     Returns:
-        a figure that belongs to no window; show it in a notebook or pass it to `save_figure`.
+        a figure without a window: show it in a notebook or pass it to `figures.save_figure`.
 
     Raises:
-        ValueError: if weights, heads or query_word do not fit the words.
-        ImportError: if matplotlib is missing.
+        ValueError: if weights, heads or query_word do not fit the words, or matplotlib is missing.
     """
-    _require_matplotlib()
+    require_matplotlib()
     heads = _check_drawing(queries, keys, weights, heads, query_word)
     colours = head_colours(weights.shape[0])
     font = _font()
-    top, bottom = [_shorten(word) for word in queries], [_shorten(word) for word in keys]
+    top, bottom = (
+        [word if len(word) <= _LONGEST_LABEL else word[: _LONGEST_LABEL - 1] + "…" for word in words]
+        for words in (queries, keys)
+    )
     top_height, bottom_height = (max(_width(word, font) for word in words) for words in (top, bottom))
     # From the lower edge up: legend, keys, cells of one query, lines, queries, title.
     y_keys = _MARGIN + 0.35 + bottom_height
@@ -87,8 +90,9 @@ def draw_attention(
         sheet.fill_cells(x_keys, y_keys + _GAP / 2, weights[heads, query_word], [colours[h] for h in heads])
         box = (x_queries[query_word] - 0.42 * _WORD_STEP, y_queries - _GAP / 2)
         sheet.fill(*box, 0.84 * _WORD_STEP, _width(top[query_word], font) + _GAP, _HIGHLIGHT)
-    # Side by side: lines of several heads between the same words would hide each other.
-    for head, aside in zip(heads, _WORD_STEP * _spread(len(heads)), strict=True):
+    # Lines of several heads between the same words run side by side, or they would hide each other.
+    asides = _WORD_STEP * min(0.1, 0.5 / len(heads)) * (np.arange(len(heads)) - (len(heads) - 1) / 2)
+    for head, aside in zip(heads, asides, strict=True):
         starts = [(x + aside, y_high) for x in x_queries[drawn]]
         ends = [(x + aside, y_low) for x in x_keys]
         sheet.connect(starts, ends, weights[head, drawn], colours[head])
@@ -114,18 +118,18 @@ class _Sheet:
         self.axes.set_axis_off()
 
     def write(self, x: float, y: float, text: str, ink: str, *, ha: str = "left", rotation: int = 0) -> None:
-        """Text as it is: a dollar sign starts no formula. Its anchor holds it in place in any font."""
+        """Write text literally, without formulas. Its anchor holds it in place in any font."""
         place = {"ha": ha, "va": "center", "rotation": rotation, "rotation_mode": "anchor"}
         self.axes.text(x, y, text, color=ink, font=self.font, parse_math=False, usetex=False, **place)
 
     def fill(self, x: float, y: float, width: float, height: float, colour: str, opacity: float = 1) -> None:
-        """A rectangle from its lower left corner."""
+        """Draw a rectangle from its lower left corner."""
         from matplotlib.patches import Rectangle
 
         self.axes.add_patch(Rectangle((x, y), width, height, color=colour, alpha=opacity, linewidth=0))
 
     def fill_cells(self, xs: np.ndarray, y: float, weights: np.ndarray, colours: list[str]) -> None:
-        """Above each key a column of cells, one a head from the top, as opaque as its weight (H, S)."""
+        """Draw a column of cells above each key: one per head from the top, as opaque as its weight (H, S)."""
         for row, colour in enumerate(colours):
             y_row = y + (len(colours) - 1 - row) * _CELL_HEIGHT
             for x, weight in zip(xs, weights[row], strict=True):
@@ -134,7 +138,7 @@ class _Sheet:
                     self.fill(*corner, 0.8 * _WORD_STEP, _CELL_HEIGHT, colour, min(1.0, float(weight)))
 
     def connect(self, starts: list[Point], ends: list[Point], weights: np.ndarray, colour: str) -> None:
-        """A line from each start to each end, as opaque as its weight (T, S)."""
+        """Draw a line from each start to each end, as opaque as its weight (T, S)."""
         from matplotlib.collections import LineCollection
         from matplotlib.colors import to_rgba
 
@@ -147,20 +151,12 @@ class _Sheet:
         self.axes.add_collection(lines, autolim=False)
 
     def write_legend(self, colours: dict[str, str]) -> None:
-        """The heads' names and colours along the lower edge."""
+        """Write the heads' names and colours along the lower edge."""
         self.write(_MARGIN, _MARGIN, "head", _FADED)
         for i, (name, colour) in enumerate(colours.items()):
             x = _MARGIN + _LEGEND_STEP * (i + 1.3)
             self.fill(x, _MARGIN - 0.05, 0.1, 0.1, colour)
             self.write(x + 0.12, _MARGIN, name, _FADED)
-
-
-def _require_matplotlib() -> None:
-    """Refuse with the command that helps."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise ImportError('Drawing needs matplotlib: pip install "vaswani-transformer[plots]"') from error
 
 
 def _check_drawing(
@@ -170,7 +166,7 @@ def _check_drawing(
     heads: Sequence[int] | None,
     query_word: int | None,
 ) -> list[int]:
-    """The heads to draw, if everything fits."""
+    """Return the heads to draw, and refuse arguments that do not fit each other."""
     if weights.ndim != 3 or weights.shape[1:] != (len(queries), len(keys)) or 0 in weights.shape:
         raise ValueError(
             f"weights must have the shape (heads, {len(queries)}, {len(keys)}) of one layer, no axis empty; "
@@ -185,7 +181,7 @@ def _check_drawing(
 
 
 def _font() -> FontProperties:
-    """Font of all text; fonts for other scripts follow where they are installed."""
+    """Return the font of all text; fonts for other scripts follow where they are installed."""
     from matplotlib import font_manager
 
     installed = set(font_manager.get_font_names())
@@ -194,45 +190,12 @@ def _font() -> FontProperties:
 
 
 def _width(text: str, font: FontProperties) -> float:
-    """Length of a text."""
+    """Return the length of a text in inches."""
     from matplotlib.textpath import text_to_path
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # a missing one is reported when it is drawn
         return text_to_path.get_text_width_height_descent(text, font, ismath=False)[0] / 72
-
-
-def _shorten(text: str) -> str:
-    """A label that cannot push the picture off the page."""
-    return text if len(text) <= _LONGEST_LABEL else text[: _LONGEST_LABEL - 1] + "…"
-
-
-def _spread(num_heads: int) -> np.ndarray:
-    """Where the lines of each head start and end, in parts of a word's width from its middle."""
-    return (np.arange(num_heads) - (num_heads - 1) / 2) * min(0.1, 0.5 / num_heads)
-
-
-def save_figure(figure: Figure, path: str | Path) -> Path:
-    """Write a figure as its suffix says, .svg or .png; the same figure always gives the same bytes.
-
-    Text in an SVG stays text, in the reader's font if need be: it can be searched, and any script shows.
-    """
-    path = Path(path)
-    if path.suffix not in (".svg", ".png"):
-        raise ValueError(f"a figure is saved as .svg or .png; got {path.name!r}.")
-    _require_matplotlib()
-    import matplotlib
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # matplotlib names the parts of an SVG by random numbers and dates it unless told otherwise.
-    with (
-        matplotlib.rc_context({"svg.hashsalt": "vaswani", "svg.fonttype": "none"}),
-        warnings.catch_warnings(),
-    ):
-        if path.suffix == ".svg":
-            warnings.filterwarnings("ignore", message="Glyph")  # the reader's fonts draw it
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    return path
 
 
 def draw_figures(
@@ -246,10 +209,10 @@ def draw_figures(
         figure4_full, figure4_word   the two heads that look most sharply from that word elsewhere
         figure5_first, _second       the two heads with the most sharp attention that is not simply a fixed
                                      step, such as "the word before": they may follow the sentence structure
-        cross                        all heads, from every target word when it is written to the source
+        cross                        all heads, from every target word to the source, when it is written
 
-    Heads and word are chosen by squared weights, which count one strong link more than many weak ones, and
-    between words only: signs and special tokens, where idle heads look, are left out.
+    Heads and word are chosen by squared weights, which count one strong link more than many weak ones, between words
+    only: idle heads look at signs and special tokens.
 
     Args:
         folder: made if missing; files are named `stem`_figure3.svg and so on.
@@ -262,7 +225,9 @@ def draw_figures(
     layer = paper_layer(maps.encoder.shape[0])
     weights = maps.encoder[layer]
     links = _word_links(words, weights)
-    place = _most_distant(links) if word is None else _find(word, words)
+    places = np.arange(len(words))
+    reach = (links * abs(places[:, None] - places)).sum(axis=(0, 2))
+    place = int(reach.argmax()) if word is None else _find(word, words)
     sharp = _best_two(links[:, place].sum(axis=-1))
     structural = _best_two(_structure_scores(links))
     title = _title(maps, "encoder", layer)
@@ -297,11 +262,11 @@ def draw_layer(
     """Write one layer as SVG and PNG: any kind of attention, any heads, the whole sentence or one word of it.
 
     Args:
-        folder: made if missing; files are named by what they show, such as `stem`_cross_layer5_head3.svg.
+        folder: made if missing; file names say what they show, such as `stem`_cross_layer5_head3.svg.
         kind: one of `KINDS`.
-        layer: the next to last when not given.
-        heads: all when not given.
-        word: draw its attention alone; a word of the queries, of which the first place counts.
+        layer: the next to last by default.
+        heads: all by default.
+        word: draw the attention of this query alone; its first place counts.
 
     Raises:
         ValueError: if there is no such kind, layer or head, or if `word` is not among the queries.
@@ -321,12 +286,12 @@ def draw_layer(
     name = f"{stem}_{kind}_layer{layer + 1}"
     if heads is not None:
         name += "_head" + "_".join(str(head + 1) for head in heads)
-    # A word may hold what no file name can.
+    # The place, because a word may hold characters that no file name can.
     return _save_both(figure, folder, name if place is None else f"{name}_word{place + 1}")
 
 
 def _title(maps: AttentionMaps, kind: str, layer: int) -> str:
-    """Kind and layer as a title says them."""
+    """Return kind and layer as a title names them."""
     return f"{KINDS[kind]}, layer {layer + 1} of {maps.view(kind)[2].shape[0]}"
 
 
@@ -336,37 +301,31 @@ def _save_both(figure: Figure, folder: str | Path, name: str) -> list[Path]:
 
 
 def _name(heads: Sequence[int]) -> str:
-    """Heads as a title says them."""
+    """Return heads as a title names them."""
     *most, last = (str(head + 1) for head in heads)
     return f"heads {', '.join(most)} and {last}" if most else f"head {last}"
 
 
 def _find(word: str, words: list[str]) -> int:
-    """First place of a word."""
+    """Return the first place of a word."""
     if word not in words:
         raise ValueError(f"word {word!r} is not in the sentence; choose one of: {' '.join(words)}")
     return words.index(word)
 
 
 def _word_links(words: list[str], weights: np.ndarray) -> np.ndarray:
-    """Squared weights (H, S, S) between different words; 0 from or to signs and special tokens."""
+    """Return squared weights (H, S, S) between different words; 0 from or to signs and special tokens."""
     counts = np.array([is_word(word) for word in words])
     return weights**2 * (counts[:, None] & counts[None, :] & ~np.eye(len(words), dtype=bool))
 
 
-def _most_distant(links: np.ndarray) -> int:
-    """The query whose links (H, S, S) reach farthest, summed over heads."""
-    places = np.arange(links.shape[-1])
-    return int((links * abs(places[:, None] - places[None, :])).sum(axis=(0, 2)).argmax())
-
-
 def _structure_scores(links: np.ndarray) -> np.ndarray:
-    """(H, S, S) -> (H,): strength of the links of a head without those at its favourite fixed step."""
+    """(H, S, S) -> (H,): strength of the links of a head without those at its most frequent fixed step."""
     length = links.shape[-1]
     steps = [links.trace(offset=step, axis1=1, axis2=2) for step in range(1 - length, length)]
     return links.sum(axis=(1, 2)) - np.max(steps, axis=0)
 
 
 def _best_two(scores: np.ndarray) -> list[int]:
-    """Indices of the two largest in ascending order; the first of equals."""
+    """Return the indices of the two largest scores in ascending order; of equals the first."""
     return sorted(np.argsort(-scores, kind="stable")[:2].tolist())

@@ -1,4 +1,4 @@
-"""Heads by what they do: which head looks at the word before, at the same word, at the end of the sentence, far away.
+"""Measure what every head does: look at the word before, at the same word, at the end of the sentence, far away.
 
     tally = measure_heads(model, tokenizer, [("The dog that barks runs.", "Der Hund, der bellt, rennt."), ...])
     for found in tally.leaders():
@@ -7,21 +7,21 @@
 Figures 3 to 5 show what some heads do in one sentence; here every head is measured on many. For each of `RELATIONS` a
 *place* is a word that has some word in the relation to it. In maps folded to words (`AttentionMaps.by_words`)
 
-    share   = how much of its attention a head gives along the relation, mean over all places
+    share   = the part of its attention that a head gives along the relation, mean over all places
     uniform = the same of attention spread evenly over all sub-words that a place sees
     score   = (share - uniform) / (1 - uniform)
 
-so that 0 is a head that knows nothing, and 1 one that does nothing else. A head is *named* after a relation from
-`Relation.named_from` on, if there were `FEWEST_PLACES`. A place that sees nothing else has no choice and is left out,
-such as the first word of the decoder, which sees only itself.
+so that evenly spread attention scores 0, and a head that does nothing else scores 1. A head is *named* after a relation
+if it scores at least `Relation.named_from` over at least `FEWEST_PLACES`. A place that sees nothing else does not
+count, such as the first word of the decoder, which sees only itself.
 
-Thresholds lie above all that untrained models got. Of 40 of them (4 and 6 layers, 4 and 8 heads, d_model 64 to 512;
-Multi30k, 40 or 60 sentences) no head had more than 0.19 in a relation told by places (long distance in the decoder) and
-0.39 in one told by what the words are (separator), which a head may come to prefer by chance; in sentences cut to five
-words, 0.26 and 0.59.
+Thresholds lie above the scores of untrained models. In 40 of them (4 and 6 layers, 4 and 8 heads, d_model 64 to 512;
+Multi30k, 40 or 60 sentences) no head scored more than 0.19 in a relation by place (long distance in the decoder) and
+0.39 in a relation by spelling (separator), which a head may prefer by chance; in sentences cut to five words, 0.26 and
+0.59.
 
 Decoder self-attention and encoder-decoder attention are those of a given translation. The decoder stands at the word it
-has read last, and its encoder-decoder attention is that of the word it writes then (see `AttentionMaps`).
+has read last, and its encoder-decoder attention belongs to the word it writes then (see `AttentionMaps`).
 
 Shapes: L layers, H heads, T queries, S keys, in words. Layers and heads are counted from 0.
 """
@@ -43,19 +43,19 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 Pair = tuple[str, str]
-Links = np.ndarray  # (T, S): True where query and key are in a relation; (..., T, S) where it depends on the weights
+Links = np.ndarray  # (T, S), or (..., T, S) if it depends on the weights: True where query and key are in a relation
 
 FEWEST_PLACES = 20  # a share of few words may be large by chance
 FAR = 5  # words
-LONGEST_EXAMPLE = 20  # words a side: of more no picture can be read
-LONGEST_SENTENCE = 512  # tokens a side
+LONGEST_EXAMPLE = 20  # words per side: a picture of more is unreadable
+LONGEST_SENTENCE = 512  # tokens per side
 PAIRS_PER_WINDOW = 1_024  # read, sorted by length and measured at a time
 LINKS_PER_BATCH = 2**19  # sentences x the square of their padded tokens: 100 MB for 6 layers of 8 heads
-NO_CHOICE = 1 - 1e-6  # a uniform share from here on is 1 but for rounding
+NO_CHOICE = 1 - 1e-6  # a uniform share of at least this is 1 up to rounding
 
 
 class View(NamedTuple):
-    """What a relation is told by: texts of the T queries and S keys, and weights (..., T, S)."""
+    """Texts of the T queries and S keys, and weights (..., T, S): all that a relation depends on."""
 
     queries: Sequence[str]
     keys: Sequence[str]
@@ -64,15 +64,15 @@ class View(NamedTuple):
 
 @dataclass(frozen=True)
 class Relation:
-    """Something that a head may do.
+    """A relation between words that a head may follow.
 
     Attributes:
         name: as users know it.
-        kinds: of attention that can do it, from `KINDS`.
-        definition: ends "the share of a word's attention that goes ...".
-        named_from: the score from which on a head is named after it.
-        find: the links along it.
-        find_places: (T,), True at queries that count; those with a link when not given.
+        kinds: the kinds of attention that can follow it, from `KINDS`.
+        definition: completes "the share of a word's attention that goes ...".
+        named_from: the lowest score of a head that is named after it.
+        find: returns the links along it.
+        find_places: returns (T,), True at queries that count; by default those with a link.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Relation:
 
 
 def _offsets(view: View) -> np.ndarray:
-    """(T, S): how many words after the query a key stands."""
+    """Return (T, S): how many words after the query a key stands."""
     return np.arange(len(view.keys)) - np.arange(len(view.queries))[:, None]
 
 
@@ -106,13 +106,13 @@ def _of_one_spelling(view: View) -> Links:
 
 
 def _near_the_diagonal(view: View) -> Links:
-    """Keys less than one and a half words from the place that divides the source as the query does the target."""
+    """Return keys at the same part of the source as the query of the target, within one and a half words."""
     relative = np.arange(len(view.queries)) / max(1, len(view.queries) - 1)
     return abs(np.arange(len(view.keys)) - relative[:, None] * (len(view.keys) - 1)) < 1.5
 
 
 def _mutual(view: View) -> Links:
-    """The one link of each word, if any, that is the strongest of both its ends."""
+    """Return at most one link per word: the link that is the strongest of both its ends."""
     links = _between_words(view)
     weights = np.where(links, view.weights, -1.0)
     is_best_key = np.arange(len(view.keys)) == weights.argmax(axis=-1)[..., None]
@@ -121,7 +121,7 @@ def _mutual(view: View) -> Links:
 
 
 SELF = ("encoder", "decoder")
-BY_PLACE, BY_WORD = 0.3, 0.6  # thresholds of relations that are told by places and weights, or by what the words are
+BY_PLACE, BY_WORD = 0.3, 0.6  # thresholds of relations by place or weight, and by spelling
 RELATIONS = (
     Relation("previous word", SELF, "to the word before it", BY_PLACE, lambda view: _offsets(view) == -1),
     Relation("next word", ("encoder",), "to the word after it", BY_PLACE, lambda view: _offsets(view) == 1),
@@ -167,15 +167,15 @@ THRESHOLDS = {relation.name: relation.named_from for relation in RELATIONS}
 
 @dataclass(frozen=True)
 class HeadScore:
-    """How much one head does one thing; the module's docstring says what `share`, `uniform` and `score` are.
+    """The score of one head in one relation; see the docstring of the module for `share`, `uniform` and `score`.
 
     Attributes:
         relation: its name.
         kind: of attention, one of `KINDS`.
         layer, head: from 0.
-        places: how many words the means are over; with 0 of them `share` and `uniform` are 0.
-        example: the sentence pair that shows it best, with the most attention along the relation beyond the uniform,
-            of those with at most `LONGEST_EXAMPLE` words a side and no control characters; `None` if no pair has any.
+        places: number of words in the means; `share` and `uniform` are 0 if there are none.
+        example: the sentence pair with the most attention along the relation beyond the uniform, among pairs of at most
+            `LONGEST_EXAMPLE` words per side without control characters; `None` if no pair has any.
     """
 
     relation: str
@@ -193,7 +193,7 @@ class HeadScore:
 
     @property
     def is_judged(self) -> bool:
-        """Whether there were places enough to say anything."""
+        """True if there were enough places to judge the head."""
         return self.places >= FEWEST_PLACES
 
     @property
@@ -202,7 +202,7 @@ class HeadScore:
 
 
 class _Sums:
-    """Of one relation in one kind of attention: what its means are made of, and the best example of each head."""
+    """Sums for the means of one relation in one kind of attention, and the best example of each head."""
 
     def __init__(self, shape: tuple[int, int]):
         self.share = np.zeros(shape)  # (L, H)
@@ -223,7 +223,7 @@ class _Sums:
 
 
 class HeadTally:
-    """Counts sentences, one by one; it never holds more than a few numbers and one sentence a head.
+    """Sums over sentences; its memory does not grow with their number.
 
     Attributes:
         num_sentences: counted so far.
@@ -236,12 +236,7 @@ class HeadTally:
         self._sums: dict[tuple[str, str], _Sums] = {}
 
     def add(self, maps: AttentionMaps, pair: Pair) -> None:
-        """Count one sentence.
-
-        Args:
-            maps: its maps, by sub-words or words.
-            pair: its source and target text.
-        """
+        """Count one sentence: `maps`, by sub-words or words, of the source and target text `pair`."""
         words, uniform = maps.by_words(), _spread_evenly(maps).by_words()
         # An example is pasted into a shell: no control characters.
         is_example = all(text.isprintable() for text in pair) and (
@@ -250,7 +245,7 @@ class HeadTally:
         for relation in RELATIONS:
             for kind in relation.kinds:
                 view, even_view = View(*words.view(kind)), View(*uniform.view(kind))
-                links = relation.find(view) & (even_view.weights[0, 0] > 0)  # to nothing that a mask hides
+                links = relation.find(view) & (even_view.weights[0, 0] > 0)  # not to a masked key
                 is_place = links.any(axis=-1) if relation.find_places is None else relation.find_places(view)
                 shares = _share(view.weights, links)
                 even = _share(even_view.weights, relation.find(even_view))[0, 0]
@@ -260,7 +255,7 @@ class HeadTally:
         self.num_sentences += 1
 
     def scores(self) -> list[HeadScore]:
-        """Every relation of every head: in the order of `KINDS`, `RELATIONS`, layers and heads."""
+        """Return every relation of every head, in the order of `KINDS`, `RELATIONS`, layers and heads."""
         found = []
         for (relation, kind), sums in sorted(self._sums.items(), key=lambda item: list(KINDS).index(item[0][1])):
             places = max(1, sums.places)
@@ -271,7 +266,7 @@ class HeadTally:
         return found
 
     def leaders(self) -> list[HeadScore]:
-        """Of each relation in each kind of attention the head that does it most, named or not, in the same order."""
+        """Return the best head of each relation in each kind of attention, named or not, in the same order."""
         leaders: dict[tuple[str, str], HeadScore] = {}
         for found in self.scores():
             key = found.relation, found.kind
@@ -281,24 +276,24 @@ class HeadTally:
 
 
 def _spread_evenly(maps: AttentionMaps) -> AttentionMaps:
-    """The maps of one head of one layer that looks at everything it sees alike."""
+    """Return the maps of one head of one layer that attends evenly to all it sees."""
     even = {}
     for kind in KINDS:
-        # What a mask hides has weight 0 in all heads: later words in the decoder, and what lies out of a window.
+        # A masked key has weight 0 in all heads: later words in the decoder, and words outside of a window.
         is_visible = (maps.view(kind)[2] > 0).any(axis=(0, 1))
         even[kind] = (is_visible / is_visible.sum(axis=-1, keepdims=True))[None, None]
     return replace(maps, **even)
 
 
 def _share(weights: np.ndarray, links: Links) -> np.ndarray:
-    """(L, H, T): how much of its attention each query gives along `links`."""
+    """Return (L, H, T): the part of its attention that each query gives along `links`."""
     return (weights * links).sum(axis=-1, dtype=np.float64)
 
 
 def measure_heads(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pairs: Iterable[Pair]) -> HeadTally:
     """Measure all heads on sentences and their translations, in batches; memory does not grow with their number.
 
-    Left out and counted: pairs with an empty side, or one of more than `LONGEST_SENTENCE` tokens.
+    Pairs with an empty side or more than `LONGEST_SENTENCE` tokens on a side are left out and counted.
 
     Args:
         model: an encoder-decoder, on any device.

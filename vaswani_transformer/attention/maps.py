@@ -1,4 +1,4 @@
-"""What every head looks at in one sentence, as numbers; `drawing` and `page` show them.
+"""Attention weights of every head for one sentence, as numbers; `drawing` and `page` show them.
 
     maps = collect_attention(model, tokenizer, "It is in this spirit that laws were passed.").by_words()
 
@@ -30,8 +30,8 @@ _TEN_COLOURS = (  # the palette of d3 and matplotlib, which tensor2tensor draws 
     *("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd"),
     *("#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf"),
 )
-MOST_TOKENS = 512  # a side: their maps, of 6 layers of 8 heads, make a page of 50 MB, and of sub-words as much again
-CONTINUATION = "·"  # shown before a piece that goes on with the word of the piece before it
+MOST_TOKENS = 512  # per side: 6 layers of 8 heads make a page of 50 MB, or twice that with sub-words
+CONTINUATION = "·"  # shown before a piece that continues the word of the piece before it
 
 Words = list[tuple[str, int]]  # the words of a sentence: text, number of tokens
 
@@ -40,10 +40,9 @@ Words = list[tuple[str, int]]  # the words of a sentence: text, number of tokens
 class AttentionMaps:
     """Attention weights of one sentence pair, with the text of every row and column.
 
-    The decoder reads the target moved right by one: its position t holds token t and writes token t + 1. So
-    `target_tokens`, what is read, starts with the start token and names rows and columns of `decoder`;
-    `output_tokens`, what is written, ends with the end token and names the rows of `cross`: the source words
-    that a target word was written from.
+    The decoder reads the target shifted right by one: its position t holds token t and writes token t + 1. So
+    `target_tokens`, which it reads, starts with the start token and names rows and columns of `decoder`;
+    `output_tokens`, which it writes, ends with the end token and names the rows of `cross`.
 
     Args:
         source_tokens: S pieces of the source.
@@ -51,9 +50,9 @@ class AttentionMaps:
         encoder: encoder self-attention, (L, H, S, S).
         decoder: decoder self-attention, (L, H, T, T).
         cross: encoder-decoder attention, (L, H, T, S).
-        output_tokens: T pieces the decoder writes; `target_tokens` when not given.
-        words: of "source", "target" and "output", the words as (text, number of tokens); empty when every
-            token is a word.
+        output_tokens: T pieces the decoder writes; `target_tokens` by default.
+        words: the words of "source", "target" and "output" as (text, number of tokens); empty if every token is a
+            word.
 
     Raises:
         ValueError: if an array does not fit the tokens.
@@ -79,25 +78,23 @@ class AttentionMaps:
                 )
 
     def view(self, kind: str) -> tuple[list[str], list[str], np.ndarray]:
-        """Texts of the queries, texts of the keys and weights (L, H, T, S) of one of `KINDS`."""
+        """Return texts of the queries, texts of the keys and weights (L, H, T, S) of one of `KINDS`."""
         if kind not in KINDS:
             raise ValueError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}.")
         queries, keys = (getattr(self, f"{side}_tokens") for side in SIDES[kind])
         return queries, keys, getattr(self, kind)
 
     def by_words(self) -> AttentionMaps:
-        """The same maps with sub-words merged to words, as the paper draws them.
+        """Return the same maps with sub-words merged to words, as the paper draws them.
 
-        A word gets the sum of the weights of its pieces where it is a key and their mean where it is a query:
-        rows still sum to 1. Words are runs of letters and digits or runs of other signs, as in tensor2tensor.
+        A word gets the sum of the weights of its pieces as a key and their mean as a query: rows still sum to 1. Words
+        are runs of letters and digits or runs of other signs, as in tensor2tensor.
         """
         if not self.words:
             return self
         source, target, output = ([length for _, length in self.words[side]] for side in ("source", "target", "output"))
         return AttentionMaps(
-            source_tokens=[text for text, _ in self.words["source"]],
-            target_tokens=[text for text, _ in self.words["target"]],
-            output_tokens=[text for text, _ in self.words["output"]],
+            **{f"{side}_tokens": [text for text, _ in words] for side, words in self.words.items()},
             encoder=_merge(self.encoder, source, source),
             decoder=_merge(self.decoder, target, target),
             cross=_merge(self.cross, output, source),
@@ -105,12 +102,12 @@ class AttentionMaps:
 
 
 def paper_layer(layers: int) -> int:
-    """The layer that figures 3 to 5 show, from 0: the next to last, layer 5 of 6, or the only one."""
+    """Return the layer that figures 3 to 5 show, from 0: the next to last, layer 5 of 6, or the only one."""
     return max(0, layers - 2)
 
 
 def is_word(text: str) -> bool:
-    """Whether a word of some maps is one of the language, and no punctuation, sign or special token."""
+    """Return True for a word of the language, False for punctuation, signs and special tokens."""
     return any(c.isalnum() for c in text) and not re.fullmatch(r"<[^<>]*>", text)
 
 
@@ -127,19 +124,19 @@ def _merge(weights: np.ndarray, query_lengths: list[int], key_lengths: list[int]
 def collect_attention(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, source: str, target: str | None = None
 ) -> AttentionMaps:
-    """Attention weights of all layers for one sentence, by one forward pass without dropout.
+    """Return the attention weights of all layers for one sentence, from one forward pass without dropout.
 
-    Only eager attention returns its weights: the model is switched to it and back, whatever happens.
+    Only eager attention returns its weights: the model uses it for the duration of the call.
 
     Args:
         model: an encoder-decoder, on any device.
         tokenizer: its byte-level tokenizer.
         source: the sentence.
-        target: a translation to force through the decoder; the model's own when not given.
+        target: a translation to force through the decoder; by default the model translates.
 
     Raises:
-        ValueError: if a given source or target has no words or tokens, or more than `MOST_TOKENS`, or the model
-            returns no weights.
+        ValueError: if source or target has no words or more than `MOST_TOKENS` tokens, or the model returns no
+            weights.
     """
     for side, sentence in (("source", source), ("target", target)):
         if sentence is not None and not sentence.strip():
@@ -161,11 +158,11 @@ def collect_attention_batch(
     source_ids: Sequence[list[int]],
     target_ids: Sequence[list[int]] | None = None,
 ) -> list[AttentionMaps]:
-    """As `collect_attention`, of several sentences by one forward pass; no map holds padding.
+    """Return the maps of several sentences from one forward pass; no map holds padding.
 
     Args:
         source_ids: tokens of each sentence.
-        target_ids: tokens of each translation, without the start token; the model's own when not given.
+        target_ids: tokens of each translation, without the start token; by default the model translates.
 
     Raises:
         ValueError: if a sentence has no tokens, or the model returns no weights.
@@ -189,15 +186,14 @@ def collect_attention_batch(
             use_cache=False,
             return_dict=True,
         )
-    # Padding is on the right, so the causal mask hides it from all that is before it, and it is cut off here.
+    # Padding is on the right: the causal mask hides it from the tokens before it, and the slices below cut it off.
     encoder, decoder, cross = map(
         _stack, (outputs.encoder_attentions, outputs.decoder_attentions, outputs.cross_attentions)
     )
     maps = []
     for row, (source, tokens) in enumerate(zip(source_ids, decoded, strict=True)):
-        sides = {"source": source, "target": tokens[:-1], "output": tokens[1:]}
         pieces, words = {}, {}
-        for side, ids in sides.items():
+        for side, ids in (("source", source), ("target", tokens[:-1]), ("output", tokens[1:])):
             pieces[f"{side}_tokens"], words[side] = _pieces_and_words(tokenizer, ids)
         S, T = len(source), len(tokens) - 1
         maps.append(
@@ -213,7 +209,7 @@ def collect_attention_batch(
 
 
 def _pad(rows: Sequence[list[int]], model: PreTrainedModel, value: int | None = None) -> torch.Tensor:
-    """(B, longest row), filled up on the right with `value`, or with padding tokens."""
+    """Return rows as (B, longest row), filled up on the right with `value`, or with padding tokens."""
     if value is None:
         value = getattr(model.config, "pad_token_id", None) or 0
     return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=value).to(model.device)
@@ -222,18 +218,18 @@ def _pad(rows: Sequence[list[int]], model: PreTrainedModel, value: int | None = 
 def _translate(
     model: PreTrainedModel, input_ids: torch.Tensor, attention_mask: torch.Tensor, eos_token_id: int | None
 ) -> list[list[int]]:
-    """The model's own translations: start token, tokens, end token unless it stopped at the limit."""
+    """Return the model's own translations: start token, tokens, and the end token unless the limit came first."""
     generated = model.generate(input_ids=input_ids, attention_mask=attention_mask, return_dict_in_generate=False)
     decoded = []
     for row in generated.tolist():
-        # From 1: the start token may be the end token. What follows the end is padding of shorter hypotheses.
+        # From 1: the start token may be the end token. Padding of shorter hypotheses follows the end.
         decoded.append(row[: row.index(eos_token_id, 1) + 1] if eos_token_id in row[1:] else row)
     return decoded
 
 
 @contextmanager
 def _eager_evaluation(model: PreTrainedModel) -> Iterator[None]:
-    """Eager attention and no dropout inside the block; what was set before after it."""
+    """Use eager attention without dropout inside the block, and restore the earlier settings after it."""
     implementation = model.config._attn_implementation
     modes = [(module, module.training) for module in model.modules()]
     try:
@@ -247,7 +243,7 @@ def _eager_evaluation(model: PreTrainedModel) -> Iterator[None]:
 
 
 def _stack(attentions: tuple[torch.Tensor, ...] | None) -> np.ndarray:
-    """One (B, H, T, S) tensor a layer -> (B, L, H, T, S)."""
+    """One tensor (B, H, T, S) per layer -> (B, L, H, T, S)."""
     if not attentions:
         raise ValueError(
             "the model returned no attention weights; it must support eager attention and output_attentions."
@@ -255,21 +251,16 @@ def _stack(attentions: tuple[torch.Tensor, ...] | None) -> np.ndarray:
     return torch.stack(tuple(attentions), dim=1).float().cpu().numpy()
 
 
-def _byte_symbols() -> dict[str, int]:
-    """GPT-2's printable symbol of every byte -> the byte: printable ones stand for themselves."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(others)}
-
-
-_BYTE_SYMBOLS = _byte_symbols()
+# GPT-2's printable symbol of every byte -> the byte: printable ones stand for themselves.
+_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
+_BYTE_SYMBOLS = {chr(b): b for b in _PRINTABLE} | {chr(256 + i): b for i, b in enumerate(_OTHERS)}
 
 
 def _pieces_and_words(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> tuple[list[str], Words]:
-    """Readable text of every token, and the words they form.
+    """Return the readable text of every token, and the words they form.
 
-    A piece that begins a word is shown plainly, one that goes on with it after `CONTINUATION`. Special and
-    added tokens stand verbatim, each a word of its own.
+    A piece that continues a word is shown after `CONTINUATION`. Special and added tokens stand verbatim, as words.
     """
     tokens = tokenizer.convert_ids_to_tokens(ids)
     is_byte_level = _BYTE_SYMBOLS.keys() <= tokenizer.get_vocab().keys()
@@ -290,7 +281,7 @@ def _pieces_and_words(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> tup
 
 
 def _token_bytes(token: str, is_byte_level: bool) -> bytes:
-    """The bytes a token stands for."""
+    """Return the bytes a token stands for."""
     if is_byte_level:
         return bytes(_BYTE_SYMBOLS[symbol] for symbol in token)
     return token.replace("\u2581", " ").encode()  # SentencePiece writes a space as U+2581
@@ -315,7 +306,7 @@ def _split_words(pieces: list[bytes]) -> list[list[bytes]]:
 
 
 def _character_class(character: str) -> str:
-    """Letters, marks and digits make words, other signs make their own, spaces part them."""
+    """Classify a character: letters, marks and digits make words, other signs make their own, spaces part them."""
     if character.isspace():
         return "space"
     category = unicodedata.category(character)
@@ -323,18 +314,18 @@ def _character_class(character: str) -> str:
 
 
 def _readable(piece: bytes) -> str:
-    """Text of some bytes without outer spaces; what is no UTF-8 or cannot be printed is escaped, as \\xNN."""
+    """Return some bytes as text without outer spaces; bytes that are not UTF-8 or not printable are escaped."""
     text = piece.decode("utf-8", errors="backslashreplace")
     return show_codes(text.strip(" ") or "␣" * len(text))
 
 
 def show_codes(text: str) -> str:
-    """`text` with a code for each character that cannot be seen, but for the joiners inside words."""
+    """Return `text` with a code for each invisible character, except the joiners inside words."""
     return "".join(c if c.isprintable() or c in "\u200c\u200d" else c.encode("unicode_escape").decode() for c in text)
 
 
 def head_colours(num_heads: int) -> list[str]:
-    """One colour a head as #rrggbb, all readable on white and on black."""
+    """Return one colour per head as #rrggbb, all readable on white and on black."""
     if num_heads <= len(_TEN_COLOURS):
         return list(_TEN_COLOURS[:num_heads])
     colours = []

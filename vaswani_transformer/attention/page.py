@@ -1,6 +1,6 @@
 """All layers and heads of one sentence as a single page that needs no network.
 
-write_html(collect_attention(model, tokenizer, sentence), "attention.html", title=sentence)
+Path("attention.html").write_text(build_html(collect_attention(model, tokenizer, sentence), sentence))
 """
 
 import base64
@@ -19,23 +19,6 @@ from .maps import SIDES, AttentionMaps, head_colours, paper_layer
 TEMPLATE = Path(__file__).with_name("page.html")
 
 
-def write_html(
-    maps: AttentionMaps,
-    path: str | Path,
-    title: str = "Attention",
-    *,
-    kind: str = "encoder",
-    layer: int | None = None,
-    heads: Sequence[int] | None = None,
-    word: str | None = None,
-) -> Path:
-    """Write the page of `build_html` to `path`, whose folder is made where missing."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(build_html(maps, title, kind=kind, layer=layer, heads=heads, word=word).encode())
-    return path
-
-
 def build_html(
     maps: AttentionMaps,
     title: str = "Attention",
@@ -45,14 +28,14 @@ def build_html(
     heads: Sequence[int] | None = None,
     word: str | None = None,
 ) -> str:
-    """All layers and heads as one page that needs no network: choose layer, kind, heads and a word.
+    """Return a page of all layers and heads that needs no network: choose layer, kind, heads and a word.
 
-    The page shows words, as the paper does, and sub-words when asked to. Weights are stored in one byte each, 256
-    opacities: 6 layers, 8 heads and 30 words a side take 170 kB, and sub-words, where they differ, as much again.
+    The page shows words, as the paper does, and sub-words on request. Weights are stored in one byte each: 6 layers, 8
+    heads and 30 words per side take 170 kB, and sub-words, where they differ, as much again.
 
     Args:
-        kind, layer, heads, word: what the page opens with, as of `drawing.draw_layer`; any of them can be
-            changed there. A word that is not in the sentence opens nothing.
+        kind, layer, heads, word: the first view, as in `drawing.draw_layer`. A word that is not in the sentence is
+            ignored.
 
     Raises:
         ValueError: if there is no such `kind`.
@@ -75,7 +58,7 @@ def build_html(
 
 
 def _describe(maps: AttentionMaps, kind: str) -> dict:
-    """One kind of attention as the page reads it."""
+    """Return one kind of attention as the page reads it."""
     queries, keys, weights = maps.view(kind)
     as_bytes = np.rint(np.clip(weights, 0, 1) * 255).astype(np.uint8).tobytes()
     return {
@@ -91,5 +74,5 @@ def _describe(maps: AttentionMaps, kind: str) -> dict:
 
 
 def _to_json(value: object) -> str:
-    """JSON that may stand in a script element: only "<" can end it, and JSON reads \\u003c as the same character."""
+    """Return JSON for a script element: only "<" can end it, and JSON reads \\u003c as the same character."""
     return json.dumps(value, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")

@@ -6,7 +6,7 @@ from .. import loading
 from ..attention.drawing import draw_figures, draw_layer
 from ..attention.kinds import KINDS
 from ..attention.maps import AttentionMaps, collect_attention
-from ..attention.page import write_html
+from ..attention.page import build_html
 from ..model.pipeline_vaswani import check_sentence
 
 
@@ -16,21 +16,19 @@ def run(args: argparse.Namespace) -> None:
     model, tokenizer = loading.load_translator(args.model)
     maps = collect_attention(model, tokenizer, args.source, args.target)
     words = maps.by_words()
-    try:
-        if args.kind or args.layer or args.heads:
-            view = _choose_view(args, words)
-            paths = draw_layer(words, args.output, **view)
-        else:
-            view = {"word": args.word}
-            paths = draw_figures(words, args.output, **view)
-    except ImportError as error:  # it says how to install matplotlib
-        raise ValueError(str(error)) from error
-    paths.append(write_html(maps, args.output / "attention.html", title=args.source, **view))
-    print("\n".join(str(path) for path in paths))
+    if args.kind or args.layer or args.heads:
+        view = _choose_view(args, words)
+        paths = draw_layer(words, args.output, **view)
+    else:
+        view = {"word": args.word}
+        paths = draw_figures(words, args.output, **view)
+    page = args.output / "attention.html"
+    page.write_bytes(build_html(maps, args.source, **view).encode())
+    print("\n".join(map(str, [*paths, page])))
 
 
 def _choose_view(args: argparse.Namespace, maps: AttentionMaps) -> dict:
-    """Kind, layer and heads from 0, as `draw_layer` takes them, and the word.
+    """Return kind, layer and heads from 0, as `draw_layer` takes them, and the word.
 
     Raises:
         ValueError: if the model has no such layer or head.

@@ -63,13 +63,13 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _translate_lines(model, tokenizer, lines: Iterator[str]) -> Iterator[Pair]:
-    """Each line with the model's own translation, a window at a time."""
+    """Yield each line with the model's own translation, a window at a time."""
     while window := list(islice(lines, PAIRS_PER_WINDOW)):
         yield from zip(window, translate(model, tokenizer, window), strict=True)
 
 
 def _describe(about: dict) -> str:
-    """What was measured, and how."""
+    """Return the header of the report: model, sentences, definitions."""
     definitions = "\n".join(
         f"  {relation.name:13}  {relation.named_from}  {relation.definition}" for relation in RELATIONS
     )
@@ -78,34 +78,29 @@ def _describe(about: dict) -> str:
 {about["sentences"]:,} sentences of {about["source"]}, {about["target"]}
 {about["left_out"]:,} left out, empty or longer than {LONGEST_SENTENCE} tokens
 
-The share of a word's attention that goes ... (sub-words folded to words, mean over all words of which there is one)
+The share of a word's attention that goes ... (sub-words folded to words, mean over all words that have such a link)
 {definitions}
 
 score = (share - uniform) / (1 - uniform), where uniform is the share of attention spread evenly over all that a word
-sees: 0 is a head that knows nothing, 1 one that does nothing else. From the score in the second column on a head is
-named. "-" is too few words to tell, fewer than {FEWEST_PLACES}. Layers and heads are counted from 1."""
+sees: 0 is evenly spread attention, 1 a head that does nothing else. The second column is the lowest score of a named
+head. "-" means too few words to judge, fewer than {FEWEST_PLACES}. Layers and heads are counted from 1."""
 
 
 def _format_scores(scores: Sequence[HeadScore]) -> str:
-    """A row a head and a column a relation, of one kind of attention."""
+    """Return a table of one kind of attention with one row per head and one column per relation."""
     columns = {score.relation: score for score in scores}
     rows: dict[tuple[int, int], list[str]] = {}
     for score in scores:
-        rows.setdefault((score.layer, score.head), []).append(_format_score(score))
+        cell = f"{score.score:.2f}{'*' if score.is_named else ' '}" if score.is_judged else "- "
+        rows.setdefault((score.layer, score.head), []).append(cell)
     lines = [(f"layer {layer + 1} head {head + 1}", *cells) for (layer, head), cells in rows.items()]
     lines.append(("uniform share", *(f"{score.uniform:.2f} " for score in columns.values())))
     lines.append(("words", *(f"{score.places:,} " for score in columns.values())))
     return format_table(("", *(f"{name} " for name in columns)), lines)
 
 
-def _format_score(score: HeadScore) -> str:
-    if not score.is_judged:
-        return "- "
-    return f"{score.score:.2f}{'*' if score.is_named else ' '}"
-
-
 def _format_best(tally: HeadTally, args: argparse.Namespace) -> str:
-    """The best head of each relation, and how to draw those that are named."""
+    """Return the best head of each relation, and the commands that draw those that are named."""
     leaders = tally.leaders()
     header = ("best head", "attention", "layer", "head", "score", "share", "uniform", "named")
     rows = [
@@ -120,7 +115,7 @@ def _format_best(tally: HeadTally, args: argparse.Namespace) -> str:
     drawn = [leader for leader in leaders if leader.is_named and leader.example is not None]
     commands = [f"# {leader.relation}, {leader.kind}\n{_drawing_command(leader, args)}" for leader in drawn]
     if not commands:
-        commands = [f"nothing: no head is named that has a sentence of at most {LONGEST_EXAMPLE} words to show it"]
+        commands = [f"nothing: no named head has a sentence of at most {LONGEST_EXAMPLE} words to show it"]
     return "\n".join([format_table(header, rows), "", "To draw the best of those named:", "", *commands])
 
 
@@ -136,7 +131,7 @@ def _drawing_command(score: HeadScore, args: argparse.Namespace) -> str:
 
 
 def _to_row(score: HeadScore) -> dict:
-    """A score as files hold it, counted from 1 as everything that users see."""
+    """Return a score as files hold it, with layers and heads counted from 1."""
     source, target = score.example or (None, None)
     return {
         "relation": score.relation,
@@ -168,7 +163,7 @@ def _write_tsv(file: TextIO, about: dict, scores: Sequence[HeadScore]) -> None:
 
 
 def _to_cell(value: object) -> str:
-    """A value in one cell: the name of a file may hold a tab or a line break, which would break the row."""
+    """Return a value as one cell; a tab or line break in a file name would break the row."""
     return "" if value is None else f"{value:.6f}" if isinstance(value, float) else show_codes(str(value))
 
 

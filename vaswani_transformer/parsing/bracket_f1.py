@@ -5,9 +5,9 @@
         score += compare(gold, predicted)
     print(score.f1)
 
-Brackets are compared as label and span. The root TOP does not count, ADVP and PRT are equal, and words whose gold tag
-is a punctuation mark are taken out of both trees before, with what then is empty. A sentence of such words alone is not
-counted.
+Brackets are compared by label and span. The root TOP does not count, and ADVP and PRT are equal. Words whose gold tag
+is a punctuation mark, and brackets that hold nothing else, are first removed from both trees. A sentence of punctuation
+alone does not count.
 """
 
 from collections import Counter
@@ -22,12 +22,13 @@ EQUAL_LABELS = {"PRT": "ADVP"}
 
 @dataclass(frozen=True)
 class BracketScore:
-    """Counts over sentences; two of them can be added.
+    """Counts over sentences; two scores can be added.
 
     Attributes:
         matched: brackets in both trees, each bracket of one for one of the other.
         gold, predicted: brackets.
-        sentences, exact: those with a word that counts, and of them those whose brackets are all matched.
+        sentences: those with a word that counts.
+        exact: sentences whose brackets are all matched.
     """
 
     matched: int = 0
@@ -41,12 +42,12 @@ class BracketScore:
 
     @property
     def recall(self) -> float:
-        """In percent; 0 where there is nothing to find."""
+        """Recall in percent; 0 if the gold trees have no bracket."""
         return 100 * self.matched / max(1, self.gold)
 
     @property
     def precision(self) -> float:
-        """In percent; 0 where nothing was predicted."""
+        """Precision in percent; 0 if nothing was predicted."""
         return 100 * self.matched / max(1, self.predicted)
 
     @property
@@ -55,7 +56,7 @@ class BracketScore:
         return 200 * self.matched / max(1, self.gold + self.predicted)
 
     def summary(self) -> str:
-        """One line in plain words."""
+        """Return the score as one line of text."""
         return (
             f"F1 {self.f1:.2f}, precision {self.precision:.2f}, recall {self.recall:.2f}, "
             f"{self.exact} of {self.sentences} sentences exact"
@@ -63,7 +64,7 @@ class BracketScore:
 
 
 def compare(gold: Tree, predicted: Tree) -> BracketScore:
-    """Counts for one sentence, two stripped trees over the same words.
+    """Return the counts of one sentence, from two stripped trees over the same words.
 
     Raises:
         ValueError: if the words differ.
@@ -76,7 +77,7 @@ def compare(gold: Tree, predicted: Tree) -> BracketScore:
     is_counted = [leaf.tag not in PUNCTUATION_TAGS for leaf in gold.leaves]
     if not any(is_counted):
         return BracketScore()
-    # Of each boundary between words, how many words that count are before it.
+    # For each boundary between words, the number of counted words before it.
     places = list(accumulate(is_counted, initial=0))
     gold_brackets, predicted_brackets = _brackets(gold, places), _brackets(predicted, places)
     matched = (gold_brackets & predicted_brackets).total()
@@ -85,7 +86,7 @@ def compare(gold: Tree, predicted: Tree) -> BracketScore:
 
 
 def _brackets(tree: Tree, places: list[int]) -> Counter[tuple[str, int, int]]:
-    """Labels and spans that count, as often as they occur."""
+    """Return the labels and spans that count, as often as they occur."""
     return Counter(
         (EQUAL_LABELS.get(label, label), places[start], places[end])
         for label, start, end in tree.constituents

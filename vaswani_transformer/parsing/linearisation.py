@@ -4,9 +4,9 @@
     (S (NP XX XX )NP (VP XX )VP )S                  words normalised away, the form of the paper
     (S (NP The dog )NP (VP barks )VP )S             words copied
 
-A closing bracket repeats its label. Part-of-speech tags are not learned: bracket F1 does not look at them. With XX the
-model must count to know which word it stands at; where words are copied it can look. With the sub-words of the recipe
-parsing_small that makes the trees of CRAFT 19 % longer, in tokens.
+A closing bracket repeats its label. Part-of-speech tags are left out: bracket F1 ignores them. With XX the model must
+count to know its place in the sentence; copied words show it. With the sub-words of the recipe parsing_small they make
+the trees of CRAFT 19 % longer, in tokens.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ NORMALISED = "XX"
 
 
 def linearise(tree: Tree, *, copy_words: bool = False) -> list[str]:
-    """The symbols of `tree`: "(NP" and ")NP" for brackets, XX or the word itself for a leaf."""
+    """Return the symbols of `tree`: "(NP" and ")NP" for brackets, XX or the word itself for a leaf."""
     symbols = []
     for opened, leaf, closed in walk(tree):
         symbols += [f"({constituent.label}" for constituent in opened]
@@ -30,27 +30,27 @@ def linearise(tree: Tree, *, copy_words: bool = False) -> list[str]:
 
 
 def rebuild(symbols: Iterable[str], leaves: Sequence[Leaf]) -> tuple[Tree, Counter[str]]:
-    """The tree over exactly `leaves` that `symbols` describe, whatever they are, and how often each repair was made.
+    """Build the tree over exactly `leaves` that any `symbols` describe, and count each kind of repair.
 
-    The k-th symbol that is not a bracket stands for the k-th leaf, whatever it says. What is malformed is repaired so:
+    The k-th symbol that is not a bracket stands for the k-th leaf. Malformed symbols are repaired:
 
     - "no root": a word before any bracket puts a TOP around everything.
     - "early end": a closing bracket of the root before the last word is left out.
-    - "crossing": a closing bracket whose label is open further out closes what is open inside it first.
+    - "crossing": a closing bracket whose label is open further out closes all inside that first.
     - "unopened": a closing bracket whose label is not open is left out.
     - "unclosed": a constituent still open at the end is closed there.
     - "empty": a constituent without a word is left out.
     - "extra word": a word after the last one is left out.
-    - "missing word": a word that does not come goes into the innermost constituent that is open at the end.
+    - "missing word": it goes into the innermost constituent that is open at the end.
 
-    Symbols of `linearise` need none.
+    Symbols of `linearise` need no repair.
 
     Args:
         leaves: of the sentence, at least one.
     """
     repairs: Counter[str] = Counter()
-    constituents: list[list] = []  # label, start, end once it is closed
-    is_open: list[list] = []  # those of them that are not closed
+    constituents: list[list] = []  # label, start, end (`None` while it is open)
+    is_open: list[list] = []
     place = 0
     for symbol in symbols:
         if symbol.startswith("("):
@@ -78,7 +78,7 @@ def rebuild(symbols: Iterable[str], leaves: Sequence[Leaf]) -> tuple[Tree, Count
 
 
 def _close(is_open: list[list], label: str, place: int, *, is_last: bool) -> list[str]:
-    """Close the innermost open constituent called `label` and all inside it; the repairs that took."""
+    """Close the innermost open constituent called `label` and all inside it; return the repairs this took."""
     depth = next((depth for depth in reversed(range(len(is_open))) if is_open[depth][0] == label), None)
     if depth is None:
         return ["unopened"]
@@ -92,11 +92,11 @@ def _close(is_open: list[list], label: str, place: int, *, is_last: bool) -> lis
 
 
 def read_pairs(path: Path, *, copy_words: bool = False) -> Iterator[Pair]:
-    """Words and linearisation of each tree of a bracketed file, stripped; trees of traces alone are left out.
+    """Return words and linearisation of each tree of a bracketed file, stripped, without trees of traces alone.
 
     Raises:
         FileNotFoundError: at once, if there is no such file.
-        ValueError: where the brackets are wrong.
+        ValueError: if the brackets are wrong.
     """
     trees = read_trees(path)  # checks at once that the file is there
     stripped = filter(None, map(strip, trees))

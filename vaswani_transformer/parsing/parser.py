@@ -20,8 +20,8 @@ from .trees import Leaf, Tree
 from .vocabulary import is_bracket
 from .well_formed import WellFormed
 
-# Sub-words of a sentence. The longest of the treebanks that were tried has 859, in 327 words. The search goes on for as
-# many and `LENGTH_OFFSET` more, and remembers all that its beams began with: 1.6 GB for 2,700 with 21 beams.
+# Sub-words of a sentence; the longest in our treebanks has 859, in 327 words. The search may take `LENGTH_OFFSET` more
+# steps, and its memory of prefixes grows with the square: 1.6 GB for 2,700 sub-words with 21 beams.
 MOST_TOKENS = 1_000
 LENGTH_OFFSET = 300  # section 6.3: the output may be this much longer than the sentence, in tokens
 WORD_BEGIN = "Ġ"  # how the tokenizer writes the space before a word
@@ -38,13 +38,13 @@ class Parser:
 
     Args:
         tokens_per_batch: padded source tokens of a batch, before beams.
-        is_constrained: search among the trees over exactly the words of the sentence only. Without, as the paper did,
-            the output may be anything, and is repaired by the rules of `rebuild`.
+        is_constrained: search only among the trees over exactly the words of the sentence. If False, as in the paper,
+            the output may be anything, and `rebuild` repairs it.
         generate_kwargs: for `model.generate`.
 
     Attributes:
         repairs: how often each repair was made so far.
-        num_repaired: sentences that took any.
+        num_repaired: sentences with any repair.
 
     Raises:
         ValueError: if the tokenizer has no brackets, because the model was not trained to parse.
@@ -80,12 +80,12 @@ class Parser:
         *,
         on_batch: Callable[[int], object] = lambda num_sentences: None,
     ) -> Tree | list[Tree | None] | None:
-        """The tree of a sentence, or of each of several; tags are XX. `None` for a sentence without a word.
+        """Return the tree of a sentence, or of each of several, with XX for tags; `None` for a sentence without words.
 
         Args:
             sentences: words separated by spaces, as the treebank separates them: punctuation is a word. Parentheses
                 become -LRB- and -RRB-.
-            on_batch: called with the number of sentences each time a batch is done.
+            on_batch: called with the number of sentences after each batch.
 
         Raises:
             ValueError: if a sentence has more than `MOST_TOKENS` tokens; none is parsed then.
@@ -108,7 +108,7 @@ class Parser:
 
     @torch.no_grad()
     def _search(self, batch: Batch) -> list[list[str]]:
-        """The symbols found for each sentence of `batch`."""
+        """Return the symbols found for each sentence of `batch`."""
         options = dict(self.generate_kwargs)
         if self.is_constrained:
             options["prefix_allowed_tokens_fn"] = WellFormed(
@@ -121,7 +121,7 @@ class Parser:
         return [self._to_symbols(ids) for ids in self.model.generate(**inputs, **options).tolist()]
 
     def _words_of(self, ids: list[int]) -> list[list[int]]:
-        """The tokens that each word of the encoded sentence `ids` must become in the output."""
+        """Return the tokens that each word of the encoded sentence `ids` must become in the output."""
         words: list[list[int]] = []
         for token_id, token in zip(ids[:-1], self.tokenizer.convert_ids_to_tokens(ids[:-1]), strict=True):
             if self._begins_word(token_id, token):
@@ -130,7 +130,7 @@ class Parser:
         return words if self._normalised is None else [[self._normalised]] * len(words)
 
     def _to_symbols(self, ids: list[int]) -> list[str]:
-        """Brackets, and for each word the token that begins it."""
+        """Return the brackets, and for each word the token that begins it."""
         tokens = zip(ids, self.tokenizer.convert_ids_to_tokens(ids), strict=True)
         return [
             self._brackets.get(token_id, token)
@@ -154,19 +154,12 @@ def _check_lengths(batches: Sequence[Batch], words: Sequence[Sequence[str]]) -> 
 
 
 def split_words(sentence: str) -> list[str]:
-    """The words of a sentence as treebanks write them."""
+    """Return the words of a sentence as treebanks write them."""
     for bracket, escape in ESCAPES.items():
         sentence = sentence.replace(bracket, escape)
     return [word for word in WHITESPACE.split(sentence) if word]
 
 
 def load_parser(folder: str | Path, **options) -> Parser:
-    """A `Parser` from a model folder, a run folder or a Hub id.
-
-    Args:
-        options: of `Parser`.
-
-    Raises:
-        FileNotFoundError, ValueError: as `loading.load_translator` and `Parser` do.
-    """
+    """Load a `Parser` with its `options` from a model folder, a run folder or a Hub id; raises as `load_translator`."""
     return Parser(*load_translator(folder), **options)

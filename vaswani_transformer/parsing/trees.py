@@ -42,7 +42,7 @@ class Tree(NamedTuple):
     """A tree: its leaves, and its constituents with each before those inside it.
 
     The first constituent is the root and spans all leaves. The bracket without label, or labelled TOP, that treebanks
-    put around a sentence is left out where it holds one constituent and nothing else; otherwise it is the root, TOP.
+    put around a sentence is left out if it holds exactly one constituent; otherwise it is the root, TOP.
     """
 
     leaves: tuple[Leaf, ...]
@@ -54,17 +54,17 @@ class Tree(NamedTuple):
 
 
 def read_trees(path: Path) -> Iterator[Tree]:
-    """Trees of a bracketed file as they stand there, traces and function tags included; see `parse_trees`.
+    """Read the trees of a bracketed file, traces and function tags included; see `parse_trees`.
 
     Raises:
         FileNotFoundError: at once, if there is no such file.
-        ValueError: where the brackets are wrong, with file and line; if a line is not UTF-8.
+        ValueError: with file and line, if the brackets are wrong or a line is not UTF-8.
     """
     return parse_trees(read_lines(path), name=str(path))
 
 
 def parse_trees(lines: Iterable[str], *, name: str) -> Iterator[Tree]:
-    """Trees written as `(S (NP (DT The) (NN dog)) (VP (VBZ barks)))`, on one line or over several.
+    """Parse trees written as `(S (NP (DT The) (NN dog)) (VP (VBZ barks)))`, on one line or over several.
 
     Args:
         name: of the file, for messages.
@@ -72,85 +72,53 @@ def parse_trees(lines: Iterable[str], *, name: str) -> Iterator[Tree]:
     Raises:
         ValueError: at the first tree that is not well-formed.
     """
-    reader = _TreeReader(name)
+
+    def error(line: int, reason: str) -> ValueError:
+        return ValueError(
+            f"{name}, line {line}: {reason}. Expected trees such as (S (NP (DT The) (NN dog)) (VP (VBZ barks)))."
+        )
+
+    first_line = 0  # of the tree that is being read; 0 between trees
+    leaves: list[Leaf] = []
+    constituents: list[Constituent] = []  # in the order in which they open; `end` is -1 until they close
+    is_open: list[int] = []  # places of those not yet closed, innermost last
+    texts: list[str] | None = None  # of the last bracket that opened, while it may be a leaf
     for number, line in enumerate(lines, start=1):
         for token in TOKEN.findall(line):
-            if (tree := reader.read(token, number)) is not None:
-                yield tree
-    reader.finish()
-
-
-class _TreeReader:
-    """Reads bracketed trees token by token."""
-
-    def __init__(self, name: str):
-        self.name = name
-        self._begin()
-
-    def _begin(self) -> None:
-        self.first_line = 0
-        self.leaves: list[Leaf] = []
-        # Label and first leaf of each constituent, in the order in which they open, and its end once it is closed.
-        self.constituents: list[tuple[str, int, int | None]] = []
-        self.open: list[int] = []  # constituents not yet closed, innermost last
-        self.texts: list[str] | None = None  # of the bracket that has just opened and may be a leaf
-
-    def read(self, token: str, line: int) -> Tree | None:
-        """Take the next token; the tree, if it is complete with that."""
-        if token == "(":
-            self.first_line = self.first_line or line
-            self._begin_bracket(line)
-            self.texts = []
-        elif not self.first_line:
-            raise self._error(line, f"expected '(' where a tree begins, found {token!r}")
-        elif token == ")":
-            return self._close(line)
-        elif self.texts is None:
-            raise self._error(line, f"the word {token!r} has no tag: write (TAG {token})")
-        else:
-            self.texts.append(token)
-        return None
-
-    def finish(self) -> None:
-        """The file has ended."""
-        if self.first_line:
-            num_open = len(self.open) + (self.texts is not None)
-            raise self._error(self.first_line, f"the tree that begins here lacks {num_open} ')' at the end of the file")
-
-    def _begin_bracket(self, line: int) -> None:
-        """What the bracket before this one is: a constituent, for it holds a bracket."""
-        if self.texts is None:
-            return
-        if len(self.texts) > 1:
-            raise self._error(line, f"a word and a bracket side by side in ({' '.join(self.texts)} (")
-        self.open.append(len(self.constituents))
-        self.constituents.append((self.texts[0] if self.texts else "", len(self.leaves), None))
-
-    def _close(self, line: int) -> Tree | None:
-        if self.texts is None:
-            place = self.open.pop()
-            label, start, _ = self.constituents[place]
-            self.constituents[place] = label, start, len(self.leaves)
-        elif len(self.texts) > 1:
-            tag, *parts = self.texts
-            self.leaves.append(Leaf(tag, NO_BREAK_SPACE.join(parts)))
-            self.texts = None
-        else:
-            raise self._error(line, f"a bracket without brackets in it is (TAG word), found ({''.join(self.texts)})")
-        if self.open:
-            return None
-        tree = with_root(self.leaves, [Constituent(*constituent) for constituent in self.constituents])
-        self._begin()
-        return tree
-
-    def _error(self, line: int, what: str) -> ValueError:
-        return ValueError(
-            f"{self.name}, line {line}: {what}. Expected trees such as (S (NP (DT The) (NN dog)) (VP (VBZ barks)))."
-        )
+            if token == "(":
+                first_line = first_line or number
+                if texts is not None:  # the bracket around this one is a constituent
+                    if len(texts) > 1:
+                        raise error(number, f"a word and a bracket side by side in ({' '.join(texts)} (")
+                    is_open.append(len(constituents))
+                    constituents.append(Constituent("".join(texts), len(leaves), -1))
+                texts = []
+                continue
+            if not first_line:
+                raise error(number, f"expected '(' where a tree begins, found {token!r}")
+            if token != ")":
+                if texts is None:
+                    raise error(number, f"the word {token!r} has no tag: write (TAG {token})")
+                texts.append(token)
+                continue
+            if texts is None:
+                place = is_open.pop()
+                constituents[place] = constituents[place]._replace(end=len(leaves))
+            elif len(texts) > 1:
+                leaves.append(Leaf(texts[0], NO_BREAK_SPACE.join(texts[1:])))
+                texts = None
+            else:
+                raise error(number, f"a bracket without brackets in it is (TAG word), found ({''.join(texts)})")
+            if not is_open:
+                yield with_root(leaves, constituents)
+                first_line, leaves, constituents = 0, [], []
+    if first_line:
+        num_open = len(is_open) + (texts is not None)
+        raise error(first_line, f"the tree that begins here lacks {num_open} ')' at the end of the file")
 
 
 def with_root(leaves: Sequence[Leaf], constituents: Sequence[Constituent]) -> Tree:
-    """The tree, with the brackets around it left out or called TOP, and one put around where there is none."""
+    """Return the tree: extra brackets around it left out or called TOP, and a TOP added if it has no root."""
     whole = (0, len(leaves))
     while constituents and constituents[0].label in ("", TOP) and constituents[0][1:] == whole:
         constituents = constituents[1:]
@@ -160,10 +128,10 @@ def with_root(leaves: Sequence[Leaf], constituents: Sequence[Constituent]) -> Tr
 
 
 def strip(tree: Tree) -> Tree | None:
-    """`tree` as EVALB's setting for the Penn Treebank compares it, and as section 6.3 learns it.
+    """Return `tree` as EVALB's setting for the Penn Treebank compares it, and as section 6.3 learns it.
 
-    Without traces (-NONE-) and the constituents that hold nothing else, and with function tags and indices cut off
-    labels: NP for NP-SBJ-1 and NP=2. `None` if no word is left.
+    Without traces (-NONE-) and constituents of nothing else, and without function tags and indices: NP for NP-SBJ-1 and
+    NP=2. `None` if no word is left.
     """
     new_place, leaves = [0], []
     for leaf in tree.leaves:
@@ -181,7 +149,7 @@ def strip(tree: Tree) -> Tree | None:
 
 
 def walk(tree: Tree) -> Iterator[tuple[list[Constituent], Leaf, list[Constituent]]]:
-    """Each leaf, with the constituents that open before it, outermost first, and close after it, innermost first."""
+    """Yield each leaf, with constituents that open before it, outermost first, and close after it, innermost first."""
     constituents = iter(tree.constituents)
     following = next(constituents, None)
     is_open: list[Constituent] = []
@@ -197,7 +165,7 @@ def walk(tree: Tree) -> Iterator[tuple[list[Constituent], Leaf, list[Constituent
 
 
 def format_tree(tree: Tree) -> str:
-    """`tree` on one line, in a bracket TOP: EVALB would count one without label as a constituent."""
+    """Return `tree` on one line, in a bracket TOP: EVALB counts a bracket without label as a constituent."""
     pieces = [] if tree.constituents[0].label == TOP else [TOP]
     for opened, leaf, closed in walk(tree):
         pieces += [constituent.label for constituent in opened]
@@ -207,15 +175,15 @@ def format_tree(tree: Tree) -> str:
 
 
 def pretty(tree: Tree) -> str:
-    """`tree` over several lines, a constituent two spaces deeper than its parent; one of leaves only takes one line.
+    """Return `tree` over several lines, each level two spaces deeper; a constituent of leaves only takes one line.
 
     (S
       (NP (DT The) (NN dog))
       (VP (VBZ barks)))
     """
-    successors = [*(constituent.start for constituent in tree.constituents[1:]), len(tree.leaves)]
+    next_starts = [*(constituent.start for constituent in tree.constituents[1:]), len(tree.leaves)]
     holds_leaves_only = iter(
-        successor >= constituent.end for constituent, successor in zip(tree.constituents, successors, strict=True)
+        start >= constituent.end for constituent, start in zip(tree.constituents, next_starts, strict=True)
     )
     lines: list[str] = []
     depth, is_flat = 0, False

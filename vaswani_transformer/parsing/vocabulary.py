@@ -1,4 +1,4 @@
-"""The shared vocabulary of section 6.3: sub-words of the sentences, and every bracket a token of its own."""
+"""The shared vocabulary of section 6.3: sub-words of the sentences, and one token per bracket."""
 
 from collections.abc import Callable, Iterable
 
@@ -14,13 +14,13 @@ from .linearisation import NORMALISED
 def learn_vocabulary(
     read_train: Callable[[], Iterable[Pair]], *, vocab_size: int, subword_model: str = "bpe"
 ) -> PreTrainedTokenizerFast:
-    """A tokenizer for sentences and their linearised trees, which it never splits inside a bracket.
+    """Learn a tokenizer for sentences and their linearised trees that never splits a bracket.
 
-    Sub-words are learned from the sentences alone. The brackets of the training trees are added to them; words of a
-    sentence have none, for treebanks write its own -LRB- and -RRB-. So is XX, where it stands for all words.
+    Sub-words are learned from the sentences alone. The brackets of the training trees are added to them; sentences
+    contain none, because treebanks write -LRB- and -RRB-. XX is added if it stands for all words.
 
     Args:
-        read_train: each call reads the pairs of `linearisation.read_pairs` from the start; called twice.
+        read_train: returns the pairs of `linearisation.read_pairs` from the start; called twice.
         vocab_size: entries, brackets included.
 
     Raises:
@@ -47,5 +47,5 @@ def learn_vocabulary(
 
 
 def is_bracket(symbol: str) -> bool:
-    """Whether a symbol of a linearised tree is one of its brackets."""
+    """Return True if a symbol of a linearised tree is a bracket."""
     return symbol.startswith(("(", ")"))

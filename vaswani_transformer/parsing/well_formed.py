@@ -1,17 +1,18 @@
-"""Which tokens may follow in the linearisation of a tree, so that it is one, over exactly the words of the sentence."""
+"""The constraint of the search: tokens that keep the output a linearised tree over the words of the sentence."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
 
-# In a row: as many as the trees of CRAFT and of the sample of the Wall Street Journal have at most. A model that does
-# not know how to go on with the next word would open brackets up to the limit of length.
+# In a row: the most in the trees of CRAFT and of the sample of the Wall Street Journal. Otherwise a model that does not
+# know the next word would open brackets up to the limit of length.
 MOST_OPENED = 9
 
 
 class _State(NamedTuple):
-    """How far a linearisation has come.
+    """The state of a linearisation after some tokens.
 
     `innermost` is the innermost open bracket as (token that closes it, the one around it), `None` outside the root.
     """
@@ -25,16 +26,17 @@ class _State(NamedTuple):
 
 
 class WellFormed:
-    """`prefix_allowed_tokens_fn` for the sentences of a batch: only what can still become a tree may follow.
+    """`prefix_allowed_tokens_fn` of `generate` for the sentences of a batch.
 
-    - The root opens first, and closes after the last word; nothing but </s> follows.
+    - The root opens first, and closes after the last word; only </s> follows.
     - A bracket closes with its own label, and not before it holds a word.
     - Leaves are the tokens of the words, in order, each word whole.
     - No bracket opens that the limit of length would leave open, nor after `MOST_OPENED` others in a row.
 
     Args:
         words: for each sentence the tokens of each word's leaf.
-        brackets: "(NP", ")NP" and the like of each token id that is one.
+        brackets: "(NP", ")NP" and the like, by token id.
+        end_id: of </s>.
         limits: for each sentence the tokens its output may have, </s> included.
     """
 
@@ -47,18 +49,21 @@ class WellFormed:
         limits: Sequence[int],
     ):
         self._words, self._end_id, self._limits = words, end_id, limits
-        # Tokens of each word and all after it.
-        self._pieces_from = [_sums_from_the_right(of_sentence) for of_sentence in words]
+        # For each word, the number of tokens from its first to the end of the sentence.
+        self._pieces_from = [
+            list(accumulate(map(len, reversed(of_sentence)), initial=0))[::-1] for of_sentence in words
+        ]
         id_of = {bracket: token_id for token_id, bracket in brackets.items()}
-        # Of each opening bracket the one that closes it.
-        self._closing = {id_of[f"({label}"]: id_of[f"){label}"] for label in _labels(brackets.values())}
-        # Of the prefixes of this step and the last one: those of all steps would take memory that grows with the
-        # square of the length, 84 MB for a sentence of 1,000 tokens and 21 beams.
+        # For each opening bracket the one that closes it.
+        opening = sorted(bracket for bracket in id_of if bracket.startswith("("))
+        self._closing = {id_of[bracket]: id_of[f"){bracket[1:]}"] for bracket in opening}
+        # For prefixes of this step and the last one. The states of all steps would grow with the square of the length:
+        # 84 MB for a sentence of 1,000 tokens and 21 beams.
         self._states: dict[tuple[int, tuple[int, ...]], _State] = {}
-        self._length = 0  # of this step's prefixes
+        self._length = 0  # of the prefixes of this step
 
     def __call__(self, row: int, prefix: torch.LongTensor) -> list[int]:
-        """Tokens that may follow `prefix` (T,), the decoder's start token first, in sentence `row`."""
+        """Return the tokens that may follow `prefix` (T,), which begins with the start token, in sentence `row`."""
         ids = tuple(prefix.tolist())
         if len(ids) > self._length:
             self._length = len(ids)
@@ -83,7 +88,7 @@ class WellFormed:
         return allowed
 
     def _state_after(self, row: int, ids: tuple[int, ...]) -> _State:
-        """The state after `ids`, which extend by one token what was asked for at the step before."""
+        """Return the state after `ids`, one token longer than a prefix of the step before."""
         if len(ids) <= 1:
             return _State()
         if (row, ids) not in self._states:
@@ -102,16 +107,5 @@ class WellFormed:
             return state._replace(innermost=state.innermost[1], depth=state.depth - 1, num_opened=0)
         if state.num_words < len(words) and token_id == words[state.num_words][0]:
             return state._replace(num_words=state.num_words + 1, num_pieces=1, num_opened=0)
-        # The end, or one of the beams that have died and go on with anything.
+        # The end, or any token of a beam that has died.
         return state._replace(is_over=True)
-
-
-def _sums_from_the_right(words: Sequence[Sequence[int]]) -> list[int]:
-    sums = [0]
-    for word in reversed(words):
-        sums.append(sums[-1] + len(word))
-    return sums[::-1]
-
-
-def _labels(brackets: Iterable[str]) -> list[str]:
-    return sorted(bracket[1:] for bracket in brackets if bracket.startswith("("))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..attention.drawing import save_figure
+from ..figures import require_matplotlib, save_figure
 from .log import LOG_FILE, read_log
 
 if TYPE_CHECKING:
@@ -46,17 +46,15 @@ def draw_curves(runs: Sequence[Path], path: Path) -> Path:
 
     Raises:
         FileNotFoundError: if a run has no log.
-        ValueError: if the log of a run is empty or damaged, or if `path` is no such picture.
-        ImportError: if matplotlib is missing.
+        ValueError: if the log of a run is empty or damaged, if `path` is no such picture, or if matplotlib is missing.
     """
     logs = {_name(run, runs): read_log(run) for run in runs}
     for name, log in logs.items():
         if not log:
             raise ValueError(f"the {LOG_FILE} of {name} is empty; there is nothing to draw yet.")
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError('Drawing needs matplotlib: pip install "vaswani-transformer[plots]"') from error
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(11, 9.5), dpi=120, facecolor="white", layout="constrained")
     *axes, corner = figure.subplots(3, 2).flat
     for panel, panel_axes in zip(PANELS, axes, strict=True):
