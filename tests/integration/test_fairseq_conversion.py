@@ -218,10 +218,7 @@ def test_another_network_is_refused_by_its_setting(reference, settings, message)
     [
         ({"encoder.layer_norm.weight": torch.ones(D)}, r"weights encoder\.layer_norm\.weight \(1 in all\)"),
         ({"encoder.layers.1.fc2.bias": None}, r"weights encoder\.layers\.1\.fc2\.bias \(1 in all\)"),
-        (
-            {"decoder.layers.0.fc1.weight": torch.ones(7, D)},
-            r"decoder\.layers\.0\.fc1\.weight is \(7, 12\); \(20, 12\)",
-        ),
+        ({"decoder.layers.0.fc1.weight": torch.ones(7, D)}, r"decoder\.layers\.0\.fc1\.weight is \(7, 12\); \(20,"),
         ({"decoder.embed_tokens.weight": None}, r"lacks decoder\.embed_tokens\.weight"),
     ],
 )
@@ -284,17 +281,12 @@ def test_dictionaries_must_be_those_of_the_model(write_checkpoint, tmp_path):
         ("Hund 3\nHund 2\n", r"line 2: 'Hund' is there twice"),
         ("</s> 3\n", r"line 1: '</s>' is there twice"),
         ("Hund 1\n</s> 3 #fairseq:overwrite\n", r"line 2: '</s>' overwrites a special token"),
+        ("Hund 3\nl\udce4uft 2\n", r"dict\.txt, line 2: not UTF-8"),
     ],
 )
 def test_a_wrong_dictionary_is_refused_with_its_line(tmp_path, text, message):
-    (tmp_path / "dict.txt").write_text(text, encoding="utf-8")
+    (tmp_path / "dict.txt").write_text(text, encoding="utf-8", errors="surrogateescape")
     with pytest.raises(ValueError, match=message):
-        read_dictionary(tmp_path / "dict.txt")
-
-
-def test_a_dictionary_that_is_not_utf_8_is_refused_by_name(tmp_path):
-    (tmp_path / "dict.txt").write_bytes(b"Hund 3\nl\xe4uft 2\n")
-    with pytest.raises(ValueError, match=r"dict\.txt, line 2: not UTF-8"):
         read_dictionary(tmp_path / "dict.txt")
 
 

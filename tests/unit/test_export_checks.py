@@ -29,29 +29,25 @@ def test_ctranslate2_is_not_given_what_it_would_compute_otherwise(build_tiny_mod
         VaswaniLoader().get_model_spec(build_tiny_model(**changes))
 
 
-def test_an_unknown_quantization_is_refused_with_those_there_are(tiny_model, tmp_path):
+def test_an_unknown_quantization_and_a_table_of_no_positions_are_refused(tiny_model, tmp_path):
     with pytest.raises(ValueError, match=r"int8, .*float32, got 'int4'"):
         export_model(tiny_model, None, tmp_path, quantization="int4")
-
-
-def test_a_table_of_no_positions_is_refused():
     with pytest.raises(ValueError, match="max_positions counts tokens and must be at least 1, got 0"):
         VaswaniLoader(max_positions=0)
 
 
+@torch.no_grad()
 def test_the_table_holds_the_positions_of_the_model_as_they_are(build_tiny_model):
-    model = build_tiny_model()
-    with torch.no_grad():
-        table = VaswaniLoader(max_positions=9).get_model_spec(model).encoder.position_encodings.encodings
+    table = VaswaniLoader(max_positions=9).get_model_spec(build_tiny_model()).encoder.position_encodings.encodings
     angle = 7 / 10000 ** (2 / 12)
     assert table.shape == (9, 12)
     assert table[7, 2:4].tolist() == pytest.approx([math.sin(angle), math.cos(angle)])
 
 
+@torch.no_grad()
 def test_a_learned_table_is_not_longer_than_it_was_trained(build_tiny_model):
     model = build_tiny_model(position_embedding_type="learned", max_position_embeddings=6)
-    with torch.no_grad():
-        table = VaswaniLoader(max_positions=9).get_model_spec(model).decoder.position_encodings.encodings
+    table = VaswaniLoader(max_positions=9).get_model_spec(model).decoder.position_encodings.encodings
     assert torch.equal(table, model.model.decoder.positions.embedding.weight)
 
 

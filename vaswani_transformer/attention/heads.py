@@ -64,23 +64,14 @@ class View(NamedTuple):
 
 @dataclass(frozen=True)
 class Relation:
-    """A relation between words that a head may follow.
-
-    Attributes:
-        name: as users know it.
-        kinds: the kinds of attention that can follow it, from `KINDS`.
-        definition: completes "the share of a word's attention that goes ...".
-        named_from: the lowest score of a head that is named after it.
-        find: returns the links along it.
-        find_places: returns (T,), True at queries that count; by default those with a link.
-    """
+    """A relation between words that a head may follow."""
 
     name: str
-    kinds: tuple[str, ...]
-    definition: str
-    named_from: float
+    kinds: tuple[str, ...]  # of attention that can follow it, from `KINDS`
+    definition: str  # completes "the share of a word's attention that goes ..."
+    named_from: float  # the lowest score of a head that is named after it
     find: Callable[[View], Links]
-    find_places: Callable[[View], np.ndarray] | None = None
+    find_places: Callable[[View], np.ndarray] | None = None  # (T,): queries that count, by default those with a link
 
 
 def _offsets(view: View) -> np.ndarray:
@@ -169,13 +160,8 @@ THRESHOLDS = {relation.name: relation.named_from for relation in RELATIONS}
 class HeadScore:
     """The score of one head in one relation; see the docstring of the module for `share`, `uniform` and `score`.
 
-    Attributes:
-        relation: its name.
-        kind: of attention, one of `KINDS`.
-        layer, head: from 0.
-        places: number of words in the means; `share` and `uniform` are 0 if there are none.
-        example: the sentence pair with the most attention along the relation beyond the uniform, among pairs of at most
-            `LONGEST_EXAMPLE` words per side without control characters; `None` if no pair has any.
+    `example` is the sentence pair with the most attention along the relation beyond the uniform, among pairs of at most
+    `LONGEST_EXAMPLE` words per side without control characters; `None` if no pair has any.
     """
 
     relation: str
@@ -184,7 +170,7 @@ class HeadScore:
     head: int
     share: float
     uniform: float
-    places: int
+    places: int  # number of words in the means; `share` and `uniform` are 0 if there are none
     example: Pair | None
 
     @property

@@ -18,7 +18,8 @@ from .weight_names import fairseq_name
 
 LAYER_NORM_EPS = 1e-5  # PyTorch's, which fairseq does not change
 BOS, PAD, EOS, _ = range(len(SPECIAL_TOKENS))
-# Settings that, when on, make another network than the paper's.
+TOKEN_IDS = {"bos_token_id": BOS, "pad_token_id": PAD, "eos_token_id": EOS, "decoder_start_token_id": EOS}
+# Settings that make another network than the paper's.
 UNLIKE = (
     "adaptive_softmax_cutoff",
     "cross_self_attention",
@@ -31,7 +32,7 @@ UNLIKE = (
     "no_scale_embedding",
     "no_token_positional_embeddings",
 )
-# Not weights: what older versions wrote beside them.
+# Entries of older versions that are not weights.
 IGNORED = ("version", "_float_tensor")
 # Norms of the oldest versions, `layer_norms.0` and so on.
 OLD_NORMS = {
@@ -44,12 +45,12 @@ OLD_NORMS = {
 SOURCE_EMBEDDING = "encoder.embed_tokens.weight"
 TARGET_EMBEDDING = "decoder.embed_tokens.weight"
 PROJECTION = "decoder.output_projection.weight"
-# Our names of weights that no layer holds.
+# Weights outside of the layers.
 OUTER_NAMES = {"model.shared.weight": SOURCE_EMBEDDING, "lm_head.weight": PROJECTION}
 
 
 def import_model(name: str, output: Path) -> str:
-    """Write the checkpoint file `name` and the dictionaries beside it as ours into `output`; what to know about it.
+    """Write the checkpoint `name` and the dictionaries beside it as ours into `output`; return a note for the user.
 
     Raises:
         FileNotFoundError: if a file is missing.
@@ -75,7 +76,7 @@ def import_model(name: str, output: Path) -> str:
 
 
 def load_checkpoint(path: Path) -> dict:
-    """What is in a .pt file, with no class but `argparse.Namespace` allowed in it.
+    """Read a .pt file in which `argparse.Namespace` is the only class allowed.
 
     Raises:
         ValueError: if it holds anything else, or no weights.
@@ -88,7 +89,7 @@ def load_checkpoint(path: Path) -> dict:
             f"{path} was not loaded: it may hold tensors, plain values and argparse.Namespace, as fairseq's "
             f"checkpoints do, because loading anything else may run code. {_first_line(error)}"
         ) from error
-    except Exception as error:  # damaged bytes lead PyTorch's reader to any error there is
+    except Exception as error:  # damaged bytes may raise anything
         raise ValueError(
             f"{path} is damaged or no checkpoint; copy or download it again. {_first_line(error)}"
         ) from error
@@ -99,12 +100,12 @@ def load_checkpoint(path: Path) -> dict:
 
 
 def _first_line(error: Exception) -> str:
-    """Of what PyTorch says, the part without its advice to trust the file."""
+    """Return the message of PyTorch without its advice to trust the file."""
     return str(error).strip().split("\n")[0].split(". ")[0]
 
 
 def read_settings(checkpoint: dict, path: Path) -> dict:
-    """The arguments of the model: `args` of older versions, `cfg.model` of newer ones.
+    """Return the arguments of the model: `args` of older versions, `cfg.model` of newer ones.
 
     Raises:
         ValueError: if there are none.
@@ -121,10 +122,10 @@ def read_settings(checkpoint: dict, path: Path) -> dict:
 
 
 def from_fairseq(weights: dict[str, torch.Tensor], settings: dict) -> VaswaniForConditionalGeneration:
-    """The model that computes what fairseq's computes with these weights, and searches as `fairseq-generate`.
+    """Return the model that computes what fairseq's computes with these weights, and searches as `fairseq-generate`.
 
     Args:
-        weights: of the checkpoint, by the names that any version gave them.
+        weights: of the checkpoint, by the names of any version.
         settings: arguments of the model, by name.
 
     Raises:
@@ -149,12 +150,22 @@ def from_fairseq(weights: dict[str, torch.Tensor], settings: dict) -> VaswaniFor
                     f"a Vaswani model both stacks have one vocabulary, d_model, d_ff and num_heads."
                 )
             weight.copy_(theirs)
-    model.generation_config = build_generation_config()
+    # The search of `fairseq-generate` without options: beam 5, log P / |Y|, the first five to end, 1 to 200 words.
+    model.generation_config = GenerationConfig(
+        num_beams=5,
+        length_penalty=1.0,
+        length_penalty_type="power",
+        early_stopping=True,
+        max_new_tokens=201,  # fairseq does not count </s>
+        min_new_tokens=1,  # no translation begins with </s>
+        suppress_tokens=[PAD],
+        **TOKEN_IDS,
+    )
     return model
 
 
 def rename_old_weights(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The weights by the names of the newest version, which has one matrix for each of Q, K and V."""
+    """Return the weights by the names of the newest version, which has one matrix for each of Q, K and V."""
     renamed = {}
     for name, weight in weights.items():
         parts = name.split(".")
@@ -175,7 +186,7 @@ def rename_old_weights(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tens
 
 
 def build_config(weights: dict[str, torch.Tensor], settings: dict) -> VaswaniConfig:
-    """Sizes as the weights have them, and what only the settings say.
+    """Return the config, with sizes from the weights and the rest from the settings.
 
     Raises:
         ValueError: if a setting makes another network than the paper's, or a weight that tells a size is missing.
@@ -202,8 +213,10 @@ def build_config(weights: dict[str, torch.Tensor], settings: dict) -> VaswaniCon
         d_model=d_model,
         d_ff=weights["encoder.layers.0.fc1.weight"].shape[0],
         num_heads=heads,
-        encoder_layers=count_layers(weights, "encoder"),
-        decoder_layers=count_layers(weights, "decoder"),
+        **{
+            f"{stack}_layers": len({name.split(".")[2] for name in weights if name.startswith(f"{stack}.layers.")})
+            for stack in ("encoder", "decoder")
+        },
         dropout=settings.get("dropout", 0.1),
         attention_dropout=settings.get("attention_dropout", 0.0),
         activation_dropout=settings.get("activation_dropout", settings.get("relu_dropout", 0.0)),
@@ -214,29 +227,5 @@ def build_config(weights: dict[str, torch.Tensor], settings: dict) -> VaswaniCon
         max_position_embeddings=settings.get("max_source_positions", 1024),
         layer_norm_eps=LAYER_NORM_EPS,
         tie_word_embeddings=all(torch.equal(matrix, embeddings[0]) for matrix in embeddings),
-        bos_token_id=BOS,
-        pad_token_id=PAD,
-        eos_token_id=EOS,
-        decoder_start_token_id=EOS,
-    )
-
-
-def count_layers(weights: dict[str, torch.Tensor], stack: str) -> int:
-    return len({name.split(".")[2] for name in weights if name.startswith(f"{stack}.layers.")})
-
-
-def build_generation_config() -> GenerationConfig:
-    """The search of `fairseq-generate` without options: beam 5, log P / |Y|, the first five to end, 1 to 200 words."""
-    return GenerationConfig(
-        num_beams=5,
-        length_penalty=1.0,
-        length_penalty_type="power",
-        early_stopping=True,
-        max_new_tokens=201,  # </s> is not counted there
-        min_new_tokens=1,  # no translation begins with </s>
-        suppress_tokens=[PAD],
-        bos_token_id=BOS,
-        pad_token_id=PAD,
-        eos_token_id=EOS,
-        decoder_start_token_id=EOS,
+        **TOKEN_IDS,
     )

@@ -1,9 +1,9 @@
-"""fairseq's dictionaries as a tokenizer: words that are cut already, one id each.
+"""fairseq's dictionaries as a tokenizer of words that are cut already, one id each.
 
-fairseq's models read what its users prepared: text tokenised by Moses and cut by subword-nmt, whose pieces inside a
-word end in "@@". The tokenizer here starts from that text as fairseq's own `binarize` does, and joins the pieces
-again in what it decodes, as `--remove-bpe` does. The codes of subword-nmt are not part of it: what they make and the
-dictionary lacks is <unk> to fairseq, and byte-pair encoding in `tokenizers` has no place for a piece without an id.
+fairseq's models read text tokenised by Moses and cut by subword-nmt, whose pieces inside a word end in "@@". The
+tokenizer takes such text, as fairseq's `binarize` does, and joins the pieces again in its output, as `--remove-bpe`
+does. It does not apply the codes of subword-nmt: they make pieces that the dictionary lacks, <unk> to fairseq, and
+byte-pair encoding in `tokenizers` cannot make a piece without an id.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ OVERWRITE = "#fairseq:overwrite"
 
 
 def find_dictionary(folder: Path) -> list[str]:
-    """The words of `dict.*.txt` in `folder`, special tokens first; those of both languages must be equal.
+    """Return the words of `dict.*.txt` in `folder`, special tokens first; those of both languages must be equal.
 
     Raises:
         FileNotFoundError: if there is none.
@@ -38,12 +38,12 @@ def find_dictionary(folder: Path) -> list[str]:
 
 
 def read_dictionary(path: Path) -> list[str]:
-    """Words of a file of lines `word count`, in the order of their ids, special tokens first.
+    """Return the words of a file of lines `word count`, in the order of their ids, special tokens first.
 
-    A word that comes again, marked to overwrite, gets an id of its own; its first id stays without a word.
+    A repeated word that is marked to overwrite gets another id; its first id stays without a word.
 
     Raises:
-        ValueError: if a line is none or not UTF-8, if a word is there twice, or overwrites a special token.
+        ValueError: if a line has another form or is not UTF-8, if a word is repeated, or overwrites a special token.
     """
     words = list(SPECIAL_TOKENS.values())
     places = {word: place for place, word in enumerate(words)}
@@ -59,14 +59,14 @@ def read_dictionary(path: Path) -> list[str]:
                 f"that name. It cannot be converted."
             )
         if word in places:
-            words[places[word]] = f"{word} {places[word]}"  # no text gives it, for words hold no space
+            words[places[word]] = f"{word} {places[word]}"  # matches no text, because words contain no space
         places[word] = len(words)
         words.append(word)
     return words
 
 
 def build_tokenizer(words: list[str]) -> PreTrainedTokenizerFast:
-    """A tokenizer that looks up what stands between spaces, and appends `</s>`."""
+    """Build a tokenizer that looks up the text between spaces, and appends `</s>`."""
     eos = SPECIAL_TOKENS["eos_token"]
     vocabulary = {word: token_id for token_id, word in enumerate(words)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=SPECIAL_TOKENS["unk_token"]))
@@ -76,7 +76,7 @@ def build_tokenizer(words: list[str]) -> PreTrainedTokenizerFast:
     )
     tokenizer.decoder = decoders.Sequence(
         [
-            # Puts a space before each word but the first, and none that begins with its prefix, as no word does.
+            # Puts a space before each word except the first; no word begins with this prefix.
             decoders.WordPiece(prefix=" ", cleanup=False),
             decoders.Fuse(),
             decoders.Replace(Regex("@@( |$)"), ""),

@@ -2,24 +2,18 @@
 
 Marian's network is the paper's with biases in attention and on the logits, sines and cosines in halves
 (`position_layout="concatenated"`), and an epsilon of 1e-5 in layer normalisation. Its search divides log P by |Y|^alpha
-and never lets padding, which also starts the decoder, be a word.
+and never generates padding, which also starts the decoder.
 
-Weights are equal number for number but for two things. Where our positions are interleaved, the features of the
-residual stream change their order, which no layer minds. Where Marian does not scale its embeddings, they are divided
-by sqrt(d_model) here, and then cannot be tied to the projection.
+Weights are equal number for number, with two exceptions. If our positions are interleaved, the features of the residual
+stream change their order, which does not change the result. If Marian does not scale its embeddings, they are divided
+by sqrt(d_model) here, and cannot be tied to the projection.
 """
 
 import copy
 from pathlib import Path
 
 import torch
-from transformers import (
-    AutoConfig,
-    GenerationConfig,
-    MarianConfig,
-    MarianMTModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoConfig, GenerationConfig, MarianConfig, MarianMTModel, PreTrainedTokenizerBase
 
 from .. import loading
 from ..model.configuration_vaswani import VaswaniConfig
@@ -31,16 +25,27 @@ from .weight_names import fairseq_name
 
 LAYER_NORM_EPS = 1e-5  # no field of MarianConfig
 TOLERANCE = 1e-4  # of logits: a different network is off by far more
-# Options that say where a GenerationConfig comes from, not how to search.
+# Options of the origin of a GenerationConfig, not of the search.
 HOUSEKEEPING = ("_from_model_config", "transformers_version")
 MODULES_THAT_WRITE = ("norm", "out_proj", "fc2")  # to the residual stream; the others read from it
+EQUAL_FIELDS = (
+    *("vocab_size", "d_model", "encoder_layers", "decoder_layers", "max_position_embeddings"),
+    *("dropout", "attention_dropout", "activation_dropout", "activation_function"),
+    *("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id"),
+)
+# A size of both stacks, and Marian's names of it in encoder and decoder.
+STACK_FIELDS = {
+    "vocab_size": ("vocab_size", "decoder_vocab_size"),
+    "num_heads": ("encoder_attention_heads", "decoder_attention_heads"),
+    "d_ff": ("encoder_ffn_dim", "decoder_ffn_dim"),
+}
 
 
 def import_model(name: str, output: Path) -> str:
-    """Write the MarianMT model `name`, a folder or Hub id, as ours into the folder `output`; what to know about it.
+    """Write the MarianMT model `name`, a folder or Hub id, as ours into `output`; return a note for the user.
 
     Raises:
-        ValueError: if ours cannot compute what it computes, or it is not MarianMT's.
+        ValueError: if it is no MarianMT model, or ours has no equal.
     """
     tokenizer = load_tokenizer(name)
     marian = load_marian(name)
@@ -55,10 +60,10 @@ def import_model(name: str, output: Path) -> str:
 
 
 def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, output: Path) -> str:
-    """Write our model as a MarianMTModel into the folder `output`; what to know about it.
+    """Write our model as a MarianMTModel into the folder `output`; return a note for the user.
 
     Raises:
-        ValueError: if Marian cannot compute what `model` computes.
+        ValueError: if Marian has no equal of `model`.
     """
     model = model.cpu()
     marian = to_marian(model)
@@ -87,7 +92,7 @@ def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTo
 
 
 def load_marian(name: str) -> MarianMTModel:
-    """The model in a folder or on the Hub, in evaluation mode, in the precision it is stored in.
+    """Load the model in a folder or on the Hub, in evaluation mode, in the precision of its file.
 
     Raises:
         ValueError: if it is no MarianMT model, if it is damaged, if ours has none of its sizes, or if its weights are
@@ -111,10 +116,10 @@ def load_marian(name: str) -> MarianMTModel:
 
 
 def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """The tokenizer beside a MarianMT model: a MarianTokenizer, or whatever its files say.
+    """Load the tokenizer of a MarianMT model: a MarianTokenizer, or the kind its files name.
 
-    A MarianTokenizer stays what it is: source and target have a sentencepiece model each, `text_target=` picks the
-    second, and no single `tokenizer.json` can cut one language by one and the other by the other.
+    A MarianTokenizer is kept: source and target have a sentencepiece model each, chosen by `text_target=`, and a
+    `tokenizer.json` holds one only.
 
     Raises:
         ValueError: as `loading.load_tokenizer`, or if both languages have a vocabulary of their own.
@@ -129,7 +134,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
 
 
 def from_marian(marian: MarianMTModel) -> VaswaniForConditionalGeneration:
-    """The model that computes what `marian` does and searches as it does.
+    """Return the model that computes and searches as `marian` does.
 
     Raises:
         ValueError: if ours has no such model; the message names the field.
@@ -148,7 +153,7 @@ def from_marian(marian: MarianMTModel) -> VaswaniForConditionalGeneration:
 
 
 def to_marian(model: VaswaniForConditionalGeneration) -> MarianMTModel:
-    """The MarianMTModel that computes what `model` does, with its search as far as Marian has it.
+    """Return the MarianMTModel that computes as `model` does, with the options of its search that Marian has.
 
     Raises:
         ValueError: if Marian has no such model; the message names the field.
@@ -163,49 +168,33 @@ def to_marian(model: VaswaniForConditionalGeneration) -> MarianMTModel:
 
 
 def build_vaswani_config(config: MarianConfig) -> VaswaniConfig:
-    """That of the model that computes what one of `config` does.
+    """Return the config of our model that computes what Marian's of `config` does.
 
     Raises:
-        ValueError: if it has a size for each stack where ours has one for both.
+        ValueError: if a size differs between the stacks, which have one for both in ours.
     """
-    for encoder, decoder in (
-        ("vocab_size", "decoder_vocab_size"),
-        ("encoder_attention_heads", "decoder_attention_heads"),
-        ("encoder_ffn_dim", "decoder_ffn_dim"),
-    ):
+    for encoder, decoder in STACK_FIELDS.values():
         if getattr(config, encoder) != getattr(config, decoder):
             raise ValueError(
                 f"{encoder} ({getattr(config, encoder)}) and {decoder} ({getattr(config, decoder)}) of this MarianMT "
                 f"model differ; in a Vaswani model both stacks have one. It cannot be converted."
             )
     return VaswaniConfig(
-        vocab_size=config.vocab_size,
-        d_model=config.d_model,
+        **{name: getattr(config, name) for name in EQUAL_FIELDS},
         d_ff=config.encoder_ffn_dim,
         num_heads=config.encoder_attention_heads,
-        encoder_layers=config.encoder_layers,
-        decoder_layers=config.decoder_layers,
-        dropout=config.dropout,
-        attention_dropout=config.attention_dropout,
-        activation_dropout=config.activation_dropout,
-        activation_function=config.activation_function,
         attention_bias=True,
         output_bias=True,
         position_layout="concatenated",
-        max_position_embeddings=config.max_position_embeddings,
         layer_norm_eps=LAYER_NORM_EPS,
         tie_word_embeddings=(
             config.share_encoder_decoder_embeddings and config.tie_word_embeddings and config.scale_embedding
         ),
-        bos_token_id=config.bos_token_id,
-        pad_token_id=config.pad_token_id,
-        eos_token_id=config.eos_token_id,
-        decoder_start_token_id=config.decoder_start_token_id,
     )
 
 
 def build_marian_config(config: VaswaniConfig) -> MarianConfig:
-    """That of the MarianMTModel that computes what a model of `config` does, but for `layer_norm_eps`.
+    """Return the config of the MarianMTModel that computes what ours of `config` does, except for `layer_norm_eps`.
 
     Raises:
         ValueError: if Marian has no such model.
@@ -222,38 +211,30 @@ def build_marian_config(config: VaswaniConfig) -> MarianConfig:
             f"this model. Convert a model whose config differs from the base model in its sizes only."
         )
     return MarianConfig(
-        vocab_size=config.vocab_size,
-        d_model=config.d_model,
-        encoder_layers=config.encoder_layers,
-        decoder_layers=config.decoder_layers,
-        encoder_ffn_dim=config.d_ff,
-        decoder_ffn_dim=config.d_ff,
-        encoder_attention_heads=config.num_heads,
-        decoder_attention_heads=config.num_heads,
-        dropout=config.dropout,
-        attention_dropout=config.attention_dropout,
-        activation_dropout=config.activation_dropout,
-        activation_function=config.activation_function,
-        max_position_embeddings=config.max_position_embeddings,
+        **{name: getattr(config, name) for name in EQUAL_FIELDS},
+        **{theirs: getattr(config, ours) for ours in ("num_heads", "d_ff") for theirs in STACK_FIELDS[ours]},
         scale_embedding=True,
         share_encoder_decoder_embeddings=config.tie_word_embeddings,
         tie_word_embeddings=config.tie_word_embeddings,
-        pad_token_id=config.pad_token_id,
-        bos_token_id=config.bos_token_id,
-        eos_token_id=config.eos_token_id,
         forced_eos_token_id=None,
-        decoder_start_token_id=config.decoder_start_token_id,
     )
 
 
 @torch.no_grad()
 def copy_weights(model: VaswaniForConditionalGeneration, marian: MarianMTModel) -> None:
-    """Make `marian` compute what `model` does. Biases that `model` lacks become zero."""
+    """Make `marian` compute as `model` does. Biases that `model` lacks become zero."""
     own = {marian_name(name): (name, weight) for name, weight in model.state_dict().items()}
-    order = residual_order(model.config)
+    order = torch.arange(model.config.d_model)  # of the features of the residual stream
+    if model.config.position_layout == "interleaved":
+        order = torch.cat([order[::2], order[1::2]])  # all sines, then all cosines
     for name, weight in marian.state_dict().items():
         if name in own:
-            weight.copy_(reorder_features(*own.pop(name), order).reshape(weight.shape))
+            our_name, our_weight = own.pop(name)
+            if our_name.split(".")[-2] in MODULES_THAT_WRITE:
+                our_weight = our_weight[order]
+            elif our_weight.dim() == 2:  # biases of modules that read belong to no feature
+                our_weight = our_weight[:, order]
+            weight.copy_(our_weight.reshape(weight.shape))
         elif not name.endswith("embed_positions.weight"):  # Marian's own sinusoids
             assert name.endswith("bias"), name
             weight.zero_()
@@ -261,32 +242,19 @@ def copy_weights(model: VaswaniForConditionalGeneration, marian: MarianMTModel) 
 
 
 def marian_name(name: str) -> str:
-    """Marian's name of our weight `name`."""
+    """Return Marian's name of our weight `name`."""
     return "final_logits_bias" if name == "lm_head.bias" else fairseq_name(name)
 
 
-def residual_order(config: VaswaniConfig) -> torch.LongTensor:
-    """(D,) features of our residual stream in the order in which positions have all sines, then all cosines."""
-    features = torch.arange(config.d_model)
-    return torch.cat([features[::2], features[1::2]]) if config.position_layout == "interleaved" else features
-
-
-def reorder_features(name: str, weight: torch.Tensor, order: torch.LongTensor) -> torch.Tensor:
-    """Our `weight` called `name` for a residual stream whose features come in `order`."""
-    if name.split(".")[-2] in MODULES_THAT_WRITE:
-        return weight[order]
-    return weight[:, order] if weight.dim() == 2 else weight  # the bias of a module that reads is no feature's
-
-
 def search_options(model: MarianMTModel | VaswaniForConditionalGeneration) -> dict:
-    """Options of its search that are not left to transformers' defaults."""
+    """Return the options of its search that differ from transformers' defaults."""
     options = model.generation_config.to_diff_dict()
     return {name: value for name, value in options.items() if name not in HOUSEKEEPING}
 
 
 @torch.no_grad()
 def compare_logits(model: VaswaniForConditionalGeneration, marian: MarianMTModel) -> float:
-    """Largest difference of the logits of both in float32, for tokens drawn at random, one sentence padded.
+    """Return the largest difference of the logits of both in float32, for random tokens, one sentence padded.
 
     Raises:
         ValueError: if it is more than rounding.
@@ -314,7 +282,7 @@ def compare_logits(model: VaswaniForConditionalGeneration, marian: MarianMTModel
 def in_float32(
     model: MarianMTModel | VaswaniForConditionalGeneration,
 ) -> MarianMTModel | VaswaniForConditionalGeneration:
-    """`model`, or a copy of its weights in float32, with positions as exact as ours."""
+    """Return `model`, or a copy of it in float32, with positions as exact as ours."""
     if model.dtype == torch.float32:
         return model
     model = copy.deepcopy(model).float()

@@ -1,6 +1,6 @@
-"""Our names of the weights, and those that fairseq gave them and MarianMT took over."""
+"""Our names of the weights, and those of fairseq, which MarianMT uses too."""
 
-# In this order: the longer of two that begin alike comes first.
+# Of two with the same beginning the longer comes first.
 FAIRSEQ_NAMES = (
     (".self_attention.", ".self_attn."),
     (".self_attention_residual.norm.", ".self_attn_layer_norm."),
@@ -12,7 +12,7 @@ FAIRSEQ_NAMES = (
 
 
 def fairseq_name(name: str) -> str:
-    """The name inside the layers that fairseq and MarianMT have for our weight `name`."""
+    """Return the name that fairseq and MarianMT have, inside the layers, for our weight `name`."""
     for ours, theirs in FAIRSEQ_NAMES:
         name = name.replace(ours, theirs)
     return name

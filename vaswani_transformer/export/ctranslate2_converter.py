@@ -1,4 +1,4 @@
-"""The model as CTranslate2 has it: `vaswani export --format ctranslate2`.
+"""The model in CTranslate2's format: `vaswani export --format ctranslate2`.
 
 Importing this file registers a converter for `VaswaniConfig`, so that CTranslate2's own tools take our models too:
 
@@ -6,13 +6,14 @@ Importing this file registers a converter for `VaswaniConfig`, so that CTranslat
     from ctranslate2.converters import TransformersConverter
     TransformersConverter("runs/base/model").convert("exports/base", quantization="int8")
 
-What CTranslate2 does otherwise than `model.generate`:
+CTranslate2 differs from `model.generate`:
 
-- It computes no sinusoids of the paper's layout, so the export holds a table of `max_positions` of them, and a longer
+- It cannot compute sinusoids of the paper's layout, so the export holds a table of `max_positions` of them, and a
+longer
   sentence is an error there. By default it cuts sources at 1,024 tokens (`max_input_length`).
 - Its penalty and its end of the search are those of `HOW_TO_USE`; `ctranslate2_translation` rescores.
 - It has one limit for all sentences of a call (`max_decoding_length`, 256 by default), and cuts there.
-- It lets no sentence end before its first word, unless told so by `min_decoding_length=0`.
+- No sentence ends before its first word, unless `min_decoding_length=0`.
 
 Shapes: D d_model, H heads, K d_k or d_v.
 """
@@ -56,7 +57,7 @@ hypothesis can still win. GNMT's penalty is applied to CTranslate2's n-best list
     python -m vaswani_transformer.export.ctranslate2_translation --model {folder} --rescore < test.en > test.hyp.de
 
 The search this model is set to: {search}.
-That command sees to num_beams, length_penalty and max_length_offset. CTranslate2 itself reads none of it and has to be
+That command applies num_beams, length_penalty and max_length_offset. CTranslate2 itself reads none of it and has to be
 told, by the arguments of translate_batch: beam_size, length_penalty, coverage_penalty, repetition_penalty,
 no_repeat_ngram_size, min_decoding_length, max_decoding_length, suppress_sequences. The rest it cannot do."""
 
@@ -72,11 +73,11 @@ def export_model(
     """Write a CTranslate2 model, its tokenizer and its settings for decoding into the folder `output`.
 
     Args:
-        quantization: how the weights are stored, one of `ACCEPTED_MODEL_TYPES`.
-        max_positions: tokens that the longest sentence may have, on either side.
+        quantization: type of the stored weights, one of `ACCEPTED_MODEL_TYPES`.
+        max_positions: tokens of the longest sentence, on either side.
 
     Raises:
-        ValueError: if CTranslate2 cannot compute this architecture, and for an unknown quantization.
+        ValueError: if CTranslate2 cannot compute this architecture, or for an unknown quantization.
     """
     if quantization not in ACCEPTED_MODEL_TYPES:
         raise ValueError(f"quantization must be one of {', '.join(ACCEPTED_MODEL_TYPES)}, got {quantization!r}.")
@@ -93,10 +94,10 @@ def export_model(
 
 @register_loader("VaswaniConfig")
 class VaswaniLoader(ModelLoader):
-    """Builds CTranslate2's specification of a model; called by its `TransformersConverter` and by us.
+    """Builds CTranslate2's specification of a model; called by its `TransformersConverter` and by `export_model`.
 
     Args:
-        max_positions: rows of the table of positions, or as many as a learned table has.
+        max_positions: rows of the table of positions, at most those of a learned table.
     """
 
     architecture_name = "AutoModelForSeq2SeqLM"
@@ -111,7 +112,7 @@ class VaswaniLoader(ModelLoader):
         _check_config(config)
         options = {
             "num_heads": config.num_heads,
-            # One width for queries, keys and values: what is missing is filled with zeros, see `set_attention`.
+            # One width for queries, keys and values; `set_attention` fills the narrower with zeros.
             "head_dim": max(config.d_k, config.d_v),
             "pre_norm": False,
             "activation": ACTIVATIONS[config.activation_function],
@@ -126,7 +127,7 @@ class VaswaniLoader(ModelLoader):
         return spec
 
     def get_vocabulary(self, model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTokenizerFast) -> list[str]:
-        """One token for each row of the embeddings, those that the tokenizer does not know included."""
+        """Return one token per row of the embeddings, with names for rows that the tokenizer does not know."""
         tokens = {token_id: token for token, token_id in tokenizer.get_vocab().items()}
         return [tokens.get(row, f"<row {row}>") for row in range(model.config.vocab_size)]
 
@@ -135,7 +136,7 @@ class VaswaniLoader(ModelLoader):
         spec.register_target_vocabulary(tokens)
 
     def set_config(self, config, model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTokenizerFast) -> None:
-        """Fill in the `config.json` of the export. The source's </s> comes from the tokenizer."""
+        """Fill in the `config.json` of the export."""
         config.bos_token = tokenizer.bos_token
         config.unk_token = tokenizer.unk_token
         config.eos_token = tokenizer.convert_ids_to_tokens(model.config.eos_token_id)
@@ -144,7 +145,7 @@ class VaswaniLoader(ModelLoader):
         config.add_attribute("max_positions", self._count_positions(model.config))
 
     def set_stack(self, spec, embeddings_spec, stack: VaswaniEncoder | VaswaniDecoder) -> None:
-        """Fill in an encoder or a decoder. CTranslate2 multiplies embeddings by sqrt(d_model) of itself."""
+        """Fill in an encoder or a decoder. CTranslate2 multiplies embeddings by sqrt(d_model) itself."""
         self.set_embeddings(embeddings_spec, stack.embed_tokens)
         positions = stack.positions(self._count_positions(stack.config), mask=None, device=stack.device)
         spec.position_encodings.encodings = positions[0]
@@ -161,15 +162,14 @@ class VaswaniLoader(ModelLoader):
     def set_attention(self, spec: MultiHeadAttentionSpec, attention: MultiHeadAttention) -> None:
         """Fill in one attention, with d_k = d_v.
 
-        The narrower of the two is widened by zeros, which change no product: of queries and keys they add 0 to each
-        score, of values they meet the zeros of the output projection.
+        The narrower of the two is widened by zeros, which change no result: in queries and keys they add 0 to each
+        score, in values they meet the zeros of the output projection.
         """
         config = attention.config
         num_heads, width = config.num_heads, max(config.d_k, config.d_v)
         projections = [LinearSpec() for _ in range(3)]
-        for projection_spec, module in zip(
-            projections, (attention.q_proj, attention.k_proj, attention.v_proj), strict=True
-        ):
+        modules = (attention.q_proj, attention.k_proj, attention.v_proj)
+        for projection_spec, module in zip(projections, modules, strict=True):
             projection_spec.weight = _widen_heads(module.weight, num_heads, width)
             if module.bias is not None:
                 projection_spec.bias = _widen_heads(module.bias, num_heads, width)
@@ -189,7 +189,7 @@ class VaswaniLoader(ModelLoader):
 
 
 def _check_config(config: VaswaniConfig) -> None:
-    """Refuse what CTranslate2 would compute otherwise."""
+    """Refuse architectures that CTranslate2 computes otherwise."""
     if config.attention_window is not None:
         raise ValueError(
             f"CTranslate2 has no restricted self-attention: attention_window must be None, got "

@@ -2,7 +2,7 @@
 
 python -m vaswani_transformer.export.ctranslate2_translation --model exports/base --rescore < test.en > test.hyp.de
 
-With --rescore the search goes on to twice num_beams finished hypotheses, and the best of them is chosen by the score
+With --rescore the search continues to twice num_beams finished hypotheses, and the best of them is chosen by the score
 of `vaswani translate`, log P / ((5 + |Y|) / 6)^length_penalty. Without it the search ends with num_beams of them, and
 CTranslate2's own log P / |Y|^length_penalty decides.
 
@@ -32,7 +32,7 @@ from ..model.generation_options_vaswani import OWN_OPTIONS
 
 LINES_PER_WINDOW = 4_096  # read, translated and written at a time
 TOKENS_PER_BATCH = 2_000  # of the padded source
-# Times num_beams finished hypotheses end a search. With 1 it can end before the best by GNMT's penalty is found.
+# A search ends with this many times num_beams finished hypotheses. With 1 it can miss the best by GNMT's penalty.
 RESCORING_PATIENCE = 2
 
 
@@ -69,12 +69,12 @@ class CTranslate2Translator:
         length_penalty: float | None = None,
         rescore: bool = False,
     ) -> list[str]:
-        """Translations of `sentences`, in their order; an empty one stays empty.
+        """Translate `sentences`, in their order; an empty one stays empty.
 
         Args:
-            num_beams, length_penalty: those the model was exported with where not given.
-            rescore: take the best of CTranslate2's n-best list by the penalty of the model's `length_penalty_type`, not
-                by |Y|^length_penalty.
+            num_beams, length_penalty: by default those of the exported model.
+            rescore: choose from CTranslate2's n-best list by the penalty of the model's `length_penalty_type`, not by
+                |Y|^length_penalty.
 
         Raises:
             ValueError: if a sentence is longer than the exported table of positions.
@@ -85,7 +85,7 @@ class CTranslate2Translator:
         alpha = config.length_penalty if length_penalty is None else length_penalty
         alpha = 1.0 if alpha is None else alpha  # transformers' default
         penalise = LENGTH_PENALTIES[getattr(config, "length_penalty_type", OWN_OPTIONS["length_penalty_type"])]
-        rescore = rescore and penalise is not power_length_penalty  # by which CTranslate2 has scored already
+        rescore = rescore and penalise is not power_length_penalty  # CTranslate2's own
         rows = [row for row, sentence in enumerate(sentences) if sentence.strip()]
         sources = [self._tokenize(sentences[row]) for row in rows]
         limit, offset = self.max_positions, getattr(config, "max_length_offset", None)
@@ -134,16 +134,12 @@ def rescore_hypotheses(
     alpha: float,
     length_penalty: Callable[[int], float],
 ) -> list[tuple[Sequence[str], float]]:
-    """An n-best list of CTranslate2 by the score of another search, log P / length_penalty(|Y|).
+    """Rescore an n-best list of CTranslate2 by log P / length_penalty(|Y|); hypotheses and scores, best first.
 
     Args:
         hypotheses: with their </s>, as `translate_batch(..., return_end_token=True)` gives them.
         scores: log P / |Y|^alpha, |Y| with </s>.
         alpha: the `length_penalty` that CTranslate2 searched with.
-        length_penalty: of the other search.
-
-    Returns:
-        hypotheses and their new scores, best first.
     """
     rescored = [
         (tokens, score * power_length_penalty(len(tokens), alpha) / length_penalty(len(tokens)))
@@ -152,17 +148,13 @@ def rescore_hypotheses(
     return sorted(rescored, key=lambda pair: -pair[1])
 
 
-def build_parser() -> argparse.ArgumentParser:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="folder written by `vaswani export --format ctranslate2`")
-    parser.add_argument("--num_beams", type=int, help="that of the model where not given")
-    parser.add_argument("--length_penalty", type=float, help="alpha; that of the model where not given")
+    parser.add_argument("--num_beams", type=int, help="that of the model if not given")
+    parser.add_argument("--length_penalty", type=float, help="alpha; that of the model if not given")
     parser.add_argument("--rescore", action="store_true", help="choose from the n-best list by GNMT's penalty")
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    args = build_parser().parse_args(argv)
+    args = parser.parse_args(argv)
     sys.stdout.reconfigure(encoding="utf-8", newline="\n")
     try:
         translator = CTranslate2Translator(args.model)

@@ -1,6 +1,6 @@
 """The model as ONNX graphs: `vaswani export --format onnx`.
 
-Three files, with the names that Hugging Face's optimum gives to files, inputs and outputs:
+Three files, with Hugging Face optimum's names of files, inputs and outputs:
 
     encoder_model.onnx             input_ids, attention_mask
                                    -> last_hidden_state
@@ -9,12 +9,12 @@ Three files, with the names that Hugging Face's optimum gives to files, inputs a
     decoder_with_past_model.onnx   encoder_attention_mask, input_ids, past_key_values.{i}.{decoder,encoder}.{key,value}
                                    -> logits, present.{i}.decoder.{key,value}
 
-The first step of a translation feeds the start token to `decoder_model`, each later step its last token and what it
-remembers to `decoder_with_past_model`; keys and values of the encoder stay those of the first step. The weights of
-the decoder are in both files. Batch and lengths are free, and sinusoids are computed in the graph, so no sentence is
-too long for them. `onnx_translation` searches greedily.
+The first step of a translation feeds the start token to `decoder_model`, each later step its last token and the cache
+to `decoder_with_past_model`; keys and values of the encoder stay those of the first step. The weights of the decoder
+are in both files. Batch and lengths are free, and sinusoids are computed in the graph, for any length.
+`onnx_translation` searches greedily.
 
-Shapes: B batch, S source length, T target length, P tokens remembered, D d_model, H heads, K d_k or d_v, V vocab_size.
+Shapes: B batch, S source length, T target length, P cached tokens, D d_model, H heads, K d_k or d_v, V vocab_size.
 """
 
 import copy
@@ -34,7 +34,7 @@ from ..model.modeling_vaswani import VaswaniDecoder, VaswaniEncoder, VaswaniForC
 
 Tensors = tuple[torch.Tensor, ...]
 
-# Sizes of the example that is traced: sizes of 0 and 1, and equal ones, would be taken for constants.
+# Sizes of the example that is traced. Sizes of 0 and 1, and equal sizes, would become constants.
 BATCH, SOURCE, TARGET = 2, 5, 3
 
 
@@ -61,7 +61,7 @@ class DecoderGraph(nn.Module):
     def forward(
         self, encoder_attention_mask: torch.Tensor, input_ids: torch.Tensor, encoder_hidden_states: torch.Tensor
     ) -> Tensors:
-        """(B, S), (B, T), (B, S, D) -> logits (B, T, V), and of each layer keys and values of decoder and encoder."""
+        """(B, S), (B, T), (B, S, D) -> logits (B, T, V), and keys and values of decoder and encoder of each layer."""
         outputs = self.decoder(
             input_ids,
             encoder_hidden_states=encoder_hidden_states,
@@ -74,18 +74,13 @@ class DecoderGraph(nn.Module):
         return self.lm_head(outputs.last_hidden_state), *(tensor for layer in remembered for tensor in layer)
 
 
-class DecoderWithPastGraph(nn.Module):
+class DecoderWithPastGraph(DecoderGraph):
     """`decoder_with_past_model.onnx`: each later step."""
-
-    def __init__(self, decoder: VaswaniDecoder, lm_head: nn.Linear):
-        super().__init__()
-        self.decoder = decoder
-        self.lm_head = lm_head
 
     def forward(
         self, encoder_attention_mask: torch.Tensor, input_ids: torch.Tensor, past_key_values: Tensors
     ) -> Tensors:
-        """(B, S), (B, 1) and what was remembered -> logits (B, 1, V), and of each layer keys and values."""
+        """(B, S), (B, 1) and the cache -> logits (B, 1, V), and keys and values of each layer."""
         layers = [past_key_values[start : start + 4] for start in range(0, len(past_key_values), 4)]
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         for index, (keys, values, source_keys, source_values) in enumerate(layers):
@@ -94,7 +89,7 @@ class DecoderWithPastGraph(nn.Module):
             cache.is_updated[index] = True
         outputs = self.decoder(
             input_ids,
-            # Only its length is read: its keys and values are those of the cache.
+            # Only its length matters: keys and values come from the cache.
             encoder_hidden_states=past_key_values[2][:, 0],
             encoder_attention_mask=encoder_attention_mask,
             past_key_values=cache,
@@ -112,14 +107,14 @@ Greedy search in onnxruntime:
     print(OnnxTranslator("{folder}").translate(["A dog runs."]))
 
 The search this model is set to: {search}.
-OnnxTranslator sees to the limits of length alone; whatever else calls the graphs has to see to all of it."""
+OnnxTranslator applies the limits of length alone; any other program that calls the graphs has to apply all of it."""
 
 
 @torch.no_grad()
 def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, output: Path) -> None:
     """Write the three graphs, the tokenizer and the configurations into the folder `output`, in float32."""
     model = copy.deepcopy(model).cpu().float().eval()
-    model.set_attn_implementation("eager")  # "sdpa" asks of lengths that are free whether they are 1
+    model.set_attn_implementation("eager")  # "sdpa" branches on whether a length is 1
     encoder, decoder, lm_head = model.model.encoder, model.model.decoder, model.lm_head
     batch, source, target, past = Dim("batch"), Dim("source"), Dim("target"), Dim("past")
     input_ids = torch.zeros((BATCH, SOURCE), dtype=torch.long)
@@ -174,9 +169,9 @@ def _export(
     output_names: list[str],
     input_names: list[str] | None = None,
 ) -> None:
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it misses torchvision
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns that torchvision is missing
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of axes that share a name, as they should
+        warnings.simplefilter("ignore")  # about axes that share a name on purpose
         torch.onnx.export(
             graph.eval(),
             kwargs=inputs,

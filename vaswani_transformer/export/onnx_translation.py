@@ -46,7 +46,7 @@ class OnnxTranslator:
         self.generation_config = GenerationConfig.from_pretrained(folder)
 
     def translate(self, sentences: Sequence[str]) -> list[str]:
-        """Translations of one batch of sentences, in their order; an empty one stays empty."""
+        """Translate one batch of sentences, in their order; an empty one stays empty."""
         translations = [""] * len(sentences)
         rows = [row for row, sentence in enumerate(sentences) if sentence.strip()]
         if rows:
@@ -84,7 +84,7 @@ class OnnxTranslator:
         return tokens
 
     def _limit(self, attention_mask: np.ndarray) -> np.ndarray:
-        """(B,) tokens a translation may have, </s> included: by its source, or the same for all."""
+        """Return (B,) the tokens a translation may have, </s> included: by its source, or the same for all."""
         config = self.generation_config
         offset = getattr(config, "max_length_offset", None)
         if offset is not None:

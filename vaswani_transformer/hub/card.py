@@ -1,9 +1,9 @@
-"""The card of a trained model, filled from its run folder: what it is, how it was made, what it is worth.
+"""The card of a trained model, filled from its run folder: what it is, how it was trained, how well it scores.
 
     text = build_card(Path("runs/base"), scores=read_scores("WMT 2014 newstest2014", Path("newstest2014.score")))
 
-The numbers are those that training and `vaswani evaluate` wrote down. What nobody wrote down is not guessed: the card
-says so, and its text may be edited.
+The numbers are those that training and `vaswani evaluate` wrote down. The card says which facts are missing, and its
+text may be edited.
 """
 
 import html
@@ -29,19 +29,12 @@ from ..training.run_folder import RECIPE_FILE
 
 TEMPLATE = Path(__file__).with_name("card_template.md")
 CARD_FILE = "README.md"
-MODEL_ID = "OWNER/NAME"  # where the model's name on the Hub goes when it has one
+MODEL_ID = "OWNER/NAME"  # replaced by the model's name on the Hub
 PERPLEXITY = "perplexity"
-# Names of `vaswani evaluate`, and what the Hub calls such a metric.
-METRICS = {
-    BLEU: "bleu",
-    LOWER_CASED: "bleu",
-    PAPER: "bleu",
-    TOKENISED: "bleu",
-    CHRF: "chrf",
-    PERPLEXITY: "perplexity",
-}
+# Metrics of `vaswani evaluate`, and their names on the Hub.
+METRICS = {**dict.fromkeys((BLEU, LOWER_CASED, PAPER, TOKENISED), "bleu"), CHRF: "chrf", PERPLEXITY: "perplexity"}
 LANGUAGE = re.compile(r"[a-z]{2,3}")
-# What `vaswani evaluate` prints.
+# Lines that `vaswani evaluate` prints.
 SCORE_LINE = re.compile(r"^(\S.*?) (\d+\.\d+)  (nrefs:\S+)$", re.MULTILINE)
 PERPLEXITY_LINE = re.compile(r"^perplexity (\d+\.\d+) ", re.MULTILINE)
 SEARCH_LINE = re.compile(r"^search (.+?)  model .+  fingerprint (.+)$", re.MULTILINE)
@@ -51,22 +44,17 @@ INTENDED_USE = (
     '"Attention Is All You Need". It is no tool for decisions about people, health or law.'
 )
 LIMITS = (
-    "It sees one sentence at a time and knows its training data only: $errors. It repeats what is biased in that data. "
-    "Sentences of more than $max_length sub-words are longer than any it has learnt from. $licence"
+    "It sees one sentence at a time and knows its training data only: $errors. It repeats the biases of that data. "
+    "Sentences of more than $max_length sub-words are longer than any in its training data. $licence"
 )
-NO_LICENCE = "Nobody has stated a licence of the weights or of the training data: ask before you share or sell."
+NO_LICENCE = "No licence of the weights or of the training data is stated: ask before you share or sell."
 
 
 @dataclass(frozen=True)
 class Task:
-    """What the card says of a model by what it does.
+    """The parts of a card that depend on what the model does; in texts $model_id, $source and $target are filled in."""
 
-    Attributes:
-        pipeline_tag: the Hub's name of it, if there is one.
-        use, purpose, errors, no_scores: text; $model_id, $source and $target in it stand for themselves.
-    """
-
-    pipeline_tag: str | None
+    pipeline_tag: str | None  # its name on the Hub, if there is one
     use: str
     purpose: str
     errors: str
@@ -86,7 +74,7 @@ print(translate("A dog runs."))
 The code comes with the model: `trust_remote_code=True` runs it, so look at it first, or install `vaswani_transformer`
 and take its own `pipeline`, which needs no trust. Weights are in safetensors only.""",
     purpose="translate single sentences of the kind it was trained on from $source to $target",
-    errors="names, numbers and words outside of it come out wrong, and fluent output may say what the source does not",
+    errors="names, numbers and words outside of it come out wrong, and fluent output may be a wrong translation",
     no_scores="No test set has been scored: `vaswani evaluate`, then `vaswani card --score`.",
 )
 PARSING = Task(
@@ -96,8 +84,8 @@ PARSING = Task(
 vaswani parse --model $model_id --input sentences.txt --output trees.mrg
 ```
 
-One sentence a line, words separated by spaces. `vaswani_transformer` must be installed: it makes a tree of what the
-model writes. Weights are in safetensors only.""",
+One sentence per line, words separated by spaces. `vaswani_transformer` must be installed: it builds the trees from the
+output of the model. Weights are in safetensors only.""",
     purpose="parse single sentences of the kind it was trained on, in $source, into constituency trees",
     errors="the trees of sentences of another kind are often wrong",
     no_scores="No test set has been scored: write down here the bracket F1 of `vaswani parse --gold`.",
@@ -106,44 +94,27 @@ model writes. Weights are in safetensors only.""",
 
 @dataclass(frozen=True)
 class Score:
-    """A number of a test set with what is needed to find it again.
-
-    Attributes:
-        dataset: name of the test set.
-        metric: what was counted; "BLEU" is sacreBLEU's.
-        value: 0 to 100, but for the perplexity.
-        signature: sacreBLEU's; of the perplexity how it was counted.
-        search: settings of the search, as `perplexity.describe_search` writes them.
-        fingerprint: of the model, as `loading.fingerprint_model` gives it.
-    """
+    """A score of a test set with what is needed to reproduce it."""
 
     dataset: str
-    metric: str
-    value: float
-    signature: str
-    search: str
-    fingerprint: str
+    metric: str  # a key of `METRICS`; "BLEU" is sacreBLEU's
+    value: float  # 0 to 100, or a perplexity
+    signature: str  # sacreBLEU's; for a perplexity, how it was counted
+    search: str  # as `perplexity.describe_search` writes it
+    fingerprint: str  # of the model, as `loading.fingerprint_model` gives it
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run folder tells about a finished run.
-
-    Attributes:
-        cost: what it took.
-        recipe, versions: as recipe.json has them.
-        updates, planned_updates: done at the end of the log, and what the recipe says.
-        dev_perplexity: of the last evaluation.
-        languages: of source and target as `vaswani prepare` was told; the second is `TREES` of a run that parses.
-    """
+    """A finished run, as its folder describes it."""
 
     cost: RunCost
     recipe: dict
     versions: dict
-    updates: int
+    updates: int  # done at the end of the log
     planned_updates: int
-    dev_perplexity: float | None
-    languages: tuple[str, str] | None
+    dev_perplexity: float | None  # of the last evaluation
+    languages: tuple[str, str] | None  # as given to `vaswani prepare`; the second is `TREES` if the run parses
 
     @property
     def task(self) -> Task:
@@ -152,31 +123,22 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class CardText:
-    """What no run folder knows, as text for the card; empty where nobody says.
+    """Text for the card that no run folder knows; empty where not given."""
 
-    Attributes:
-        name: title of the card.
-        data: what the model was trained on.
-        dataset: the same as a name on the Hub, for the metadata.
-        license: identifier of the Hub for the weights, such as apache-2.0, or "other".
-        license_name: what that other one is called.
-        hardware: devices it was trained on.
-    """
-
-    name: str = ""
-    data: str = ""
-    dataset: str = ""
-    license: str = ""
-    license_name: str = ""
-    hardware: str = ""
+    name: str = ""  # title of the card
+    data: str = ""  # what the model was trained on, in words
+    dataset: str = ""  # its name on the Hub, for the metadata
+    license: str = ""  # identifier of the Hub for the weights, such as apache-2.0, or "other"
+    license_name: str = ""  # of an "other" licence
+    hardware: str = ""  # devices it was trained on
 
 
 def read_scores(dataset: str, path: Path) -> list[Score]:
-    """The scores of `dataset` from what `vaswani evaluate ... > path` printed.
+    """Read the scores of `dataset` from a file with the output of `vaswani evaluate`.
 
     Raises:
         OSError: if there is no such file.
-        ValueError: if it holds no score with its signature and search, or one of several models.
+        ValueError: if it holds no score with its signature and search, or scores of several models.
     """
     text = path.read_text(encoding="utf-8")
     lines, search, perplexity = SCORE_LINE.findall(text), SEARCH_LINE.search(text), PERPLEXITY_LINE.search(text)
@@ -196,7 +158,7 @@ def read_scores(dataset: str, path: Path) -> list[Score]:
 
 
 def read_run(folder: Path) -> Run:
-    """Recipe, log and languages of the finished run in `folder`.
+    """Read recipe, log and languages of the finished run in `folder`.
 
     Raises:
         FileNotFoundError: if a part is missing.
@@ -225,10 +187,11 @@ def _is_number(value: object) -> bool:
 
 
 def build_card(folder: Path, *, scores: Sequence[Score] = (), text: CardText | None = None) -> str:
-    """The card of the run in `folder`.
+    """Build the card of the run in `folder`.
 
     Raises:
-        as `read_run`, and ValueError if the scores are not of this model, or if the Hub would not accept the metadata.
+        FileNotFoundError, ValueError: as `read_run`, and ValueError if the scores are of another model, or if the Hub
+            would refuse the metadata.
     """
     run, text = read_run(folder), text or CardText()
     _check_scores(folder, run, scores)
@@ -237,10 +200,14 @@ def build_card(folder: Path, *, scores: Sequence[Score] = (), text: CardText | N
     named = escape(text.license_name or text.license)
     licence = f"Licence of the weights: {named}." if named else NO_LICENCE
     purpose = Template(run.task.purpose).substitute(source=source, target=target)
+    data = f"trained on {escape(text.data)}" if text.data else "trained on data its author has not named"
     values = {
         "metadata": _metadata(run, scores, text, name=name),
         "name": escape(name),
-        "summary": _summary(run, text, source=source, target=target),
+        "summary": (
+            f'The Transformer of "Attention Is All You Need" with {run.cost.num_parameters:,} parameters, '
+            f"from {source} to {target}, {data}."
+        ),
         "use": Template(run.task.use).substitute(model_id=MODEL_ID),
         "intended_use": Template(INTENDED_USE).substitute(purpose=purpose),
         "recipe": _recipe(run),
@@ -256,7 +223,7 @@ def build_card(folder: Path, *, scores: Sequence[Score] = (), text: CardText | N
 
 
 def _check_scores(folder: Path, run: Run, scores: Sequence[Score]) -> None:
-    """Refuse scores that say nothing of the model of this run."""
+    """Refuse scores that are not of the model of this run."""
     if scores and run.task is not TRANSLATION:
         raise ValueError(f"{folder} parses, and these are scores of translations: {run.task.no_scores}")
     fingerprint = fingerprint_model(folder / MODEL_FOLDER) if scores else ""
@@ -296,14 +263,6 @@ def _metadata(run: Run, scores: Sequence[Score], text: CardText, *, name: str) -
     return data.to_yaml()
 
 
-def _summary(run: Run, text: CardText, *, source: str, target: str) -> str:
-    data = f"trained on {escape(text.data)}" if text.data else "trained on data its author has not named"
-    return (
-        f'The Transformer of "Attention Is All You Need" with {run.cost.num_parameters:,} parameters, from {source} to '
-        f"{target}, {data}."
-    )
-
-
 def _recipe(run: Run) -> str:
     names = [name for name, recipe in RECIPES.items() if _is_same_recipe(recipe.to_dict(), run.recipe)]
     named = f"`{names[0]}` of `vaswani_transformer`" if names else "No named recipe of `vaswani_transformer`"
@@ -315,7 +274,7 @@ def _recipe(run: Run) -> str:
 
 
 def _is_same_recipe(ours: dict, theirs: dict) -> bool:
-    """Whether a run with `theirs` is one of `ours`; the vocabulary of a run is what its corpus gave."""
+    """Return True if two recipes differ in no more than the vocabulary, whose size the corpus decides."""
     either = {"vocab_size": None}
     return json.loads(json.dumps(ours | either)) == theirs | either
 
@@ -345,27 +304,30 @@ def _scores(run: Run, scores: Sequence[Score]) -> str:
     else:
         lines.append(run.task.no_scores)
     if run.dev_perplexity is not None:
-        lines += ["", f"Perplexity of the development set at the last checkpoint: {run.dev_perplexity:.3f} a sub-word."]
+        lines += [
+            "",
+            f"Perplexity of the development set at the last checkpoint: {run.dev_perplexity:.3f} per sub-word.",
+        ]
     return "\n".join(lines)
 
 
 def escape(text: str) -> str:
-    """`text` as Markdown that shows it: no markup, no HTML, no line break."""
+    """Return `text` as Markdown that shows it: no markup, no HTML, no line break."""
     return re.sub(r"([\\`*_\[\]|#~!])", r"\\\1", html.escape(_one_line(text), quote=False))
 
 
 def code(text: str) -> str:
-    """`text` as code in a cell of a Markdown table, where no markup and no HTML is read."""
+    """Return `text` as code in a cell of a Markdown table, where neither markup nor HTML is read."""
     return "`{}`".format(_one_line(text).replace("`", "'").replace("|", "\\|"))
 
 
 def _one_line(text: str) -> str:
-    """`text` without line breaks and other characters that show nothing or turn the direction of what follows."""
+    """Return `text` without line breaks, invisible characters and marks of direction."""
     return " ".join("".join(character if character.isprintable() else " " for character in text).split())
 
 
 def check_card(card: str) -> None:
-    """Refuse a card whose metadata the Hub would refuse; the part of its rules that needs no network.
+    """Refuse a card whose metadata the Hub would refuse, by those of its rules that need no network.
 
     Raises:
         ValueError: with what is wrong.

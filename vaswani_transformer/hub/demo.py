@@ -1,9 +1,9 @@
-"""A page to try a model: a sentence in; its translations with their scores, and what each word was written from, out.
+"""A page to try a model: enter a sentence, see its translations with scores, and the attention of each.
 
     serve(build_page(Demo(model, tokenizer), name="base"), host="127.0.0.1", port=7860)
 
-What is shown is HTML made here, with everything in it escaped; Gradio only carries it. A Space of the Hugging Face Hub
-shows the same page, so this file imports nothing but the page of attention and what travels with a model.
+The answer is HTML made here, with all text in it escaped; Gradio only carries it. A Space of the Hugging Face Hub shows
+the same page, so this file imports only the page of attention and the files that travel with a model.
 """
 
 import html
@@ -23,16 +23,16 @@ from ..model.engine_vaswani import build_engines
 from ..model.pipeline_vaswani import check_sentence
 
 MOST_CHARACTERS = 1_000
-MOST_TOKENS = 128  # the maps of so many words a side take 3 MB with 6 layers of 8 heads, of sub-words as much again
+MOST_TOKENS = 128  # per side: 6 layers of 8 heads take 3 MB, or twice that with sub-words
 MOST_BEAMS = 10
 MOST_WAITING = 32  # sentences; further visitors are told that the page is busy
 MOST_SESSIONS = 100  # visitors whose page is remembered, each with the attention it shows: 7 MB of the longest sentence
-MOST_BYTES = 2**20  # of a request: of a megabyte in one line the page itself says that it is too long
+MOST_BYTES = 2**20  # of a request; the page itself refuses shorter texts with a reason
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-# To ask a question and to call it off; there is nothing to upload.
-POSTED_TO = tuple(f"gradio_api/{name}" for name in ("queue/join", "cancel", "reset"))
+# Paths to ask a question and to cancel it; the page takes no uploads.
+POSTED_TO = ("gradio_api/queue/join", "gradio_api/cancel", "gradio_api/reset")
 LINE_BREAK = re.compile(r"\r\n|[\r\n]")
-# By it a browser asks this server, and no other, for anything. Gradio's page runs scripts and styles that stand in it.
+# A browser under this policy sends requests to this server only. Gradio's page has inline scripts and styles.
 POLICY = (
     "default-src 'self' 'unsafe-inline' data: blob:; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; "
     "base-uri 'self'; form-action 'self'; object-src 'none'"
@@ -51,24 +51,17 @@ STYLE = """<style>
 
 @dataclass(frozen=True)
 class Translation:
-    """A hypothesis of the search.
-
-    Attributes:
-        text: as the tokenizer writes it.
-        token_ids: up to and with `</s>`.
-        log_prob: log P(Y | X) in nats.
-        score: by which the search ranks, `model.score`.
-    """
+    """A hypothesis of the search."""
 
     text: str
-    token_ids: list[int]
-    log_prob: float
-    score: float
+    token_ids: list[int]  # up to and with `</s>`
+    log_prob: float  # log P(Y | X) in nats
+    score: float  # the search ranks by it; as in `model.score`
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the page shows of a sentence: its translations, best first, or why there are none."""
+    """The answer of the page to a sentence: translations, best first, or the reason why there are none."""
 
     source_ids: list[int] = field(default_factory=list)
     translations: list[Translation] = field(default_factory=list)
@@ -76,21 +69,16 @@ class Answer:
 
 
 class Demo:
-    """What the page does, as HTML.
-
-    Args:
-        model: a `VaswaniForConditionalGeneration`.
-        tokenizer: its tokenizer.
-    """
+    """The content of the page, as HTML, for a `VaswaniForConditionalGeneration` and its tokenizer."""
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase):
         self.model, self.tokenizer = model, tokenizer
         [self.engine] = build_engines([model])
-        self.most_tokens = min(MOST_TOKENS, tokenizer.model_max_length)  # longer ones it has not learnt from
+        self.most_tokens = min(MOST_TOKENS, tokenizer.model_max_length)  # training saw no longer ones
         self.num_beams = min(MOST_BEAMS, model.generation_config.num_beams or 1)
 
     def answer(self, text: str, num_beams: int) -> Answer:
-        """Translations of `text`, as many as beams; where it cannot be translated, the reason."""
+        """Return as many translations of `text` as beams, or the reason why it cannot be translated."""
         try:
             source_ids = self._read(text)
             translations = self.translate(source_ids, num_beams)
@@ -100,7 +88,7 @@ class Demo:
         return Answer(source_ids, translations, self._describe(source_ids, translations))
 
     def _read(self, text: str) -> list[int]:
-        """Token ids of the sentence.
+        """Return the token ids of the sentence.
 
         Raises:
             ValueError: if there is no sentence, more than one, or one too long.
@@ -120,7 +108,7 @@ class Demo:
                 f"This page takes one sentence at a time, on one line, and these are {num_lines} lines: remove the "
                 f"line breaks, or translate a file with `vaswani translate`."
             )
-        # verbose=False: transformers would warn of indexing errors, which sinusoidal positions cannot cause.
+        # verbose=False: transformers would warn of indexing errors, which sinusoidal positions exclude.
         source_ids = self.tokenizer(sentence, verbose=False).input_ids
         if len(source_ids) > self.most_tokens:
             raise ValueError(
@@ -131,19 +119,18 @@ class Demo:
 
     @torch.no_grad()
     def translate(self, source_ids: Sequence[int], num_beams: int) -> list[Translation]:
-        """What the search finds with `num_beams` beams, best first; seldom fewer hypotheses than beams.
+        """Return the results of a search with `num_beams` beams, best first; seldom fewer than beams.
 
         Raises:
-            ValueError: if there are more beams than `MOST_BEAMS`, or none.
+            ValueError: if `num_beams` is not 1 to `MOST_BEAMS`.
         """
         if num_beams not in range(1, MOST_BEAMS + 1):
             raise ValueError(f"The beam is 1 to {MOST_BEAMS} hypotheses wide, got {num_beams}.")
         num_beams = int(num_beams)
         inputs = self.tokenizer.pad({"input_ids": [list(source_ids)]}, return_tensors="pt").to(self.model.device)
-        tokens = self.model.generate(**inputs, num_beams=num_beams, num_return_sequences=num_beams, engine=self.engine)[
-            :, 1:
-        ]
-        tokens = tokens[(tokens != self.tokenizer.pad_token_id).any(dim=-1)]  # of what it did not find there is nothing
+        beams = {"num_beams": num_beams, "num_return_sequences": num_beams}
+        tokens = self.model.generate(**inputs, **beams, engine=self.engine)[:, 1:]
+        tokens = tokens[(tokens != self.tokenizer.pad_token_id).any(dim=-1)]  # missing hypotheses are padding
         found = self.model.score(**inputs, labels=tokens)
         texts = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
         columns = (texts, tokens.tolist(), *(x.tolist() for x in (found.lengths, found.log_probs, found.scores)))
@@ -153,15 +140,15 @@ class Demo:
         ]
 
     def show_attention(self, answer: Answer, index: int) -> str:
-        """The page of attention of translation `index` (from 0), in a frame; nothing where there is no translation."""
+        """Return the page of attention of translation `index` (from 0), in a frame; empty without a translation."""
         if not answer.translations:
             return ""
         token_ids = answer.translations[index].token_ids
         maps = collect_attention_batch(self.model, self.tokenizer, [answer.source_ids], [token_ids])[0]
         words = maps.by_words()
         page = build_html(maps, f"What translation {index + 1} was written from", kind="cross")
-        # 1.6rem a word, as the page has it, and what is above the words, which takes more lines on a small screen.
-        # Where that is not enough, as for sub-words, the frame scrolls.
+        # 1.6rem per word, and the controls above, which take more lines on a small screen. A frame that is too small,
+        # as for sub-words, scrolls.
         words_height = 1.6 * max(len(words.output_tokens), len(words.source_tokens))
         return (
             f'<iframe sandbox="allow-scripts" title="Attention weights" srcdoc="{html.escape(page)}" '
@@ -170,7 +157,7 @@ class Demo:
         )
 
     def _describe(self, source_ids: Sequence[int], translations: Sequence[Translation]) -> str:
-        """The translations as a table, and what its figures mean."""
+        """Return the translations as a table, with an explanation of its figures."""
         rows = "".join(
             f'<tr><td>{number}</td><td class="text" dir="auto">{escape(translation.text) or "<i>nothing</i>"}</td>'
             f"<td>{translation.score:.3f}</td><td>{translation.log_prob:.3f}</td>"
@@ -189,7 +176,7 @@ class Demo:
         )
 
     def explain_score(self) -> str:
-        """What the columns of the table are, by the settings of the model's search."""
+        """Explain the columns of the table, by the settings of the search."""
         alpha, kind, beta = (
             self.model._scoring_option(name, None)
             for name in ("length_penalty", "length_penalty_type", "coverage_penalty")
@@ -208,12 +195,12 @@ def _wrap(content: str) -> str:
 
 
 def escape(text: str) -> str:
-    """`text` as HTML that shows it, with a code for each character that cannot be seen."""
+    """Return `text` as HTML that shows it, with a code for each invisible character."""
     return html.escape(show_codes(text))
 
 
 def import_gradio() -> ModuleType:
-    """Gradio, which only the page needs.
+    """Import Gradio, which only the page needs.
 
     Raises:
         ValueError: if it is not installed.
@@ -228,11 +215,11 @@ def import_gradio() -> ModuleType:
 
 
 def build_page(demo: Demo, *, name: str, languages: Sequence[str] | None = None):
-    """The page as `gradio.Blocks`.
+    """Build the page as `gradio.Blocks`.
 
     Args:
         name: of the model, as the page shows it.
-        languages: of source and target, where they are known.
+        languages: of source and target, if known.
 
     Raises:
         ValueError: if Gradio is not installed.
@@ -253,41 +240,28 @@ def build_page(demo: Demo, *, name: str, languages: Sequence[str] | None = None)
 
     with gr.Blocks(title=f"Translate with {name}", analytics_enabled=False) as page:
         gr.HTML(f"<h1>Translate{escape(direction)} with {escape(name)}</h1>")
-        text = gr.Textbox(
-            label="Sentence",
-            info=f"One sentence of up to {MOST_CHARACTERS:,} characters; Enter translates it.",
-            lines=1,
-            max_lines=6,
-            autofocus=True,
-        )
-        num_beams = gr.Slider(
-            minimum=1,
-            maximum=MOST_BEAMS,
-            step=1,
-            value=demo.num_beams,
-            label="Beam",
-            info="Hypotheses that the search keeps at every step, and translations that it finds.",
-        )
+        info = f"One sentence of up to {MOST_CHARACTERS:,} characters; Enter translates it."
+        text = gr.Textbox(label="Sentence", info=info, lines=1, max_lines=6, autofocus=True)
+        info = "Hypotheses that the search keeps at every step, and translations that it finds."
+        num_beams = gr.Slider(1, MOST_BEAMS, demo.num_beams, step=1, label="Beam", info=info)
         button = gr.Button("Translate", variant="primary")
         translations = gr.HTML(elem_id="translations", apply_default_css=False)
         rank = gr.Radio(label="Show the attention of translation", visible=False, elem_id="rank")
         attention = gr.HTML(elem_id="attention")
         answer = gr.State(Answer())
-        gr.on(
-            [text.submit, button.click],
-            translate,
-            inputs=[text, num_beams],
-            outputs=[translations, answer, rank, attention],
-            **alone,
-        )
+        outputs = [translations, answer, rank, attention]
+        gr.on([text.submit, button.click], translate, inputs=[text, num_beams], outputs=outputs, **alone)
         rank.input(choose, inputs=[answer, rank], outputs=attention, **alone)
-    # Without it a request could go past the line, and with it past "one at a time".
+    # api_open=True would let requests skip the queue, and with it "one at a time".
     page.queue(api_open=False, max_size=MOST_WAITING)
     return page
 
 
-class OwnServerOnly:
-    """ASGI middleware that sends `POLICY` with every answer."""
+class Guard:
+    """ASGI middleware that sends `POLICY` with every answer, and refuses all requests that the page does not make.
+
+    Refused are requests of over `MOST_BYTES`, and posts to other paths than `POSTED_TO`.
+    """
 
     def __init__(self, app: Callable):
         self.app = app
@@ -299,21 +273,11 @@ class OwnServerOnly:
                 message = message | {"headers": headers}
             await send(message)
 
-        await self.app(scope, receive, send_with_policy)
-
-
-class SmallRequestsOnly:
-    """ASGI middleware that refuses requests of over `MOST_BYTES`, and what is posted elsewhere than `POSTED_TO`."""
-
-    def __init__(self, app: Callable):
-        self.app = app
-
-    async def __call__(self, scope: dict, receive: Callable, send: Callable) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         body, has_more = bytearray(), True
-        # To its end, however long: a browser that still sends reads no answer. Nothing above the limit is kept.
+        # Read to the end, because a browser that still sends reads no answer. Bytes above the limit are dropped.
         while has_more:
             message = await receive()
             if message["type"] != "http.request":  # the visitor is gone
@@ -326,11 +290,12 @@ class SmallRequestsOnly:
             return messages.pop() if messages else await receive()
 
         if scope["method"] == "POST" and not scope["path"].endswith(POSTED_TO):
-            await _refuse(send, 404, "This page takes sentences and nothing else.")
+            await _refuse(send_with_policy, 404, "This page takes sentences and nothing else.")
         elif len(body) > MOST_BYTES:
-            await _refuse(send, 413, f"This page takes requests of up to {MOST_BYTES:,} bytes: shorten the text.")
+            message = f"This page takes requests of up to {MOST_BYTES:,} bytes: shorten the text."
+            await _refuse(send_with_policy, 413, message)
         else:
-            await self.app(scope, receive_again, send)
+            await self.app(scope, receive_again, send_with_policy)
 
 
 async def _refuse(send: Callable, status: int, message: str) -> None:
@@ -341,11 +306,11 @@ async def _refuse(send: Callable, status: int, message: str) -> None:
 
 
 def serve(page, *, host: str | None = None, port: int | None = None) -> None:
-    """Serve the page until Ctrl+C; its address is printed.
+    """Serve the page until Ctrl+C, and print its address.
 
     Args:
         page: of `build_page`.
-        host, port: where to listen; what the Hub tells a Space in its environment when not given.
+        host, port: where to listen; by default as the environment of a Space says.
 
     Raises:
         ValueError: if there is no such port.
@@ -357,13 +322,12 @@ def serve(page, *, host: str | None = None, port: int | None = None) -> None:
     from starlette.middleware import Middleware  # comes with Gradio
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-    middleware = [Middleware(OwnServerOnly), Middleware(SmallRequestsOnly)]
-    if host in LOOPBACK:
-        # Otherwise the page of another server, whose name is made to lead to this machine, could read this one.
-        middleware.insert(1, Middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK, "[::1]"]))
+    middleware = [Middleware(Guard)]
+    if host in LOOPBACK:  # against DNS rebinding, by which the page of another server could read this one
+        middleware.append(Middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK, "[::1]"]))
     theme = gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
     theme.set(block_info_text_color="*neutral_600", block_info_text_color_dark="*neutral_300")  # Gradio's are too pale
-    # Nothing but what this page needs: no link to elsewhere, no history, no fonts.
+    # No links to other pages, no history, no fonts from elsewhere.
     try:
         _, address, _ = page.launch(
             server_name=host,

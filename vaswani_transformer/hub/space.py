@@ -1,7 +1,7 @@
 """The files of a Space of the Hugging Face Hub with the page of `vaswani demo` for a model there.
 
-The Space carries the code of the page and of the model. It takes the weights, and nothing else, from the model's
-repository, as they were at one commit: no code comes from elsewhere, so none has to be trusted.
+The Space contains the code of the page and of the model. It reads the weights from the model's repository at one
+commit, and no code: nothing has to be trusted.
 """
 
 import json
@@ -52,8 +52,8 @@ def write_space(
     Args:
         model_id: OWNER/NAME of the model on the Hub.
         revision: the commit of it that the Space shows.
-        languages: of source and target, where they are known.
-        needs_sentencepiece: whether the tokenizer is that of MarianMT.
+        languages: of source and target, if known.
+        needs_sentencepiece: True if the tokenizer is MarianMT's.
     """
     package = folder / PACKAGE.name
     for path in [*(PACKAGE / name for name in PAGE_FILES), *(PACKAGE / "model").glob("*_vaswani.py")]:
@@ -80,11 +80,10 @@ def write_space(
 
 
 def _require(name: str) -> str:
-    """A line of requirements: the version that is installed here, which has been tried, where PyPI can have it."""
-    # Without the part behind +, which says for what device it was built here.
-    public = version(name).partition("+")[0]
+    """Return a line of requirements: the installed version, if PyPI may have it."""
+    public = version(name).partition("+")[0]  # after + stands the device that it was built for
     if RELEASE.fullmatch(public):
         return f"{name}=={public}"
-    # Built by night or from a clone: any release that the package itself takes.
+    # A nightly build or one from a clone: any release that the package itself takes.
     wanted = (line.partition(";")[0].strip() for line in requires(DISTRIBUTION) or ())
     return next((line for line in wanted if re.match(rf"{name}\b", line)), name)

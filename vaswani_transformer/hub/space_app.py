@@ -1,4 +1,4 @@
-"""The page of a Space: `app.py` there, which the Hub starts; `space` says what lies beside it."""
+"""The page of a Space: `app.py` there, which the Hub starts; `space` writes the files beside it."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ SETTINGS = Path(__file__).with_name("settings.json")
 
 
 def load_demo(name: str, revision: str) -> Demo:
-    """The model and its tokenizer from the Hub, with the code that lies beside this file."""
+    """Load the model and its tokenizer from the Hub, with the code that lies beside this file."""
     model = AutoModelForSeq2SeqLM.from_pretrained(name, revision=revision, trust_remote_code=False)
     return Demo(model, AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=False))
 

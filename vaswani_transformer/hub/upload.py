@@ -1,11 +1,11 @@
-"""A trained model on the Hugging Face Hub: model, tokenizer, code and card, and nothing else.
+"""Upload a trained model to the Hugging Face Hub: model, tokenizer, code and card, and nothing else.
 
     upload_model("runs/base", "me/base", private=True)
     upload_space("me/base")
 
-Nothing is copied from the folder. The model is loaded and saved anew, so that what goes up is what this package
-writes: weights without foreign metadata, the keys of config.json that have a meaning, the code that belongs to them.
-Logs, checkpoints, the state of training and whatever else lies in a run folder cannot get in.
+No file is copied from the folder. The model is loaded and saved again, so that only the output of this package is
+uploaded: weights without foreign metadata, the known keys of config.json, the code of the model. Logs, checkpoints, the
+state of training and other files of a run folder stay behind.
 """
 
 import json
@@ -35,20 +35,20 @@ UPLOADED = (
     "tokenizer.json",
     "tokenizer_config.json",
     "*_vaswani.py",
-    "source.spm",  # these three: the tokenizer of a model that was MarianMT's
+    "source.spm",  # this and the next two: the tokenizer of MarianMT
     "target.spm",
     "vocab.json",
 )
-# Keys of config.json that are no fields of `VaswaniConfig`, and keys of tokenizer_config.json.
+# Allowed keys of config.json besides the fields of `VaswaniConfig`, and of tokenizer_config.json.
 CONFIG_KEYS = {"architectures", "auto_map", "custom_pipelines", "dtype", "model_type", "transformers_version"}
 TOKENIZER_KEYS = {
     *PreTrainedTokenizerBase.SPECIAL_TOKENS_ATTRIBUTES,
     *("added_tokens_decoder", "backend", "clean_up_tokenization_spaces", "extra_special_tokens", "model_input_names"),
     *("model_max_length", "padding_side", "split_special_tokens", "tokenizer_class", "truncation_side"),
-    *("separate_vocabs", "source_lang", "sp_model_kwargs", "target_lang"),  # of a model that was MarianMT's
+    *("separate_vocabs", "source_lang", "sp_model_kwargs", "target_lang"),  # of MarianMT
 }
-# What must not get out, in the files that hold text of the user's: the code is the package's, and tokenizer.json has
-# been written again from a vocabulary.
+# Files that hold text of the user, searched for secrets: the code is the package's, and tokenizer.json is written again
+# from the vocabulary.
 SCANNED = (CARD_FILE, "config.json", "generation_config.json", "tokenizer_config.json")
 SECRETS = re.compile(
     r"\b(?:hf_|gh[pousr]_|github_pat_|glpat-|npm_|pypi-|[srp]k[-_]|AIza|xox[a-z]-)[\w-]{16,}|\bA[KS]IA[A-Z0-9]{16}"
@@ -63,19 +63,19 @@ LOCAL_PATHS = re.compile(r"(?<![\w/.<>~)\]-])(?:~?/(?:[\w.@+-]+/)+[\w.@+-]*|[A-Z
 
 
 def upload_model(model: str | Path, repo_id: str, *, private: bool = False) -> tuple[str, list[str]]:
-    """Upload model, tokenizer, code and card in one commit; makes the repository where there is none.
+    """Upload model, tokenizer, code and card in one commit; makes the repository if it is missing.
 
     Args:
-        model: run folder or model folder. Its README.md is the card; a run without one gets that of `build_card`.
+        model: run folder or model folder. Its README.md is the card; for a run without one, `build_card` makes it.
         repo_id: OWNER/NAME on the Hub.
-        private: of a new repository: only its owners see it.
+        private: a new repository is seen by its owners only.
 
     Returns:
         address of the commit, and the names of the files.
 
     Raises:
-        ValueError: if nobody has logged in, if there is no card, if a file holds a secret or a local path, or if what
-            shall be private is public already; nothing has been uploaded then.
+        ValueError: without a login or a card, if a file holds a secret or a local path, or if `private` is asked of a
+            public repository; nothing has been uploaded then.
         OSError: if the Hub cannot be reached, or refuses.
     """
     _check_access(repo_id)
@@ -92,10 +92,9 @@ def upload_model(model: str | Path, repo_id: str, *, private: bool = False) -> t
 
 
 def upload_space(repo_id: str) -> tuple[str, list[str]]:
-    """Upload a Space with a page to try a model that is on the Hub, by the model's name; makes it where there is none.
+    """Upload a Space with a page to try a model of the same name on the Hub; makes it if it is missing.
 
-    It shows the model as it is now, and is private where the model is: it then reads the model by a token among its
-    own secrets.
+    It shows the model as it is now. The Space of a private model is private, and reads it by a token among its secrets.
 
     Args:
         repo_id: OWNER/NAME of the model.
@@ -104,8 +103,8 @@ def upload_space(repo_id: str) -> tuple[str, list[str]]:
         address of the commit, and the names of the files.
 
     Raises:
-        ValueError: if nobody has logged in, if a file holds a secret or a local path, if the Space is there and is
-            not ours, or if it is public and the model private; no Space has been uploaded then.
+        ValueError: without a login, if a file holds a secret or a local path, if the Space exists and shows something
+            else, or if it is public and the model private; no Space has been uploaded then.
         OSError: if the Hub cannot be reached, or refuses.
     """
     _check_access(repo_id)
@@ -139,7 +138,7 @@ def upload_space(repo_id: str) -> tuple[str, list[str]]:
 
 
 def _check_access(repo_id: str) -> None:
-    """Refuse what could not be uploaded, before anything is tried."""
+    """Refuse an upload that cannot succeed, before any request."""
     validate_repo_id(repo_id)
     if "/" not in repo_id:
         raise ValueError(f"a repository of the Hub is OWNER/NAME, got {repo_id!r}: put your user name before it.")
@@ -152,18 +151,18 @@ def _reaching_hub() -> Iterator[HfApi]:
     try:
         yield HfApi()
     except httpx.HTTPError as error:
-        if isinstance(error, OSError):  # the Hub's own answer, which says enough
+        if isinstance(error, OSError):  # the Hub's own answer
             raise
-        raise OSError(f"the Hub cannot be reached: {error}. The upload did not end; give the command again.") from error
+        raise OSError(f"the Hub cannot be reached: {error}. The upload did not end; run the command again.") from error
 
 
 def _names(folder: Path) -> list[str]:
-    """The files of `folder` as a repository of the Hub names them."""
+    """Return the files of `folder` as a repository of the Hub names them."""
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
 def _commit(api: HfApi, repository: RepoUrl, folder: Path, message: str) -> tuple[str, list[str]]:
-    """Upload all of `folder` in one commit; its address, and the names of the files."""
+    """Upload all of `folder` in one commit; return its address and the names of the files."""
     names = _names(folder)
     commit = api.create_commit(
         repository.repo_id,
@@ -175,7 +174,7 @@ def _commit(api: HfApi, repository: RepoUrl, folder: Path, message: str) -> tupl
 
 
 def write_upload(model: str | Path, folder: Path, *, repo_id: str) -> None:
-    """Write to the empty `folder` what is to be uploaded of `model`, and check it.
+    """Write the files to upload of `model` to the empty `folder`, and check them.
 
     Raises:
         ValueError: as `upload_model`.
@@ -183,7 +182,7 @@ def write_upload(model: str | Path, folder: Path, *, repo_id: str) -> None:
     card = _find_card(Path(model)).replace(MODEL_ID, repo_id)
     check_card(card)
     translator, tokenizer = load_translator(model)
-    # The names of its tasks, with the code of this package: that of a config may be anybody's.
+    # Only the names of its tasks are kept: the code that a config names may be foreign.
     tasks = getattr(translator.config, "custom_pipelines", None) or {}
     translator.config.custom_pipelines = custom_pipelines(*filter(TRANSLATION_TASK.fullmatch, tasks))
     translator.save_pretrained(folder)
@@ -194,11 +193,6 @@ def write_upload(model: str | Path, folder: Path, *, repo_id: str) -> None:
     _rewrite(folder / "config.json", lambda key: key in config_keys)
     _rewrite(folder / "generation_config.json", lambda key: key in search_keys)
     _rewrite(folder / "tokenizer_config.json", lambda key: key in TOKENIZER_KEYS)
-    _check_upload(folder, model)
-
-
-def _check_upload(folder: Path, model: str | Path) -> None:
-    """Refuse files that nobody expects, and text that must not get out."""
     for path in folder.iterdir():
         if not any(fnmatch(path.name, pattern) for pattern in UPLOADED):
             raise ValueError(
@@ -209,7 +203,7 @@ def _check_upload(folder: Path, model: str | Path) -> None:
 
 
 def _check_texts(folder: Path, names: Iterable[str], origin: str | Path) -> None:
-    """Refuse text in `folder` that must not get out; `origin` is where it is from."""
+    """Refuse secrets and local paths in `folder`; `origin` names the source of its text."""
     for name in names:
         if leak := next(find_leaks((folder / name).read_text(encoding="utf-8")), None):
             raise ValueError(
@@ -219,7 +213,7 @@ def _check_texts(folder: Path, names: Iterable[str], origin: str | Path) -> None
 
 
 def _find_card(model: Path) -> str:
-    """The card beside the weights, or the one that the run folder gives."""
+    """Return the card beside the weights, or build it from the run folder."""
     folders = [folder for folder in (model, model / MODEL_FOLDER) if (folder / "config.json").exists()]
     for folder in folders:
         if (folder / CARD_FILE).exists():
@@ -234,14 +228,14 @@ def _find_card(model: Path) -> str:
 
 
 def _rewrite(path: Path, is_kept: Callable[[str], bool]) -> None:
-    """Leave in the JSON object at `path` only the keys that are kept."""
+    """Remove other keys than those kept from the JSON object at `path`."""
     values = json.loads(path.read_text(encoding="utf-8"))
     kept = {key: value for key, value in values.items() if is_kept(key)}
     path.write_text(json.dumps(kept, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def find_leaks(text: str) -> Iterator[str]:
-    """Secrets in `text`, the token of the login among them, and paths of this machine."""
+    """Yield secrets in `text`, such as the token of the login, and paths of this machine."""
     own = get_token()
     if own and own in text:
         yield f"{own[:4]}..."

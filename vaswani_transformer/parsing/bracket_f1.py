@@ -22,20 +22,13 @@ EQUAL_LABELS = {"PRT": "ADVP"}
 
 @dataclass(frozen=True)
 class BracketScore:
-    """Counts over sentences; two scores can be added.
+    """Counts over sentences; two scores can be added."""
 
-    Attributes:
-        matched: brackets in both trees, each bracket of one for one of the other.
-        gold, predicted: brackets.
-        sentences: those with a word that counts.
-        exact: sentences whose brackets are all matched.
-    """
-
-    matched: int = 0
-    gold: int = 0
-    predicted: int = 0
-    sentences: int = 0
-    exact: int = 0
+    matched: int = 0  # brackets in both trees, each bracket of one for one of the other
+    gold: int = 0  # brackets
+    predicted: int = 0  # brackets
+    sentences: int = 0  # with a word that counts
+    exact: int = 0  # sentences whose brackets are all matched
 
     def __add__(self, other: "BracketScore") -> "BracketScore":
         return BracketScore(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
