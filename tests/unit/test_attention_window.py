@@ -60,6 +60,28 @@ def test_a_window_of_r_holds_r_positions(r, centred, causal):
     assert window_reach(r, is_causal=True) == causal
 
 
+@pytest.mark.parametrize("r", [1, 2, 3, 4, 5])
+def test_a_position_sees_those_of_the_window_and_the_whole_source(build_tiny_model, r):
+    ids = torch.randint(3, 37, (1, 13))
+    model = build_tiny_model(attention="eager", attention_window=r)
+    output = model(input_ids=ids, decoder_input_ids=ids, output_attentions=True)
+    layers = zip(output.encoder_attentions * 2, output.decoder_attentions, output.cross_attentions, strict=True)
+    for around, behind, source in layers:
+        for position in range(13):
+            first = max(0, position - r // 2)
+            seen = [row[0, 0, position].nonzero().flatten().tolist() for row in (around, behind)]
+            assert seen[0] == list(range(first, min(13, position - r // 2 + r)))
+            assert seen[1] == list(range(max(0, position - r + 1), position + 1))
+        assert (source > 0).all()
+
+
+@pytest.mark.parametrize("kernel", ["eager", "sdpa"])
+def test_a_window_that_covers_the_sentence_is_full_attention(build_tiny_model, kernel):
+    ids = torch.randint(3, 37, (2, 7))
+    windowed, full = (build_tiny_model(attention=kernel, attention_window=r) for r in (14, None))
+    torch.testing.assert_close(*(model(input_ids=ids, decoder_input_ids=ids).logits for model in (windowed, full)))
+
+
 @pytest.mark.parametrize("on_the_left", [False, True])
 @pytest.mark.parametrize("r", [1, 4, 33])
 def test_blocks_give_the_logits_of_a_mask(build_tiny_model, block_counts, r, on_the_left):

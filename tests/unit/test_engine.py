@@ -242,16 +242,11 @@ def test_autocast_changes_nothing_for_an_engine(build_tiny_model, dtype):
 
 def start_demo(model, tokenizer):
     page = Demo(model, tokenizer)
-    return lambda text: [translation.text for translation in page.translate(tokenizer(text).input_ids, 3)]
-
-
-def start_translator(model, tokenizer):
-    translator = Translator(model, tokenizer)
-    return lambda text: translator([text])
+    return lambda sentences: [found.text for found in page.translate(tokenizer(sentences[0]).input_ids, 3)]
 
 
 OWNERS = {
-    "translator": start_translator,
+    "translator": Translator,
     "pipeline": lambda model, tokenizer: pipeline("translation", model=model, tokenizer=tokenizer),
     "demo": start_demo,
 }
@@ -263,11 +258,11 @@ def test_what_translates_more_than_once_keeps_an_engine(build_translator, start,
     model, tokenizer = build_translator(["a dog runs", "ein Hund rennt"])
     model.engine_dtype = dtype
     owner = start(model, tokenizer)
-    before = owner("a dog runs")
+    before = owner(["a dog runs"])
     for parameter in model.parameters():
         parameter.data.normal_()
-    assert owner("a dog runs") == before
-    assert start(model, tokenizer)("a dog runs") != before
+    assert owner(["a dog runs"]) == before
+    assert start(model, tokenizer)(["a dog runs"]) != before
 
 
 # Where only forward will do

@@ -1,0 +1,152 @@
+"""The search alone: steps that read their logits from a table, held to all translations there are."""
+
+import itertools
+
+import pytest
+import torch
+from transformers import GenerationConfig
+from transformers.generation import LogitsProcessorList, SuppressTokensLogitsProcessor
+
+from vaswani_transformer.model.beam_search_vaswani import BeamSearch
+from vaswani_transformer.model.search_vaswani import Records, run_search
+
+START, PAD, END, VOCAB_SIZE = 0, 1, 2, 5
+LIMITS = (1, 3, 4)  # of three sentences
+ENOUGH_BEAMS = 4**3  # no hypothesis is ever dropped
+
+
+def build_table(seed: int) -> dict[tuple, torch.Tensor]:
+    """Logits of the next word for each sentence and each prefix."""
+    generator = torch.Generator().manual_seed(seed)
+    prefixes = [p for length in range(max(LIMITS)) for p in itertools.product(range(VOCAB_SIZE), repeat=length)]
+    return {
+        (sentence, *prefix): 2 * torch.randn(VOCAB_SIZE, generator=generator)
+        for sentence in range(len(LIMITS))
+        for prefix in prefixes
+    }
+
+
+class TableSteps:
+    """Remembers the prefix of each hypothesis as a model remembers keys: it is told its last word only."""
+
+    owns_logits = False
+
+    def __init__(self, table, num_beams: int):
+        self.table, self.num_beams = table, num_beams
+        self.prefixes = [[(sentence,)] * num_beams for sentence in range(len(LIMITS))]
+        self.rows, self.given = [], []
+
+    def __call__(self, tokens):
+        if tokens.shape[1] > 1:
+            words = tokens[:, -1].unflatten(0, (-1, self.num_beams)).tolist()
+            self.prefixes = [
+                [(*prefix, word) for prefix, word in zip(*rows, strict=True)]
+                for rows in zip(self.prefixes, words, strict=True)
+            ]
+        logits = torch.stack([self.table[prefix] for rows in self.prefixes for prefix in rows])
+        self.rows.append(len(tokens))
+        self.given.append((logits, logits.clone()))
+        return logits
+
+    def follow(self, beams, staying):
+        moved = [[rows[beam] for beam in row] for rows, row in zip(self.prefixes, beams.tolist(), strict=True)]
+        self.prefixes = moved if staying is None else [moved[place] for place in staying.tolist()]
+
+
+def translate(tables, *, num_beams=ENOUGH_BEAMS, num_best=3, alpha=0.6, may_leave=True, processors=()):
+    """What `run_search` finds, its steps, and whether all was decided before each of them and at the end."""
+    limits, records = torch.tensor(LIMITS), Records(GenerationConfig(return_dict_in_generate=True))
+    records.config.num_return_sequences = num_best
+    search = BeamSearch(
+        torch.full((num_beams * len(LIMITS), 1), START),
+        num_beams=num_beams,
+        num_kept=num_best,
+        limits=limits,
+        must_end=torch.ones_like(limits, dtype=torch.bool),
+        length_penalty=lambda length: ((5 + length) / 6) ** alpha,
+        early_stopping="never",
+        eos_token_ids=[END],
+        pad_token_id=PAD,
+    )
+    members, told = [TableSteps(table, num_beams) for table in tables], []
+
+    def goes_on(all_done: bool) -> bool:
+        told.append(all_done)
+        return not all_done
+
+    run_search(
+        search,
+        members,
+        records,
+        processors=LogitsProcessorList(processors),
+        criteria=[],
+        coverage=None,
+        may_leave=may_leave,
+        widen=lambda log_probs: log_probs,
+        goes_on=goes_on,
+    )
+    return records.result(search, {}, None), members, told
+
+
+def list_best(log_probs_of, sentence: int, *, alpha: float, num_best: int) -> list[tuple[float, tuple[int, ...]]]:
+    """Scores of all translations of a sentence, the best first."""
+    found, words = [], [word for word in range(VOCAB_SIZE) if word != END]
+    for length in range(LIMITS[sentence]):
+        for prefix in itertools.product(words, repeat=length):
+            translation = (*prefix, END)
+            log_prob = sum(log_probs_of((sentence, *translation[:i]))[translation[i]] for i in range(length + 1))
+            found.append((float(log_prob) / ((6 + length) / 6) ** alpha, translation))
+    return sorted(found, reverse=True)[:num_best]
+
+
+def check(found, log_probs_of, *, alpha=0.6, num_best=3):
+    for sentence in range(len(LIMITS)):
+        expected = list_best(log_probs_of, sentence, alpha=alpha, num_best=num_best)
+        for row, (score, words) in enumerate(expected, start=sentence * num_best):
+            tokens = found.sequences[row, 1:].tolist()
+            assert tuple(tokens[: len(words)]) == words
+            assert set(tokens[len(words) :]) <= {PAD}
+            assert found.sequences_scores[row].item() == pytest.approx(score, abs=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
+@pytest.mark.parametrize("may_leave", [True, False])
+def test_a_beam_as_wide_as_needed_finds_the_best_of_all_translations(seed, alpha, may_leave):
+    table = build_table(seed)
+    found, *_ = translate([table], alpha=alpha, may_leave=may_leave)
+    check(found, lambda prefix: table[prefix].log_softmax(-1), alpha=alpha)
+
+
+def test_an_ensemble_searches_by_mean_probabilities():
+    tables = [build_table(seed) for seed in (0, 1)]
+    found, *_ = translate(tables)
+    check(found, lambda prefix: torch.stack([t[prefix].softmax(-1) for t in tables]).mean(0).log())
+
+
+def test_a_processor_changes_the_scores():
+    table = build_table(0)
+    forbidden = SuppressTokensLogitsProcessor([4])
+    found, *_ = translate([table], processors=[forbidden])
+    assert not (found.sequences == 4).any()
+
+    def log_probs_of(prefix):
+        return table[prefix].log_softmax(-1).index_fill(0, torch.tensor([4]), -torch.inf)
+
+    check(found, log_probs_of)
+
+
+@pytest.mark.parametrize("may_leave", [True, False])
+def test_sentences_that_are_done_leave_if_they_may_and_the_search_ends_with_the_last(may_leave):
+    table = build_table(0)
+    found, [steps], told = translate([table], num_beams=2, num_best=1, may_leave=may_leave)
+    assert told == [False] * len(steps.rows) + [True]
+    assert len(steps.rows) <= max(LIMITS)
+    assert (steps.rows[-1] < steps.rows[0]) == may_leave
+    stayed, *_ = translate([table], num_beams=2, num_best=1, may_leave=False)
+    assert torch.equal(found.sequences, stayed.sequences)
+
+
+def test_logits_that_a_step_does_not_give_away_stay_what_they_are():
+    _, [steps], _ = translate([build_table(0)])
+    assert all(torch.equal(logits, given) for logits, given in steps.given)
