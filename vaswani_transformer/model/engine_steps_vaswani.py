@@ -148,7 +148,7 @@ class EngineSteps:
                 LayerSteps(layer, attend, states, num_idle=num_idle, num_beams=prompt_length)
                 for layer in self.decoder_layers
             ]
-        self.positions = self._count_positions(tokens.device)
+        self.positions = _count_positions(self.encode_positions, tokens.device)
         positions = torch.cat([next(self.positions) for _ in range(prompt_length)])
         hidden = torch.finfo(states.dtype).min
         causal = states.new_full((1, prompt_length, prompt_length), hidden).triu(1)
@@ -162,15 +162,6 @@ class EngineSteps:
         self.most_keys = max(FEW_KEYS, 2 * prompt_length)
         logits = self.project(x.view(*prompt.shape, -1)[:, -1])
         return logits.repeat_interleave(num_beams, dim=0)
-
-    def _count_positions(self, device: torch.device) -> Iterator[torch.Tensor]:
-        """Encodings (1, D) of position 0, 1, 2 and so on."""
-        # Sinusoids of a block take as long as those of one position; a learned table may end within a block.
-        start, length = 0, 32 if self.encode_positions.config.position_embedding_type == "sinusoidal" else 1
-        while True:
-            block = self.encode_positions(length, start=start, mask=None, device=device)
-            yield from block.unbind(dim=1)
-            start += length
 
     def follow(self, beams: torch.Tensor, staying: torch.Tensor | None) -> None:
         """Go on from the beams (L, b) of the sentences `staying`, or of all."""
@@ -200,6 +191,19 @@ class EngineSteps:
             for layer in self.layers:
                 layer.forget(kept)
         return mask.gather(2, kept[:, None].expand(-1, mask.shape[1], -1))
+
+
+def _count_positions(encode: PositionEncoding, device: torch.device) -> Iterator[torch.Tensor]:
+    """Encodings (1, D) of position 0, 1, 2 and so on.
+
+    No method: a generator that holds the steps would keep their keys and values until a garbage collection.
+    """
+    # Sinusoids of a block take as long as those of one position; a learned table may end within a block.
+    start, length = 0, 32 if encode.config.position_embedding_type == "sinusoidal" else 1
+    while True:
+        block = encode(length, start=start, mask=None, device=device)
+        yield from block.unbind(dim=1)
+        start += length
 
 
 def _attend_fused(
