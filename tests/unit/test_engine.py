@@ -187,14 +187,16 @@ WRITES = {
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_an_engine_keeps_its_weights_and_generate_reads_those_of_the_model(build_tiny_model, dtype, write):
-    options = CONFIGS["untied, 3 + 1 layers, prelu"] | {"position_embedding_type": "learned", "output_bias": True}
-    model, new = (build_tiny_model(noise=0.4, seed=seed, **options) for seed in (0, 1))
+    changes = CONFIGS["untied, 3 + 1 layers, prelu"] | {"position_embedding_type": "learned", "output_bias": True}
+    model, new = (build_tiny_model(noise=0.4, seed=seed, **changes) for seed in (0, 1))
     many = SOURCE.repeat(3, 1)  # for so many a call lays the matrices out itself
     engine, before = model.build_engine(dtype=dtype), model.generate(many, max_new_tokens=6)
-    frozen = model.generate(SOURCE, engine=engine, max_new_tokens=6, shortlist=range(30))
+    options = {"max_new_tokens": 6, "engine": engine, "return_dict_in_generate": True}
+    frozen = [model.generate(SOURCE, shortlist=words, **options).sequences_scores for words in (None, range(30))]
     with torch.no_grad():
         write(model, new)
-    assert torch.equal(model.generate(SOURCE, engine=engine, max_new_tokens=6, shortlist=range(30)), frozen)
+    for words, scores in zip((None, range(30)), frozen, strict=True):
+        assert torch.equal(model.generate(SOURCE, shortlist=words, **options).sequences_scores, scores)
     for source in (SOURCE, many):
         assert torch.equal(model.generate(source, max_new_tokens=6), new.generate(source, max_new_tokens=6))
     assert not torch.equal(model.generate(many, max_new_tokens=6), before)
