@@ -6,7 +6,7 @@ import os
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # numbers of mallopt(3)
 FREED_BYTES_TO_KEEP = 256 * 2**20
 LARGEST_KEPT_BLOCK = 32 * 2**20  # the most that glibc takes
-KERNELS_TO_KEEP = 192  # with 160, a search of 64 sentences made its kernels anew each time
+KERNELS_TO_KEEP = 192  # with 160, a search of 64 sentences made its kernels again each time
 
 
 def keep_few_kernels() -> None:
@@ -21,7 +21,7 @@ def keep_few_kernels() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep what each step of a search frees, instead of giving it back and asking for it anew.
+    """Let the C library keep what each step of a search frees, instead of giving it back and asking for it again.
 
     The system then need not clear the same pages over and over: a search of 64 sentences took 9 to 11 % less time, and
     training no more memory. Where the environment says how much to keep (MALLOC_TRIM_THRESHOLD_,

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from transformers import GenerationConfig
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.generation import BaseStreamer
 
 from vaswani_transformer import VaswaniForConditionalGeneration, pipeline
 from vaswani_transformer.hub.demo import Demo
@@ -477,3 +478,30 @@ def test_an_engine_does_without_onednn(build_tiny_model):
     model = build_tiny_model(noise=0.4)
     with torch.backends.mkldnn.flags(enabled=False):
         compare(model.build_engine(), model)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"do_sample": True}, {"prompt_lookup_num_tokens": 2}, {"streamer": None}, {"assistant_model": None}],
+    ids=str,
+)
+def test_what_follows_one_hypothesis_goes_through_forward_alone(build_tiny_model, options):
+    model = build_tiny_model(noise=0.4)
+    engine = model.build_engine(dtype="bfloat16")
+    for parameter in model.parameters():
+        parameter.data.mul_(1.1)
+    found = []
+    for given in ({}, {"engine": engine}):
+        torch.manual_seed(0)
+        helpers = {"streamer": TokenList(), "assistant_model": build_tiny_model(noise=0.4)}
+        options = {name: helpers.get(name, value) for name, value in options.items()}
+        found.append(model.generate(SOURCE[:1], num_beams=1, max_new_tokens=6, **options, **given))
+    assert torch.equal(*found)
+
+
+class TokenList(BaseStreamer):
+    def put(self, value):
+        pass
+
+    def end(self):
+        pass

@@ -5,11 +5,11 @@ A finished hypothesis Y of source X scores (Wu et al. 2016, equation 14)
     s(Y, X) = log P(Y | X) / lp(Y) + beta cp(X, Y)        lp(Y) = ((5 + |Y|) / 6)^alpha
 
 with |Y| its tokens, </s> included, and cp the coverage penalty of `coverage_vaswani` (the paper has beta = 0). Running
-hypotheses, all of one length, compete by log P. A sentence may grow to its own source length + 50 tokens, whoever
-shares its batch, and its search ends as soon as no open hypothesis can still win.
+hypotheses, all of one length, compete by log P. A sentence may grow to its own source length + 50 tokens, with
+whatever others it shares a batch; under `early_stopping="never"` its search ends as soon as no open hypothesis can win.
 
-Shapes: B sentences, L sentences still here (those open and a few that are done), b beams, V vocab_size or the length of
-a shortlist, T tokens so far.
+Shapes: B sentences, L sentences still in the search (those open and a few that are done), b beams, V vocab_size or the
+length of a shortlist, T tokens so far.
 """
 
 from collections.abc import Callable, Sequence
@@ -105,7 +105,9 @@ class BeamSearch:
         self.do_sample = do_sample
         self.prompt_length = prompt.shape[1]
 
-        self.open = torch.arange(num_sentences, device=device)  # (L,) places in the batch of those still here
+        self.places = torch.arange(
+            num_sentences, device=device
+        )  # (L,) places in the batch of those still in the search
         self.done = torch.zeros(num_sentences, dtype=torch.bool, device=device)  # (L,) done but still here
         # (2, L, b, T): tokens, and the row of B * b that each grew from, -1 in the prompt
         self.history = torch.stack((prompt, torch.full_like(prompt, -1))).unflatten(1, (num_sentences, num_beams))
@@ -121,7 +123,7 @@ class BeamSearch:
     def _prepare_checks(self) -> None:
         """What the checks of each step read."""
         self.num_done = int(self.done.sum())
-        self.worst = self.kept_scores[self.open, -1]
+        self.worst = self.kept_scores[self.places, -1]
         self.limit_penalties = self.length_penalty(self.limits)
         limits = self.limits[~self.done]
         self.next_limit = int(limits.min()) if len(limits) else 0
@@ -209,7 +211,7 @@ class BeamSearch:
 
     def leave(self, staying: torch.Tensor) -> None:
         """Go on with the sentences at the places `staying` only."""
-        self.open, self.limits, self.scores = self.open[staying], self.limits[staying], self.scores[staying]
+        self.places, self.limits, self.scores = self.places[staying], self.limits[staying], self.scores[staying]
         self.history, self.done = self.history[:, staying], self.done[staying]
         self.must_end = self.must_end[staying]
         self._prepare_checks()
@@ -254,7 +256,7 @@ class BeamSearch:
 
     def _grow(self, beams: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
         """The histories of `beams` (L, n) with a word more each, (2, L, n, T + 1)."""
-        rows = beams + self.open[:, None] * self.num_beams
+        rows = beams + self.places[:, None] * self.num_beams
         return torch.cat([_pick(self.history, beams), torch.stack((words, rows))[..., None]], dim=-1)
 
     def _keep(self, penalised: torch.Tensor, history: torch.Tensor, finished: torch.Tensor) -> None:
@@ -263,12 +265,12 @@ class BeamSearch:
         finished = finished & (torch.arange(penalised.shape[1], device=penalised.device) < self.num_beams)
         penalised = penalised.masked_fill(~finished, -torch.inf)
         num_kept = self.kept_scores.shape[1]
-        best, order = torch.cat([self.kept_scores[self.open], penalised], dim=1).topk(num_kept)
+        best, order = torch.cat([self.kept_scores[self.places], penalised], dim=1).topk(num_kept)
         room = history.shape[-1] - self.kept_history.shape[-1]
         self.kept_history = nn.functional.pad(self.kept_history, (0, room), value=-1)
-        kept = self.kept_history[:, self.open]
-        self.kept_scores[self.open] = best
-        self.kept_history[:, self.open] = _pick(torch.cat([kept, history], dim=2), order)
+        kept = self.kept_history[:, self.places]
+        self.kept_scores[self.places] = best
+        self.kept_history[:, self.places] = _pick(torch.cat([kept, history], dim=2), order)
         self.worst = best[:, -1]
 
     def _is_decided(self, length: int) -> torch.Tensor:
@@ -330,14 +332,14 @@ def _pick(history: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     return history.gather(2, index[..., None].expand(2, -1, -1, history.shape[-1]))
 
 
-def only_end(scores: torch.Tensor, at_limit: torch.Tensor, last_tokens: list[int], is_forced: bool) -> torch.Tensor:
-    """`scores` (rows, V) with -inf at all but the `last_tokens` in rows at their limit.
+def only_end(scores: torch.Tensor, must_end: torch.Tensor, last_tokens: list[int], is_forced: bool) -> torch.Tensor:
+    """`scores` (rows, V) with -inf at all but the `last_tokens` in the rows that must end.
 
     They keep their own scores, unless all of them are forbidden; where they are forced their probability is 1.
     """
-    if not last_tokens or not at_limit.any():
+    if not last_tokens or not must_end.any():
         return scores
     ending = torch.full_like(scores, -torch.inf)
     ending[:, last_tokens] = 0.0 if is_forced else scores[:, last_tokens]
-    must_end = at_limit & ending.isfinite().any(dim=-1)
-    return torch.where(must_end[:, None], ending, scores)
+    ends = must_end & ending.isfinite().any(dim=-1)
+    return torch.where(ends[:, None], ending, scores)

@@ -14,7 +14,7 @@ Shapes: B sentences, L sentences still in the search, b beams, H heads, S source
 
 import torch
 
-LEAST_COVERAGE = torch.finfo(torch.float32).tiny  # a word that nobody looks at costs 87 nats, not infinitely many
+LEAST_COVERAGE = torch.finfo(torch.float32).tiny  # a word without attention costs 87 nats, not infinitely many
 
 
 def check_kernel(kernel: str) -> None:

@@ -1,7 +1,7 @@
 """What PyTorch does slowly on CPUs, done in another way: the same mathematics.
 
 Training takes dropout and a choice of attention kernel from here, an engine its matrix products. PyTorch's private
-names are looked up when an engine is built, never at import; where PyTorch has one no longer, its public functions
+names are looked up when an engine is built, never at import; where PyTorch lacks one, its public functions
 multiply.
 """
 
@@ -111,7 +111,7 @@ class Products:
         return lambda x: product(x).split(sizes, dim=-1)
 
     def build(self, weight: torch.Tensor, bias: torch.Tensor | None, *, relu: bool = False) -> Product:
-        """The product with `weight` (F, D) and `bias` (F,), which nobody else writes to."""
+        """The product with `weight` (F, D) and `bias` (F,), which is not written to."""
         if relu:
             return lambda x: nn.functional.linear(x, weight, bias).relu_()
         return lambda x: nn.functional.linear(x, weight, bias)

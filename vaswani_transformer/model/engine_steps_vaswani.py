@@ -78,7 +78,7 @@ class LayerSteps:
         return self.keys[:, :, : self.length], self.values[:, :, : self.length]
 
     def forget(self, kept: torch.LongTensor) -> None:
-        """Go on with the slots `kept` (L, n) only, ascending in each row."""
+        """Go on with the slots `kept` (L, n) only; the mask hides those that fill up a row."""
         num_rows, num_heads, num_slots = self.keys.shape[:3]
         first = torch.arange(num_rows * num_heads, device=kept.device).view(num_rows, num_heads, 1) * num_slots
         rows, self.length = first + kept[:, None], kept.shape[1]
@@ -103,7 +103,8 @@ class EngineSteps:
         encoding, source_mask, num_beams: see `Engine.start`.
     """
 
-    owns_logits = True  # the caller may overwrite them
+    owns_logits = True
+    outputs = cache = None
 
     def __init__(
         self,

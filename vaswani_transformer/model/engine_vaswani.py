@@ -31,12 +31,11 @@ class Engine:
     moment it was built, whatever happens to the model afterwards. `for_call` makes the exception, for a single call.
 
     A device must offer two things. `Products` multiplies by the matrices of a layer: float32, bfloat16 and int8 differ
-    in nothing else. `start` begins a search and returns steps, callables with the method `follow`, which own the keys
-    and values of that search: an engine that captures its steps in graphs returns another kind there, with buffers of
-    fixed size, and is otherwise this one.
+    in nothing else. `start` begins a search and returns its `Steps`, which own the keys and values of that search; a
+    device on which steps are captured in graphs differs in what `start` returns.
 
     Args:
-        model: a `VaswaniForConditionalGeneration` without an `find_obstacle`.
+        model: a `VaswaniForConditionalGeneration` in which `find_obstacle` finds nothing.
         products: how to multiply.
         encodes: also lay out the encoder; a borrowed engine decodes only.
         releases: free the float matrices of the model, which afterwards can translate through this engine only.
@@ -91,8 +90,8 @@ class Engine:
     def for_call(cls, model, *, num_sentences: int) -> "Engine":
         """The decoder of `model` for one call of `generate`.
 
-        Packing takes about three steps with the model's own matrices, which are borrowed where the call is too small
-        for it to pay: then nothing is copied.
+        Packing takes as long as about three unpacked steps. Where the call is too small for it to pay, the matrices of
+        the model are borrowed and nothing is copied.
         """
         packs = num_sentences >= MANY_SENTENCES or model.engine_dtype
         dtype = model.engine_dtype or model.dtype

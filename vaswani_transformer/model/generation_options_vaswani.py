@@ -61,7 +61,7 @@ WITHOUT_BEAMS = (
     "speculation_type",
 )
 # The same, with defaults that transformers fills in.
-WITHOUT_BEAMS_BUT_FOR_DEFAULTS = (
+WITHOUT_BEAMS_UNLESS_DEFAULT = (
     "assistant_confidence_threshold",
     "assistant_lookbehind",
     "num_assistant_tokens",
@@ -91,7 +91,7 @@ def build_generation_config(config: VaswaniConfig) -> GenerationConfig:
 
 
 def forget_default_length(config: GenerationConfig) -> None:
-    """Take back a `max_length` that nobody has set.
+    """Take back a `max_length` that no caller has set.
 
     With `predict_with_generate`, transformers' Seq2SeqTrainer fills the model's config with the defaults of all options
     (5.23), a `max_length` of 20 among them: from the second evaluation on, translations would end there. Any other
@@ -131,7 +131,7 @@ def check_options(config: GenerationConfig) -> None:
     if config.num_beams == 1:
         return
     defaults = GenerationConfig._get_default_generation_params()
-    for name in (*WITHOUT_BEAMS, *WITHOUT_BEAMS_BUT_FOR_DEFAULTS):
+    for name in (*WITHOUT_BEAMS, *WITHOUT_BEAMS_UNLESS_DEFAULT):
         if _is_on(config, name) and getattr(config, name) != defaults.get(name):
             raise ValueError(
                 f"{name}={getattr(config, name)!r} has no meaning in beam search; pass num_beams=1, or leave it out."

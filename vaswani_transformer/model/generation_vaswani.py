@@ -36,10 +36,15 @@ from .search_vaswani import Records, as_shortlist, run_search, spread
 from .steps_vaswani import ForwardSteps, Steps, suits_engine
 
 OWN_ARGUMENTS = ("ensemble", "shortlist", "engine")  # of `generate`, for the search alone
+# What follows a single hypothesis, without an engine.
+FOLLOW_ONE = ("do_sample", "streamer", "assistant_model", "prompt_lookup_num_tokens", "assistant_early_exit")
 
 
 class VaswaniGenerationMixin(GenerationMixin):
-    """`generate()` with the paper's beam search. Greedy search and sampling stay transformers'.
+    """`generate()` with the paper's beam search.
+
+    Searches of several beams are ours, drawn ones too. With one beam, `_sample` of transformers does greedy search and
+    sampling through `forward`; with `ensemble`, `shortlist` or `engine`, greedy search is ours with one beam.
 
     Attributes:
         engine_dtype: "int8" where the engines of this model multiply in it; `None` for the dtype of the model.
@@ -75,7 +80,8 @@ class VaswaniGenerationMixin(GenerationMixin):
                 at -inf. Logits processors, `scores` and `logits` see the whole vocabulary all the same.
             engine: of `build_engine`, made once and passed to every call; of an ensemble a list, this model's first.
                 It translates with the weights of the moment it was made. What only `forward` can give (attention
-                weights, hidden states, a `coverage_penalty`, a cache of one's own) is computed by `forward`.
+                weights, hidden states, a `coverage_penalty`, a cache of one's own, more than 32 beams) is decoded by
+                `forward`, and what follows a single hypothesis (sampling, streaming, assistants) is done without it.
 
         With `ensemble`, `shortlist` or `engine`, greedy search is our beam search with one beam, and has its kind of
         output; `logits` of an ensemble are the logarithms of the mean probabilities.
@@ -117,13 +123,16 @@ class VaswaniGenerationMixin(GenerationMixin):
         offset = kwargs["max_length_offset"] if "max_length_offset" in kwargs else option("max_length_offset")
         prompt_length = _prompt_length(kwargs.get("decoder_input_ids"), start)
         limits = self._limit_sentences(kwargs, offset, prompt_length)
-        is_ours = option("num_beams") not in (None, 1) or any(kwargs.get(name) is not None for name in OWN_ARGUMENTS)
+        has_one_beam = option("num_beams") in (None, 1)
+        if has_one_beam and any(kwargs.get(name) is not None or option(name) for name in FOLLOW_ONE):
+            kwargs.pop("engine", None)
+        is_ours = not has_one_beam or any(kwargs.get(name) is not None for name in OWN_ARGUMENTS)
         if limits is not None:
             if is_ours:
                 kwargs["limits"] = limits
             if option("max_length") is None and option("max_new_tokens") is None:
                 kwargs["max_new_tokens"] = int(limits.max())
-            if option("num_beams") in (None, 1):
+            if has_one_beam:
                 limit = SourceLengthLimit(
                     limits,
                     prompt_length=prompt_length,
@@ -166,7 +175,10 @@ class VaswaniGenerationMixin(GenerationMixin):
         super().save_pretrained(*args, **kwargs)
 
     def _limit_sentences(self, kwargs: dict, offset: int | None, prompt_length: int) -> torch.Tensor | None:
-        """(rows,) new tokens each sentence may get, or `None` where nothing says: neither its source nor a table."""
+        """(rows,) new tokens each sentence may get by its source, at most as a learned table has positions.
+
+        `None` where its source sets no limit.
+        """
         limits = _source_limits(kwargs, offset)
         if limits is not None and self.config.position_embedding_type == "learned":
             # The last token is never read, and needs no position.
@@ -199,7 +211,8 @@ class VaswaniGenerationMixin(GenerationMixin):
         given, r = model_kwargs.get("past_key_values"), self.config.attention_window
         asked = (generation_config.cache_implementation, generation_config.use_cache is False)
         if given is None and r is None and asked == (None, False) and not generation_config.is_assistant:
-            # What transformers makes, without the two copies of the config that take it as long as a step of search.
+            # What transformers makes, without two copies of the config, which take as long as a step of a search. An
+            # engine leaves it empty.
             model_kwargs["past_key_values"] = EncoderDecoderCache(DynamicCache(), DynamicCache())
             return
         super()._prepare_cache_for_generation(generation_config, model_kwargs, *args)
@@ -249,9 +262,8 @@ class VaswaniGenerationMixin(GenerationMixin):
         limits: torch.Tensor | None = None,
         **kwargs,
     ):
-        """Greedy search and sampling of transformers; what it cannot do is a beam search with one beam."""
-        follows_one = generation_config.do_sample or kwargs.get("streamer") is not None
-        if not ensemble and shortlist is None and (engine is None or follows_one):
+        """Greedy search and sampling of transformers; what these cannot do becomes our beam search with one beam."""
+        if not ensemble and shortlist is None and engine is None:
             return super()._sample(input_ids, logits_processor, stopping_criteria, generation_config, **kwargs)
         generation_config.early_stopping = True  # the first </s> that wins ends a greedy search
         return self._beam_search(
@@ -341,7 +353,7 @@ class VaswaniGenerationMixin(GenerationMixin):
             widen=widen,
             goes_on=lambda all_done: self._has_unfinished_sequences(all_done, synced_gpus, device=input_ids.device),
         )
-        return records.result(search, model_kwargs["encoder_outputs"], getattr(members[0], "cache", None))
+        return records.result(search, model_kwargs["encoder_outputs"], members[0].cache)
 
     def _start_steps(
         self,

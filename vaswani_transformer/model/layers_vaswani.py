@@ -1,8 +1,8 @@
 """Building blocks of the Transformer, in the order of section 3 of the paper.
 
 Shapes: B batch, T query length, S key length, D d_model, F d_ff, H num_heads, K d_k or d_v.
-A mask is additive (0 where a query may look, the dtype's minimum where not), boolean (True where it may look), or
-whatever else the attention kernel of `config._attn_implementation` asks for.
+A mask is boolean (True where a query may look), or 0 where it may look and the dtype's minimum where not, or whatever
+else the attention kernel of `config._attn_implementation` asks for.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ def scaled_dot_product_attention(
     Args:
         query: (B, H, T, K).
         key, value: (B, H, S, K).
-        attention_mask: additive or boolean, broadcastable to (B, H, T, S); `None` lets every query see every
+        attention_mask: of either kind, broadcastable to (B, H, T, S); `None` lets every query see every
             key, or every key up to its own position where `module.is_causal`.
         scaling: 1 / sqrt(d_k).
         dropout: probability of dropping an attention weight; 0 in the paper.
@@ -107,8 +107,8 @@ class MultiHeadAttention(nn.Module):
         """Attend from `hidden_states` (B, T, D) to `key_value_states` (B, S, D), or to itself.
 
         Args:
-            attention_mask: broadcastable to (B, H, T, S); or the blocks of a window, in which self-attention is
-                computed then.
+            attention_mask: broadcastable to (B, H, T, S); or the blocks of a window, in which
+                self-attention is then computed.
             past_key_values: keys and values of earlier decoding steps: grown in place by self-attention,
                 filled once and then reused by encoder-decoder attention.
 

@@ -51,7 +51,7 @@ def mask_encoder(
         inputs_embeds=x,
         attention_mask=attention_mask,
         and_mask_function=window_function(config, is_causal=False),
-        allow_is_bidirectional_skip=_may_look_at_masks(x, is_training),
+        allow_is_bidirectional_skip=_may_skip_masks(x, is_training),
     )
 
 
@@ -91,7 +91,7 @@ def mask_source(
         inputs_embeds=x,
         attention_mask=attention_mask,
         encoder_hidden_states=encoder_hidden_states,
-        allow_is_bidirectional_skip=_may_look_at_masks(x, is_training),
+        allow_is_bidirectional_skip=_may_skip_masks(x, is_training),
     )
 
 
@@ -133,6 +133,6 @@ def _window_blocks(
     return build_blocks(*reach, num_queries=num_queries, num_keys=num_keys, visible=attention_mask, device=x.device)
 
 
-def _may_look_at_masks(x: torch.Tensor, is_training: bool) -> bool:
+def _may_skip_masks(x: torch.Tensor, is_training: bool) -> bool:
     """True where a mask that hides nothing is worth finding: on a GPU the host would wait for it in each update."""
     return x.device.type == "cpu" or not is_training

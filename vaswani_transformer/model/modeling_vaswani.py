@@ -184,7 +184,7 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
         Args:
             input_ids: (B, T), the tokens not yet in `past_key_values`.
             attention_mask: (B, tokens in the cache + T), 0 at padding of the target.
-            encoder_hidden_states: (B, S, D), or fewer rows that serve as many consecutive targets each. Without it
+            encoder_hidden_states: (B, S, D). Without it
                 the decoder is a language model of the target, and goes past encoder-decoder attention.
             encoder_attention_mask: (B, S), 0 at padding of the source.
             past_key_values: keys and values of the tokens before.
@@ -342,7 +342,8 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniScoringMixi
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The loss over `labels` (B, T), summed, with and without label smoothing.
 
-        Of `logits` where they are there and gradients may go through them; otherwise none are held for all tokens.
+        It is computed from `logits` where gradients may go through them; otherwise slice by slice, so that the logits
+        of all tokens are never held.
         """
         head, label_smoothing = self.lm_head, self.config.label_smoothing if self.training else 0.0
         if type(head) is not nn.Linear or not is_plain(head):  # an adapter or a hook must see the product
@@ -384,7 +385,7 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniScoringMixi
             num_items_in_batch: target tokens of the whole update, over all processes and accumulation steps.
                 The loss is the sum over this batch divided by it; without it, the mean over this batch.
             skip_logits: leave `logits` out and compute the loss without storing them. When not given, this
-                happens in training mode with `labels`, where nobody reads them and they are most of the memory.
+                happens in training mode with `labels`, where no caller reads them and they are most of the memory.
 
         Returns:
             `loss` (scalar, nats a token), `logits` (B, T, V), the cache, and what else was asked for; in
@@ -416,7 +417,8 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniScoringMixi
             is_all = shortlist is None and isinstance(logits_to_keep, int) and logits_to_keep == 0
             loss, nll_loss = self._sum_loss(hidden_states, labels, logits if is_all else None)
             num_items = (labels != IGNORE_INDEX).sum() if num_items_in_batch is None else num_items_in_batch
-            loss, nll_loss = loss / num_items, nll_loss / num_items if self.training else None
+            loss = loss / num_items
+            nll_loss = nll_loss / num_items if self.training else None
         return VaswaniSeq2SeqLMOutput(
             loss=loss,
             nll_loss=nll_loss,

@@ -8,7 +8,7 @@ from transformers.utils import output_capturing
 from .cpu_vaswani import find_private
 
 KERNELS = ("eager", "sdpa")  # whose mathematics an engine computes
-# Of what the layers are made of besides modules of this folder.
+# `forward` of the modules from which the layers are made, besides those of this folder.
 FORWARDS = (nn.Linear.forward, nn.LayerNorm.forward, nn.Embedding.forward, nn.ModuleList.forward)
 ACTIVATIONS = ("torch.nn.modules.activation", "transformers.activations")
 

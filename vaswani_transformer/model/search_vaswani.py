@@ -101,9 +101,8 @@ def run_search(
         )
         logits = log_probs if len(members) > 1 else logits_of_models[0]
         log_probs = search.restrict(processors(search.flat_tokens, widen(log_probs)))
-        outputs = getattr(members[0], "outputs", None)  # of `forward`
         if records.wanted:
-            records.add(outputs, widen(logits), log_probs)
+            records.add(members[0].outputs, widen(logits), log_probs)
         bonus = None if coverage is None else coverage.add([steps.outputs.cross_attentions for steps in members])
         stops = None if not criteria else (lambda tokens: criteria(tokens, records.steps.get("scores")))
         beams = search.advance(log_probs, stops, bonus)

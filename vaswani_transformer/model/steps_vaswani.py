@@ -1,4 +1,4 @@
-"""One step of a search by the model's `forward`, for whatever `generate` may ask for; an `Engine` takes faster ones.
+"""What a search asks for in each step, and the steps by the model's `forward`; an `Engine` takes faster ones.
 
 Shapes: L sentences still in the search, b beams, T tokens so far, V vocab_size.
 """
@@ -9,8 +9,10 @@ import torch
 from transformers import GenerationConfig
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils import ModelOutput
 
-MOST_BEAMS = 32  # of an engine; more read too many keys of each other: with 50 and 70 tokens it took longer
+# An engine's beams read the keys of all beams: with 50 of them and 70 tokens it took longer than `forward`.
+MOST_BEAMS = 32
 
 
 class Steps(Protocol):
@@ -18,9 +20,13 @@ class Steps(Protocol):
 
     Attributes:
         owns_logits: the caller may overwrite the logits.
+        outputs: of the last call of `forward`; `None` where none is made.
+        cache: of `forward`; `None` where there is none.
     """
 
     owns_logits: bool
+    outputs: ModelOutput | None
+    cache: Cache | None
 
     def __call__(self, tokens: torch.LongTensor) -> torch.Tensor:
         """(L * b, T) -> logits (L * b, V)."""

@@ -152,7 +152,7 @@ class Trainer(Setup):
         raise FloatingPointError(
             f"{longest} updates in a row, {place} update {self.progress.update}, had a gradient that is not finite, "
             f"and were skipped. {path} names the first module with such an output and the pairs of the last batch. "
-            f"The same command would come to the same end: name another output folder and begin anew, with mixed "
+            f"The same command would come to the same end: name another output folder and begin again, with mixed "
             f"precision bf16 or none, with another seed, or with a recipe of a smaller lr_scale or more warmup_updates."
         )
 
