@@ -165,15 +165,20 @@ def build_ending_model(build_tiny_model):
 
 @pytest.fixture(scope="session")
 def build_translator():
-    """A function that builds a model that has learnt nothing, and a tokenizer that has learnt from `sentences`."""
+    """A function that builds an untrained model and a tokenizer that has learnt from `sentences`."""
 
-    def build(sentences: list[str]) -> tuple[VaswaniForConditionalGeneration, PreTrainedTokenizerFast]:
-        tokenizer = train_tokenizer(sentences, vocab_size=290)
+    def build(
+        sentences: list[str], *, vocab_size: int = 290, folder: Path | None = None, **changes
+    ) -> tuple[VaswaniForConditionalGeneration, PreTrainedTokenizerFast]:
+        """The model and its tokenizer, saved in `folder` if given; `changes` are those of the config."""
+        tokenizer = train_tokenizer(sentences, vocab_size=vocab_size)
         torch.manual_seed(0)
-        config = VaswaniConfig(
-            vocab_size=len(tokenizer), d_model=16, d_ff=24, num_heads=4, encoder_layers=1, decoder_layers=1
-        )
-        return VaswaniForConditionalGeneration(config).eval(), tokenizer
+        sizes = {"d_model": 16, "d_ff": 24, "num_heads": 4, "encoder_layers": 1, "decoder_layers": 1}
+        model = VaswaniForConditionalGeneration(VaswaniConfig(vocab_size=len(tokenizer), **sizes | changes)).eval()
+        if folder is not None:
+            model.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+        return model, tokenizer
 
     return build
 

@@ -19,7 +19,7 @@ USER_ERRORS = (ValueError, OSError, FloatingPointError, MemoryError)
 
 
 class ShowVersion(argparse.Action):
-    """Prints the version of the package, which is looked up only then."""
+    """Prints the version of the package, looked up at this moment only."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_) -> None:
         from . import __version__
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = build_parser().parse_args(argv)
     keep_few_kernels()
     keep_freed_memory()
-    # Only now: what a command imports takes seconds, and help and usage errors come before it.
+    # Imported late: imports of commands take seconds, and help and usage errors come before them.
     import transformers
 
     from .loading import is_panic
@@ -58,8 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         command.run(args)
     except BrokenPipeError:
-        # Whoever read the output has seen enough (`vaswani translate ... | head`). What is still buffered must
-        # not be flushed into the closed pipe at exit.
+        # The reader of the output has closed it (`vaswani translate ... | head`). Buffered text must not be flushed
+        # into the closed pipe at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Interrupted as error:
         print(f"vaswani {args.command}: {error}", file=sys.stderr)

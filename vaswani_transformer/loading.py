@@ -16,8 +16,7 @@ from .model.modeling_vaswani import VaswaniForConditionalGeneration
 from .model.pipeline_vaswani import MODEL_FOLDER as MODEL_FOLDER
 from .model.pipeline_vaswani import find_model_folder
 
-# Of the search: what a setting is, and the least and the most it may be in a file. A damaged one must not ask for all
-# memory.
+# Type, least and greatest value of each setting of the search in a file. A damaged file must not ask for all memory.
 SEARCH_SETTINGS: dict[str, tuple[type | UnionType, float, float]] = {
     "num_beams": (int, 1, 1_000),
     "length_penalty": (int | float, -1_000, 1_000),
@@ -32,9 +31,9 @@ TOKENIZER_FILES = ("tokenizer.json", "source.spm")  # one of them: ours, or of a
 def load_translator(
     folder: str | Path, *, dtype: str | None = None
 ) -> tuple[VaswaniForConditionalGeneration, PreTrainedTokenizerFast]:
-    """Model and tokenizer from a model folder, a run folder (its final model) or a Hub id, on the GPU if there is one.
+    """Load model and tokenizer from a model folder, a run folder (its final model) or a Hub id.
 
-    In int8 it stays on the CPU, for which that is.
+    The model goes to the GPU if there is one, except with dtype="int8".
 
     Raises:
         FileNotFoundError: if the folder holds no model, or lacks a part of one.
@@ -61,16 +60,16 @@ def load_translator(
 
 
 def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
-    """The tokenizer in a folder or on the Hub, after it has cut two sentences.
+    """Load the tokenizer in a folder or on the Hub, and try it on two sentences.
 
     Raises:
         OSError: if there is none.
-        ValueError: if it is damaged, or if it needs sentencepiece or code that comes with it.
+        ValueError: if it is damaged, or if it needs sentencepiece or code of its own.
     """
     try:
         with naming_damage(name):
             tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-            # Settings of the wrong kind show when they are used.
+            # A setting of the wrong type fails at its first use.
             tokenizer.pad({"input_ids": tokenizer(["a", "a b"]).input_ids}, return_tensors="pt")
     except ImportError as error:
         raise ValueError(
@@ -81,10 +80,10 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
 
 @contextlib.contextmanager
 def naming_damage(name: str | Path) -> Iterator[None]:
-    """Raise a ValueError with the name of the model for what a reader of its files raises over a damaged one."""
+    """Raise a ValueError that names the model for any error of a reader over a damaged file."""
     try:
         yield
-    except (OSError, MemoryError, ImportError):  # say what is missing
+    except (OSError, MemoryError, ImportError):  # these say what is missing
         raise
     except BaseException as error:  # any: readers of weights and tokenizers have errors of their own
         if not (isinstance(error, Exception) or is_panic(error)):
@@ -99,7 +98,7 @@ def naming_damage(name: str | Path) -> Iterator[None]:
 
 
 def is_panic(error: BaseException) -> bool:
-    """Whether `error` is of the Rust code of tokenizers, as where a regular expression of tokenizer.json gives up."""
+    """Return True for errors of the Rust code of tokenizers, such as a regular expression that gives up."""
     return type(error).__name__ == "PanicException"  # no Exception, and in no module that can be imported
 
 
@@ -120,7 +119,7 @@ def _refuse_foreign_code(folder: str | Path, config: VaswaniConfig) -> None:
 def _check_fit(
     folder: str | Path, model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, report: dict
 ) -> None:
-    """Refuse files that are whole one by one, but not parts of one model: it would translate into noise."""
+    """Refuse files that are whole, but not parts of one model: it would translate into noise."""
     amiss = []
     for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if report[what]:
@@ -139,7 +138,7 @@ def _check_fit(
 
 
 def _faults_of_search(model: VaswaniForConditionalGeneration) -> list[str]:
-    """What generation_config.json sets to something that no search can be done with."""
+    """Return settings of generation_config.json with which no search is possible."""
     settings, faults = model.generation_config, []
     for name, (kind, least, most) in SEARCH_SETTINGS.items():
         value = getattr(settings, name, None)
@@ -158,7 +157,7 @@ def _faults_of_search(model: VaswaniForConditionalGeneration) -> list[str]:
 
 
 def _find_model(path: Path) -> Path:
-    """`path` or its final model, checked to be whole."""
+    """Return `path` or its final model, checked to be whole."""
     path = find_model_folder(path)
     VaswaniForConditionalGeneration.refuse_pickle(path)
     weights = ("model.safetensors", "model.safetensors.index.json")
@@ -173,21 +172,22 @@ def _find_model(path: Path) -> Path:
 
 
 def find_languages(pipelines: object) -> tuple[str, str] | None:
-    """Source and target language by the name of the model's own task, among `custom_pipelines` of its config."""
+    """Return source and target language by the name of the model's own task, among `custom_pipelines` of its config."""
     tasks = [TASK.fullmatch(str(name)) for name in pipelines] if isinstance(pipelines, Mapping) else []
     return next(((task[1], task[2]) for task in tasks if task), None)
 
 
 def fingerprint_model(name: str | Path) -> str:
-    """Tells one trained model from another, wherever it lies, by a digest of its files.
+    """Return a digest of the files of a trained model, equal for copies of it.
 
     Args:
         name: as for `load_translator`, which has loaded it.
     """
     path = Path(name)
-    # Of a Hub id, the folder of the commit in the cache.
-    cached = None if path.is_dir() else hf_hub_download(str(name), "config.json", local_files_only=True)
-    folder = _find_model(path) if cached is None else Path(cached).parent
+    if path.is_dir():
+        folder = _find_model(path)
+    else:  # a Hub id: the folder of the commit in the cache
+        folder = Path(hf_hub_download(str(name), "config.json", local_files_only=True)).parent
     digest = hashlib.sha256()
     for part in sorted(folder.iterdir()):
         if part.suffix in (".json", ".safetensors", ".spm"):

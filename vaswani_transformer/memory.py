@@ -1,4 +1,4 @@
-"""How much memory a process keeps that works on batches of ever new shapes on a CPU."""
+"""Limits of the memory that a process keeps on a CPU while the shapes of its batches vary."""
 
 import ctypes
 import os
@@ -10,22 +10,22 @@ KERNELS_TO_KEEP = 192  # with 160, a search of 64 sentences made its kernels aga
 
 
 def keep_few_kernels() -> None:
-    """Let oneDNN keep few of the kernels that it makes on a CPU, one for each shape of a product; before the first one.
+    """Limit oneDNN's cache of CPU kernels, one per shape of a product; call it before the first product.
 
-    Batches have ever new shapes, and a kernel takes up to a megabyte: it would keep 1,024 in each of two places. A
-    small model took 5.1 GB after 400 updates in half precision. Searches of batches of all sizes grew by 0.8 GB so, and
-    by 0.3 GB with few kernels. Where the environment says how many, it is that many.
+    A kernel takes up to a megabyte, and by default 1,024 are kept in each of two places. A small model took 5.1 GB
+    after 400 updates in half precision. Searches of batches of all sizes grew by 0.8 GB, and by 0.3 GB with this limit.
+    Numbers set in the environment are kept.
     """
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(name, str(KERNELS_TO_KEEP))
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep what each step of a search frees, instead of giving it back and asking for it again.
+    """Let the C library keep memory that each step of a search frees, instead of returning it to the system.
 
-    The system then need not clear the same pages over and over: a search of 64 sentences took 9 to 11 % less time, and
-    training no more memory. Where the environment says how much to keep (MALLOC_TRIM_THRESHOLD_,
-    MALLOC_MMAP_THRESHOLD_), it is that much; C libraries other than glibc are left alone.
+    The system then need not clear the same pages at each step: a search of 64 sentences took 9 to 11 % less time, and
+    training no more memory. Numbers set in the environment (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_) are kept;
+    only glibc is changed.
     """
     if os.environ.keys() & {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"}:
         return

@@ -73,10 +73,8 @@ def test_a_model_learns_to_write_backwards_and_says_how_well(workshop, capsys):
     printed = capsys.readouterr().out
     assert float(printed.split()[1]) > 90
     assert "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" in printed
-    assert (
-        "search num_beams:4|length_penalty:0.6|length_penalty_type:gnmt|coverage_penalty:0.0|max_length_offset:50"
-        in printed
-    )
+    search = "num_beams:4|length_penalty:0.6|length_penalty_type:gnmt|coverage_penalty:0.0|max_length_offset:50"
+    assert f"search {search}" in printed
 
 
 @pytest.mark.slow
@@ -155,20 +153,15 @@ def test_sigterm_ends_training_with_status_75_and_the_same_command_goes_on(works
 
 @pytest.mark.slow
 def test_attention_pictures_are_written(workshop, tmp_path, capsys):
-    arguments = ["--model", str(workshop / "run"), "--source", "alpha beta gamma", "--output", str(tmp_path / "maps")]
-    assert cli.main(["attention", *arguments]) == 0
+    arguments = ["attention", "--model", str(workshop / "run"), "--source", "alpha beta gamma", "--output"]
+    assert cli.main([*arguments, str(tmp_path / "maps")]) == 0
     names = {path.name for path in (tmp_path / "maps").iterdir()}
     assert {"attention.html", "attention_figure3.svg", "attention_figure3.png", "attention_cross.svg"} <= names
     assert str(tmp_path / "maps" / "attention.html") in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_one_layer_and_head_can_be_drawn(workshop, tmp_path):
     view = ["--kind", "cross", "--layer", "1", "--heads", "2", "--word", "gamma"]
-    arguments = ["--model", str(workshop / "run"), "--source", "alpha beta gamma", "--output", str(tmp_path / "maps")]
-    assert cli.main(["attention", *arguments, *view]) == 0
-    names = {path.name for path in (tmp_path / "maps").iterdir()}
+    assert cli.main([*arguments, str(tmp_path / "one"), *view]) == 0
     picture = "attention_cross_layer1_head2_word1"
+    names = {path.name for path in (tmp_path / "one").iterdir()}
     assert names == {f"{picture}.svg", f"{picture}.png", "attention.html"}
 
 
@@ -190,7 +183,7 @@ def test_the_heads_that_align_a_reversed_sentence_are_found_and_drawn(workshop, 
 
 @pytest.mark.slow
 def test_pictures_without_matplotlib_end_in_the_command_that_installs_it(workshop, tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     arguments = ["--model", str(workshop / "run"), "--source", "alpha beta", "--output", str(tmp_path / "maps")]
     assert cli.main(["attention", *arguments]) == 1
     expected = 'vaswani attention: Drawing needs matplotlib: pip install "vaswani-transformer[plots]"\n'
@@ -214,8 +207,8 @@ def write(folder, name, text):
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("eins\nzwei\n", r"train.en"),
-        (b"eins\nzw\xffei\ndrei\n", r"train.de, line 2: not UTF-8 at byte offset 2"),
+        ("eins\nzwei\n", "train.en has 3 lines but "),
+        (b"eins\nzw\xffei\ndrei\n", "train.de, line 2: not UTF-8 at byte offset 2"),
     ],
 )
 def test_files_that_do_not_fit_end_in_one_line(tmp_path, capsys, target, message):
@@ -226,13 +219,6 @@ def test_files_that_do_not_fit_end_in_one_line(tmp_path, capsys, target, message
     assert error.startswith("vaswani prepare: ")
     assert error.count("\n") == 1
     assert "Traceback" not in error
-
-
-def test_unequal_files_are_named_with_both_counts(tmp_path, capsys):
-    train = [write(tmp_path, "train.en", "one\ntwo\nthree\n"), write(tmp_path, "train.de", "eins\n")]
-    assert cli.main(["prepare", "--train", *train, "--dev", *train, "--output", str(tmp_path / "data")]) == 1
-    error = capsys.readouterr().err
-    assert all(part in error for part in ("train.en", "train.de", "3", "1"))
 
 
 def test_empty_sides_are_counted(tmp_path, capsys):

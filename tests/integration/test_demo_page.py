@@ -9,9 +9,7 @@ from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 import pytest
-import torch
 
-from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, train_tokenizer
 from vaswani_transformer.hub import demo
 from vaswani_transformer.hub.space import GRADIO_VERSION
 
@@ -19,13 +17,9 @@ gradio = pytest.importorskip("gradio", reason='needs Gradio: pip install "vaswan
 
 
 @pytest.fixture(scope="module")
-def model_page():
-    tokenizer = train_tokenizer(["The law will never be perfect.", "a house, a garden"] * 3, vocab_size=290)
-    torch.manual_seed(0)
-    config = VaswaniConfig(
-        vocab_size=len(tokenizer), d_model=12, d_ff=20, num_heads=3, encoder_layers=1, decoder_layers=2
-    )
-    model = VaswaniForConditionalGeneration(config).eval()
+def model_page(build_translator):
+    texts = ["The law will never be perfect.", "a house, a garden"] * 3
+    model, tokenizer = build_translator(texts, d_model=12, num_heads=3, decoder_layers=2)
     model.generation_config.max_length_offset = 3
     return demo.Demo(model, tokenizer)
 

@@ -4,13 +4,11 @@ import json
 import shlex
 
 import pytest
-import torch
 
-from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli
+from vaswani_transformer import cli
 from vaswani_transformer.attention.heads import RELATIONS, HeadScore
 from vaswani_transformer.commands import heads
 from vaswani_transformer.data.phrasebook.pairs import generate_pairs
-from vaswani_transformer.data.tokenization import train_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -19,15 +17,11 @@ def pairs():
 
 
 @pytest.fixture(scope="module")
-def untrained(tmp_path_factory, pairs):
-    """A folder with a model that has learnt nothing."""
+def untrained(build_translator, tmp_path_factory, pairs):
+    """A folder with an untrained model."""
     folder = tmp_path_factory.mktemp("untrained")
-    tokenizer = train_tokenizer([text for pair in pairs for text in pair], vocab_size=400)
-    torch.manual_seed(0)
-    sizes = {"d_model": 32, "d_ff": 64, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 1}
-    model = VaswaniForConditionalGeneration(VaswaniConfig(vocab_size=len(tokenizer), **sizes))
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    texts = [text for pair in pairs for text in pair]
+    build_translator(texts, vocab_size=400, folder=folder, d_model=32, d_ff=64, encoder_layers=2)
     return folder
 
 

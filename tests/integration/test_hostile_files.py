@@ -14,13 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from vaswani_transformer import (
-    TranslationPipeline,
-    VaswaniConfig,
-    VaswaniForConditionalGeneration,
-    cli,
-    train_tokenizer,
-)
+from vaswani_transformer import TranslationPipeline, VaswaniConfig, VaswaniForConditionalGeneration, cli
 from vaswani_transformer.attention.drawing import draw_attention
 from vaswani_transformer.attention.maps import collect_attention
 from vaswani_transformer.attention.page import build_html
@@ -34,16 +28,10 @@ SENTENCES = [MARKUP, "a\0b", "\u202eabc\u202c \u200f", "</s><s><pad>", "a\u2028b
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole(build_translator, tmp_path_factory):
     """A saved model that has learnt nothing."""
     folder = tmp_path_factory.mktemp("hostile") / "model"
-    tokenizer = train_tokenizer(["a dog runs"] * 3, vocab_size=290)
-    torch.manual_seed(0)
-    config = VaswaniConfig(
-        vocab_size=len(tokenizer), d_model=16, d_ff=24, num_heads=2, encoder_layers=1, decoder_layers=1
-    )
-    VaswaniForConditionalGeneration(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    build_translator(["a dog runs"] * 3, folder=folder, num_heads=2)
     return folder
 
 
@@ -198,8 +186,19 @@ def change(path, **values):
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
-def change_weights(folder, changed):
-    save_file(changed(load_file(folder / "model.safetensors")), folder / "model.safetensors", metadata={"format": "pt"})
+def changed(name, **values):
+    """A damage: `values` in the JSON file `name` of a model."""
+    return lambda folder: change(folder / f"{name}.json", **values)
+
+
+def changed_weights(replace):
+    """A damage: other weights, as `replace` makes them of {name: weight}."""
+
+    def damage(folder):
+        path = folder / "model.safetensors"
+        save_file(replace(load_file(path)), path, metadata={"format": "pt"})
+
+    return damage
 
 
 def add_tokens(folder, count):
@@ -221,67 +220,46 @@ def flip(path, place):
 DAMAGES = {
     "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "config"),
     "a list": (lambda folder: (folder / "config.json").write_text("[1]"), "damaged file"),
-    "text for a size": (lambda folder: change(folder / "config.json", d_model="32"), "damaged file.*d_model"),
-    "a negative size": (lambda folder: change(folder / "config.json", d_ff=-1), "d_ff must be at least 1, got -1"),
-    "a huge size": (lambda folder: change(folder / "config.json", vocab_size=10**15), "damaged"),
-    "an endless size": (lambda folder: change(folder / "config.json", d_model=10**40), "damaged"),
+    "text for a size": (changed("config", d_model="32"), "damaged file.*d_model"),
+    "a negative size": (changed("config", d_ff=-1), "d_ff must be at least 1, got -1"),
+    "a huge size": (changed("config", vocab_size=10**15), "damaged"),
+    "an endless size": (changed("config", d_model=10**40), "damaged"),
     "a billion layers": (
-        lambda folder: change(folder / "config.json", encoder_layers=10**9),
+        changed("config", encoder_layers=10**9),
         r"encoder_layers must be at most 200, got 1000000000",
     ),
-    "a billion labels": (
-        lambda folder: change(folder / "config.json", num_labels=10**9),
-        r"num_labels must be at most 1,000, got 1000000000",
-    ),
+    "a billion labels": (changed("config", num_labels=10**9), r"num_labels must be at most 1,000, got 1000000000"),
     "norms that divide by nothing": (
-        lambda folder: change(folder / "config.json", layer_norm_eps=float("nan")),
+        changed("config", layer_norm_eps=float("nan")),
         "layer_norm_eps must be a positive finite number, got nan",
     ),
     "quantized": (
-        lambda folder: change(folder / "config.json", quantization_config={"quant_method": "gptq", "bits": 4}),
+        changed("config", quantization_config={"quant_method": "gptq", "bits": 4}),
         "config.json of .* sets quantization_config to .*gptq.*Remove quantization_config from config.json",
     ),
     "attention of another package": (
-        lambda folder: change(folder / "config.json", attn_implementation="me/kernel"),
+        changed("config", attn_implementation="me/kernel"),
         "config.json of .* sets attn_implementation to 'me/kernel'",
     ),
-    "another shape": (lambda folder: change(folder / "config.json", d_ff=25), "damaged"),
-    "one layer more": (
-        lambda folder: change(folder / "config.json", decoder_layers=2),
-        "missing weights: model.decoder",
-    ),
-    "a beam without end": (
-        lambda folder: change(folder / "generation_config.json", num_beams=10**12),
-        "num_beams of the search is 1000000000000",
-    ),
-    "a beam that is no number": (
-        lambda folder: change(folder / "generation_config.json", num_beams=False),
-        "num_beams of the search is False",
-    ),
-    "no beam": (
-        lambda folder: change(folder / "generation_config.json", num_beams=0),
-        "num_beams of the search is 0",
-    ),
+    "another shape": (changed("config", d_ff=25), "damaged"),
+    "one layer more": (changed("config", decoder_layers=2), "missing weights: model.decoder"),
+    "a beam without end": (changed("generation_config", num_beams=10**12), "num_beams of the search is 1000000000000"),
+    "a beam that is no number": (changed("generation_config", num_beams=False), "num_beams of the search is False"),
+    "no beam": (changed("generation_config", num_beams=0), "num_beams of the search is 0"),
     "a search of another kind": (
-        lambda folder: change(folder / "generation_config.json", length_penalty=[], length_penalty_type={}),
+        changed("generation_config", length_penalty=[], length_penalty_type={}),
         r"length_penalty of the search is \[\]; length_penalty_type of the search is no name",
     ),
     "an end outside of the vocabulary": (
-        lambda folder: change(folder / "generation_config.json", eos_token_id=[2, 10**9]),
+        changed("generation_config", eos_token_id=[2, 10**9]),
         "eos_token_id of the search is 1000000000, no entry",
     ),
     "two tokens to begin with": (
-        lambda folder: change(folder / "generation_config.json", decoder_start_token_id=[None, 0]),
+        changed("generation_config", decoder_start_token_id=[None, 0]),
         r"decoder_start_token_id of the search is \[None, 0\], no entry",
     ),
-    "inputs of no name": (
-        lambda folder: change(folder / "tokenizer_config.json", model_input_names=[{"a": 1}, "attention_mask"]),
-        "damaged file",
-    ),
-    "a length that is none": (
-        lambda folder: change(folder / "tokenizer_config.json", model_max_length={}),
-        "damaged file",
-    ),
+    "inputs of no name": (changed("tokenizer_config", model_input_names=[{"a": 1}, "attention_mask"]), "damaged file"),
+    "a length that is none": (changed("tokenizer_config", model_max_length={}), "damaged file"),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").write_text("{}"), "damaged file"),
     "a foreign tokenizer": (
         lambda folder: add_tokens(folder, 40),
@@ -291,16 +269,10 @@ DAMAGES = {
     "empty weights": (lambda folder: cut(folder / "model.safetensors", 0), "damaged file"),
     "a flipped length": (lambda folder: flip(folder / "model.safetensors", 6), "damaged file"),
     "a flipped name": (lambda folder: flip(folder / "model.safetensors", 40), "damaged"),
-    "a weight less": (
-        lambda folder: change_weights(folder, lambda weights: dict(list(weights.items())[1:])),
-        "missing weights: ",
-    ),
-    "a weight more": (
-        lambda folder: change_weights(folder, lambda weights: weights | {"trap": torch.zeros(1)}),
-        "unexpected weights: trap",
-    ),
+    "a weight less": (changed_weights(lambda weights: dict(list(weights.items())[1:])), "missing weights: "),
+    "a weight more": (changed_weights(lambda weights: weights | {"trap": torch.zeros(1)}), "unexpected weights: trap"),
     "not a number": (
-        lambda folder: change_weights(folder, lambda weights: {name: w / 0 for name, w in weights.items()}),
+        changed_weights(lambda weights: {name: w / 0 for name, w in weights.items()}),
         "has a value that is not finite",
     ),
 }

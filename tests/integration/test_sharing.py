@@ -17,7 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 
-from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, VaswaniModel, cli, train_tokenizer
+from vaswani_transformer import VaswaniForConditionalGeneration, VaswaniModel, cli
 from vaswani_transformer.hub import space
 from vaswani_transformer.hub import upload as sharing
 from vaswani_transformer.hub.card import build_card
@@ -35,16 +35,11 @@ CODE = {path.name for path in (Path(cli.__file__).parent / "model").glob("*_vasw
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run(build_translator, tmp_path_factory):
     """The folder of a finished run, whose model has learnt nothing."""
     folder = tmp_path_factory.mktemp("runs") / "tiny"
-    tokenizer = train_tokenizer(SENTENCES * 3, vocab_size=290)
-    torch.manual_seed(0)
-    config = VaswaniConfig(
-        vocab_size=len(tokenizer), d_model=16, d_ff=24, num_heads=4, encoder_layers=1, decoder_layers=1
-    )
-    config.custom_pipelines = custom_pipelines("translation_en_to_de")
-    model = VaswaniForConditionalGeneration(config)
+    model, tokenizer = build_translator(SENTENCES * 3)
+    model.config.custom_pipelines = custom_pipelines("translation_en_to_de")
     model.generation_config.num_beams = 3
     model.save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
@@ -128,23 +123,16 @@ def test_nothing_private_of_a_hostile_run_gets_out(hostile, hub, tmp_path):
     assert cli.main(["push", "--model", str(hostile), "--repo_id", "me/tiny"]) == 0
     files = hub.repositories["me/tiny"]
     assert {name for name in files if name.endswith(".py")} == CODE
-    assert not {"pytorch_model.bin", "optimizer.bin", "id_rsa", ".git-credentials", "recipe.json", "log.jsonl"} & set(
-        files
-    )
+    private = {"pytorch_model.bin", "optimizer.bin", "id_rsa", ".git-credentials", "recipe.json", "log.jsonl"}
+    assert private.isdisjoint(files)
     for name, data in files.items():
-        assert TOKEN.encode() not in data, name
-        assert str(tmp_path).encode() not in data, name
-        assert b"evil" not in data, name
-        assert b"hunter2" not in data, name
+        assert not any(text.encode() in data for text in (TOKEN, str(tmp_path), "evil", "hunter2")), name
     saved = json.loads((hostile / "model" / "tokenizer_config.json").read_text())
     given = {"name_or_path", "tokenizer_file", "my_password", "note"}
     assert json.loads(files["tokenizer_config.json"]) == {name: saved[name] for name in saved.keys() - given}
     assert {"hub_token", "training_file", "_name_or_path"}.isdisjoint(json.loads(files["config.json"]))
-    assert list(json.loads(files["config.json"])["custom_pipelines"]) == [
-        "translation",
-        "translation_en_to_de",
-        "translation_en_to_fr",
-    ]
+    tasks = ["translation", "translation_en_to_de", "translation_en_to_fr"]
+    assert list(json.loads(files["config.json"])["custom_pipelines"]) == tasks
 
 
 @pytest.mark.parametrize(
@@ -321,22 +309,21 @@ def test_a_space_names_what_the_tokenizer_of_a_marian_model_needs(tmp_path):
         assert ("sentencepiece==" in (tmp_path / name / "requirements.txt").read_text()) == needs
 
 
-def test_a_space_asks_for_releases_that_can_be_had_where_other_versions_are_installed(tmp_path, monkeypatch):
-    installed = {"torch": "2.14.0.dev20261101+cpu", "transformers": "5.24.0.dev0", "numpy": "2.4.6"}
-    monkeypatch.setattr(space, "version", installed.get)
-    write_space(tmp_path / "space", model_id="me/a", revision="1", languages=None, needs_sentencepiece=False)
-    lines = (tmp_path / "space" / "requirements.txt").read_text().splitlines()
-    torch_line, transformers_line, numpy_line = lines
-    assert (torch_line, numpy_line) == ("torch>=2.6", "numpy==2.4.6")
-    assert re.fullmatch(r"transformers(>=[\d.]+,<6|<6,>=[\d.]+)", transformers_line)
-
-
 @pytest.mark.parametrize(
-    ("installed", "line"), [("2.13.0+cu128", "torch==2.13.0"), ("2.5.1.post1", "torch==2.5.1.post1")]
+    ("installed", "line"),
+    [
+        ("2.14.0.dev20261101+cpu", "torch>=2.6"),
+        ("2.13.0+cu128", "torch==2.13.0"),
+        ("2.5.1.post1", "torch==2.5.1.post1"),
+    ],
 )
-def test_a_space_asks_for_the_release_that_is_installed(monkeypatch, installed, line):
-    monkeypatch.setattr(space, "version", {"torch": installed}.get)
-    assert space._require("torch") == line
+def test_a_space_asks_for_the_installed_release_or_any_that_the_package_takes(tmp_path, monkeypatch, installed, line):
+    versions = {"torch": installed, "transformers": "5.24.0.dev0", "numpy": "2.4.6"}
+    monkeypatch.setattr(space, "version", versions.get)
+    write_space(tmp_path / "space", model_id="me/a", revision="1", languages=None, needs_sentencepiece=False)
+    torch_line, transformers_line, numpy_line = (tmp_path / "space" / "requirements.txt").read_text().splitlines()
+    assert (torch_line, numpy_line) == (line, "numpy==2.4.6")
+    assert re.fullmatch(r"transformers(>=[\d.]+,<6|<6,>=[\d.]+)", transformers_line)
 
 
 IN_THE_SPACE = """
@@ -357,19 +344,24 @@ print(json.dumps({
 """
 
 
+def run_elsewhere(program, *arguments, hub, folder, home):
+    """What `program` tells as JSON, run in `folder` by a fresh process that reaches the stand-in."""
+    offline = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    environment = {name: value for name, value in os.environ.items() if name not in offline}
+    environment |= {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1"}
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
 def test_the_code_in_the_space_shows_the_uploaded_model(run, hub, tmp_path):
     assert cli.main(["push", "--model", str(run), "--repo_id", "me/tiny", "--space"]) == 0
     folder = tmp_path / "app"
     for name, data in hub.repositories["spaces/me/tiny"].items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)
-    environment = {
-        name: value for name, value in os.environ.items() if name not in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-    } | {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}
-    command = [sys.executable, "-c", IN_THE_SPACE, "a dog runs"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
+    told = run_elsewhere(IN_THE_SPACE, "a dog runs", hub=hub, folder=folder, home=tmp_path / "home")
     expected = Demo(*load_translator(run)).answer("a dog runs", 2)
     assert told["texts"] == [translation.text for translation in expected.translations]
     assert told["frame"] == "<iframe"
@@ -425,13 +417,10 @@ def test_both_names_of_the_precision_are_understood(run, name):
 
 def test_with_the_package_its_own_classes_load_a_model_with_trust_too(run):
     folder = run / "model"
-    assert (
-        type(AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)) is VaswaniForConditionalGeneration
-    )
-    assert type(AutoModel.from_pretrained(folder, trust_remote_code=True)) is VaswaniModel
-    assert len(AutoTokenizer.from_pretrained(folder, trust_remote_code=True)) == len(
-        AutoTokenizer.from_pretrained(folder)
-    )
+    for auto, expected in ((AutoModelForSeq2SeqLM, VaswaniForConditionalGeneration), (AutoModel, VaswaniModel)):
+        assert type(auto.from_pretrained(folder, trust_remote_code=True)) is expected
+    trusting, plain = (AutoTokenizer.from_pretrained(folder, trust_remote_code=trust) for trust in (True, False))
+    assert len(trusting) == len(plain)
 
 
 ELSEWHERE = """
@@ -496,15 +485,8 @@ print(json.dumps(told))
 
 def test_an_uploaded_model_works_where_the_package_is_not_and_beside_it(run, hub, tmp_path):
     sharing.upload_model(run, "me/tiny")
-    environment = {
-        name: value for name, value in os.environ.items() if name not in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-    } | {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_XET": "1"}
-    command = [sys.executable, "-c", ELSEWHERE, "me/tiny", str(run / "model"), json.dumps(SENTENCES)]
-    command.append(str(tmp_path / "saved again"))
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
-
+    arguments = ["me/tiny", str(run / "model"), json.dumps(SENTENCES), str(tmp_path / "saved again")]
+    told = run_elsewhere(ELSEWHERE, *arguments, hub=hub, folder=tmp_path, home=tmp_path / "home")
     model, tokenizer = load_translator(run)
     inputs = tokenizer(SENTENCES, return_tensors="pt", padding=True)
     expected = model.generate(**inputs, max_new_tokens=6)
@@ -515,10 +497,7 @@ def test_an_uploaded_model_works_where_the_package_is_not_and_beside_it(run, hub
     assert told["types"] == ["VaswaniForConditionalGeneration", "VaswaniModel", "VaswaniConfig"]
     assert told["search"] == [3, "gnmt", 50]
     assert told["tokens"] == told["offline"] == expected.tolist()
-    assert (
-        told["texts"]
-        == told["saved again"]
-        == ["" if not sentence else text for sentence, text in zip(SENTENCES, texts, strict=True)]
-    )
+    texts = [text if sentence else "" for sentence, text in zip(SENTENCES, texts, strict=True)]
+    assert told["texts"] == told["saved again"] == texts
     assert told["hidden"]
     assert told["both"] == [expected.tolist(), expected.tolist(), True, False, False]

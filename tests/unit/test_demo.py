@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 import torch
 
-from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli, train_tokenizer
+from vaswani_transformer import cli
 from vaswani_transformer.attention.maps import collect_attention_batch
 from vaswani_transformer.hub import demo
 from vaswani_transformer.hub.demo import MOST_BEAMS, MOST_CHARACTERS, MOST_TOKENS, Demo, Translation, escape
@@ -19,14 +19,10 @@ MARKUP = "<script>alert(1)</script>"
 
 
 @pytest.fixture(scope="module")
-def page():
-    """What the page does with a model that has learnt nothing."""
-    tokenizer = train_tokenizer(TEXTS, vocab_size=300)
-    torch.manual_seed(0)
-    config = VaswaniConfig(
-        vocab_size=len(tokenizer), d_model=12, d_ff=20, num_heads=3, encoder_layers=2, decoder_layers=4
-    )
-    model = VaswaniForConditionalGeneration(config).eval()
+def page(build_translator):
+    """The page of an untrained model."""
+    sizes = {"d_model": 12, "num_heads": 3, "encoder_layers": 2, "decoder_layers": 4}
+    model, tokenizer = build_translator(TEXTS, vocab_size=300, **sizes)
     model.generation_config.max_length_offset = 4
     return Demo(model, tokenizer)
 

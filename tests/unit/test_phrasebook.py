@@ -2,7 +2,6 @@
 
 import re
 from collections import Counter
-from itertools import islice
 
 import pytest
 from hypothesis import given, settings
@@ -26,15 +25,11 @@ from vaswani_transformer.data.phrasebook.lexicon import (
     RELATIONS,
     TIME_ADVERBS,
     VERBS,
+    list_words,
     nouns_in,
 )
 from vaswani_transformer.data.phrasebook.meaning import Clause, NounPhrase, PrepositionalPhrase, Sentence, Who
-from vaswani_transformer.data.phrasebook.pairs import (
-    PHRASEBOOK_SPLITS,
-    generate_pairs,
-    lemmas,
-    split_of,
-)
+from vaswani_transformer.data.phrasebook.pairs import PHRASEBOOK_SPLITS, generate_pairs, split_of
 
 
 def phrase(text: str, **others) -> NounPhrase:
@@ -44,12 +39,12 @@ def phrase(text: str, **others) -> NounPhrase:
     return NounPhrase(NOUNS[noun], determiner, adjective=chosen, **others)
 
 
-def somebody(text: str) -> NounPhrase:
+def pronoun_or_phrase(text: str) -> NounPhrase:
     return PRONOUNS[text] if text in PRONOUNS else phrase(text)
 
 
 def where(relation: str, text: str) -> PrepositionalPhrase:
-    return PrepositionalPhrase(RELATIONS[relation], somebody(text))
+    return PrepositionalPhrase(RELATIONS[relation], pronoun_or_phrase(text))
 
 
 def clause(subject, verb: str, thing=None, **others) -> Clause:
@@ -58,9 +53,9 @@ def clause(subject, verb: str, thing=None, **others) -> Clause:
     tables |= {"predicate": ADJECTIVES, "degree": DEGREE_ADVERBS}
     words = {name: tables[name][word] if name in tables else word for name, word in others.items()}
     return Clause(
-        subject=somebody(subject) if isinstance(subject, str) else subject,
+        subject=pronoun_or_phrase(subject) if isinstance(subject, str) else subject,
         verb=BE if verb == "be" else VERBS[verb],
-        object=somebody(thing) if isinstance(thing, str) else thing,
+        object=pronoun_or_phrase(thing) if isinstance(thing, str) else thing,
         **words,
     )
 
@@ -74,11 +69,6 @@ EXAMPLES = {
         clause("the old man", "see", phrase("the small child")),
         "The old man sees the small child.",
         "Der alte Mann sieht das kleine Kind.",
-    ),
-    "masculine accusative shows on article and adjective": (
-        clause("the queen", "look for", "the old king"),
-        "The queen looks for the old king.",
-        "Die Königin sucht den alten König.",
     ),
     "German mixed endings follow ein": (
         clause("a young man", "buy", "a new car"),
@@ -95,20 +85,10 @@ EXAMPLES = {
         "I bought beautiful apples.",
         "Ich habe schöne Äpfel gekauft.",
     ),
-    "an n-declension noun shows its case": (
-        clause("I", "know", "the boy"),
-        "I know the boy.",
-        "Ich kenne den Jungen.",
-    ),
     "a direct verb in English may take the dative in German": (
         clause("we", "help", phrase("the child", **MANY)),
         "We help the children.",
         "Wir helfen den Kindern.",
-    ),
-    "a plural in the dative ends in n": (
-        clause("you", "answer", phrase("the teacher", **MANY)),
-        "You answer the teachers.",
-        "Du antwortest den Lehrern.",
     ),
     "giving has dative before accusative": (
         clause("the teacher", "give", "a book", recipient=phrase("the boy"), tense="past"),
@@ -119,11 +99,6 @@ EXAMPLES = {
         clause("the man", "show", "the letter", recipient=PRONOUNS["she"], modal="want to"),
         "The man wants to show the letter to her.",
         "Der Mann will ihr den Brief zeigen.",
-    ),
-    "the owner is in the genitive": (
-        clause("she", "read", phrase("the book", possessor=phrase("the child"))),
-        "She reads the child's book.",
-        "Sie liest das Buch des Kindes.",
     ),
     "an owner can be owned": (
         clause("he", "steal", phrase("the key", possessor=phrase("my neighbor"))),
@@ -373,25 +348,15 @@ def test_english_chooses_a_or_an_by_sound():
 
 def test_irregular_english_plurals():
     nouns = ("mouse", "child", "knife", "wolf", "hero", "city", "woman")
-    assert [NOUNS[noun].english_plural for noun in nouns] == [
-        "mice",
-        "children",
-        "knives",
-        "wolves",
-        "heroes",
-        "cities",
-        "women",
-    ]
+    plurals = ["mice", "children", "knives", "wolves", "heroes", "cities", "women"]
+    assert [NOUNS[noun].english_plural for noun in nouns] == plurals
 
 
-def test_there_are_at_least_250_lemmas_and_at_most_500():
-    words = lemmas()
+def test_there_are_250_to_500_lemmas_of_every_class():
+    words = list(list_words())
     assert 250 <= len({english for english, _ in words}) <= 500
     assert all(english and translation for english, translation in words)
-
-
-def test_dictionary_holds_words_of_every_class():
-    assert {("house", "Haus"), ("call", "anrufen"), ("red", "rot"), ("because", "weil")} <= set(lemmas())
+    assert {("house", "Haus"), ("call", "anrufen"), ("red", "rot"), ("because", "weil")} <= set(words)
 
 
 @pytest.mark.parametrize("split", PHRASEBOOK_SPLITS)
@@ -400,14 +365,10 @@ def test_the_number_of_pairs_asked_for_comes_without_repetition(split):
     assert len({english for english, _ in pairs}) == len(pairs) == 200
 
 
-def test_fewer_pairs_are_the_beginning_of_more():
-    more = generate_pairs("de", split="train", num_pairs=100, seed=3)
-    assert list(islice(more, 40)) == list(generate_pairs("de", split="train", num_pairs=40, seed=3))
-
-
-def test_another_seed_draws_other_sentences():
-    first, second = (list(generate_pairs("de", split="train", num_pairs=50, seed=seed)) for seed in (0, 1))
-    assert first != second
+def test_fewer_pairs_are_the_beginning_of_more_and_another_seed_draws_others():
+    more, other = (list(generate_pairs("de", split="train", num_pairs=100, seed=seed)) for seed in (3, 4))
+    assert more[:40] == list(generate_pairs("de", split="train", num_pairs=40, seed=3))
+    assert more != other
 
 
 def test_pairs_are_the_same_in_every_process_and_version_of_python():
@@ -473,20 +434,17 @@ def test_groups_of_the_lexicon_hold_nouns():
     assert all(nouns_in(verb.subjects) for verb in VERBS.values())
 
 
-def test_another_language_is_refused():
-    with pytest.raises(ValueError, match=r"target_language is 'fr', but .* from English to 'de'"):
-        generate_pairs("fr", split="train", num_pairs=1)
-
-
-def test_unknown_split_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match=r"split is 'valid', but must be one of \('train', 'dev', 'test'\)"):
-        generate_pairs("de", split="valid", num_pairs=1)
-
-
-@pytest.mark.parametrize("num_pairs", [0, -5])
-def test_no_pairs_is_refused(num_pairs):
-    with pytest.raises(ValueError, match=rf"num_pairs is {num_pairs}, but must be at least 1"):
-        generate_pairs("de", split="train", num_pairs=num_pairs)
+@pytest.mark.parametrize(
+    ("language", "split", "num_pairs", "message"),
+    [
+        ("fr", "train", 1, "target_language is 'fr', but .* from English to 'de'"),
+        ("de", "valid", 1, r"split is 'valid', but must be one of \('train', 'dev', 'test'\)"),
+        ("de", "train", 0, "num_pairs is 0, but must be at least 1"),
+    ],
+)
+def test_an_unknown_language_or_split_and_no_pairs_are_refused(language, split, num_pairs, message):
+    with pytest.raises(ValueError, match=message):
+        generate_pairs(language, split=split, num_pairs=num_pairs)
 
 
 def test_more_pairs_than_the_grammar_makes_are_refused(monkeypatch):

@@ -1,1 +1,1 @@
-"""The commands of `vaswani`: `parsers` says what each takes, and the file of its name carries it out."""
+"""The commands of `vaswani`: `parsers` defines the arguments of each, and the file of its name runs it."""

@@ -1,4 +1,4 @@
-"""What arguments that several commands share stand for."""
+"""Arguments that several commands share: corpora, options of the search, shortlists, output files."""
 
 import argparse
 import contextlib
@@ -22,7 +22,7 @@ PHRASEBOOK = "phrasebook"
 def open_reader(
     names: list[str], args: argparse.Namespace, *, split: str, num_pairs: int, streaming: bool = False
 ) -> Callable[[], Iterable[Pair]]:
-    """A function that reads the pairs from the start each time it is called."""
+    """Return a function that reads the pairs from the start at each call."""
     if names == [PHRASEBOOK]:
         own_split = {"validation": "dev"}.get(split, split)
         return lambda: generate_pairs(args.target_language, split=own_split, num_pairs=num_pairs)
@@ -31,14 +31,14 @@ def open_reader(
 
 
 def describe_inputs(names: list[str], *, split: str, num_pairs: int) -> list[dict]:
-    """What the reader of `names` reads, for the fingerprint."""
+    """Describe the input of the reader of `names`, for the fingerprint."""
     if names == [PHRASEBOOK]:
         return [{"dataset": PHRASEBOOK, "split": split, "num_pairs": num_pairs}]
     return describe_source(names, split=split)
 
 
 def search_options(args: argparse.Namespace, tokenizer: PreTrainedTokenizerFast) -> dict[str, object]:
-    """The options of `add_search_options` that were given, as `generate` takes them, but for `dtype`.
+    """Return the given options of `add_search_options`, as `generate` takes them, except `dtype`.
 
     Args:
         tokenizer: of `args.model`.
@@ -59,7 +59,7 @@ def search_options(args: argparse.Namespace, tokenizer: PreTrainedTokenizerFast)
 def _load_member(
     name: str, first: str, tokenizer: PreTrainedTokenizerFast, *, dtype: str | None
 ) -> VaswaniForConditionalGeneration:
-    """A further model, whose tokens must be those of model `first`, which reads and writes the text."""
+    """Load a further model, whose tokens must be those of model `first`, which reads and writes the text."""
     model, own_tokenizer = loading.load_translator(name, dtype=dtype)
     if own_tokenizer.get_vocab() != tokenizer.get_vocab():
         raise ValueError(
@@ -70,7 +70,7 @@ def _load_member(
 
 
 def read_shortlist(path: Path, tokenizer: PreTrainedTokenizerFast) -> list[int]:
-    """Ids of the tokens that occur in a text, each once, ascending.
+    """Return the ids of the tokens that occur in a text, each once, ascending.
 
     Raises:
         ValueError: if there is none, or if a line is not UTF-8.
@@ -80,10 +80,16 @@ def read_shortlist(path: Path, tokenizer: PreTrainedTokenizerFast) -> list[int]:
         found.update(*tokenizer(texts, add_special_tokens=False, verbose=False).input_ids)
     if not found:
         raise ValueError(
-            f"{path} holds no word, and nothing could be translated: a shortlist is text in the target language, or a "
-            f"word a line."
+            f"{path} holds no word, and nothing could be translated: a shortlist is text in the target language, or "
+            f"one word per line."
         )
     return sorted(found)
+
+
+def check_new_folder(folder: Path) -> None:
+    """Raise a ValueError for a file, or a folder that is not empty."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder} is not empty: files of another model may not be mixed in. Name a new folder.")
 
 
 @contextlib.contextmanager

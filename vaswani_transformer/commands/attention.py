@@ -1,5 +1,3 @@
-"""`vaswani attention`."""
-
 import argparse
 
 from .. import loading

@@ -1,5 +1,3 @@
-"""`vaswani card`."""
-
 import argparse
 from pathlib import Path
 

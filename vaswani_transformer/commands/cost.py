@@ -1,5 +1,3 @@
-"""`vaswani cost`."""
-
 import argparse
 
 from ..training.cost import PAPER_TABLE, RunCost, compute_training_cost, find_rate

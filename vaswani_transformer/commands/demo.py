@@ -1,5 +1,3 @@
-"""`vaswani demo`."""
-
 import argparse
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""`vaswani evaluate`."""
-
 import argparse
 import sys
 from collections.abc import Sequence

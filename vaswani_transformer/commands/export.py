@@ -1,12 +1,11 @@
-"""`vaswani export`."""
-
 import argparse
 
 from transformers import GenerationConfig
 
 from .. import loading
+from .arguments import check_new_folder
 
-# What a generation config says besides which translation is found.
+# Options of a generation config that do not change which translation is found.
 NOT_OF_THE_SEARCH = {
     *("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id", "transformers_version"),
     *("use_cache", "cache_implementation", "compile_config", "disable_compile", "return_dict_in_generate"),
@@ -19,10 +18,8 @@ def run(args: argparse.Namespace) -> None:
     options = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     if args.format == "onnx" and options:
         raise ValueError(f"--{' and --'.join(options)} is for --format ctranslate2: ONNX gets float32 and any length.")
-    if args.output.is_dir() and any(args.output.iterdir()):
-        raise ValueError(f"{args.output} is not empty: files of another model may not be mixed in. Name a new folder.")
-    try:
-        # Packages that no other command needs.
+    check_new_folder(args.output)
+    try:  # packages that no other command needs
         if args.format == "ctranslate2":
             from ..export import ctranslate2_converter as exporter
         else:
@@ -38,14 +35,14 @@ def run(args: argparse.Namespace) -> None:
 
 
 def describe_settings(config: GenerationConfig) -> str:
-    """What of `config` decides which translation is found, as name=value, but for what is off or a default."""
+    """Return the settings of `config` that decide which translation is found, as name=value, without defaults."""
     defaults = GenerationConfig._get_default_generation_params()
     settings = {
         name: value
         for name, value in config.to_diff_dict().items()
         if not (name in NOT_OF_THE_SEARCH or name.startswith("_")) and value not in (None, False, 0, defaults.get(name))
     }
-    # Of these 0 is a value like any other, and other engines have other defaults.
+    # Always named: 0 is a value like any other here, and other engines have other defaults.
     numbers = {"length_penalty": config.length_penalty, "max_length_offset": getattr(config, "max_length_offset", None)}
     if settings.get("num_beams", 1) == 1:
         del numbers["length_penalty"]

@@ -1,5 +1,3 @@
-"""`vaswani heads`."""
-
 import argparse
 import json
 import shlex

@@ -1,5 +1,3 @@
-"""`vaswani parse`."""
-
 import argparse
 import sys
 

@@ -1,7 +1,7 @@
-"""What each command of `vaswani` takes: one function a command, whose docstring is its help.
+"""The arguments of each command of `vaswani`: one function per command, whose docstring is its help.
 
-Nothing is imported here but what help and usage errors need, so that they come at once. The file of a command's name
-does the work.
+This file imports only what help and usage errors need, so that they come at once. The file of a command's name runs
+it.
 """
 
 import argparse
@@ -10,16 +10,16 @@ from pathlib import Path
 from ..attention.kinds import KINDS
 from ..training.recipes import RECIPES
 
-# What --hypotheses have no use for.
+# Arguments without effect on --hypotheses.
 OF_MODELS = (
     *("test", "source_language", "split", "num_pairs", "translations", "num_beams", "length_penalty"),
     *("coverage_penalty", "max_length_offset", "ensemble", "shortlist", "tokens_per_batch", "dtype"),
 )
-HOST, PORT = "127.0.0.1", 7860  # of `vaswani demo`: this machine alone, and the port of Gradio
+HOST, PORT = "127.0.0.1", 7860  # of `vaswani demo`: this machine alone, and Gradio's port
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Names what it does not know beside its own usage; argparse would print that of `vaswani`."""
+    """A parser that prints its own usage for unknown arguments; argparse would print that of `vaswani`."""
 
     def parse_known_args(self, args=None, namespace=None) -> tuple[argparse.Namespace, list[str]]:
         namespace, unknown = super().parse_known_args(args, namespace)
@@ -29,7 +29,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def positive_int(text: str) -> int:
-    """The type of an argument that counts something."""
+    """Parse an argument that counts something."""
     try:
         number = int(text)
     except ValueError:
@@ -40,7 +40,7 @@ def positive_int(text: str) -> int:
 
 
 def add_search_options(command: argparse.ArgumentParser) -> None:
-    decoding = command.add_argument_group("decoding, section 6.1; the model's own settings where not given")
+    decoding = command.add_argument_group("decoding, section 6.1; the model's own settings if not given")
     text = "int8: float32 that multiplies in int8, which is faster on CPUs"
     decoding.add_argument("--dtype", choices=("float32", "bfloat16", "float16", "int8"), help=text)
     decoding.add_argument("--num_beams", type=positive_int)
@@ -57,7 +57,7 @@ def add_search_options(command: argparse.ArgumentParser) -> None:
 
 
 def prepare(command: argparse.ArgumentParser) -> None:
-    """Learn a vocabulary and turn parallel text into token ids (section 5.1); start it again to go on.
+    """Learn a vocabulary and turn parallel text into token ids (section 5.1); start it again to resume.
 
     vaswani prepare --train train.en train.de --dev dev.en dev.de --output data
 
@@ -89,7 +89,7 @@ def prepare(command: argparse.ArgumentParser) -> None:
 
 
 def train(command: argparse.ArgumentParser) -> None:
-    """Train a recipe on prepared data (section 5); start it again to go on after an interruption.
+    """Train a recipe on prepared data (section 5); start it again to resume after an interruption.
 
     vaswani train --recipe multi30k_tiny --data data --output runs/multi30k
 
@@ -98,7 +98,7 @@ def train(command: argparse.ArgumentParser) -> None:
     Where the package tensorboard is installed, OUTPUT/tensorboard has what OUTPUT/log.jsonl has.
     """
     command.add_argument("--data", type=Path, required=True, help="folder written by `vaswani prepare`")
-    command.add_argument("--output", type=Path, required=True, help="run folder; an interrupted run goes on")
+    command.add_argument("--output", type=Path, required=True, help="run folder; an interrupted run is resumed")
     command.add_argument("--recipe", default="base_en_de", help=", ".join(RECIPES))
     command.add_argument("--seed", type=int, default=0)
     command.add_argument("--num_updates", type=positive_int, help="instead of the recipe's")
@@ -115,7 +115,7 @@ def train(command: argparse.ArgumentParser) -> None:
     command.add_argument("--dev_bleu", action="store_true", help="translate the development set at each evaluation")
     command.add_argument("--threads", type=positive_int, help="CPU threads of each process")
     command.add_argument(
-        "--change_processes", action="store_true", help="go on with a run that another number of processes began"
+        "--change_processes", action="store_true", help="resume a run that another number of processes began"
     )
 
 
@@ -124,32 +124,33 @@ def average(command: argparse.ArgumentParser) -> None:
 
     vaswani average --run runs/base --last 3 --output runs/base/averaged
 
-    With the recipe's own number that is what training has written to the folder model already.
+    With the recipe's own number this is the model in RUN/model.
     """
     models = command.add_mutually_exclusive_group(required=True)
     models.add_argument("--run", type=Path, dest="run_folder", help="run folder")
     models.add_argument("--models", type=Path, nargs="+", help="model folders")
-    text = "checkpoints of the run to average; as many as its recipe says when not given"
+    text = "checkpoints of the run to average; as many as its recipe says if not given"
     command.add_argument("--last", type=positive_int, help=text)
     command.add_argument("--output", type=Path, required=True)
 
 
 def translate(command: argparse.ArgumentParser) -> None:
-    """Translate a file, one line for one line; start it again to go on after an interruption.
+    """Translate a file, one line for one line; start it again to resume after an interruption.
 
     vaswani translate --model runs/base --input test.en --output test.hyp.de
     echo "A dog runs." | vaswani translate --model runs/base
     vaswani translate --model runs/a --ensemble runs/b runs/c --input test.en --output test.hyp.de
 
     On several devices: accelerate launch -m vaswani_transformer translate --model ... --input ... --output ...
-    From file to file, what is done is kept in OUTPUT.partial until all is; only then OUTPUT is replaced. To standard
-    output go the lines of standard input that are there already, as soon as they are translated. What `vaswani export
-    --format ctranslate2` has written is translated with by
+    From file to file, finished lines are kept in OUTPUT.partial until all are done; only then OUTPUT is replaced. Lines
+    of standard input are translated as soon as they come. An export of `vaswani export --format ctranslate2` is run by
     python -m vaswani_transformer.export.ctranslate2_translation, with --rescore by the same penalty as here.
     """
     command.add_argument("--model", required=True, help="model folder, run folder or Hub id")
-    command.add_argument("--input", type=Path, help="UTF-8 text, one sentence a line; standard input when not given")
-    command.add_argument("--output", type=Path, help="one translation a line, same order; standard output if not given")
+    command.add_argument("--input", type=Path, help="UTF-8 text, one sentence per line; standard input if not given")
+    command.add_argument(
+        "--output", type=Path, help="one translation per line, same order; standard output if not given"
+    )
     command.add_argument("--nbest", type=int, help="lines for each sentence, best first: its number from 1, tab, text")
     command.add_argument(
         "--scores", action="store_true", help="log P / lp, by which the search chose, and a tab before each text"
@@ -158,19 +159,19 @@ def translate(command: argparse.ArgumentParser) -> None:
 
 
 def score(command: argparse.ArgumentParser) -> None:
-    """Rate given translations: log P, tokens with </s>, and the score of section 6.1, tab-separated, a line a pair.
+    """Rate given translations: log P, tokens with </s>, and the score of section 6.1, tab-separated, one line per pair.
 
     vaswani score --model runs/base --source test.en --target test.de
 
     An empty line is the sentence that consists of </s> alone, and is rated like any other.
     """
     command.add_argument("--model", required=True, help="model folder, run folder or Hub id")
-    command.add_argument("--source", type=Path, required=True, help="UTF-8 text, one sentence a line")
-    command.add_argument("--target", type=Path, required=True, help="their translations, one a line, same order")
+    command.add_argument("--source", type=Path, required=True, help="UTF-8 text, one sentence per line")
+    command.add_argument("--target", type=Path, required=True, help="their translations, one per line, same order")
     command.add_argument("--length_penalty", type=float, help="alpha of the GNMT penalty; the model's own by default")
     command.add_argument("--coverage_penalty", type=float, help="beta of the GNMT penalty; the model's own by default")
     command.add_argument(
-        "--tokens_per_batch", type=positive_int, default=8_192, help="padded tokens of a batch, a side"
+        "--tokens_per_batch", type=positive_int, default=8_192, help="padded tokens of a batch, per side"
     )
 
 
@@ -180,18 +181,18 @@ def evaluate(command: argparse.ArgumentParser) -> None:
     vaswani evaluate --model runs/base --test newstest2014.en newstest2014.de
     vaswani evaluate --hypotheses theirs.de ours.de --references newstest2014.de
 
-    Prints BLEU as sacreBLEU counts it, with its signature, and as the paper counted it; of a model also the perplexity,
-    the search settings and the model's fingerprint; of several files whether they differ from the first (paired
-    bootstrap).
+    Prints BLEU as sacreBLEU counts it, with its signature, and as the paper counted it; for a model also the
+    perplexity, the search settings and the model's fingerprint; for several files whether they differ from the first
+    (paired bootstrap).
     """
     scored = command.add_mutually_exclusive_group(required=True)
     scored.add_argument("--model", help="model folder, run folder or Hub id")
-    text = "or translations to score without a model, one a line; of several files, each is compared with the first"
+    text = "or translations to score without a model, one per line; of several files, each is compared with the first"
     scored.add_argument("--hypotheses", type=Path, nargs="+", help=text)
     command.add_argument("--test", nargs="+", help="of a model: source and reference, as for `vaswani prepare`")
-    command.add_argument("--references", type=Path, help="of --hypotheses: what they should be, one a line")
-    command.add_argument("--source_language", help="where not given, that of the model's own task, or en")
-    text = "the paper's BLEU tokenises by its rules; where not given, that of the model's own task, or de"
+    command.add_argument("--references", type=Path, help="of --hypotheses: what they should be, one per line")
+    command.add_argument("--source_language", help="if not given, that of the model's own task, or en")
+    text = "the paper's BLEU tokenises by its rules; if not given, that of the model's own task, or de"
     command.add_argument("--target_language", help=text)
     text = "of a Hub dataset, of a folder of .parquet or of the phrasebook: test, or validation"
     command.add_argument("--split", default="test", help=text)
@@ -215,13 +216,13 @@ def parse(command: argparse.ArgumentParser) -> None:
     """
     command.add_argument("--model", required=True, help="model folder, run folder or Hub id")
     texts = command.add_mutually_exclusive_group(required=True)
-    texts.add_argument("--input", type=Path, help="UTF-8 text, one sentence a line, words separated by spaces")
+    texts.add_argument("--input", type=Path, help="UTF-8 text, one sentence per line, words separated by spaces")
     texts.add_argument("--gold", type=Path, help="bracketed trees: parse their words, and print the bracket F1")
-    command.add_argument("--output", type=Path, help="one tree a line, same order; standard output if not given")
+    command.add_argument("--output", type=Path, help="one tree per line, same order; standard output if not given")
     command.add_argument("--pretty", action="store_true", help="a tree over several lines, and an empty line after it")
     text = "search among all outputs as the paper did, and repair what is no tree over the sentence"
     command.add_argument("--unconstrained", action="store_true", help=text)
-    search = command.add_argument_group("search, section 6.3; the model's own settings where not given")
+    search = command.add_argument_group("search, section 6.3; the model's own settings if not given")
     search.add_argument("--num_beams", type=positive_int)
     search.add_argument("--length_penalty", type=float, help="alpha of the GNMT penalty")
     search.add_argument("--tokens_per_batch", type=positive_int, default=1_000, help="padded source tokens of a batch")
@@ -236,9 +237,9 @@ def cost(command: argparse.ArgumentParser) -> None:
     counts what the devices could have done, the others what the model needed.
     """
     command.add_argument("--run", type=Path, required=True, dest="run_folder", help="run folder")
-    text = "what it was trained on: a name such as P100, A100 or H200, or FLOP a second that it sustains"
+    text = "what it was trained on: a name such as P100, A100 or H200, or FLOP per second that it sustains"
     command.add_argument("--device", help=text)
-    text = "how many; one a process of the run when not given; cores must be counted"
+    text = "how many; one per process of the run if not given; cores must be counted"
     command.add_argument("--devices", type=positive_int, help=text)
     command.add_argument("--data", type=Path, help="its prepared data, to count all products, those of attention too")
 
@@ -265,16 +266,16 @@ def attention(command: argparse.ArgumentParser) -> None:
     """
     command.add_argument("--model", required=True, help="model folder, run folder or Hub id")
     command.add_argument("--source", required=True, help="the sentence")
-    command.add_argument("--target", help="its translation; the model's own when not given")
+    command.add_argument("--target", help="its translation; the model's own if not given")
     command.add_argument("--output", type=Path, required=True, help="folder for the pictures and the page")
     text = "draw this word alone; without the options below the word of figures 3 and 4, one that looks far by default"
     command.add_argument("--word", help=text)
     chosen = command.add_argument_group("one drawing of your choice, instead of figures 3 to 5")
-    text = "self-attention of encoder or decoder, or encoder-decoder attention; encoder when not given"
+    text = "self-attention of encoder or decoder, or encoder-decoder attention; encoder if not given"
     chosen.add_argument("--kind", choices=tuple(KINDS), help=text)
-    text = "from 1; the next to last when not given, as in the paper"
+    text = "from 1; the next to last if not given, as in the paper"
     chosen.add_argument("--layer", type=positive_int, help=text)
-    chosen.add_argument("--heads", type=positive_int, nargs="+", help="from 1; all when not given")
+    chosen.add_argument("--heads", type=positive_int, nargs="+", help="from 1; all if not given")
 
 
 def heads(command: argparse.ArgumentParser) -> None:
@@ -282,13 +283,13 @@ def heads(command: argparse.ArgumentParser) -> None:
 
     vaswani heads --model runs/base --source test.en --target test.de --output heads.json
 
-    Prints how each is defined, the score of every layer and head, the heads that earn a name, and of each relation the
-    `vaswani attention` command that draws its best head. A score is 0 for attention spread evenly and 1 for a head that
-    does nothing else; a model that has learnt nothing gets no names. A few hundred sentences are enough.
+    Prints the definitions, the score of every layer and head, the named heads, and for each relation the `vaswani
+    attention` command that draws its best head. A score is 0 for attention spread evenly and 1 for a head that does
+    nothing else; heads of an untrained model get no names. A few hundred sentences are enough.
     """
     command.add_argument("--model", required=True, help="model folder, run folder or Hub id")
-    command.add_argument("--source", type=Path, required=True, help="UTF-8 text, one sentence a line")
-    text = "their translations, one a line, same order; the model's own when not given"
+    command.add_argument("--source", type=Path, required=True, help="UTF-8 text, one sentence per line")
+    text = "their translations, one per line, same order; the model's own if not given"
     command.add_argument("--target", type=Path, help=text)
     command.add_argument("--output", type=Path, help="write every score of every head here, .json or .tsv")
 
@@ -313,8 +314,8 @@ def export(command: argparse.ArgumentParser) -> None:
     vaswani export --model runs/base --format onnx --output exports/base_onnx
 
     Greedy translations are those of `vaswani translate --num_beams 1`. CTranslate2's beam search has another length
-    penalty and another end than the paper's; what is printed says which, how to rescore its n-best lists, and which
-    settings of this model's search no other engine carries out by itself.
+    penalty and another end than the paper's; the output says which, how to rescore its n-best lists, and which settings
+    of this model's search other engines leave to their callers.
     """
     command.add_argument("--model", required=True, help="model folder, run folder or Hub id")
     command.add_argument("--format", choices=("ctranslate2", "onnx"), required=True)
@@ -334,7 +335,7 @@ def convert(command: argparse.ArgumentParser) -> None:
     vaswani convert --to marian --model runs/base --output models/marian
 
     Logits are equal, and so are translations with the same search; where Marian has no field for something of ours
-    (layer_norm_eps, the penalty), what differs is printed. Another network than the paper's is refused.
+    (layer_norm_eps, the penalty), the differences are printed. Another network than the paper's is refused.
     """
     direction = command.add_mutually_exclusive_group(required=True)
     direction.add_argument("--from", dest="source_system", choices=("marian", "fairseq"), help="the model is theirs")
@@ -353,14 +354,14 @@ def card(command: argparse.ArgumentParser) -> None:
     vaswani evaluate --model runs/base --test newstest2014.en newstest2014.de > newstest2014.score
     vaswani card --run runs/base --score "WMT 2014 newstest2014" newstest2014.score --license apache-2.0
 
-    The file is Markdown to be read and edited; `vaswani push` uploads it as it then is. One that is there already is
-    written over only where --output names it.
+    The file is Markdown to be read and edited; `vaswani push` uploads it as it then is. An existing card is replaced
+    only if --output names it.
     """
     command.add_argument("--run", type=Path, required=True, dest="run_folder", help="folder of a finished run")
     text = "name of a test set, and a file with what `vaswani evaluate` printed for it; may be repeated"
     command.add_argument("--score", nargs=2, action="append", default=[], metavar=("DATASET", "FILE"), help=text)
     command.add_argument("--output", type=Path, help="file to write; RUN/model/README.md if not given")
-    facts = command.add_argument_group("what no run folder knows; the card says so where not given")
+    facts = command.add_argument_group("facts that no run folder knows; the card says which are missing")
     facts.add_argument("--name", default="", help="title; the folder's name if not given")
     facts.add_argument("--data", default="", help="what it was trained on, in words")
     facts.add_argument("--dataset", default="", help="the same as a dataset of the Hub, such as wmt/wmt14")

@@ -1,5 +1,3 @@
-"""`vaswani plot`."""
-
 import argparse
 
 from ..training.curves import draw_curves

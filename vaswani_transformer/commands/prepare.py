@@ -1,5 +1,3 @@
-"""`vaswani prepare`."""
-
 import argparse
 import sys
 from collections.abc import Callable, Iterable
@@ -62,7 +60,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _open_text(args: argparse.Namespace) -> tuple[Reader, Reader, dict]:
-    """Readers of the two sets of parallel text, and what tells one state of them from another."""
+    """Return readers of the two sets of parallel text, and a description of both for the fingerprint."""
     train = {"split": "train", "num_pairs": args.num_pairs}
     dev = {"split": "validation", "num_pairs": min(500, args.num_pairs)}
     inputs = {"train": describe_inputs(args.train, **train), "dev": describe_inputs(args.dev, **dev)}
@@ -70,7 +68,7 @@ def _open_text(args: argparse.Namespace) -> tuple[Reader, Reader, dict]:
 
 
 def _open_trees(args: argparse.Namespace) -> tuple[Reader, Reader, dict]:
-    """The same for bracketed files, of which there may be any number."""
+    """Return the same for any number of bracketed files."""
 
     def read(names: list[str]) -> Iterable[Pair]:
         return chain.from_iterable([read_pairs(Path(name), copy_words=args.copy_words) for name in names])

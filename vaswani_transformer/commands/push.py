@@ -1,5 +1,3 @@
-"""`vaswani push`."""
-
 import argparse
 
 from ..hub.upload import upload_model, upload_space

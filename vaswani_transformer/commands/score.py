@@ -1,5 +1,3 @@
-"""`vaswani score`."""
-
 import argparse
 import sys
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 
 def format_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Columns aligned: the first to the left, numbers to the right."""
+    """Align columns: the first to the left, numbers to the right."""
     lines = [tuple(header), *map(tuple, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(

@@ -1,5 +1,3 @@
-"""`vaswani train`."""
-
 import argparse
 from dataclasses import replace
 

@@ -1,5 +1,3 @@
-"""`vaswani translate`."""
-
 import argparse
 import contextlib
 import hashlib
@@ -62,13 +60,13 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _searches_by_engine(args: argparse.Namespace, config: GenerationConfig) -> bool:
-    """True where no sentence needs the model's `forward`, which coverage, sampling and very wide beams do."""
+    """Return True if no sentence needs the model's `forward`, as coverage, sampling and very wide beams do."""
     coverage = config.coverage_penalty if args.coverage_penalty is None else args.coverage_penalty
     return not coverage and not config.do_sample and (args.num_beams or config.num_beams or 1) <= MOST_BEAMS
 
 
 def _describe(args: argparse.Namespace, shortlist: list[int] | None) -> dict[str, object]:
-    """All that decides what is written, but the text: models and shortlist by what they hold, wherever they lie."""
+    """Describe all that decides the output except the input: models and shortlist by content, not by path."""
     elsewhere = ("command", "debug", "input", "output")
     settings = {name: value for name, value in vars(args).items() if name not in elsewhere}
     settings["model"] = loading.fingerprint_model(args.model)
@@ -78,13 +76,13 @@ def _describe(args: argparse.Namespace, shortlist: list[int] | None) -> dict[str
 
 
 def _is_replaceable(path: Path | None) -> bool:
-    """Whether a new file may take the place of what is at `path`: not standard output, a pipe or a device."""
+    """Return True if a new file may replace `path`: not standard output, a pipe or a device."""
     return path is not None and (path.is_file() or not path.exists())
 
 
 @contextlib.contextmanager
 def _open_windows(path: Path | None) -> Iterator[Iterator[list[str]]]:
-    """The lines of a file, of a pipe, or of standard input, a window at a time."""
+    """Yield the lines of a file, of a pipe, or of standard input, a window at a time."""
     if path is None:
         yield read_windows(sys.stdin.buffer, name="standard input")
     elif path.is_file():  # it may be compressed

@@ -1,12 +1,11 @@
-"""Draws phrasebook meanings at random: what is sensible to say, and what both languages can say in one way.
+"""Draw phrasebook meanings at random: sensible sentences with one translation.
 
-Some choices are left out because the translation would not be a function of the English sentence, or the corpus more
-than a small model can learn:
+Left out are sentences whose translation is no function of the English, or that a small model cannot learn:
 
 - "you" is one person and familiar (du); people in general are masculine (der Lehrer).
 - A verb whose past looks like its base ("read") is not used in the past.
-- "do not have to" is not said. A quantifier or "a" is not a negated subject either, because its scope would be open:
-  "a man does not sleep".
+- "do not have to" is not said. The subject of a negation has neither a quantifier nor "a", because its scope would be
+  open: "a man does not sleep".
 - An indefinite plural or mass noun is never a subject ("children sleep"), nor the object of love or fear.
 """
 
@@ -46,6 +45,7 @@ from .lexicon import (
 from .meaning import Clause, NounPhrase, PrepositionalPhrase, Sentence, Who
 
 T = TypeVar("T")
+Subject = NounPhrase | Who | None  # people, if the subject is already known
 
 # Time frames of a clause, and how often each is drawn. "modal" is a modal verb in the present.
 FRAMES = ("present",) * 4 + ("past",) * 4 + ("modal",) * 2 + ("past modal", "future", "future")
@@ -71,8 +71,7 @@ _SENTENCE_KINDS = (
 class Dice:
     """Random choices that are the same in every process and every version of Python.
 
-    Python promises that the numbers of `random.Random(seed).random()` never change, but not those of
-    `choice` or `shuffle`, so everything here is made of `random()`.
+    Python promises equal numbers of `random.Random(seed).random()`, but not of `choice` or `shuffle`.
     """
 
     def __init__(self, seed: str):
@@ -86,7 +85,7 @@ class Dice:
 
 
 def draw_sentence(dice: Dice) -> Sentence:
-    """One sentence of any kind; the same one may be drawn again."""
+    """Draw one sentence of any kind; the same one may be drawn again."""
     kind = dice.choose(_SENTENCE_KINDS)
     if kind == "statement":
         return Sentence(_draw_clause(dice, is_statement=True))
@@ -100,14 +99,14 @@ def draw_sentence(dice: Dice) -> Sentence:
 
 
 def _draw_modified_subject(dice: Dice) -> NounPhrase:
-    """The man who reads the book."""
+    """Draw "the man who reads the book"."""
     head = NounPhrase(dice.choose(GROUPS["human"]), is_plural=dice.chance(0.3))
     relative = _draw_clause(dice, subject=Who(head), frames=("present", "past"), is_short=True)
     return replace(head, relative=relative)
 
 
 def _draw_reported(dice: Dice, conjunction: str) -> Sentence:
-    """The man says that ...; the man does not know whether ..."""
+    """Draw "the man says that ..." or "the man does not know whether ..."."""
     verb = dice.choose([verb for verb in CLAUSE_VERBS.values() if conjunction in verb.traits])
     main = Clause(subject=_draw_subject(dice, GROUPS["human"], is_short=True), verb=verb)
     if verb is CLAUSE_VERBS["know"]:
@@ -125,7 +124,7 @@ def _draw_reported(dice: Dice, conjunction: str) -> Sentence:
 
 
 def _draw_joined(dice: Dice, conjunction: str) -> Sentence:
-    """Two clauses joined by because, if or when, in time frames that fit together."""
+    """Draw two clauses joined by because, if or when, in time frames that fit together."""
     frame, reasons = "present", ("present",)
     if conjunction == "because":
         frame = dice.choose(FRAMES)
@@ -145,26 +144,24 @@ def _draw_clause(
     *,
     frames: Sequence[str] = FRAMES,
     question: str = "",
-    subject: NounPhrase | Who | None = None,
+    subject: Subject = None,
     is_statement: bool = False,
     is_short: bool = False,
     is_positive: bool = False,
 ) -> Clause:
-    """A clause in one of `frames`.
+    """Draw a clause in one of `frames`.
 
     Args:
         frames: of FRAMES, or "was" for a past state.
         question: "" or the kind of question.
-        subject: people, if the subject is already known.
         is_statement: a whole sentence, which may begin with an adverbial.
         is_short: with few adjectives and adverbials, for a sentence that has another clause.
-        is_positive: not negated.
     """
     frame = dice.choose(frames)
     if question == "who":
         subject = Who()
     verb = BE if frame == "was" else _draw_verb(dice, frame, question, has_human_subject=subject is not None)
-    is_modified = isinstance(subject, NounPhrase)  # by a relative clause, where a second "not" is too much
+    is_modified = isinstance(subject, NounPhrase)  # a second "not" in its relative clause is too much
     polarity = "positive" if is_positive or is_modified else _draw_polarity(dice, question)
     if polarity == "never" and (frame == "was" or "state" in verb.traits):
         polarity = "not"
@@ -182,7 +179,7 @@ def _draw_clause(
 
 
 def _draw_verb(dice: Dice, frame: str, question: str, *, has_human_subject: bool) -> Verb:
-    """A verb that can be used in the frame and the question."""
+    """Draw a verb that can be used in the frame and the question."""
     if question not in ("what", "where") and "modal" not in frame and dice.chance(0.15):
         return BE
     return dice.choose(_verbs_for(frame, question, has_human_subject))
@@ -203,18 +200,18 @@ def _verbs_for(frame: str, question: str, has_human_subject: bool) -> tuple[Verb
 
 
 def _has_direct_object(verb: Verb) -> bool:
-    """Whether the object is accusative in German, so that it may be asked or negated."""
+    """Return True if the object is accusative in German, so that it may be asked or negated."""
     return bool(verb.objects) and verb.german.case == "accusative" and not verb.german.preposition
 
 
 def _can_ask_what(verb: Verb) -> bool:
-    """Whether the object may be a thing, of several: "what does he tell" has only one answer, a story."""
+    """Return True if the object may be one of several things: "what does he tell" has one answer, a story."""
     has_things = set(verb.objects) != {"human"} and len(nouns_in(verb.objects)) > 1
     return has_things and _has_direct_object(verb)
 
 
 def _can_ask_where(verb: Verb) -> bool:
-    """Whether it has a place or a goal; "where does he come" would ask for an origin."""
+    """Return True for verbs with a place or a goal; "where does he come" would ask for an origin."""
     return verb is not VERBS["come"] and any(trait in LOCATIONS or trait in GOALS for trait in verb.traits)
 
 
@@ -237,16 +234,8 @@ def _draw_modal(dice: Dice, frame: str, polarity: str) -> Verb | None:
     return MODALS[dice.choose(names)]
 
 
-def _draw_being(
-    dice: Dice,
-    verb: Verb,
-    subject: NounPhrase | Who | None,
-    question: str,
-    polarity: str,
-    *,
-    is_short: bool,
-) -> Clause:
-    """The child is tired; the key is on the table."""
+def _draw_being(dice: Dice, verb: Verb, subject: Subject, question: str, polarity: str, *, is_short: bool) -> Clause:
+    """Draw "the child is tired" or "the key is on the table"."""
     determiners = _subject_determiners(question, polarity, is_short=is_short)
     if subject is None and not is_short and dice.chance(0.3):
         nouns, trait = dice.choose(((GROUPS["movable"], "spot"),) * 2 + ((GROUPS["human"], "place"),))
@@ -274,16 +263,8 @@ def _adjectives_for_being(is_human: bool, is_passing: bool) -> tuple[Adjective, 
     return tuple(word for word in words if not is_human or "human" in word.groups)
 
 
-def _draw_doing(
-    dice: Dice,
-    verb: Verb,
-    subject: NounPhrase | Who | None,
-    question: str,
-    polarity: str,
-    *,
-    is_short: bool,
-) -> Clause:
-    """A full verb with its subject, its objects and adverbials other than those of time."""
+def _draw_doing(dice: Dice, verb: Verb, subject: Subject, question: str, polarity: str, *, is_short: bool) -> Clause:
+    """Draw a full verb with its subject, its objects and adverbials other than those of time."""
     if subject is None:
         determiners = _subject_determiners(question, polarity, is_short=is_short)
         has_pronoun = "human" in verb.subjects
@@ -301,7 +282,7 @@ def _draw_doing(
 
 
 def _add_goal(dice: Dice, clause: Clause) -> None:
-    """Where to, if the verb needs it."""
+    """Add a direction if the verb needs it."""
     goals = [trait for trait in clause.verb.traits if trait in GOALS]
     if goals:
         relation = dice.choose(goals)
@@ -310,7 +291,7 @@ def _add_goal(dice: Dice, clause: Clause) -> None:
 
 
 def _add_adverbials(dice: Dice, clause: Clause, polarity: str, *, is_short: bool) -> None:
-    """Location, company, beneficiary or manner: one of those that the verb allows, or none."""
+    """Add location, company, beneficiary or manner, if the verb allows it, or nothing."""
     traits = clause.verb.traits
     if "located" in traits:
         clause.location = _draw_location(dice, traits)
@@ -331,7 +312,7 @@ def _add_adverbials(dice: Dice, clause: Clause, polarity: str, *, is_short: bool
 
 
 def _add_time(dice: Dice, clause: Clause, frame: str) -> None:
-    """An adverbial of time or frequency, or none."""
+    """Add an adverbial of time or frequency, or nothing."""
     if clause.question == "when" or clause.polarity == "never" or dice.chance(0.6):
         return
     if clause.predicate is not None and clause.predicate not in PASSING_STATES:
@@ -361,7 +342,7 @@ def _time_adverbs(frame: str) -> tuple[TimeAdverb, ...]:
 
 
 def _subject_determiners(question: str, polarity: str, *, is_short: bool) -> tuple[str, ...]:
-    """Only known subjects are asked about or negated: the scope of the others would be open."""
+    """Return determiners of known things for questions and negations: the scope of others would be open."""
     is_plain = not question and polarity == "positive" and not is_short
     return _KNOWN + _INDEFINITE[:2] + _QUANTITY if is_plain else _KNOWN
 
@@ -374,7 +355,7 @@ def _draw_subject(
     is_short: bool = False,
     has_pronoun: bool = True,
 ) -> NounPhrase | Pronoun:
-    """A noun phrase, or sometimes a pronoun if the subject may be people."""
+    """Draw a noun phrase, or sometimes a pronoun if the subject may be people."""
     if has_pronoun and dice.chance(0.4 if is_short else 0.25):
         return dice.choose(tuple(PRONOUNS.values()))
     noun = dice.choose(nouns)
@@ -385,7 +366,7 @@ def _draw_subject(
 
 
 def _draw_object(dice: Dice, clause: Clause, question: str, polarity: str, *, is_short: bool) -> NounPhrase | Pronoun:
-    """The object: not the same noun as the subject, and indefinite only where all languages agree."""
+    """Draw an object: not the same noun as the subject, and indefinite only if both languages agree."""
     verb = clause.verb
     if "human" in verb.objects and dice.chance(0.35):
         return _draw_other_pronoun(dice, clause)
@@ -403,7 +384,7 @@ def _draw_object(dice: Dice, clause: Clause, question: str, polarity: str, *, is
 
 
 def _draw_person(dice: Dice, clause: Clause) -> NounPhrase | Pronoun:
-    """Somebody other than the subject, to give to, do with or do for."""
+    """Draw a person other than the subject, to give to, do with or do for."""
     if dice.chance(0.35):
         return _draw_other_pronoun(dice, clause)
     noun = _draw_other_noun(dice, GROUPS["human"], clause)
@@ -411,14 +392,14 @@ def _draw_person(dice: Dice, clause: Clause) -> NounPhrase | Pronoun:
 
 
 def _draw_other_pronoun(dice: Dice, clause: Clause) -> Pronoun:
-    """A pronoun that cannot mean the subject: not "I see us"."""
+    """Draw a pronoun that cannot mean the subject: not "I see us"."""
     taken = clause.subject.english if isinstance(clause.subject, Pronoun) else ""
     same = {"I": ("I", "we"), "we": ("I", "we"), "you": ("you",)}.get(taken, ())
     return dice.choose([pronoun for name, pronoun in PRONOUNS.items() if name not in same])
 
 
 def _draw_other_noun(dice: Dice, nouns: Sequence[Noun], clause: Clause) -> Noun:
-    """A noun that is not yet the subject or the object."""
+    """Draw a noun that is not yet the subject or the object."""
     used = [phrase.noun for phrase in (clause.subject, clause.object) if isinstance(phrase, NounPhrase)]
     noun = dice.choose(nouns)
     while noun in used:
@@ -427,20 +408,20 @@ def _draw_other_noun(dice: Dice, nouns: Sequence[Noun], clause: Clause) -> Noun:
 
 
 def _draw_location(dice: Dice, traits: Sequence[str]) -> PrepositionalPhrase:
-    """Where it is or happens, by the location trait among `traits`."""
+    """Draw a place by the location trait among `traits`."""
     options = [option for trait in traits if trait in LOCATIONS for option in LOCATIONS[trait]]
     relation, group = dice.choose(options)
     return PrepositionalPhrase(RELATIONS[relation], _draw_place(dice, dice.choose(GROUPS[group])))
 
 
 def _draw_place(dice: Dice, noun: Noun) -> NounPhrase:
-    """A place is one, and known: the garden, this garden, my garden."""
+    """Draw one known place: the garden, this garden, my garden."""
     phrase = _draw_noun_phrase(dice, noun, ("the",) * 6 + ("this", "own"), adjective_chance=0.15)
     return replace(phrase, is_plural=False)
 
 
 def _draw_noun_phrase(dice: Dice, noun: Noun, determiners: Sequence[str], *, adjective_chance: float) -> NounPhrase:
-    """The noun with one of `determiners`, where it can have that one, else with "the"."""
+    """Draw the noun with one of `determiners`, or with "the" if it cannot have that one."""
     adjectives = ADJECTIVES_OF[noun]
     adjective = dice.choose(adjectives) if adjectives and dice.chance(adjective_chance) else None
     is_plural = not noun.is_mass and dice.chance(0.3)
@@ -458,6 +439,4 @@ def _draw_noun_phrase(dice: Dice, noun: Noun, determiners: Sequence[str], *, adj
         return NounPhrase(noun, dice.choose(tuple(QUANTIFIERS)), True, adjective)
     if determiner == "every" and not noun.is_mass:
         return NounPhrase(noun, "every", False, adjective)
-    if determiner in ("the", "this", "a"):
-        return NounPhrase(noun, determiner, is_plural, adjective)
-    return NounPhrase(noun, "the", is_plural, adjective)
+    return NounPhrase(noun, determiner if determiner in ("this", "a") else "the", is_plural, adjective)

@@ -1,7 +1,7 @@
-"""Says a phrasebook meaning in English.
+"""Say a phrasebook meaning in English.
 
-What English must get right: -s of the third person, a or an, irregular plurals and pasts, and "do" in
-questions and negations.
+Its difficulties are -s of the third person, a or an, irregular plurals and pasts, and "do" in questions and
+negations.
 """
 
 from .lexicon import BE, ENGLISH_BE, PERSONS, Adverb, Pronoun, TimeAdverb, Verb
@@ -14,20 +14,16 @@ _A_BEFORE = ("university",)
 
 
 def say_english(sentence: Sentence) -> str:
-    """The sentence in English, with its capital and its full stop or question mark."""
-    main = _clause(sentence.main)
+    """Return the sentence in English, with its capital and its full stop or question mark."""
+    text = " ".join(_clause(sentence.main))
     if sentence.subordinate is not None:
-        subordinate = [sentence.conjunction, *_clause(sentence.subordinate)]
-        if sentence.subordinate_first:
-            main = [*subordinate[:-1], subordinate[-1] + ",", *main]
-        else:
-            main = [*main, *subordinate]
-    text = " ".join(main)
+        subordinate = " ".join([sentence.conjunction, *_clause(sentence.subordinate)])
+        text = f"{subordinate}, {text}" if sentence.subordinate_first else f"{text} {subordinate}"
     return text[0].upper() + text[1:] + ("?" if sentence.main.question else ".")
 
 
 def _clause(clause: Clause) -> list[str]:
-    """The words of a clause, in the order of a statement or a question."""
+    """Return the words of a clause, in the order of a statement or a question."""
     auxiliary, rest = _verb_group(clause)
     adverb = [clause.polarity] if clause.is_negative else _words(clause.frequency)
     tail = [*rest, *_complements(clause)]
@@ -40,7 +36,7 @@ def _clause(clause: Clause) -> list[str]:
 
 
 def _verb_group(clause: Clause) -> tuple[str, list[str]]:
-    """The auxiliary, or "" if there is none, and the rest of the verb: does, [want, to, read]."""
+    """Return the auxiliary, or "" if there is none, and the rest of the verb: does, [want, to, read]."""
     verbs = [verb for verb in (clause.modal, clause.verb) if verb is not None]
     words = [word for verb in verbs for word in verb.english.base.split(" ")]
     person = clause.subject.person
@@ -56,7 +52,7 @@ def _verb_group(clause: Clause) -> tuple[str, list[str]]:
 
 
 def _inflect(verb: Verb, tense: str, person: int) -> list[str]:
-    """A full verb in the simple present or past; only the first of its words changes."""
+    """Return a full verb in the simple present or past; only the first of its words changes."""
     if tense == "past":
         return verb.english.past.split(" ")
     first, *others = verb.english.base.split(" ")
@@ -64,7 +60,7 @@ def _inflect(verb: Verb, tense: str, person: int) -> list[str]:
 
 
 def _third_person(base: str) -> str:
-    """The form of he and she: reads, washes, cries, has."""
+    """Return the form of he and she: reads, washes, cries, has."""
     if base == "have":
         return "has"
     if base.endswith(("s", "x", "ch", "sh", "o")):
@@ -75,7 +71,7 @@ def _third_person(base: str) -> str:
 
 
 def _complements(clause: Clause) -> list[str]:
-    """What follows the verb: object, recipient, goal, manner, company, location and time."""
+    """Return the words after the verb: object, recipient, goal, manner, company, location and time."""
     words: list[str] = []
     if clause.object is not None:
         words += _object(clause.object)
@@ -92,7 +88,7 @@ def _complements(clause: Clause) -> list[str]:
 
 
 def _fronted(clause: Clause) -> list[str]:
-    """The adverbial before the subject, if any."""
+    """Return the adverbial before the subject, if any."""
     if clause.fronted == "time":
         return _words(clause.time)
     return _prepositional(clause.location) if clause.fronted == "location" else []
@@ -113,14 +109,13 @@ def _prepositional(phrase: PrepositionalPhrase | None) -> list[str]:
 
 
 def _noun_phrase(phrase: NounPhrase) -> list[str]:
-    """Determiner, adjective, noun and relative clause."""
     words = [phrase.adjective.english] if phrase.adjective else []
     words.append(phrase.noun.english_plural if phrase.is_plural else phrase.noun.english)
     return [*_determiner(phrase, words[0]), *words, *(_clause(phrase.relative) if phrase.relative else [])]
 
 
 def _determiner(phrase: NounPhrase, next_word: str) -> list[str]:
-    """The determiner, or the possessor in its place: the teacher's."""
+    """Return the determiner, or the possessor in its place: the teacher's."""
     if phrase.possessor is not None:
         *others, owner = _noun_phrase(phrase.possessor)
         has_plural_s = phrase.possessor.is_plural and owner.endswith("s")
@@ -136,10 +131,10 @@ def _determiner(phrase: NounPhrase, next_word: str) -> list[str]:
 
 
 def _words(adverb: Adverb | TimeAdverb | None) -> list[str]:
-    """An adverb as a list of none or one."""
+    """Return an adverb as a list of none or one."""
     return [] if adverb is None else [adverb.english]
 
 
 def _some(word: str) -> list[str]:
-    """A word as a list, "" as none."""
+    """Return a word as a list, "" as none."""
     return [word] if word else []

@@ -1,8 +1,8 @@
-"""Says a phrasebook meaning in German.
+"""Say a phrasebook meaning in German.
 
-A German clause is a frame of two brackets. The finite verb is the left one (second in a statement, first in a
-yes-no question, last in a subordinate clause), prefix, participle and infinitive are the right one, and the
-*middle field* between them has an order of its own, in which `nicht` has a fixed place:
+A German clause is a frame of two brackets. The finite verb is the left one (second in a statement, first in a yes-no
+question, last in a subordinate clause); prefix, participle and infinitive are the right one. The *middle field* between
+them has an order of its own, in which `nicht` has a fixed place:
 
     Heute | hat | der Mann dem Kind das Buch nicht | gegeben     verb second
           | hat | der Mann dem Kind das Buch nicht | gegeben     verb first
@@ -25,7 +25,7 @@ from .lexicon import (
 )
 from .meaning import Clause, NounPhrase, PrepositionalPhrase, Sentence, Who
 
-Endings = dict[str, tuple[str, str, str, str]]  # of each case, for m, f, n and plural
+Endings = dict[str, tuple[str, str, str, str]]  # per case, for m, f, n and plural
 
 # Endings of dieser; adjectives take them where no determiner shows gender and case.
 _STRONG = {
@@ -40,7 +40,7 @@ _ARTICLES = {
     "dative": ("dem", "der", "dem", "den"),
     "genitive": ("des", "der", "des", "der"),
 }
-# Of adjectives after der, dieser and jeder, and after ein, kein and mein where these have an ending.
+# Endings of adjectives after der, dieser and jeder, and after ein, kein and mein if these have an ending.
 _WEAK = {
     "nominative": ("e", "e", "e", "en"),
     "accusative": ("en", "e", "e", "en"),
@@ -60,7 +60,7 @@ _WHEN_IN_THE_PAST = "als"  # wenn is "whenever" there
 
 
 def say_german(sentence: Sentence) -> str:
-    """The sentence in German, with its capital and its full stop or question mark."""
+    """Return the sentence in German, with its capital and its full stop or question mark."""
     mark = "?" if sentence.main.question else "."
     if sentence.subordinate is None:
         return _punctuate(_main_clause(sentence.main), mark)
@@ -79,25 +79,23 @@ def _conjunction(sentence: Sentence) -> str:
 
 
 def _punctuate(words: list[str], mark: str) -> str:
-    """Join words; a comma leans on the word before it and gives way to a comma or the end after it."""
+    """Join words; a comma follows a word without a space and gives way to a comma or the end after it."""
     text = " ".join(words).replace(" ,", ",").replace(",,", ",").removesuffix(",")
     return text[0].upper() + text[1:] + mark
 
 
 def _main_clause(clause: Clause) -> list[str]:
-    """Verb second in statements and wh-questions, verb first in yes-no questions."""
-    subject = _subject(clause.subject)
-    finite, right_bracket, _ = _verb_complex(clause)
-    inside = [*_middle_field(clause), *right_bracket]
-    if clause.question == "yes-no":
-        return [finite, *subject, *inside]
+    """Return a clause with its verb second in statements and wh-questions, first in yes-no questions."""
     if clause.question in ("what", "where", "when", "why"):
-        return [_question_word(clause), finite, *subject, *inside]
+        return [_question_word(clause), *_verb_first_clause(clause)]
+    if clause.question == "yes-no":
+        return _verb_first_clause(clause)
     if clause.fronted == "time" and clause.time is not None:
-        return [clause.time.german, finite, *subject, *inside]
+        return [clause.time.german, *_verb_first_clause(clause)]
     if clause.fronted == "location":
-        return [*_prepositional(clause.location), finite, *subject, *inside]
-    return [*subject, finite, *inside]
+        return [*_prepositional(clause.location), *_verb_first_clause(clause)]
+    finite, right_bracket, _ = _verb_complex(clause)
+    return [*_subject(clause.subject), finite, *_middle_field(clause), *right_bracket]
 
 
 def _verb_first_clause(clause: Clause) -> list[str]:
@@ -117,7 +115,7 @@ def _question_word(clause: Clause) -> str:
 
 
 def _verb_complex(clause: Clause) -> tuple[str, list[str], list[str]]:
-    """The finite verb, the right bracket of a main clause, and both as they end a subordinate clause."""
+    """Return the finite verb, the right bracket of a main clause, and both as they end a subordinate clause."""
     person = clause.subject.person
     verb = clause.verb.german
     if clause.modal is not None:
@@ -136,10 +134,10 @@ def _finite(verb: GermanVerb, tense: str, person: int) -> str:
 
 
 def _middle_field(clause: Clause) -> list[str]:
-    """Everything between the subject and the right bracket, in the neutral German order.
+    """Return the words between the subject and the right bracket, in the neutral German order.
 
-    Pronouns come first and known objects before the negation. What is new to the hearer (einen Apfel, keinen
-    Apfel) comes after adverbials, and what is closest to the verb (preposition, goal, predicate) comes last.
+    Pronouns come first and known objects before the negation. New information (einen Apfel, keinen Apfel) comes after
+    adverbials, and the complements closest to the verb (preposition, goal, predicate) come last.
     """
     pronouns, definite, indefinite, prepositional = _objects(clause)
     dative = []
@@ -167,7 +165,7 @@ def _middle_field(clause: Clause) -> list[str]:
 
 
 def _objects(clause: Clause) -> tuple[list[str], list[str], list[str], list[str]]:
-    """The object, in the one of four places that is its own: pronoun, definite, indefinite, prepositional."""
+    """Return the object in one of four places: pronoun, definite, indefinite, prepositional."""
     phrase, verb = clause.object, clause.verb.german
     if phrase is None:
         return [], [], [], []
@@ -182,7 +180,7 @@ def _objects(clause: Clause) -> tuple[list[str], list[str], list[str], list[str]
 
 
 def _has_kein(clause: Clause) -> bool:
-    """Whether the object carries the negation: kein Buch. `nie` does not merge: nie ein Buch."""
+    """Return True if the object carries the negation: kein Buch. `nie` does not merge: nie ein Buch."""
     return (
         clause.polarity == "not"
         and isinstance(clause.object, NounPhrase)
@@ -216,7 +214,7 @@ def _prepositional(phrase: PrepositionalPhrase | None) -> list[str]:
 
 
 def _after_preposition(preposition: str, case: str, phrase: NounPhrase | Pronoun) -> list[str]:
-    """The preposition and its phrase; with an article they may merge: im Garten, zur Schule."""
+    """Return the preposition and its phrase; with an article they may merge: im Garten, zur Schule."""
     if isinstance(phrase, Pronoun):
         return [preposition, _pronoun(phrase, case)]
     first, *others = _noun_phrase(phrase, case)
@@ -226,12 +224,12 @@ def _after_preposition(preposition: str, case: str, phrase: NounPhrase | Pronoun
 
 
 def _gender(phrase: NounPhrase) -> int:
-    """Column of the ending tables."""
+    """Return the column of the ending tables."""
     return 3 if phrase.is_plural else "mfn".index(phrase.noun.german_gender)
 
 
 def _noun_phrase(phrase: NounPhrase, case: str, *, is_negated: bool = False) -> list[str]:
-    """Determiner, adjective, noun, possessor and relative clause."""
+    """Return determiner, adjective, noun, possessor and relative clause."""
     determiner, endings = _determiner(phrase, case, is_negated=is_negated)
     words = [determiner] if determiner else []
     if phrase.adjective is not None:
@@ -245,7 +243,7 @@ def _noun_phrase(phrase: NounPhrase, case: str, *, is_negated: bool = False) -> 
 
 
 def _determiner(phrase: NounPhrase, case: str, *, is_negated: bool) -> tuple[str, Endings]:
-    """The determiner, or "" for none, and the endings it leaves to the adjective."""
+    """Return the determiner, or "" for none, and the endings it leaves to the adjective."""
     gender = _gender(phrase)
     if phrase.determiner == "the":
         return _ARTICLES[case][gender], _WEAK
@@ -270,7 +268,7 @@ def _determiner(phrase: NounPhrase, case: str, *, is_negated: bool) -> tuple[str
 
 
 def _noun(noun: Noun, case: str, *, is_plural: bool) -> str:
-    """The noun in its case: den Jungen, des Mannes, den Kindern."""
+    """Return the noun in its case: den Jungen, des Mannes, den Kindern."""
     if is_plural:
         needs_n = case == "dative" and not noun.german_plural.endswith(("n", "s"))
         return noun.german_plural + "n" if needs_n else noun.german_plural
@@ -282,12 +280,12 @@ def _noun(noun: Noun, case: str, *, is_plural: bool) -> str:
 
 
 def _genitive_ending(noun: str) -> str:
-    """-es after a hiss and in words of one syllable (Gastes, Kindes), else -s (Lehrers)."""
+    """Return -es after a hiss and in words of one syllable (Gastes, Kindes), else -s (Lehrers)."""
     vowels = [letter in "aeiouyäöü" for letter in noun.lower()]
     syllables = sum(now and not before for before, now in zip([False, *vowels], vowels, strict=False))
     return "es" if noun.endswith(("s", "ß", "z", "x")) or syllables == 1 else "s"
 
 
 def _word(adverb: Adverb | TimeAdverb | None) -> list[str]:
-    """An adverb as a list of none or one."""
+    """Return an adverb as a list of none or one."""
     return [] if adverb is None else [adverb.german]

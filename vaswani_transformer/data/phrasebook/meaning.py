@@ -1,7 +1,7 @@
-"""What a phrasebook sentence says, before it is said in any language.
+"""The meaning of a phrasebook sentence, before any language.
 
-A `Sentence` is a main clause and perhaps a subordinate one; a `Clause` is a subject, a verb and what goes
-with it. Nothing here has an order or an ending: that is for the two realisers, one file for each language.
+A `Sentence` is a main clause and perhaps a subordinate one; a `Clause` is a subject, a verb and their complements.
+`english` and `german` choose order and endings.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from .lexicon import GOALS, PERSONS, Adjective, Adverb, Noun, Pronoun, Relation,
 class NounPhrase:
     """A noun with its determiner; `possessor` (the teacher's book) and `relative` need the determiner "the".
 
-    `determiner` is one of the, a, this, every, a possessive (my) or a quantifier (two). "a" with a plural or
-    mass noun is no word at all in English: books, bread.
+    `determiner` is the, a, this, every, a possessive (my) or a quantifier (two). "a" with a plural or mass noun is no
+    word in English: books, bread.
     """
 
     noun: Noun
@@ -54,10 +54,10 @@ class PrepositionalPhrase:
 
 @dataclass(kw_only=True)
 class Clause:
-    """One clause. It can be changed, because it is drawn piece by piece.
+    """One clause, mutable because it is drawn piece by piece.
 
-    `polarity` is positive, not or never; `tense` is present or past (the future is the modal "will");
-    `question` is "" or one of yes-no, who, what, where, when, why; `fronted` is subject, time or location.
+    `polarity` is positive, not or never; `tense` is present or past (the future is the modal "will"); `question` is ""
+    or one of yes-no, who, what, where, when, why; `fronted` is subject, time or location.
     """
 
     subject: NounPhrase | Pronoun | Who
@@ -66,7 +66,7 @@ class Clause:
     recipient: NounPhrase | Pronoun | None = None
     predicate: Adjective | None = None  # of "be": the child is tired
     degree: Adverb | None = None  # very tired
-    companion: PrepositionalPhrase | None = None  # with or for somebody
+    companion: PrepositionalPhrase | None = None  # with or for a person
     location: PrepositionalPhrase | None = None
     goal: PrepositionalPhrase | None = None
     time: TimeAdverb | None = None
@@ -84,7 +84,7 @@ class Clause:
 
     @property
     def has_goal_verb(self) -> bool:
-        """Whether "where" asks for a direction (German wohin), as it does of go and carry."""
+        """True if "where" asks for a direction (German wohin), as it does of go and carry."""
         return any(trait in GOALS for trait in self.verb.traits)
 
 
