@@ -1,7 +1,7 @@
-"""Draws phrasebook meanings at random: what is sensible to say, and what both languages can say in one way.
+"""Draws sensible phrasebook meanings at random.
 
-Some choices are left out because the translation would not be a function of the English sentence, or the corpus more
-than a small model can learn:
+Some choices are left out because the translation would not be a function of the English sentence, or because the
+corpus would be too large for a small model to learn:
 
 - "you" is one person and familiar (du); people in general are masculine (der Lehrer).
 - A verb whose past looks like its base ("read") is not used in the past.
@@ -69,10 +69,9 @@ _SENTENCE_KINDS = (
 
 
 class Dice:
-    """Random choices that are the same in every process and every version of Python.
+    """Random choices that are the same in every process and version of Python.
 
-    Python promises that the numbers of `random.Random(seed).random()` never change, but not those of
-    `choice` or `shuffle`, so everything here is made of `random()`.
+    Python promises that the numbers of `random()` never change, but not those of `choice` or `shuffle`.
     """
 
     def __init__(self, seed: str):
@@ -86,24 +85,19 @@ class Dice:
 
 
 def draw_sentence(dice: Dice) -> Sentence:
-    """One sentence of any kind; the same one may be drawn again."""
+    """A sentence of any kind; the same one may be drawn again."""
     kind = dice.choose(_SENTENCE_KINDS)
     if kind == "statement":
         return Sentence(_draw_clause(dice, is_statement=True))
-    if kind == "relative":
-        return Sentence(_draw_clause(dice, subject=_draw_modified_subject(dice), is_short=True))
+    if kind == "relative":  # the man who reads the book
+        head = NounPhrase(dice.choose(GROUPS["human"]), is_plural=dice.chance(0.3))
+        relative = _draw_clause(dice, subject=Who(head), frames=("present", "past"), is_short=True)
+        return Sentence(_draw_clause(dice, subject=replace(head, relative=relative), is_short=True))
     if kind in ("that", "whether"):
         return _draw_reported(dice, kind)
     if kind in ("because", "if", "when-clause"):
         return _draw_joined(dice, kind.removesuffix("-clause"))
     return Sentence(_draw_clause(dice, question=kind))
-
-
-def _draw_modified_subject(dice: Dice) -> NounPhrase:
-    """The man who reads the book."""
-    head = NounPhrase(dice.choose(GROUPS["human"]), is_plural=dice.chance(0.3))
-    relative = _draw_clause(dice, subject=Who(head), frames=("present", "past"), is_short=True)
-    return replace(head, relative=relative)
 
 
 def _draw_reported(dice: Dice, conjunction: str) -> Sentence:
@@ -112,8 +106,7 @@ def _draw_reported(dice: Dice, conjunction: str) -> Sentence:
     main = Clause(subject=_draw_subject(dice, GROUPS["human"], is_short=True), verb=verb)
     if verb is CLAUSE_VERBS["know"]:
         # "He does not know that" would contradict itself, and "he knows whether" would tell little.
-        ways = ("question", "statement") if conjunction == "that" else ("question", "not", "want to")
-        way = dice.choose(ways)
+        way = dice.choose(("question", "statement") if conjunction == "that" else ("question", "not", "want to"))
         if way == "question":
             main.question, main.subject = "yes-no", PRONOUNS["you"]
         elif way == "not":
@@ -150,10 +143,9 @@ def _draw_clause(
     is_short: bool = False,
     is_positive: bool = False,
 ) -> Clause:
-    """A clause in one of `frames`.
+    """A clause in one of `frames`, which are of FRAMES, or "was" for a past state.
 
     Args:
-        frames: of FRAMES, or "was" for a past state.
         question: "" or the kind of question.
         subject: people, if the subject is already known.
         is_statement: a whole sentence, which may begin with an adverbial.
@@ -163,11 +155,16 @@ def _draw_clause(
     frame = dice.choose(frames)
     if question == "who":
         subject = Who()
-    verb = BE if frame == "was" else _draw_verb(dice, frame, question, has_human_subject=subject is not None)
+    can_be = question not in ("what", "where") and "modal" not in frame
+    if frame == "was" or (can_be and dice.chance(0.15)):
+        verb = BE
+    else:
+        verb = dice.choose(_verbs_for(frame, question, subject is not None))
     is_modified = isinstance(subject, NounPhrase)  # by a relative clause, where a second "not" is too much
-    polarity = "positive" if is_positive or is_modified else _draw_polarity(dice, question)
-    if polarity == "never" and (frame == "was" or "state" in verb.traits):
-        polarity = "not"
+    polarity = "positive"
+    if not (is_positive or is_modified) and question in ("", "why", "who") and dice.chance(0.22):
+        has_never = not question and not dice.chance(0.8) and frame != "was" and "state" not in verb.traits
+        polarity = "never" if has_never else "not"
     draw = _draw_being if verb is BE else _draw_doing
     clause = draw(dice, verb, subject, question, polarity, is_short=is_short)
     clause.tense = "past" if frame in ("past", "past modal", "was") else "present"
@@ -179,13 +176,6 @@ def _draw_clause(
     if is_statement:
         _draw_front(dice, clause)
     return clause
-
-
-def _draw_verb(dice: Dice, frame: str, question: str, *, has_human_subject: bool) -> Verb:
-    """A verb that can be used in the frame and the question."""
-    if question not in ("what", "where") and "modal" not in frame and dice.chance(0.15):
-        return BE
-    return dice.choose(_verbs_for(frame, question, has_human_subject))
 
 
 @cache
@@ -203,25 +193,19 @@ def _verbs_for(frame: str, question: str, has_human_subject: bool) -> tuple[Verb
 
 
 def _has_direct_object(verb: Verb) -> bool:
-    """Whether the object is accusative in German, so that it may be asked or negated."""
+    """True if the object is accusative in German, so that it may be asked for or negated."""
     return bool(verb.objects) and verb.german.case == "accusative" and not verb.german.preposition
 
 
 def _can_ask_what(verb: Verb) -> bool:
-    """Whether the object may be a thing, of several: "what does he tell" has only one answer, a story."""
+    """True if the object may be one of several things: "what does he tell" has only one answer, a story."""
     has_things = set(verb.objects) != {"human"} and len(nouns_in(verb.objects)) > 1
     return has_things and _has_direct_object(verb)
 
 
 def _can_ask_where(verb: Verb) -> bool:
-    """Whether it has a place or a goal; "where does he come" would ask for an origin."""
+    """True if the verb has a place or a goal; "where does he come" would ask for an origin."""
     return verb is not VERBS["come"] and any(trait in LOCATIONS or trait in GOALS for trait in verb.traits)
-
-
-def _draw_polarity(dice: Dice, question: str) -> str:
-    if question in ("", "why", "who") and dice.chance(0.22):
-        return "not" if question or dice.chance(0.8) else "never"
-    return "positive"
 
 
 def _draw_modal(dice: Dice, frame: str, polarity: str) -> Verb | None:
@@ -258,8 +242,7 @@ def _draw_being(
     if subject is None:
         nouns = GROUPS["human"] if is_human else nouns_in(adjective.groups)
         known = tuple(determiner for determiner in determiners if determiner != "a")
-        has_pronoun = "human" in adjective.groups
-        subject = _draw_subject(dice, nouns, known, is_short=True, has_pronoun=has_pronoun)
+        subject = _draw_subject(dice, nouns, known, is_short=True, has_pronoun="human" in adjective.groups)
         if isinstance(subject, NounPhrase):
             subject = replace(subject, adjective=None)  # one is enough: not "the small house is small"
     clause = Clause(subject=subject, verb=verb, predicate=adjective)
@@ -286,8 +269,7 @@ def _draw_doing(
     """A full verb with its subject, its objects and adverbials other than those of time."""
     if subject is None:
         determiners = _subject_determiners(question, polarity, is_short=is_short)
-        has_pronoun = "human" in verb.subjects
-        nouns = nouns_in(verb.subjects)
+        nouns, has_pronoun = nouns_in(verb.subjects), "human" in verb.subjects
         subject = _draw_subject(dice, nouns, determiners, is_short=is_short, has_pronoun=has_pronoun)
     clause = Clause(subject=subject, verb=verb)
     if verb.objects and question != "what":
@@ -301,7 +283,7 @@ def _draw_doing(
 
 
 def _add_goal(dice: Dice, clause: Clause) -> None:
-    """Where to, if the verb needs it."""
+    """A direction, if the verb needs one."""
     goals = [trait for trait in clause.verb.traits if trait in GOALS]
     if goals:
         relation = dice.choose(goals)
@@ -403,7 +385,7 @@ def _draw_object(dice: Dice, clause: Clause, question: str, polarity: str, *, is
 
 
 def _draw_person(dice: Dice, clause: Clause) -> NounPhrase | Pronoun:
-    """Somebody other than the subject, to give to, do with or do for."""
+    """A person other than the subject, to give to, do with or do for."""
     if dice.chance(0.35):
         return _draw_other_pronoun(dice, clause)
     noun = _draw_other_noun(dice, GROUPS["human"], clause)
@@ -427,7 +409,7 @@ def _draw_other_noun(dice: Dice, nouns: Sequence[Noun], clause: Clause) -> Noun:
 
 
 def _draw_location(dice: Dice, traits: Sequence[str]) -> PrepositionalPhrase:
-    """Where it is or happens, by the location trait among `traits`."""
+    """A place by the location trait among `traits`."""
     options = [option for trait in traits if trait in LOCATIONS for option in LOCATIONS[trait]]
     relation, group = dice.choose(options)
     return PrepositionalPhrase(RELATIONS[relation], _draw_place(dice, dice.choose(GROUPS[group])))
@@ -458,6 +440,4 @@ def _draw_noun_phrase(dice: Dice, noun: Noun, determiners: Sequence[str], *, adj
         return NounPhrase(noun, dice.choose(tuple(QUANTIFIERS)), True, adjective)
     if determiner == "every" and not noun.is_mass:
         return NounPhrase(noun, "every", False, adjective)
-    if determiner in ("the", "this", "a"):
-        return NounPhrase(noun, determiner, is_plural, adjective)
-    return NounPhrase(noun, "the", is_plural, adjective)
+    return NounPhrase(noun, determiner if determiner in ("this", "a") else "the", is_plural, adjective)

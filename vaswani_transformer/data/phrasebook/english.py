@@ -1,8 +1,4 @@
-"""Says a phrasebook meaning in English.
-
-What English must get right: -s of the third person, a or an, irregular plurals and pasts, and "do" in
-questions and negations.
-"""
+"""Says a phrasebook meaning in English."""
 
 from .lexicon import BE, ENGLISH_BE, PERSONS, Adverb, Pronoun, TimeAdverb, Verb
 from .meaning import Clause, NounPhrase, PrepositionalPhrase, Sentence, Who
@@ -75,7 +71,7 @@ def _third_person(base: str) -> str:
 
 
 def _complements(clause: Clause) -> list[str]:
-    """What follows the verb: object, recipient, goal, manner, company, location and time."""
+    """The words after the verb: object, recipient, goal, manner, company, location and time."""
     words: list[str] = []
     if clause.object is not None:
         words += _object(clause.object)
@@ -136,10 +132,10 @@ def _determiner(phrase: NounPhrase, next_word: str) -> list[str]:
 
 
 def _words(adverb: Adverb | TimeAdverb | None) -> list[str]:
-    """An adverb as a list of none or one."""
+    """The adverb, if there is one."""
     return [] if adverb is None else [adverb.english]
 
 
 def _some(word: str) -> list[str]:
-    """A word as a list, "" as none."""
+    """The word, unless it is ""."""
     return [word] if word else []

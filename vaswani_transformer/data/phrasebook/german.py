@@ -25,7 +25,7 @@ from .lexicon import (
 )
 from .meaning import Clause, NounPhrase, PrepositionalPhrase, Sentence, Who
 
-Endings = dict[str, tuple[str, str, str, str]]  # of each case, for m, f, n and plural
+Endings = dict[str, tuple[str, str, str, str]]  # for each case those of m, f, n and plural
 
 # Endings of dieser; adjectives take them where no determiner shows gender and case.
 _STRONG = {
@@ -40,7 +40,7 @@ _ARTICLES = {
     "dative": ("dem", "der", "dem", "den"),
     "genitive": ("des", "der", "des", "der"),
 }
-# Of adjectives after der, dieser and jeder, and after ein, kein and mein where these have an ending.
+# Endings of adjectives after der, dieser and jeder, and after ein, kein and mein where these have an ending.
 _WEAK = {
     "nominative": ("e", "e", "e", "en"),
     "accusative": ("en", "e", "e", "en"),
@@ -64,18 +64,12 @@ def say_german(sentence: Sentence) -> str:
     mark = "?" if sentence.main.question else "."
     if sentence.subordinate is None:
         return _punctuate(_main_clause(sentence.main), mark)
-    subordinate = [_conjunction(sentence), *_subordinate_clause(sentence.subordinate)]
-    if not sentence.subordinate_first:
-        return _punctuate([*_main_clause(sentence.main), ",", *subordinate], mark)
-    # The subordinate clause is the first constituent, so the finite verb follows it.
-    return _punctuate([*subordinate, ",", *_verb_first_clause(sentence.main)], mark)
-
-
-def _conjunction(sentence: Sentence) -> str:
-    assert sentence.subordinate is not None
-    if sentence.conjunction == "when" and sentence.subordinate.tense == "past":
-        return _WHEN_IN_THE_PAST
-    return CONJUNCTIONS[sentence.conjunction].german
+    is_als = sentence.conjunction == "when" and sentence.subordinate.tense == "past"
+    conjunction = _WHEN_IN_THE_PAST if is_als else CONJUNCTIONS[sentence.conjunction].german
+    subordinate = [conjunction, *_subordinate_clause(sentence.subordinate)]
+    if sentence.subordinate_first:
+        return _punctuate([*subordinate, ",", *_main_clause(sentence.main, is_second=True)], mark)
+    return _punctuate([*_main_clause(sentence.main), ",", *subordinate], mark)
 
 
 def _punctuate(words: list[str], mark: str) -> str:
@@ -84,36 +78,29 @@ def _punctuate(words: list[str], mark: str) -> str:
     return text[0].upper() + text[1:] + mark
 
 
-def _main_clause(clause: Clause) -> list[str]:
-    """Verb second in statements and wh-questions, verb first in yes-no questions."""
+def _main_clause(clause: Clause, *, is_second: bool = False) -> list[str]:
+    """The finite verb after the first constituent; in yes-no questions and after another clause it comes first."""
     subject = _subject(clause.subject)
     finite, right_bracket, _ = _verb_complex(clause)
     inside = [*_middle_field(clause), *right_bracket]
-    if clause.question == "yes-no":
-        return [finite, *subject, *inside]
-    if clause.question in ("what", "where", "when", "why"):
-        return [_question_word(clause), finite, *subject, *inside]
-    if clause.fronted == "time" and clause.time is not None:
-        return [clause.time.german, finite, *subject, *inside]
-    if clause.fronted == "location":
-        return [*_prepositional(clause.location), finite, *subject, *inside]
-    return [*subject, finite, *inside]
-
-
-def _verb_first_clause(clause: Clause) -> list[str]:
-    finite, right_bracket, _ = _verb_complex(clause)
-    return [finite, *_subject(clause.subject), *_middle_field(clause), *right_bracket]
+    if clause.question == "yes-no" or is_second:
+        front = []
+    elif clause.question == "where" and clause.has_goal_verb:
+        front = [_WHERE_TO]
+    elif clause.question in ("what", "where", "when", "why"):
+        front = [QUESTION_WORDS[clause.question].german]
+    elif clause.fronted == "time":
+        front = _word(clause.time)
+    elif clause.fronted == "location":
+        front = _prepositional(clause.location)
+    else:
+        return [*subject, finite, *inside]
+    return [*front, finite, *subject, *inside]
 
 
 def _subordinate_clause(clause: Clause) -> list[str]:
     _, _, final = _verb_complex(clause)
     return [*_subject(clause.subject), *_middle_field(clause), *final]
-
-
-def _question_word(clause: Clause) -> str:
-    if clause.question == "where" and clause.has_goal_verb:
-        return _WHERE_TO
-    return QUESTION_WORDS[clause.question].german
 
 
 def _verb_complex(clause: Clause) -> tuple[str, list[str], list[str]]:
@@ -131,8 +118,7 @@ def _verb_complex(clause: Clause) -> tuple[str, list[str], list[str]]:
 
 
 def _finite(verb: GermanVerb, tense: str, person: int) -> str:
-    forms = verb.preterite if tense == "past" and verb.preterite else verb.present
-    return forms[person]
+    return (verb.preterite if tense == "past" and verb.preterite else verb.present)[person]
 
 
 def _middle_field(clause: Clause) -> list[str]:
@@ -167,7 +153,7 @@ def _middle_field(clause: Clause) -> list[str]:
 
 
 def _objects(clause: Clause) -> tuple[list[str], list[str], list[str], list[str]]:
-    """The object, in the one of four places that is its own: pronoun, definite, indefinite, prepositional."""
+    """The object in its place, the other three empty: pronoun, definite, indefinite, prepositional."""
     phrase, verb = clause.object, clause.verb.german
     if phrase is None:
         return [], [], [], []
@@ -182,7 +168,7 @@ def _objects(clause: Clause) -> tuple[list[str], list[str], list[str], list[str]
 
 
 def _has_kein(clause: Clause) -> bool:
-    """Whether the object carries the negation: kein Buch. `nie` does not merge: nie ein Buch."""
+    """True if the object carries the negation: kein Buch. `nie` does not merge: nie ein Buch."""
     return (
         clause.polarity == "not"
         and isinstance(clause.object, NounPhrase)
@@ -226,7 +212,7 @@ def _after_preposition(preposition: str, case: str, phrase: NounPhrase | Pronoun
 
 
 def _gender(phrase: NounPhrase) -> int:
-    """Column of the ending tables."""
+    """The column of the ending tables."""
     return 3 if phrase.is_plural else "mfn".index(phrase.noun.german_gender)
 
 
@@ -289,5 +275,5 @@ def _genitive_ending(noun: str) -> str:
 
 
 def _word(adverb: Adverb | TimeAdverb | None) -> list[str]:
-    """An adverb as a list of none or one."""
+    """The adverb, if there is one."""
     return [] if adverb is None else [adverb.german]

@@ -1,8 +1,4 @@
-"""What a phrasebook sentence says, before it is said in any language.
-
-A `Sentence` is a main clause and perhaps a subordinate one; a `Clause` is a subject, a verb and what goes
-with it. Nothing here has an order or an ending: that is for the two realisers, one file for each language.
-"""
+"""Meanings of phrasebook sentences, without the order and the endings of any language."""
 
 from __future__ import annotations
 
@@ -13,14 +9,10 @@ from .lexicon import GOALS, PERSONS, Adjective, Adverb, Noun, Pronoun, Relation,
 
 @dataclass(frozen=True)
 class NounPhrase:
-    """A noun with its determiner; `possessor` (the teacher's book) and `relative` need the determiner "the".
-
-    `determiner` is one of the, a, this, every, a possessive (my) or a quantifier (two). "a" with a plural or
-    mass noun is no word at all in English: books, bread.
-    """
+    """A noun with its determiner; `possessor` (the teacher's book) and `relative` need the determiner "the"."""
 
     noun: Noun
-    determiner: str = "the"
+    determiner: str = "the"  # or this, every, my, two; or a, which has no word before a plural or mass noun
     is_plural: bool = False
     adjective: Adjective | None = None
     possessor: NounPhrase | None = None
@@ -34,7 +26,7 @@ class NounPhrase:
 
 @dataclass(frozen=True)
 class Who:
-    """The subject of a who-question, or that of a relative clause about its `antecedent`."""
+    """The subject of a who-question, or of a relative clause about its `antecedent`."""
 
     antecedent: NounPhrase | None = None
 
@@ -54,11 +46,7 @@ class PrepositionalPhrase:
 
 @dataclass(kw_only=True)
 class Clause:
-    """One clause. It can be changed, because it is drawn piece by piece.
-
-    `polarity` is positive, not or never; `tense` is present or past (the future is the modal "will");
-    `question` is "" or one of yes-no, who, what, where, when, why; `fronted` is subject, time or location.
-    """
+    """A clause; it can be changed, because it is drawn piece by piece."""
 
     subject: NounPhrase | Pronoun | Who
     verb: Verb
@@ -66,17 +54,17 @@ class Clause:
     recipient: NounPhrase | Pronoun | None = None
     predicate: Adjective | None = None  # of "be": the child is tired
     degree: Adverb | None = None  # very tired
-    companion: PrepositionalPhrase | None = None  # with or for somebody
+    companion: PrepositionalPhrase | None = None  # with or for a person
     location: PrepositionalPhrase | None = None
     goal: PrepositionalPhrase | None = None
     time: TimeAdverb | None = None
     frequency: Adverb | None = None
     manner: Adverb | None = None
-    tense: str = "present"
+    tense: str = "present"  # or past; the future is the modal "will"
     modal: Verb | None = None
-    polarity: str = "positive"
-    question: str = ""
-    fronted: str = "subject"
+    polarity: str = "positive"  # or not, never
+    question: str = ""  # or yes-no, who, what, where, when, why
+    fronted: str = "subject"  # or time, location
 
     @property
     def is_negative(self) -> bool:
@@ -84,7 +72,7 @@ class Clause:
 
     @property
     def has_goal_verb(self) -> bool:
-        """Whether "where" asks for a direction (German wohin), as it does of go and carry."""
+        """True if "where" asks for a direction (German wohin), as with go and carry."""
         return any(trait in GOALS for trait in self.verb.traits)
 
 

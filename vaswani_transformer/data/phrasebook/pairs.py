@@ -3,13 +3,11 @@
     for english, german in generate_pairs("de", split="train", num_pairs=20_000):
         ...
 
-It needs no download, and a small model can learn all of it, so it serves to demonstrate and to test. Within
-its few hundred words it has what makes the two languages differ: gender, case and adjective endings, verb order
-and separable verbs, negation, questions and subordinate clauses.
+It needs no download, and a small model can learn all of it. Its few hundred words show how the two languages differ:
+gender, case and adjective endings, verb order and separable verbs, negation, questions and subordinate clauses.
 
-A sentence is drawn as a meaning (`drawing`) and then said in each language by a realiser
-(`english`, `german`) with the words of `lexicon`. Every
-English sentence has one translation only: the grammar leaves out what the other language would have to guess.
+A sentence is drawn as a meaning (`drawing`) and then said in each language (`english`, `german`) with the words of
+`lexicon`. Every English sentence has one translation only: the grammar leaves out what German would have to guess.
 """
 
 import hashlib
@@ -25,26 +23,21 @@ PHRASEBOOK_SPLITS = ("train", "dev", "test")
 
 _HELD_OUT_PERCENT = 5  # of all sentences for dev, and as many for test
 _MIN_WORDS, _MAX_WORDS = 4, 14  # of an English sentence
-# The grammar can make so many sentences that a run of repetitions this long means it has no more. Even of a
-# held-out split, which takes one draw in 20, a new sentence turns up within a few hundred draws.
+# So many draws without a new sentence mean that there is none: in a held-out split, which takes one draw in 20, a new
+# sentence turns up within a few hundred draws.
 _MAX_FAILED_DRAWS = 100_000
 
 
 def generate_pairs(target_language: str, *, split: str, num_pairs: int, seed: int = 0) -> Iterator[tuple[str, str]]:
-    """Draw sentence pairs, each English sentence once.
+    """Draw pairs (English, German) of 4 to 14 English words, each English sentence once.
 
-    Which split a sentence belongs to depends on the sentence alone, so no seed and no number of pairs puts a
-    held-out sentence into the training pairs. The pairs are the same in every process and version of Python,
-    and fewer pairs are the beginning of more.
+    The sentence alone decides its split, so no seed puts a held-out sentence into the training pairs. The pairs are
+    the same in every process and version of Python, and fewer pairs are the beginning of more.
 
     Args:
-        target_language: "de", and no other; the source is English.
+        target_language: "de", and no other.
         split: "train" (90 % of all sentences), "dev" or "test" (5 % each).
-        num_pairs: how many, >= 1.
-        seed: other seeds draw other sentences, of which some may be the same.
-
-    Returns:
-        An iterator over (English, German), 4 to 14 English words each, with capitals and punctuation.
+        num_pairs: at least 1.
 
     Raises:
         ValueError: at once for an unknown language or split or a number below 1; while iterating, when the
@@ -63,7 +56,6 @@ def generate_pairs(target_language: str, *, split: str, num_pairs: int, seed: in
 
 
 def _draw_pairs(split: str, num_pairs: int, seed: int) -> Iterator[tuple[str, str]]:
-    """The pairs of `generate_pairs`, whose arguments are checked."""
     dice = Dice(f"phrasebook {seed}")
     seen: set[str] = set()
     failed_draws = 0
@@ -85,7 +77,7 @@ def _draw_pairs(split: str, num_pairs: int, seed: int) -> Iterator[tuple[str, st
 
 
 def split_of(english: str) -> str:
-    """The split a sentence belongs to, by a hash of its text."""
+    """The split of a sentence, by a hash of its text."""
     percent = int.from_bytes(hashlib.sha256(english.encode()).digest()[:4], "big") % 100
     if percent < _HELD_OUT_PERCENT:
         return "test"
@@ -93,8 +85,5 @@ def split_of(english: str) -> str:
 
 
 def lemmas() -> tuple[tuple[str, str], ...]:
-    """The dictionary of the phrasebook: (English, German), each English word class by class.
-
-    An English form appears once for each word class that it has: "water" is a noun and a verb.
-    """
+    """The dictionary of the phrasebook: (English, German), once for each word class of an English form."""
     return tuple(list_words())
