@@ -12,10 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import settings
+from tiny_training import PAIRS
 from transformers import PreTrainedTokenizerFast
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, train_tokenizer
+from vaswani_transformer.data.preparation import prepare
 from vaswani_transformer.resuming.locks import lock_folder
+from vaswani_transformer.training import log
 
 # Several threads are slower than one on models this small, and change the last bits of a sum: neither here nor in the
 # processes that tests start.
@@ -147,6 +150,34 @@ def another_process_in():
         os.kill(child, signal.SIGKILL)
 
     return start
+
+
+@pytest.fixture(scope="session")
+def tiny_data(tmp_path_factory):
+    """The folder of prepared data of the tiny run."""
+    folder = tmp_path_factory.mktemp("data")
+    prepare(lambda: PAIRS, lambda: PAIRS[:9], folder, vocab_size=300)
+    return folder
+
+
+@pytest.fixture
+def writers(monkeypatch):
+    """A list of the writers to TensorBoard made so far, which only note what they are told."""
+    made = []
+
+    class Writer:
+        def __init__(self, folder, *, purge_step):
+            self.folder, self.purge_step, self.points, self.is_closed = folder, purge_step, [], False
+            made.append(self)
+
+        def add_scalar(self, name, value, step):
+            self.points.append((name, float(value), step))
+
+        def close(self):
+            self.is_closed = True
+
+    monkeypatch.setattr(log, "SummaryWriter", Writer)
+    return made
 
 
 @pytest.fixture(scope="session")

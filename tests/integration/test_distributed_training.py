@@ -14,33 +14,14 @@ import torch
 import yaml
 from accelerate import debug_launcher
 from accelerate.state import AcceleratorState, GradientState
-from safetensors.torch import load_file
+from tiny_training import TINY, WITHOUT_DROPOUT, assert_close, timeless, weights
 from torch.multiprocessing import ProcessRaisedException
 
-from vaswani_transformer.data.preparation import prepare
-from vaswani_transformer.training.recipes import BASE
 from vaswani_transformer.training.trainer import Trainer
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-TINY = replace(
-    BASE,
-    model={"d_model": 16, "d_ff": 24, "num_heads": 4, "encoder_layers": 1, "decoder_layers": 1},
-    vocab_size=300,
-    tokens_per_batch=160,
-    num_updates=5,
-    warmup_updates=10,
-    checkpoint_interval=(2, "updates"),
-    num_averaged_checkpoints=2,
-)
-WITHOUT_DROPOUT = replace(TINY, model=TINY.model | {"dropout": 0.0})
-PAIRS = [(f"the dog {i} runs" + " far" * (i % 5), f"der hund {i} läuft" + " weit" * (i % 7)) for i in range(60)]
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
-    prepare(lambda: PAIRS, lambda: PAIRS[:9], folder, vocab_size=300)
-    return folder
+RECIPE = replace(TINY, num_updates=5)
+EXACT = replace(WITHOUT_DROPOUT, num_updates=5)
 
 
 def train(recipe, data, run, settings, double):
@@ -57,93 +38,81 @@ def train(recipe, data, run, settings, double):
 
 def train_in_processes(num_processes, recipe, data, run, *, double=False, **settings):
     debug_launcher(train, args=(recipe, data, run, settings, double), num_processes=num_processes)
-    return load_file(run / "model" / "model.safetensors")
+    return weights(run / "model")
 
 
-def read_log(run):
-    clock = ("seconds", "target_tokens_per_second", "fill")
-    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name not in clock} for line in lines]
-
-
-def assert_close(one, other):
-    for name in one:
-        torch.testing.assert_close(one[name], other[name], rtol=0, atol=1e-10)
-
-
-def assert_equal(one, other):
-    for name in one:
-        assert torch.equal(one[name], other[name])
+def log_of(run):
+    return [{name: value for name, value in line.items() if name != "fill"} for line in timeless(run)]
 
 
 @pytest.fixture(scope="module")
-def one_process(data, tmp_path_factory):
+def one_process(tiny_data, tmp_path_factory):
     run = tmp_path_factory.mktemp("one") / "run"
-    return train_in_processes(1, WITHOUT_DROPOUT, data, run, double=True), read_log(run)
+    return train_in_processes(1, EXACT, tiny_data, run, double=True), log_of(run)
 
 
 @pytest.fixture(scope="module")
-def two_processes(data, tmp_path_factory):
+def two_processes(tiny_data, tmp_path_factory):
     """What two processes learn with dropout."""
-    return train_in_processes(2, TINY, data, tmp_path_factory.mktemp("two") / "run")
+    return train_in_processes(2, RECIPE, tiny_data, tmp_path_factory.mktemp("two") / "run")
 
 
 @pytest.mark.parametrize(("num_processes", "accumulation_steps"), [(8, 1), (2, 4), (1, 8)])
-def test_an_update_is_the_same_however_it_is_split(num_processes, accumulation_steps, one_process, data, tmp_path):
+def test_an_update_is_the_same_however_it_is_split(num_processes, accumulation_steps, one_process, tiny_data, tmp_path):
     run = tmp_path / "run"
-    weights = train_in_processes(
-        num_processes, WITHOUT_DROPOUT, data, run, double=True, accumulation_steps=accumulation_steps
-    )
-    assert weights["model.shared.weight"].dtype == torch.float64
-    assert_close(weights, one_process[0])
-    for line, expected in zip(read_log(run), one_process[1], strict=True):
+    found = train_in_processes(num_processes, EXACT, tiny_data, run, double=True, accumulation_steps=accumulation_steps)
+    assert found["model.shared.weight"].dtype == torch.float64
+    assert_close(found, one_process[0], tolerance=1e-10)
+    for line, expected in zip(log_of(run), one_process[1], strict=True):
         assert line == pytest.approx(expected, abs=1e-10)
 
 
-def test_another_number_of_processes_is_refused_unless_asked_for(one_process, data, tmp_path):
+def test_another_number_of_processes_is_refused_unless_asked_for(one_process, tiny_data, tmp_path):
     run = tmp_path / "run"
-    train_in_processes(2, WITHOUT_DROPOUT, data, run, double=True)
+    train_in_processes(2, EXACT, tiny_data, run, double=True)
     for path in (run / "checkpoints").glob("step-00000005"):
         (path / "COMPLETE").unlink()  # as if it had been killed after update 4, inside the third epoch
     with pytest.raises(ProcessRaisedException, match=r"was written by 2 processes, this is a run of 3\. Start 2"):
-        train_in_processes(3, WITHOUT_DROPOUT, data, run, double=True)
-    weights = train_in_processes(3, WITHOUT_DROPOUT, data, run, double=True, change_processes=True)
-    assert_close(weights, one_process[0])
-    assert [line["update"] for line in read_log(run) if "lr" in line] == [1, 2, 3, 4, 5]
+        train_in_processes(3, EXACT, tiny_data, run, double=True)
+    found = train_in_processes(3, EXACT, tiny_data, run, double=True, change_processes=True)
+    assert_close(found, one_process[0], tolerance=1e-10)
+    assert [line["update"] for line in log_of(run) if "lr" in line] == [1, 2, 3, 4, 5]
 
 
-def test_a_run_folder_that_not_all_processes_see_is_refused(data, tmp_path):
+def test_a_run_folder_that_not_all_processes_see_is_refused(tiny_data, tmp_path):
     message = r"process 1 on host \S+ does not find in \S*1/run what the main process finds .* shared by all machines"
     with pytest.raises(ProcessRaisedException, match=message):
-        debug_launcher(train, args=(TINY, data, lambda rank: tmp_path / rank / "run", {}, False), num_processes=2)
+        debug_launcher(
+            train, args=(RECIPE, tiny_data, lambda rank: tmp_path / rank / "run", {}, False), num_processes=2
+        )
 
 
-def test_processes_do_not_train_on_different_data(data, tmp_path):
+def test_processes_do_not_train_on_different_data(tiny_data, tmp_path):
     other = tmp_path / "1"
-    shutil.copytree(data, other)
+    shutil.copytree(tiny_data, other)
     preparation = json.loads((other / "preparation.json").read_text())
     (other / "preparation.json").write_text(json.dumps(preparation | {"fingerprint": "another"}))
-    folders = {"0": data, "1": other}
+    folders = {"0": tiny_data, "1": other}
     with pytest.raises(
         ProcessRaisedException, match=r"process 1 on host \S+ does not find in \S*1 what the main process"
     ):
-        debug_launcher(train, args=(TINY, folders.get, tmp_path / "run", {}, False), num_processes=2)
+        debug_launcher(train, args=(RECIPE, folders.get, tmp_path / "run", {}, False), num_processes=2)
 
 
-def test_all_processes_say_why_the_first_refuses_a_run(data, tmp_path):
-    train_in_processes(2, TINY, data, tmp_path / "run")
-    with pytest.raises(ProcessRaisedException, match="holds a run with another seed: 0 there, 1 here"):
-        train_in_processes(2, TINY, data, tmp_path / "run", seed=1)
+def test_all_processes_say_why_the_first_refuses_a_run(tiny_data, tmp_path):
+    train_in_processes(2, RECIPE, tiny_data, tmp_path / "run")
+    with pytest.raises(ProcessRaisedException, match="holds another run: seed was 0, is 1"):
+        train_in_processes(2, RECIPE, tiny_data, tmp_path / "run", seed=1)
 
 
-def test_processes_draw_different_dropout_and_a_stopped_run_goes_on_with_it(two_processes, data, tmp_path):
+def test_processes_draw_different_dropout_and_a_stopped_run_goes_on_with_it(two_processes, tiny_data, tmp_path):
     run = tmp_path / "stopped"
-    train_in_processes(2, TINY, data, run)
+    train_in_processes(2, RECIPE, tiny_data, run)
     states = [torch.load(path, weights_only=False) for path in run.glob("checkpoints/*/training_state/random_*_?.pkl")]
     assert len({state["torch_manual_seed"].numpy().tobytes() for state in states}) == len(states) == 4
     (run / "checkpoints" / "step-00000005" / "COMPLETE").unlink()
-    stopped = train_in_processes(2, TINY, data, run)
-    assert_equal(stopped, two_processes)
+    stopped = train_in_processes(2, RECIPE, tiny_data, run)
+    assert_close(stopped, two_processes)
 
 
 LAUNCH = {
@@ -155,18 +124,18 @@ LAUNCH = {
 WORKER = """
 import os, signal, sys
 from pathlib import Path
-sys.path.insert(0, {tests!r})
-from test_distributed_training import TINY, WITHOUT_DROPOUT, Trainer
+sys.path[:0] = {tests!r}
+from test_distributed_training import EXACT, RECIPE, Trainer
 from accelerate.state import DistributedType, PartialState
 from vaswani_transformer.training import setup
 from vaswani_transformer.training.interruption import EXIT_CODE, Interrupted
 
 run = Path(sys.argv[2])
 setup.LOADER_WORKERS = {{"cpu": 1}}  # as on a GPU
-recipe = TINY
+recipe = RECIPE
 if "sharded" in sys.argv:  # Accelerate shards over accelerators only: processes on CPUs pass for GPUs
     PartialState._prepare_backend = lambda *args, **kwargs: ("gloo", DistributedType.MULTI_GPU)
-    recipe = WITHOUT_DROPOUT
+    recipe = EXACT
 trainer = Trainer(recipe, Path(sys.argv[1]), run, log_interval=1)
 run_update = trainer._run_update
 
@@ -208,49 +177,47 @@ def run_torchrun(script, data, run, *arguments, **environment):
 
 def read_final_weights(result, run):
     assert result.returncode == 0, result.stderr
-    return load_file(run / "model" / "model.safetensors")
+    return weights(run / "model")
 
 
 @pytest.fixture
 def script(tmp_path):
     path = tmp_path / "worker.py"
-    path.write_text(WORKER.format(tests=str(Path(__file__).parent)))
+    path.write_text(WORKER.format(tests=list(map(str, Path(__file__).parents[:2]))))
     return path
 
 
 @pytest.mark.slow
-def test_torchrun_restarts_a_run_of_which_one_process_was_killed(script, two_processes, data, tmp_path):
-    result = run_torchrun(script, data, tmp_path / "run", "killed")
+def test_torchrun_restarts_a_run_of_which_one_process_was_killed(script, two_processes, tiny_data, tmp_path):
+    result = run_torchrun(script, tiny_data, tmp_path / "run", "killed")
     assert f"exitcode: -{signal.SIGKILL.value}" in result.stderr
     assert "resuming after update 2" in result.stderr
-    assert_equal(read_final_weights(result, tmp_path / "run"), two_processes)
+    assert_close(read_final_weights(result, tmp_path / "run"), two_processes)
 
 
 @pytest.mark.slow
 def test_sigterm_to_torchrun_saves_though_it_reaches_the_workers_of_the_loaders(
-    script, two_processes, data, tmp_path, capfd
+    script, two_processes, tiny_data, tmp_path, capfd
 ):
-    result = run_torchrun(script, data, tmp_path / "run", "stopped")
+    result = run_torchrun(script, tiny_data, tmp_path / "run", "stopped")
     assert result.returncode != 0
     (checkpoint,) = tmp_path.glob("run/checkpoints/stopped-*")
     assert result.stdout.count(f"stopped by SIGTERM after update {checkpoint.name[-1]} and saved") == 2
-    weights = train_in_processes(2, TINY, data, tmp_path / "run")
+    found = train_in_processes(2, RECIPE, tiny_data, tmp_path / "run")
     assert f"resuming after update {checkpoint.name[-1]}" in capfd.readouterr().err
-    assert_equal(weights, two_processes)
+    assert_close(found, two_processes)
 
 
 @pytest.mark.slow
-def test_a_sharded_run_learns_what_a_run_of_whole_models_learns_and_goes_on(script, data, tmp_path):
+def test_a_sharded_run_learns_what_a_run_of_whole_models_learns_and_goes_on(script, tiny_data, tmp_path):
     settings = yaml.safe_load((SCRIPTS / "accelerate" / "8_gpus_fsdp.yaml").read_text())["fsdp_config"]
     environment = {name.upper(): str(value) for name, value in settings.items()}
     environment |= {"ACCELERATE_USE_FSDP": "true", "ACCELERATE_USE_CPU": "false", "ACCELERATE_TORCH_DEVICE": "cpu"}
     run = tmp_path / "sharded"
-    weights = read_final_weights(run_torchrun(script, data, run, "sharded", **environment), run)
-    whole = train_in_processes(2, WITHOUT_DROPOUT, data, tmp_path / "whole")
-    assert weights.keys() == whole.keys()
-    for name in whole:
-        torch.testing.assert_close(weights[name], whole[name], rtol=0, atol=1e-5)
+    found = read_final_weights(run_torchrun(script, tiny_data, run, "sharded", **environment), run)
+    whole = train_in_processes(2, EXACT, tiny_data, tmp_path / "whole")
+    assert_close(found, whole, tolerance=1e-5)
     (run / "checkpoints" / "step-00000005" / "COMPLETE").unlink()
-    result = run_torchrun(script, data, run, "sharded", **environment)
+    result = run_torchrun(script, tiny_data, run, "sharded", **environment)
     assert "resuming after update 4" in result.stderr
-    assert_equal(read_final_weights(result, run), weights)
+    assert_close(read_final_weights(result, run), found)

@@ -26,15 +26,11 @@ file_translation.LINES_PER_WINDOW = {lines_per_window}
 raise SystemExit(cli.main(sys.argv[1:]))
 """
 SLOWLY = """
-import sys, time
-from vaswani_transformer import cli
-from vaswani_transformer.translation import files as file_translation
+import time
 from vaswani_transformer.translation.translator import Translator
 
-file_translation.LINES_PER_WINDOW = {lines_per_window}
 translate = Translator.translate
 Translator.translate = lambda translator, batch: time.sleep(0.05) or translate(translator, batch)
-cli.main(sys.argv[1:])
 """
 
 
@@ -117,7 +113,7 @@ def test_a_file_is_written_once_and_after_sigkill_the_same_command_goes_on(
 ):
     assert cli.main(arguments(model_folder, text, tmp_path / "whole")) == 0
     output, log = tmp_path / "out", tmp_path / "out.partial" / "process-00000.log"
-    program = SLOWLY.format(lines_per_window=LINES_PER_WINDOW)
+    program = SLOWLY + PROGRAM.format(lines_per_window=LINES_PER_WINDOW)
     process = subprocess.Popen([sys.executable, "-c", program, *arguments(model_folder, text, output)])
     while process.poll() is None and not (log.exists() and log.read_bytes().count(b"\n") > 4):
         time.sleep(0.01)

@@ -7,13 +7,7 @@ import pytest
 from vaswani_transformer import cli
 from vaswani_transformer.training.curves import draw_curves
 
-TITLES = (
-    "loss, nats a token",
-    "perplexity a sub-word",
-    "BLEU of the development set",
-    "learning rate",
-    "target tokens a second",
-)
+TITLES = ("loss, nats per token", "perplexity per sub-word", "BLEU of the", "learning rate", "target tokens per second")
 
 
 def write_log(folder, *, with_bleu):

@@ -22,11 +22,8 @@ from vaswani_transformer.translation.files import (
 )
 from vaswani_transformer.translation.translator import Batch, Hypothesis, format_lines
 
-SENTENCES = ["".join(chr(97 + (i + j) % 26) for j in range(5 * i % 8)) + str(i) for i in range(20)] + [
-    "",
-    "ä\u2028b",
-    "z",
-]
+WORDS = ["".join(chr(97 + (i + j) % 26) for j in range(5 * i % 8)) + str(i) for i in range(20)]
+SENTENCES = [*WORDS, "", "ä\u2028b", "z"]
 EXPECTED = [sentence[::-1] for sentence in SENTENCES]
 to_text = partial(format_lines, is_numbered=False, is_scored=False)
 
@@ -148,11 +145,13 @@ def test_lines_know_their_numbers_in_the_file(paths):
 
 
 @pytest.mark.parametrize("lives", range(9))
-def test_what_was_finished_before_a_kill_is_not_translated_again(paths, lives):
+def test_what_was_finished_before_a_kill_is_not_translated_again_and_an_older_file_stays_till_then(paths, lives):
+    paths[1].parent.mkdir()
+    paths[1].write_text("old\n")
     stopped, second = Reverser(lives), Reverser()
     with pytest.raises(Killed):
         translate(stopped, paths)
-    assert not paths[1].exists()
+    assert paths[1].read_text() == "old\n"
     translate(second, paths)
     assert lines_of(paths[1]) == EXPECTED
     assert len(stopped.translated) >= 2 * lives
@@ -234,7 +233,7 @@ def test_a_process_may_die_before_any_line_of_the_program(paths, tmp_path):
         assert not is_there or lines_of(output) == EXPECTED
         finished = finished_rows(output.with_name("out.partial"))
         translator = Reverser()
-        if not is_there:  # else it is done, and to give the command again is to begin anew
+        if not is_there:  # else it is done, and to give the command again is to start again
             translate(translator, (paths[0], output))
             assert lines_of(output) == EXPECTED
             assert len(translator.translated) == 23 - len(finished)
@@ -281,9 +280,7 @@ def test_a_folder_of_the_users_own_is_refused_and_left_as_it_was(paths, names):
     assert translator.translated == []
 
 
-def test_a_file_that_comes_into_the_folder_meanwhile_stays(paths):
-    with pytest.raises(Killed):
-        translate(Reverser(lives=4), paths)
+def test_a_file_that_comes_into_the_folder_during_the_work_stays(paths):
     folder = paths[1].with_name("out.partial")
 
     class Guest(Reverser):
@@ -310,50 +307,38 @@ def test_an_output_that_is_a_link_is_followed(paths, tmp_path, is_there):
     assert [path.name for path in target.parent.iterdir()] == ["target"]
 
 
-@pytest.mark.parametrize("damaged", ['{"format": 2, ', "[1, 2]", "[" * 100_000, "\0"])
-def test_damaged_settings_are_refused_with_the_name_of_their_file(paths, damaged):
+@pytest.fixture
+def begun(paths):
+    """The folder of work that was killed."""
     with pytest.raises(Killed):
-        translate(Reverser(lives=4), paths)
-    (paths[1].with_name("out.partial") / "settings.json").write_text(damaged)
+        translate(Reverser(lives=4), paths, settings={"num_beams": 4, "nbest": None})
+    return paths[1].with_name("out.partial")
+
+
+@pytest.mark.parametrize("damaged", ['{"format": 2, ', "[1, 2]", "[" * 100_000, "\0"])
+def test_damaged_settings_are_refused_with_the_name_of_their_file(begun, paths, damaged):
+    (begun / "settings.json").write_text(damaged)
     with pytest.raises(ValueError, match=r"out\.partial/settings\.json is damaged: expected a JSON object"):
         translate(Reverser(), paths)
 
 
-def test_settings_that_lack_some_are_other_settings(paths):
-    with pytest.raises(Killed):
-        translate(Reverser(lives=4), paths)
-    (paths[1].with_name("out.partial") / "settings.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"out\.partial holds work .* other settings: format was null, is 2"):
-        translate(Reverser(), paths)
-
-
-def test_an_older_file_stays_until_the_new_one_is_whole(paths):
-    paths[1].parent.mkdir()
-    paths[1].write_text("old\n")
-    with pytest.raises(Killed):
-        translate(Reverser(lives=4), paths)
-    assert paths[1].read_text() == "old\n"
-    translate(Reverser(), paths)
-    assert lines_of(paths[1]) == EXPECTED
-
-
-def test_work_is_not_gone_on_with_under_other_settings(paths):
-    with pytest.raises(Killed):
-        translate(Reverser(lives=4), paths, settings={"num_beams": 4, "nbest": None})
+def test_work_is_not_gone_on_with_under_other_settings_or_on_another_text(begun, paths):
     message = r"out\.partial holds work .*: nbest was null, is 2; num_beams was 4, is 5\. Give what it was begun with"
     with pytest.raises(ValueError, match=message):
         translate(Reverser(), paths, settings={"num_beams": 5, "nbest": 2})
-    translate(Reverser(), paths, settings={"num_beams": 4, "nbest": None})
-    assert lines_of(paths[1]) == EXPECTED
-
-
-def test_work_is_not_gone_on_with_on_another_text(paths):
-    with pytest.raises(Killed):
-        translate(Reverser(lives=4), paths)
     text = paths[0].read_text(encoding="utf-8")
     paths[0].write_text(text.replace("z\n", "y\n"), encoding="utf-8")
     digest = '"[0-9a-f]{16}"'
     with pytest.raises(ValueError, match=rf"another text or other settings: text was {digest}, is {digest}\."):
+        translate(Reverser(), paths, settings={"num_beams": 4, "nbest": None})
+    paths[0].write_text(text, encoding="utf-8")
+    translate(Reverser(), paths, settings={"num_beams": 4, "nbest": None})
+    assert lines_of(paths[1]) == EXPECTED
+
+
+def test_settings_that_lack_some_are_other_settings(begun, paths):
+    (begun / "settings.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"out\.partial holds work .* other settings: format was null, is 2"):
         translate(Reverser(), paths)
 
 
@@ -398,9 +383,7 @@ def test_another_number_of_processes_may_go_on(paths, before, after):
 
 def test_a_machine_that_does_not_see_the_folder_is_told(paths):
     barrier = SimpleNamespace(parties=2, wait=lambda: None)
-    with pytest.raises(
-        FileNotFoundError, match=r"out\.partial, .* Processes on several machines need an output folder"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"out\.partial, .* Processes on several machines need an output"):
         translate(Reverser(), paths, index=1, barrier=barrier)
 
 
@@ -415,32 +398,31 @@ def test_lines_that_another_machine_kept_to_itself_are_missed(paths):
     assert len(second.translated) == 7 + 2  # the second window and the last
 
 
-class Bar(tqdm):
-    """Keeps what it is told."""
+@pytest.fixture
+def bars(monkeypatch):
+    """The bars that were shown or not, each with its settings."""
+    made = []
 
-    bars = ()
+    class Bar(tqdm):
+        def __init__(self, *args, **kwargs):
+            self.settings = kwargs
+            super().__init__(*args, **kwargs | {"file": io.StringIO(), "disable": False})
+            made.append(self)
 
-    def __init__(self, *args, **kwargs):
-        self.settings = kwargs
-        super().__init__(*args, **kwargs | {"file": io.StringIO(), "disable": False})
-        Bar.bars += (self,)
-
-
-def test_the_bar_counts_all_lines_and_begins_with_those_that_are_done(paths, monkeypatch):
     monkeypatch.setattr(file_translation, "tqdm", Bar)
-    monkeypatch.setattr(Bar, "bars", ())
-    stopped = Reverser(lives=2)
+    return made
+
+
+def test_the_bar_counts_all_lines_and_begins_with_those_that_are_done(paths, bars):
     with pytest.raises(Killed):
-        translate(stopped, paths)
+        translate(Reverser(lives=2), paths)
     translate(Reverser(), paths)
-    assert [(bar.total, bar.initial, bar.n) for bar in Bar.bars] == [(23, 0, 6), (23, 6, 23)]
+    assert [(bar.total, bar.initial, bar.n) for bar in bars] == [(23, 0, 6), (23, 6, 23)]
 
 
-def test_one_bar_stands_for_all_processes(paths, monkeypatch):
-    monkeypatch.setattr(file_translation, "tqdm", Bar)
-    monkeypatch.setattr(Bar, "bars", ())
+def test_one_bar_stands_for_all_processes(paths, bars):
     translate_together([Reverser(), Reverser()], paths)
-    shown = [bar for bar in Bar.bars if not bar.settings["disable"]]
+    shown = [bar for bar in bars if not bar.settings["disable"]]
     assert [(bar.total, bar.n) for bar in shown] == [(23, 23)]
 
 
@@ -465,7 +447,7 @@ def pipe():
         yield file, write
 
 
-def test_lines_that_are_there_are_had_without_waiting_for_more(pipe):
+def test_lines_that_are_there_come_without_waiting_for_more(pipe):
     file, write = pipe
     windows = read_windows(file, name="pipe")
     write(b"one\ntwo\nthr")
@@ -477,6 +459,7 @@ def test_lines_that_are_there_are_had_without_waiting_for_more(pipe):
     assert next(windows) == ["6"]
     write(b"")
     assert list(windows) == [["7"]]
+    assert list(read_windows(file, name="pipe")) == []
 
 
 def test_a_line_may_come_in_many_pieces(pipe, monkeypatch):
@@ -486,11 +469,6 @@ def test_a_line_may_come_in_many_pieces(pipe, monkeypatch):
     write(text.encode())
     write(b"")
     assert list(read_windows(file, name="pipe")) == [["erste Zeile", "zweite \u2028 ohne Bruch\rganz", "ä" * 100]]
-
-
-def test_nothing_comes_from_an_empty_pipe(pipe):
-    pipe[1](b"")
-    assert list(read_windows(pipe[0], name="pipe")) == []
 
 
 def test_a_file_comes_in_full_windows(paths):

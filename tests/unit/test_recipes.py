@@ -118,7 +118,7 @@ def test_an_unknown_recipe_is_refused_with_those_there_are():
     ("change", "message"),
     [
         ({"num_updates": 0}, r"num_updates must be at least 1, got 0"),
-        ({"num_averaged_checkpoints": 0}, r"num_averaged_checkpoints must be at least 1 \(no averaging\), got 0"),
+        ({"num_averaged_checkpoints": 0}, r"num_averaged_checkpoints must be at least 1, got 0"),
         ({"weight_decay": -0.1}, r"weight_decay must be at least 0 \(none\), got -0.1"),
         ({"checkpoint_interval": (0.5, "epochs")}, r"whole number of at least 1 .* got \(0\.5, 'epochs'\)"),
         ({"checkpoint_interval": (10, "days")}, r"one of \('updates', 'epochs'\), got \(10, 'days'\)"),

@@ -22,15 +22,15 @@ def test_a_folder_tells_which_run_it_holds(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"recipe": {"num_updates": 9}}, "another recipe: num_updates is 7 there, 9 here. Name another output folder"),
-        ({"seed": 1}, "another seed: 0 there, 1 here"),
-        ({"data": "2e"}, "another data: 1f there, 2e here"),
-        ({"mixed_precision": "bf16"}, "another mixed_precision: no there, bf16 here"),
+        ({"recipe": {"num_updates": 9}}, r"recipe\.num_updates was 7, is 9\. Name another output folder"),
+        ({"seed": 1}, "seed was 0, is 1"),
+        ({"data": "2e"}, 'data was "1f", is "2e"'),
+        ({"mixed_precision": "bf16"}, 'mixed_precision was "no", is "bf16"'),
     ],
 )
 def test_a_folder_of_another_run_is_refused_once_there_is_a_checkpoint(tmp_path, change, message):
     claim_run(tmp_path, RUN, is_begun=False)
-    with pytest.raises(ValueError, match=f"holds a run with {message}"):
+    with pytest.raises(ValueError, match=f"holds another run: {message}"):
         claim_run(tmp_path, RUN | change, is_begun=True)
     claim_run(tmp_path, RUN | change, is_begun=False)
 
@@ -41,7 +41,7 @@ def test_a_folder_of_another_run_is_refused_once_there_is_a_checkpoint(tmp_path,
         ("[1]", r"recipe\.json is damaged: expected a JSON object"),
         ('{"recipe": {', r"recipe\.json is damaged: expected a JSON object"),
         ("{}", r"recipe\.json was not written by this version of the package, or is damaged: KeyError 'recipe'"),
-        ('{"recipe": {}, "seed": {"a": 1}, "data": 1, "mixed_precision": 0}', "another recipe"),
+        ('{"recipe": {}, "seed": {"a": 1}, "data": 1, "mixed_precision": 0}', "holds another run"),
     ],
 )
 def test_a_damaged_description_of_a_run_is_refused(tmp_path, text, message):

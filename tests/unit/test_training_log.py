@@ -2,33 +2,7 @@ import json
 
 import pytest
 
-from vaswani_transformer.training import log
 from vaswani_transformer.training.log import Log, read_log
-
-
-class Writer:
-    """Stands for TensorBoard's."""
-
-    made = ()
-
-    def __init__(self, folder, *, purge_step):
-        self.folder, self.purge_step = folder, purge_step
-        self.points, self.is_closed = [], False
-        Writer.made = (*Writer.made, self)
-
-    def add_scalar(self, name, value, step):
-        self.points.append((name, float(value), step))
-
-    def close(self):
-        self.is_closed = True
-
-
-@pytest.fixture
-def writers(monkeypatch):
-    """A function that returns the writers made so far."""
-    monkeypatch.setattr(log, "SummaryWriter", Writer)
-    monkeypatch.setattr(Writer, "made", ())
-    return lambda: Writer.made
 
 
 def write_lines(folder, updates, *, from_update, num_bytes):
@@ -45,8 +19,8 @@ def test_lines_after_the_place_to_go_on_from_are_taken_away_from_file_and_tensor
     write_lines(tmp_path, [2, 3], from_update=1, num_bytes=length)
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [line["update"] for line in lines] == [1, 2, 3]
-    assert [writer.purge_step for writer in writers()] == [1, 2, 2]
-    assert all(writer.is_closed for writer in writers())
+    assert [writer.purge_step for writer in writers] == [1, 2, 2]
+    assert all(writer.is_closed for writer in writers)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +51,7 @@ def test_the_length_of_the_log_is_that_of_what_is_on_the_disk(tmp_path, file_cal
 
 def test_a_value_there_is_nothing_to_say_of_is_no_point(tmp_path, writers):
     write_lines(tmp_path, [1, 2, 3], from_update=0, num_bytes=0)
-    (writer,) = writers()
+    (writer,) = writers
     assert writer.points == [("loss", 0.5, 1), ("loss", 0.5, 3)]
 
 
@@ -87,5 +61,5 @@ def test_only_the_main_process_writes(tmp_path, writers, capsys):
         it.write({"update": 1})
         it.print("text")
     assert not list(tmp_path.iterdir())
-    assert not writers()
+    assert not writers
     assert not capsys.readouterr().err

@@ -1,13 +1,13 @@
 """BLEU as the paper counted it (table 2): of tokenised text, with hyphenated compounds split.
 
-It is what the authors' script does (tensor2tensor, utils/get_ende_bleu.sh), both sides alike:
+The authors' script (tensor2tensor, utils/get_ende_bleu.sh) does this to both sides:
 
     1. full-width punctuation, curly quotation marks and the ellipsis become ASCII (Moses, replace-unicode-punctuation)
     2. the Moses tokenizer of the target language, which escapes quotation marks and brackets
     3. a hyphen inside a word becomes a token of its own: s/(\\S)-(\\S)/$1 ##AT##-##AT## $2/g
     4. cased BLEU of up to four tokens without smoothing (Moses, multi-bleu.perl)
 
-Splitting adds matches, so the score is higher than without, and no other way of counting compares with it.
+Splitting adds matches, so the score is higher than other BLEU scores and compares with none of them.
 
 Paper: the script's references were tokenised beforehand, without step 1. Here they take it too, or a curly quotation
 mark in them would match nothing.
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import re
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import sacrebleu
@@ -28,13 +29,13 @@ COMPOUND = re.compile(r"(\S)-(\S)")
 
 
 class PaperBLEU(sacrebleu.BLEU):
-    """The metric, to be used as any of sacreBLEU's.
+    """A metric with the interface of sacreBLEU's.
 
     Args:
-        language: of the translations, whose abbreviations the Moses tokenizer is to know; English's for one unknown.
-        split_compounds: as the paper did; without, it is tokenised BLEU as many others publish it.
-        is_tokenized: the text is tokenised already: leaves out steps 1 and 2.
-        lowercase: compare without case. Abbreviations are known by their case, so it is taken away last.
+        language: of the translations, whose abbreviations the Moses tokenizer knows; those of English if unknown.
+        split_compounds: take step 3; without it, this is tokenised BLEU as many publish it.
+        is_tokenized: leave out steps 1 and 2.
+        lowercase: compare without case, which is removed after the tokenizer has seen it.
     """
 
     def __init__(
@@ -48,18 +49,18 @@ class PaperBLEU(sacrebleu.BLEU):
         # `force` silences a guess that text with spaces before full stops must not be scored.
         super().__init__(tokenize="none", smooth_method="none", lowercase=lowercase, force=True)
         self.language, self.split_compounds, self.is_tokenized = language, split_compounds, is_tokenized
-        tokenizer = "none" if is_tokenized else f"{_tokenizer_version()}-{language}"
+        tokenizer = "none" if is_tokenized else f"sacremoses{version('sacremoses')}-{language}"
         self.tokenizer_signature = f"{tokenizer}-split" if split_compounds else tokenizer
 
     def _preprocess_segment(self, sent: str) -> str:
-        """For sacreBLEU, which splits the result at spaces."""
+        """Called by sacreBLEU, which splits the result at spaces."""
         tokens = sent if self.is_tokenized else tokenize(sent, language=self.language)
         tokens = split_compounds(tokens) if self.split_compounds else tokens
         return tokens.lower() if self.lowercase else tokens
 
 
 def split_compounds(tokens: str) -> str:
-    """rich-text becomes rich ##AT##-##AT## text; a hyphen right after another's next letter stays, as in a-b-c."""
+    """rich-text becomes rich ##AT##-##AT## text; as in the script, the second hyphen of a-b-c stays."""
     return COMPOUND.sub(r"\1 ##AT##-##AT## \2", tokens)
 
 
@@ -72,15 +73,9 @@ def tokenize(sentence: str, *, language: str) -> str:
 
 @functools.cache
 def _load_moses(language: str) -> tuple[MosesPunctNormalizer, MosesTokenizer]:
-    # Imported here because it takes a second, and few commands score.
-    # Its tokens are those of tokenizer.perl as it was in 2017: newstest2014 in three languages and 30,000 other German
-    # sentences come out the same to the byte. Since 2018 that script splits the full stop of a last word always.
+    # Imported here because it takes a second, and few commands score. Its tokens are those of tokenizer.perl of 2017:
+    # newstest2014 in three languages and 30,000 other German sentences come out the same to the byte. Since 2018 that
+    # script always splits the full stop of a last word.
     from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
     return MosesPunctNormalizer(lang=language), MosesTokenizer(lang=language)
-
-
-def _tokenizer_version() -> str:
-    import sacremoses
-
-    return f"sacremoses{sacremoses.__version__}"

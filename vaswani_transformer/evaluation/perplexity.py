@@ -1,4 +1,4 @@
-"""Measure a trained model: BLEU, perplexity, and the settings that stand beside a score (section 6.1)."""
+"""BLEU and perplexity of a trained model, and the search settings that were used (section 6.1)."""
 
 from collections.abc import Iterable
 
@@ -43,14 +43,8 @@ def compute_perplexity(
 
 
 def describe_search(model: VaswaniForConditionalGeneration, **generate_kwargs) -> str:
-    """The search settings in one line, to stand beside a score."""
-    names = (
-        "num_beams",
-        "length_penalty",
-        "length_penalty_type",
-        "coverage_penalty",
-        "max_length_offset",
-        "early_stopping",
-    )
+    """The search settings in one line, to print beside a score."""
+    penalties = ("length_penalty", "length_penalty_type", "coverage_penalty")
+    names = ("num_beams", *penalties, "max_length_offset", "early_stopping")
     settings = {name: generate_kwargs.get(name, getattr(model.generation_config, name, None)) for name in names}
     return "|".join(f"{name}:{value}" for name, value in settings.items())

@@ -1,7 +1,4 @@
-"""Scores of translations side by side, and whether two systems differ by more than chance.
-
-Every score carries its signature, which says how it was counted.
-"""
+"""Scores of translations, each with the signature of its metric, and tests of the difference between systems."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,17 +19,11 @@ NUM_RESAMPLES = 1_000
 
 @dataclass(frozen=True)
 class Score:
-    """A score of a test set.
-
-    Attributes:
-        name: what was counted.
-        value: 0 to 100.
-        signature: how it was counted, as sacreBLEU writes it.
-    """
+    """A score of a test set."""
 
     name: str
-    value: float
-    signature: str
+    value: float  # 0 to 100
+    signature: str  # of sacreBLEU
 
     def __str__(self) -> str:
         return f"{self.name} {self.value:.2f}  {self.signature}"
@@ -42,23 +33,20 @@ class Score:
 class Comparison:
     """One score of several systems.
 
-    Attributes:
-        name, signature: of the score, with the number of resamples and the seed.
-        results: for each system in turn `score`, `ci` (half the width of its 95 % interval) and `p_value`: how likely
-            a difference from the first system as large as this would be if both were equally good; `None` for the
-            first.
+    Each result has a `score`, `ci` (half the width of its 95 % interval) and `p_value`: the probability of as large a
+    difference from the first system if both were equally good; `None` for the first.
     """
 
     name: str
-    signature: str
+    signature: str  # with the number of resamples and the seed
     results: list[Result]
 
 
 def build_metrics(*, tokenize: str = "13a", lowercase: bool = False, language: str = "de") -> dict[str, Metric]:
-    """The metrics by their names: first the one that others can reproduce, then the paper's, then the rest.
+    """The metrics by their names, first the one that others can reproduce.
 
     Args:
-        tokenize: sacreBLEU's tokenizer: "13a" for plain text; "none" for text that is tokenised already, both sides.
+        tokenize: sacreBLEU's tokenizer: "13a" for plain text; "none" if both sides are tokenised already.
         lowercase: compare without case, in all of them.
         language: of the translations, for the Moses tokenizer.
 
@@ -120,14 +108,14 @@ def compare_systems(
     named = [(name, list(hypotheses)) for name, hypotheses in systems.items()]
     comparisons = []
     for name, metric in metrics.items():
-        # One test a metric: sacreBLEU tells metrics apart by the names it gives them, and here four are called BLEU.
+        # One test per metric: sacreBLEU distinguishes metrics by its own names, and here four are called BLEU.
         test = PairedTest(named, {name: metric}, [list(references)], test_type="bs", n_samples=NUM_RESAMPLES)
         signatures, results = test()
         ((own_name, signature),) = signatures.items()
         first, *others = results[own_name]
         for other in others:
             if other.score == first.score:
-                other.p_value = 1.0  # sacreBLEU counts only larger differences and would find none in any resample
+                other.p_value = 1.0  # sacreBLEU counts only larger differences and would find none
         comparisons.append(Comparison(name, str(signature), [first, *others]))
     return comparisons
 
@@ -147,10 +135,10 @@ def describe_bleu(metric: sacrebleu.BLEU, hypotheses: Sequence[str], references:
     """BLEU with its parts under the names that the Hub's metrics give them, and with its signature.
 
     Args:
-        references: of each translation one, or a list of as many for each.
+        references: one per translation, or lists of equal length.
 
     Raises:
-        ValueError: if the numbers of sentences differ, or those of the references of two translations.
+        ValueError: if the numbers of sentences, or of references per translation, differ.
     """
     _check_counts({"": hypotheses}, references)
     lists = [[reference] if isinstance(reference, str) else list(reference) for reference in references]

@@ -6,10 +6,9 @@ checkpoints/
         training_state/         optimizer, schedule, random states of every process, place in the data and the log
         COMPLETE                written last: the update, and the SHA-256 of every other file
     stopped-00000061/           the same, written because the run was asked to stop: to resume from, not to average
-    partial-step-00000064/      being written or deleted, left so by a killed run, or found damaged; never read
+    partial-step-00000064/      being written or deleted, left behind by a killed run, or damaged; never read
 """
 
-import json
 import os
 import shutil
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from ..model.saving_vaswani import follow_umask
-from ..resuming.files import blaming, digest_files, find_damage, read_object, write_whole
+from ..resuming.files import blaming, digest_files, find_damage, read_object, write_json, write_whole
 
 WEIGHTS = "model.safetensors"
 STATE_FOLDER = "training_state"
@@ -33,18 +32,18 @@ HOUSEKEEPING = {"architectures", "auto_map", "custom_pipelines", "dtype", "trans
 
 
 def checkpoint_step(folder: Path) -> int:
-    """Updates done when checkpoint `folder` was written."""
+    """The number of updates before checkpoint `folder` was written."""
     return int(folder.name.rpartition("-")[2])
 
 
 def find_checkpoints(folder: Path, *prefixes: str) -> list[Path]:
-    """Folders of checkpoints in `folder`, whole or not, oldest first."""
+    """Checkpoints in `folder` whose names begin with one of `prefixes`, complete or not, oldest first."""
     found = [path for prefix in prefixes for path in folder.glob(f"{prefix}*") if path.name[len(prefix) :].isdigit()]
     return sorted(found, key=checkpoint_step)
 
 
 def complete_checkpoints(folder: Path) -> list[Path]:
-    """Checkpoints in `folder` that were written to the end and are to be averaged, oldest first."""
+    """Complete checkpoints in `folder` that may be averaged, oldest first."""
     return [path for path in find_checkpoints(folder, PREFIX) if (path / COMPLETE).exists()]
 
 
@@ -55,7 +54,7 @@ def resumable_checkpoints(folder: Path) -> list[Path]:
 
 
 def find_intact(folder: Path) -> tuple[Path | None, dict[Path, str]]:
-    """The newest checkpoint in `folder` to go on from, if there is one, and what is wrong with each newer one."""
+    """The newest intact checkpoint in `folder`, if there is one, and the fault of each newer one."""
     faults: dict[Path, str] = {}
     for path in reversed(find_checkpoints(folder, PREFIX, STOPPED_PREFIX)):
         fault = _find_fault(path)
@@ -66,7 +65,7 @@ def find_intact(folder: Path) -> tuple[Path | None, dict[Path, str]]:
 
 
 def _find_fault(checkpoint: Path) -> str:
-    """Why training cannot go on from `checkpoint`, with the name of the file; empty if it can."""
+    """The reason why training cannot go on from `checkpoint`, with the name of the file; empty if it can."""
     for name in (COMPLETE, STATE_FOLDER):
         if not (checkpoint / name).exists():
             return f"{checkpoint / name} is missing"
@@ -77,10 +76,10 @@ def _find_fault(checkpoint: Path) -> str:
 
 
 def _read_digests(checkpoint: Path) -> dict[str, str]:
-    """SHA-256 of the files of `checkpoint`, by their names; none of one that an earlier version wrote."""
+    """SHA-256 of the files of `checkpoint`, by their names."""
     path = checkpoint / COMPLETE
     mark = read_object(path)
-    if mark.keys() == {"update", "seconds"}:
+    if mark.keys() == {"update", "seconds"}:  # an earlier version wrote it
         return {}
     with blaming(path):
         if mark["update"] != checkpoint_step(checkpoint):
@@ -94,7 +93,7 @@ def checkpoint_name(step: int, *, is_scheduled: bool = True) -> str:
 
 
 def begin_checkpoint(folder: Path, name: str) -> Path:
-    """Make the folder to fill; `finish_checkpoint` gives it its `name`."""
+    """Make a folder to fill; `finish_checkpoint` gives it its `name`."""
     partial = folder / f"{PARTIAL_PREFIX}{name}"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
@@ -102,14 +101,12 @@ def begin_checkpoint(folder: Path, name: str) -> Path:
 
 
 def finish_checkpoint(partial: Path) -> Path:
-    """Sync a filled folder, mark it complete last, then rename it into place, where no folder may be."""
+    """Sync a filled folder, mark it complete last, then rename it into its place, which must be free."""
     paths = list(partial.rglob("*"))
     follow_umask(*filter(Path.is_file, paths))
     for path in paths:
         _sync(path)
-    mark = {"update": checkpoint_step(partial), "files": digest_files(partial, paths)}
-    with write_whole(partial / COMPLETE) as file:
-        file.write(json.dumps(mark, indent=1).encode())
+    write_json(partial / COMPLETE, {"update": checkpoint_step(partial), "files": digest_files(partial, paths)})
     _sync(partial)
     final = partial.rename(partial.with_name(partial.name.removeprefix(PARTIAL_PREFIX)))
     _sync(final.parent)
@@ -117,7 +114,6 @@ def finish_checkpoint(partial: Path) -> Path:
 
 
 def _sync(path: Path) -> None:
-    """Make the disk hold what was written to `path`."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -128,8 +124,8 @@ def _sync(path: Path) -> None:
 def drop_old_checkpoints(folder: Path, *, keep: int, keep_states: int = 2) -> None:
     """Delete all but the last `keep` checkpoints, and the training state of all but the last `keep_states`.
 
-    Call it when a new checkpoint is complete. Those of earlier stops and what killed runs left behind go too. What is
-    to go is set aside first: a half-deleted checkpoint is never taken for a whole one, and goes with the next call.
+    Call it when a new checkpoint is complete. Checkpoints of earlier stops and partial ones go too. A checkpoint is set
+    aside before it is deleted: a half-deleted one is never taken for a whole one, and goes with the next call.
 
     Args:
         keep: as many as the average needs, at least one.
@@ -148,7 +144,7 @@ def drop_old_checkpoints(folder: Path, *, keep: int, keep_states: int = 2) -> No
 
 
 def set_aside(checkpoint: Path, part: str = "") -> None:
-    """Rename `checkpoint`, or only that `part` of it, to what nobody reads and the next retention deletes."""
+    """Rename `checkpoint`, or a `part` of it, to `partial-...`, which readers skip and the next clean-up deletes."""
     aside = checkpoint.with_name(f"{PARTIAL_PREFIX}{checkpoint.name}")
     shutil.rmtree(aside, ignore_errors=True)
     (checkpoint / part).rename(aside)
@@ -156,8 +152,6 @@ def set_aside(checkpoint: Path, part: str = "") -> None:
 
 def select_checkpoints(folder: Path, *, last: int) -> list[Path]:
     """The `last` checkpoints of a run, oldest first.
-
-    The paper averages the last 5 (base) or 20 (big), written at 10-minute intervals (section 6.1).
 
     Raises:
         ValueError: if there are fewer.
@@ -171,12 +165,12 @@ def select_checkpoints(folder: Path, *, last: int) -> list[Path]:
 def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
     """Write to `output` the model whose weights are the mean of those in `folders` (section 6.1).
 
-    Sums are taken in float64 and cast back once. Everything beside the weights is copied from the last folder.
+    The paper averages the last 5 (base) or 20 (big) checkpoints, written every ten minutes. Sums are taken in float64
+    and cast back once. Everything beside the weights is copied from the last folder.
 
     Raises:
         FileNotFoundError: if a folder holds no weights.
-        ValueError: if there is nothing to average, if a checkpoint is damaged, if the configurations differ, or if
-            weights are not finite.
+        ValueError: if `folders` is empty, a checkpoint is damaged, configurations differ, or weights are not finite.
         OSError: if a file of `output` cannot be written.
     """
     if not folders:
@@ -201,7 +195,7 @@ def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
 
 
 def _refuse_damage(folder: Path) -> None:
-    """Refuse to average a checkpoint with a file that is not as it was written; other models bring no digests."""
+    """Refuse to average a checkpoint with a file that is not as it was written; other models have no digests."""
     if not (folder / COMPLETE).exists():
         return
     digests = _read_digests(folder)  # those of the training state too, which old checkpoints no longer hold
@@ -222,7 +216,7 @@ def _read_weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def _check_same_config(folders: Sequence[Path]) -> None:
-    """Weights may only be averaged where they mean the same: same architecture, same vocabulary."""
+    """Refuse to average models of different architecture or vocabulary."""
     first = folders[0]
     for folder in folders[1:]:
         one, other = (read_object(path / "config.json") for path in (first, folder))

@@ -1,4 +1,4 @@
-"""What a training cost in floating-point operations (FLOP): as table 2 of the paper estimates it, and counted."""
+"""The cost of a training in floating-point operations (FLOP): as table 2 of the paper estimates it, and counted."""
 
 import math
 from dataclasses import dataclass
@@ -30,9 +30,9 @@ PAPER_TABLE = (
     ("Transformer, base", 27.3, 38.1, 3.3e18, None),
     ("Transformer, big", 28.4, 41.8, 2.3e19, None),
 )
-# FLOP a second of a device in float32, and of matrix products in bfloat16 or float16 that are summed in float32,
-# without sparsity. The first four are the paper's estimates of what is sustained. All others are what the vendor says
-# is possible at best, so that the cost is an upper bound; `--device` takes a measured rate too.
+# FLOP per second of a device in float32, and of matrix products in bfloat16 or float16 that are summed in float32,
+# without sparsity. The first four are the paper's estimates of sustained rates. All others are the vendor's peak rates,
+# so that the cost is an upper bound; `--device` takes a measured rate too.
 RATES: dict[str, tuple[float, float | None]] = {
     # The paper, footnote 5.
     "K80": (2.8e12, None),
@@ -49,7 +49,7 @@ RATES: dict[str, tuple[float, float | None]] = {
     # NVIDIA's white papers on GA102 and AD102, at the boost clock.
     "RTX3090": (35.6e12, 71e12),
     "RTX4090": (82.6e12, 165.2e12),
-    # One core: base clock x 2 FLOP x numbers in a register x multiply-adds a cycle. The last two are 16 x 2 on Intel's
+    # One core: base clock x 2 FLOP x numbers in a register x multiply-adds per cycle. The last two are 16 x 2 on Intel
     # with two 512-bit units, 8 x 2 on AMD's Zen 3 and Zen 4 (the vendors' optimisation guides).
     "Xeon-8259CL-core": (2.5e9 * 2 * 16 * 2, None),  # Cascade Lake
     "Xeon-8375C-core": (2.9e9 * 2 * 16 * 2, None),  # Ice Lake
@@ -96,23 +96,19 @@ def _count_pairs(lengths: np.ndarray, reach: float) -> np.ndarray:
 
 
 def compute_training_cost(seconds: float, devices: int, rate: float) -> float:
-    """FLOP of a training as the paper counts them (section 6.1): time x devices x sustained rate.
-
-    Args:
-        rate: sustained by a device, in FLOP a second.
-    """
+    """FLOP of a training as the paper counts them (section 6.1), from the `rate` of a device in FLOP per second."""
     return seconds * devices * rate
 
 
 def find_rate(device: str, *, mixed_precision: str = "no") -> float:
-    """FLOP a second of a device.
+    """FLOP per second of a device.
 
     Args:
         device: a name of `RATES`, in any case, or the rate itself.
         mixed_precision: of the run: "no", "bf16" or "fp16".
 
     Raises:
-        ValueError: if the device is none of them, or has no products in half precision.
+        ValueError: if the device is unknown, or has no rate in half precision.
     """
     rates = {name.lower(): pair for name, pair in RATES.items()}.get(device.lower())
     if rates is None:
@@ -122,7 +118,7 @@ def find_rate(device: str, *, mixed_precision: str = "no") -> float:
             rate = math.nan
         if not 0 < rate < math.inf:
             raise ValueError(
-                f"there is no rate for the device {device!r}. Give what it sustains in FLOP a second, such as 1.6e11, "
+                f"there is no rate for the device {device!r}. Give its rate in FLOP per second, such as 1.6e11, "
                 f"or one of: {', '.join(RATES)}."
             )
         return rate
@@ -131,22 +127,15 @@ def find_rate(device: str, *, mixed_precision: str = "no") -> float:
         return full
     if half is None:
         raise ValueError(
-            f"the run multiplied in {mixed_precision}, for which there is no rate of {device}: give what it sustains "
-            f"in FLOP a second."
+            f"the run multiplied in {mixed_precision}, for which there is no rate of {device}: give its rate in FLOP "
+            f"per second."
         )
     return half
 
 
 @dataclass(frozen=True)
 class RunCost:
-    """What a run folder tells of its cost.
-
-    Attributes:
-        seconds, updates: up to the last line of training in the log; time is over all sittings, and evaluations and
-            checkpoints count, as they do in the paper's 12 hours.
-        target_tokens: learnt from in these updates, estimated from the log.
-        num_processes: devices.
-    """
+    """Values of a run folder on which its cost depends."""
 
     config: VaswaniConfig
     tokens_per_batch: int
@@ -155,13 +144,13 @@ class RunCost:
     mixed_precision: str
     num_processes: int
     num_parameters: int
-    seconds: float
+    seconds: float  # over all sittings, evaluations and checkpoints included, as in the paper's 12 hours
     updates: int
-    target_tokens: float
+    target_tokens: float  # of these updates, estimated from the log
 
     @classmethod
     def read(cls, folder: Path) -> "RunCost":
-        """From recipe.json and the log.
+        """Read recipe.json and the log.
 
         Raises:
             FileNotFoundError: if one of them is missing.
@@ -193,14 +182,11 @@ class RunCost:
 
     @property
     def weight_flop(self) -> float:
-        """6 x parameters x tokens: what `count_flop` counts without attention, where both sides have as many tokens."""
+        """6 x parameters x tokens: `count_flop` without attention, if both sides have as many tokens."""
         return 6 * self.num_parameters * self.target_tokens
 
     def count(self, data: Path) -> float:
-        """`count_flop` of all updates.
-
-        Args:
-            data: folder of the prepared data of the run.
+        """`count_flop` of all updates, on the prepared data of the run in the folder `data`.
 
         Raises:
             FileNotFoundError: if there is no prepared data.
@@ -217,8 +203,8 @@ class RunCost:
 def estimate_target_tokens(log: list[dict]) -> float:
     """Target tokens up to the last line of training in the log.
 
-    A line's speed leaves the time of evaluations and checkpoints out, its clock does not. So tokens an update are
-    the mean over the intervals without an evaluation, where there are some.
+    A line's clock counts the time of evaluations and checkpoints, its speed does not. So tokens per update are the
+    mean over the intervals without an evaluation, if there are any.
     """
     clean, others = [], []
     last = {"update": 0, "seconds": 0.0}

@@ -1,7 +1,4 @@
-"""Learning curves of one or several runs, from their logs: loss, perplexity, BLEU, rate, speed.
-
-draw_curves([Path("runs/base"), Path("runs/big")], Path("curves.svg"))
-"""
+"""Learning curves of one or several runs, from their logs: loss, perplexity, BLEU, rate, speed."""
 
 from __future__ import annotations
 
@@ -20,29 +17,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Panel:
-    """One of the drawings: values of the log's lines over their updates.
-
-    Attributes:
-        training, development: names in the log; the first is drawn thin, the second with a dot for each evaluation.
-    """
+    """A drawing of values of the log over updates."""
 
     title: str
-    training: str | None = None
-    development: str | None = None
+    training: str | None = None  # name in the log; drawn thin
+    development: str | None = None  # drawn with a dot for each evaluation
     scale: str = "linear"
 
 
 PANELS = (
-    Panel("loss, nats a token", training="loss"),
-    Panel("perplexity a sub-word (thin: training; dots: development set)", "perplexity", "dev_perplexity", "log"),
+    Panel("loss, nats per token", training="loss"),
+    Panel("perplexity per sub-word (thin: training; dots: development set)", "perplexity", "dev_perplexity", "log"),
     Panel("BLEU of the development set", development="dev_bleu"),
     Panel("learning rate", training="lr"),
-    Panel("target tokens a second", training="target_tokens_per_second"),
+    Panel("target tokens per second", training="target_tokens_per_second"),
 )
 
 
 def draw_curves(runs: Sequence[Path], path: Path) -> Path:
-    """Draw the logs of `runs` into the picture `path`, .svg or .png.
+    """Draw the logs of the run folders `runs` into the picture `path`, .svg or .png.
 
     Raises:
         FileNotFoundError: if a run has no log.
@@ -65,9 +58,9 @@ def draw_curves(runs: Sequence[Path], path: Path) -> Path:
 
 
 def _name(run: Path, runs: Sequence[Path]) -> str:
-    """The folder's name; the whole path where another run's is the same."""
-    resolved = run.resolve().name
-    return resolved if sum(other.resolve().name == resolved for other in runs) == 1 else str(run)
+    """The folder's name, or the whole path if another run has the same name."""
+    names = [other.resolve().name for other in runs]
+    return run.resolve().name if names.count(run.resolve().name) == 1 else str(run)
 
 
 def _draw_panel(axes: Axes, panel: Panel, logs: dict[str, list[dict]]) -> None:
@@ -77,7 +70,9 @@ def _draw_panel(axes: Axes, panel: Panel, logs: dict[str, list[dict]]) -> None:
             (panel.training, {"linewidth": 1, "alpha": 0.7}),
             (panel.development, {"linewidth": 1.5, "marker": ".", "markersize": 5}),
         ):
-            points = [(line["update"], line[key]) for line in log if _is_finite(line.get(key))]
+            # A run that diverges logs infinity, an interval without an update None.
+            logged = [line for line in log if line.get(key) is not None]
+            points = [(line["update"], line[key]) for line in logged if math.isfinite(line[key])]
             has_points = has_points or bool(points)
             updates, values = zip(*points, strict=True) if points else ((), ())
             axes.plot(updates, values, color=f"C{number}", label=name if key == panel.training else None, **style)
@@ -89,8 +84,3 @@ def _draw_panel(axes: Axes, panel: Panel, logs: dict[str, list[dict]]) -> None:
     if not has_points:
         axes.set(xticks=[], yticks=[])
         axes.text(0.5, 0.5, "not in the log", transform=axes.transAxes, ha="center", va="center", color="grey")
-
-
-def _is_finite(value: float | None) -> bool:
-    """Whether there is something to draw: a run that diverges logs infinity, an interval without an update nothing."""
-    return value is not None and math.isfinite(value)

@@ -1,4 +1,4 @@
-"""The development set: its perplexity, and its BLEU if asked for, at each checkpoint."""
+"""Scores of the development set during training: perplexity, and BLEU if asked for."""
 
 import json
 from collections.abc import Callable
@@ -19,11 +19,10 @@ class DevelopmentSet:
     Args:
         pairs: as token ids.
         texts: file of the same pairs as text, which `vaswani prepare` has written.
-        tokenizer: of the model.
         score: (model, tokenizer, pairs of text) -> BLEU.
 
     Raises:
-        ValueError: if there is a `score` for a model in parts.
+        ValueError: if there is a `score` for a sharded model.
     """
 
     def __init__(
@@ -40,12 +39,12 @@ class DevelopmentSet:
                 "the development set cannot be translated during training where each process holds a part of the "
                 "model only (FSDP): leave dev_bleu away, and run `vaswani evaluate` on the checkpoints."
             )
-        self.accelerator, self.pairs, self.texts, self.tokenizer = accelerator, pairs, texts, tokenizer
-        self.score = score
+        self.accelerator, self.pairs, self.texts = accelerator, pairs, texts
+        self.tokenizer, self.score = tokenizer, score
 
     @torch.no_grad()
     def evaluate(self, model: torch.nn.Module) -> tuple[float, dict[str, float]]:
-        """Loss without label smoothing, in nats per token, and what the log says; all processes call it together."""
+        """Loss without label smoothing, in nats per token, and scores to log; all processes must call it together."""
         accelerator = self.accelerator
         # Without the wrapper of data parallelism; what is sharded takes part in every forward of all processes.
         model = model if is_sharded(accelerator) else accelerator.unwrap_model(model)

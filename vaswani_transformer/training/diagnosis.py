@@ -1,4 +1,4 @@
-"""What to tell a user whose training run has gone wrong: out of memory or of disk, or no longer finite."""
+"""Explanations for a training run that has gone wrong: out of memory or of disk, or no longer finite."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,17 +10,13 @@ from transformers import PreTrainedTokenizerFast
 
 from ..data.batching import TokenizedPairs, Update
 
-# How PyTorch's errors begin or go on where a file cannot be written; they have no class of their own.
+# PyTorch's errors have no class of their own where a file cannot be written, but say one of these.
 TORCH_WRITE_ERRORS = ("PytorchStreamWriter failed", "unexpected pos")
 
 
 @contextmanager
 def explain_out_of_memory(batch: dict[str, torch.Tensor]) -> Iterator[None]:
-    """Name the shape of the micro-batch that did not fit, and what to lower.
-
-    Raises:
-        MemoryError: in place of PyTorch's errors, which name bytes only.
-    """
+    """Re-raise PyTorch's errors for memory, which name bytes only, as a MemoryError with the shape of `batch`."""
     try:
         yield
     except RuntimeError as error:  # CUDA's OutOfMemoryError is one; the CPU's allocator has no class of its own
@@ -35,18 +31,16 @@ def explain_out_of_memory(batch: dict[str, torch.Tensor]) -> Iterator[None]:
 
 
 def is_write_error(error: Exception) -> bool:
-    """Whether `error` says that a file could not be written, as on a full disk; each library has its own."""
+    """True if `error` says that a file could not be written, as on a full disk; each library has its own."""
     if isinstance(error, RuntimeError):
         return any(text in str(error) for text in TORCH_WRITE_ERRORS)
     return isinstance(error, OSError | SafetensorError)
 
 
 def find_non_finite(model: nn.Module, batch: dict[str, torch.Tensor]) -> str | None:
-    """Where the numbers stop being finite in one forward and backward pass of `batch`.
+    """Name the first place in a forward and backward pass of `batch` that is not finite; `None` if all is finite.
 
-    Returns:
-        the first module, in the order of the forward pass, with an output that is not finite; else "the loss";
-        else "the gradient of" the first parameter concerned; `None` if all is finite. Leaves no gradients.
+    That is a module by its output, else "the loss", else "the gradient of" a parameter. Leaves no gradients.
     """
     found: list[str] = []
 
@@ -72,11 +66,8 @@ def find_non_finite(model: nn.Module, batch: dict[str, torch.Tensor]) -> str | N
         return "the loss"
     model.zero_grad()
     loss.backward()
-    bad = [
-        name
-        for name, parameter in model.named_parameters()
-        if parameter.grad is not None and not parameter.grad.isfinite().all()
-    ]
+    gradients = [(name, parameter.grad) for name, parameter in model.named_parameters() if parameter.grad is not None]
+    bad = [name for name, gradient in gradients if not gradient.isfinite().all()]
     model.zero_grad()
     return f"the gradient of {bad[0]}" if bad else None
 
@@ -84,7 +75,7 @@ def find_non_finite(model: nn.Module, batch: dict[str, torch.Tensor]) -> str | N
 def describe_batch(
     model: nn.Module, update: Update, pairs: TokenizedPairs, tokenizer: PreTrainedTokenizerFast
 ) -> list[dict[str, object]]:
-    """For each micro-batch of `update`: what is not finite, see `find_non_finite`, and its pairs as row and text."""
+    """For each micro-batch of `update` the answer of `find_non_finite`, and its pairs as row number and texts."""
     report = []
     for rows, batch in zip(update.rows, update.micro_batches, strict=True):
         first = find_non_finite(model, {name: tensor.to(model.device) for name, tensor in batch.items()})

@@ -1,4 +1,4 @@
-"""Being asked to stop: SIGTERM, which schedulers send before they take a machine away."""
+"""Requests to stop: SIGTERM, which schedulers send before they take a machine away."""
 
 import os
 import signal
@@ -10,14 +10,14 @@ SECONDS_OF_ONE_REQUEST = 5.0
 
 
 class Interrupted(Exception):
-    """The run was asked to stop, and has saved where it stands."""
+    """The run was asked to stop, and has saved its state."""
 
 
 class StopRequest:
-    """Remembers that SIGTERM came, so that the update under way can be finished; a later one ends at once.
+    """Remembers SIGTERM, so that the update under way can be finished; a later signal ends the process at once.
 
-    Those of the first seconds are one request: a scheduler signals every process, and so does the launcher that it
-    signals. Use it in the main thread: Python hands signals to no other.
+    Signals of the first seconds are one request: a scheduler signals every process, and its launcher signals them
+    again. Use it in the main thread: Python hands signals to no other.
     """
 
     def __init__(self):
@@ -39,10 +39,10 @@ class StopRequest:
 
 
 def outlive_stop_request(worker_id: int) -> None:
-    """Let a worker of a `DataLoader`, as its `worker_init_fn`, live until the process it reads for has saved.
+    """A `worker_init_fn` of a `DataLoader`, whose workers then live until the process they read for has saved.
 
-    Launchers (torchrun, accelerate launch) signal the process group of each process they started, schedulers every
-    process there is. The death of a worker would end the training before its checkpoint.
+    Launchers signal process groups, schedulers every process; the death of a worker would end the training before its
+    checkpoint.
     """
     os.setsid()  # out of the process group
     # The first only: the second is the loader's, for a worker that does not end by itself.

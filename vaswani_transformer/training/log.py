@@ -1,4 +1,4 @@
-"""What a run tells: lines of JSON in its folder, the same to TensorBoard where that is installed, text to the user."""
+"""The log of a run: lines of JSON in its folder, the same to TensorBoard where it is installed, text for the user."""
 
 import json
 import os
@@ -17,12 +17,7 @@ TENSORBOARD_FOLDER = "tensorboard"
 
 
 class Log:
-    """The log of a run folder, closed by `with`. All processes have one, the main process alone writes.
-
-    Args:
-        folder: of the run.
-        is_main_process: whether this is the one that writes.
-    """
+    """The log of a run folder, closed by `with`. All processes have one, the main process alone writes."""
 
     def __init__(self, folder: Path, *, is_main_process: bool):
         self.folder = folder
@@ -30,12 +25,9 @@ class Log:
         self._tensorboard = None
 
     def open(self, *, update: int, num_bytes: int) -> None:
-        """Go on after `update` updates: what was logged after them will be logged again, and is taken away.
+        """Go on after `update` updates; later lines are removed, because they will be logged again.
 
-        If lines have been lost or changed meanwhile, a warning says so, and the log goes on after those that are left.
-
-        Args:
-            num_bytes: what `sync` returned then.
+        A warning tells if lines have been lost since `sync` returned `num_bytes`.
         """
         if not self.is_main_process:
             return
@@ -57,14 +49,14 @@ class Log:
             self._tensorboard.close()
 
     def sync(self) -> int:
-        """Bring the log to the disk; returns its length in bytes, in the main process."""
+        """Sync the log to the disk, in the main process; returns its length in bytes."""
         path = self.folder / LOG_FILE
         with path.open("ab") as log:
             os.fsync(log.fileno())
         return path.stat().st_size
 
     def write(self, line: dict) -> None:
-        """Add a line; it has an `update`, and values that are `None` where there is nothing to say."""
+        """Add a line: numbers by their names, one of them `update`, and `None` for those that are not known."""
         if self.is_main_process:
             with (self.folder / LOG_FILE).open("a", encoding="utf-8") as log:
                 log.write(json.dumps(line) + "\n")
@@ -74,7 +66,7 @@ class Log:
                     self._tensorboard.add_scalar(name, line[name], line["update"])
 
     def print(self, text: str, *, live: bool = False) -> None:
-        """A line on standard error; on a terminal a `live` one is written over by the next."""
+        """Print a line on standard error; on a terminal the next one replaces a `live` one."""
         if not self.is_main_process:
             return
         if sys.stderr.isatty():
@@ -84,10 +76,10 @@ class Log:
 
 
 def read_log(folder: Path) -> list[dict]:
-    """The lines of the log in a run folder, in their order.
+    """The lines of the log in a run folder.
 
     Raises:
-        FileNotFoundError: if there is none.
+        FileNotFoundError: if there is no log.
         ValueError: if a line is damaged.
     """
     path = folder / LOG_FILE
@@ -103,7 +95,7 @@ def read_log(folder: Path) -> list[dict]:
 
 
 def _is_up_to(text: bytes, update: int) -> bool:
-    """Whether a whole line of the log tells of one of the first `update` updates."""
+    """True for a whole line of the log about one of the first `update` updates."""
     try:
         return text.endswith(b"\n") and _read_line(text)["update"] <= update
     except ValueError:
@@ -111,7 +103,7 @@ def _is_up_to(text: bytes, update: int) -> bool:
 
 
 def _read_line(text: bytes) -> dict:
-    """A line of the log; ValueError says what is wrong with it."""
+    """Parse a line of the log; raises ValueError with its fault."""
     try:
         line = json.loads(text)
     except (ValueError, RecursionError) as error:

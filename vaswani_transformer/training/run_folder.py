@@ -1,14 +1,14 @@
-"""Whose a run folder is: which run it holds, which process is training in it, whether all processes see it.
+"""The folder of a run: identified by its recipe.json, locked while it is trained in, seen by all processes.
 
-A run folder is all there is to a run: start the same command again and it goes on where it stopped.
+The same command started again goes on from what the folder holds:
 
     run/
-        recipe.json         the recipe as resolved, seed, fingerprint of the data, precision, processes, versions
+        recipe.json         the resolved recipe, seed, fingerprint of the data, precision, processes, versions
         log.jsonl           one line per interval of training, one line per evaluation
         tensorboard/        the same numbers, where the package tensorboard is installed
         checkpoints/        see `checkpoints`
         model/              the mean of the last checkpoints: the result
-        lock                which process trains here
+        lock                names the process that trains here
 """
 
 import contextlib
@@ -23,13 +23,13 @@ from pathlib import Path
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 
-from ..resuming.files import blaming, read_object, write_whole
+from ..resuming.files import blaming, find_changes, read_object, write_json
 from ..resuming.locks import lock_folder
 from .checkpoints import COMPLETE, find_intact, set_aside
 
 RECIPE_FILE = "recipe.json"
 PACKAGES = ("torch", "transformers", "accelerate", "tokenizers")
-# What makes two runs different runs; the rest of recipe.json is there to be read.
+# Entries of recipe.json that identify a run; the others inform.
 IDENTITY = ("recipe", "seed", "data", "mixed_precision")
 
 
@@ -48,7 +48,7 @@ def open_run(
 
     Raises:
         ValueError: if the folder holds another run, if none of its checkpoints is intact, if another process is
-            training in it, or if `folder` or `data` are others to one of the processes than to the main process.
+            training in it, or if a process does not find in `folder` and `data` what the main process finds.
     """
     with contextlib.ExitStack() as stack:
         found = None
@@ -67,7 +67,9 @@ def open_run(
         name, recipe, fingerprint = found
         checkpoint = name and folder / "checkpoints" / name
         differing = [] if description["data"] == fingerprint else [str(data)]
-        if not _is_run(folder, recipe) or (checkpoint and not (checkpoint / COMPLETE).exists()):
+        path = folder / RECIPE_FILE
+        sees_run = path.exists() and path.read_text(encoding="utf-8") == recipe
+        if not sees_run or (checkpoint and not (checkpoint / COMPLETE).exists()):
             differing.append(str(folder))
         if differing:
             raise ValueError(
@@ -79,7 +81,7 @@ def open_run(
 
 
 def _choose_checkpoint(folder: Path, warn: Callable[[str], object]) -> Path | None:
-    """The newest intact checkpoint in `folder`, if there is any; what is newer is damaged, and set aside."""
+    """The newest intact checkpoint in `folder`, if there is any; newer ones are damaged, and set aside."""
     checkpoint, faults = find_intact(folder)
     for fault in faults.values():
         warn(f"WARNING: {fault}; the checkpoint before is taken")
@@ -93,20 +95,14 @@ def _choose_checkpoint(folder: Path, warn: Callable[[str], object]) -> Path | No
     return checkpoint
 
 
-def _is_run(folder: Path, recipe: str) -> bool:
-    """Whether `folder` holds the run whose recipe.json is `recipe`."""
-    path = folder / RECIPE_FILE
-    return path.exists() and path.read_text(encoding="utf-8") == recipe
-
-
 def describe_versions() -> dict[str, str]:
-    """Of Python and of the packages whose code made the run; the commit of this one where it is a checkout."""
+    """Versions of Python and of the packages that train; the commit of this package where it is a checkout."""
     root = Path(__file__).parents[2]
     versions = {"python": platform.python_version()}
     versions |= {name: importlib.metadata.version(name) for name in PACKAGES}
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # run from where it lies
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # not installed
         versions["vaswani_transformer"] = importlib.metadata.version("vaswani_transformer")
-    if (root / ".git").exists():  # else an installation, perhaps below somebody else's repository
+    if (root / ".git").exists():  # else an installation, perhaps below another repository
         with contextlib.suppress(OSError, subprocess.CalledProcessError):
             command = ["git", "-C", str(root), "rev-parse", "HEAD"]
             versions["commit"] = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
@@ -114,36 +110,23 @@ def describe_versions() -> dict[str, str]:
 
 
 def claim_run(folder: Path, description: dict, *, is_begun: bool) -> str:
-    """Write down in `folder` which run it holds, or if it `is_begun`, check that it is this one.
-
-    Args:
-        description: of this run; `IDENTITY` names what may not change. Versions are added.
+    """Write `description` and versions to recipe.json in `folder`, or if it `is_begun`, compare what `IDENTITY` names.
 
     Returns:
         the text of recipe.json.
 
     Raises:
-        ValueError: if recipe.json is damaged, or if the folder belongs to another run, with what differs.
+        ValueError: if recipe.json is damaged, or if the folder belongs to another run, with the differences.
     """
     path = folder / RECIPE_FILE
     if not is_begun or not path.exists():
-        with write_whole(path) as file:
-            file.write(json.dumps(description | {"versions": describe_versions()}, indent=2).encode())
+        write_json(path, description | {"versions": describe_versions()})
     recorded, description = read_object(path), json.loads(json.dumps(description))
     with blaming(path):
         earlier = {name: recorded[name] for name in IDENTITY}
-    for name in IDENTITY:
-        if earlier[name] != description[name]:
-            difference = _difference(earlier[name], description[name])
-            raise ValueError(
-                f"{folder} holds a run with another {name}: {difference}. "
-                f"Name another output folder, or give the settings it was started with."
-            )
+    if changes := list(find_changes(earlier, {name: description[name] for name in IDENTITY})):
+        raise ValueError(
+            f"{folder} holds another run: {'; '.join(changes)}. Name another output folder, or give the settings it "
+            f"was started with."
+        )
     return path.read_text(encoding="utf-8")
-
-
-def _difference(earlier: object, now: object) -> str:
-    if not (isinstance(earlier, dict) and isinstance(now, dict)):
-        return f"{earlier} there, {now} here"
-    names = [name for name in now if earlier.get(name) != now[name]]
-    return "; ".join(f"{name} is {earlier.get(name)} there, {now[name]} here" for name in names)

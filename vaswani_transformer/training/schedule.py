@@ -12,11 +12,6 @@ def inverse_sqrt_lr(step: int, *, d_model: int, warmup_steps: int = 4000) -> flo
     Rises linearly for `warmup_steps` updates, then falls as 1 / sqrt(step). Both branches meet at
     step = warmup_steps, where the rate is (d_model * warmup_steps)^-0.5: 6.99e-4 for the base model.
 
-    Args:
-        step: update number, >= 1. An update is one optimizer step, whatever the number of devices.
-        d_model: model width; a wider model gets a smaller rate.
-        warmup_steps: length of the linear rise, in updates.
-
     Raises:
         ValueError: if `step` < 1; the formula is undefined at 0.
     """
@@ -26,11 +21,10 @@ def inverse_sqrt_lr(step: int, *, d_model: int, warmup_steps: int = 4000) -> flo
 
 
 def inverse_sqrt_schedule(optimizer: Optimizer, *, d_model: int, warmup_steps: int = 4000) -> LambdaLR:
-    """Wrap `inverse_sqrt_lr` for PyTorch. Create `optimizer` with lr=1.0: the factor is the rate itself.
+    """Multiply the lr of `optimizer`, 1.0 in the paper, by `inverse_sqrt_lr` of each update.
 
-    Another lr scales the whole curve (`lr_scale` of a recipe). Do not pass the result to
-    `Accelerator.prepare`: its scheduler wrapper steps once per process, so on 8 GPUs the warm-up would last
-    500 updates instead of 4000.
+    Do not pass the result to `Accelerator.prepare`: its scheduler wrapper steps once per process, so on 8 GPUs the
+    warm-up would last 500 updates instead of 4000.
     """
     # LambdaLR counts from 0, the paper from 1.
     return LambdaLR(optimizer, lambda i: inverse_sqrt_lr(i + 1, d_model=d_model, warmup_steps=warmup_steps))

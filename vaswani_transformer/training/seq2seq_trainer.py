@@ -1,7 +1,4 @@
-"""The batches of section 5.1 in transformers' Seq2SeqTrainer: by tokens instead of by sentences.
-
-trainer = TokenBatchSeq2SeqTrainer(model, args, tokens_per_batch=8192, train_dataset=..., data_collator=...)
-"""
+"""The batches of section 5.1 in transformers' Seq2SeqTrainer: by tokens instead of by sentences."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -21,15 +18,11 @@ from ..data.batching import plan_updates, split_update
 class TokenBatchSampler(Sampler[list[int]]):
     """Row numbers of the micro-batches of one process, a `batch_sampler` of a DataLoader.
 
-    What an update holds depends on (seed, epoch) alone (see `data.batching.plan_updates`): not on the number of
-    processes, nor on how it is accumulated. It is cut into a part for each process and accumulation step; where it has
-    too few pairs for that, which only the last and longest of a corpus have, some of them are in two parts.
+    The updates are those of `data.batching.plan_updates`, each cut into a part for each process and accumulation
+    step. Where an update has too few pairs for that, some of them are in two parts.
 
     Args:
-        source_lengths, target_lengths: tokens of each pair, `</s>` included.
-        tokens_per_batch: limit on the padded source tokens of an update, and on its padded target tokens, over all
-            processes and accumulation steps together.
-        seed: of the order of the updates.
+        source_lengths, target_lengths, tokens_per_batch, seed: see `plan_updates`.
         num_processes, process_index: whose part to read.
         accumulation_steps: micro-batches of each process in an update.
 
@@ -54,8 +47,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         first = process_index * accumulation_steps
         self.own_parts = slice(first, first + accumulation_steps)
         self.epoch = 0
-        # Of every epoch: chance decides only between pairs of equal length, and the order of the updates.
-        self.num_updates = len(self.plan(epoch=0))
+        self.num_updates = len(self.plan(epoch=0))  # the same in every epoch: chance decides only their order
 
     def set_epoch(self, epoch: int) -> None:
         """Read the plan of `epoch` from the next iteration on."""
@@ -70,7 +62,7 @@ class TokenBatchSampler(Sampler[list[int]]):
                 yield part.tolist()
 
     def _split(self, rows: np.ndarray) -> list[np.ndarray]:
-        """`split_update`, but without empty parts: every process must take part."""
+        """`split_update` without empty parts: every process must take part."""
         parts = split_update(rows, *self.lengths, num_parts=self.num_parts)
         if all(map(len, parts)):
             return parts
@@ -80,11 +72,11 @@ class TokenBatchSampler(Sampler[list[int]]):
 class TokenBatchSeq2SeqTrainer(Seq2SeqTrainer):
     """transformers' Seq2SeqTrainer with updates of about `tokens_per_batch` source and as many target tokens.
 
-    They are those of `vaswani train` with the same tokens, seed and data. `per_device_train_batch_size` has no
+    The updates are those of `vaswani train` with the same tokens, seed and data. `per_device_train_batch_size` has no
     effect; `gradient_accumulation_steps` cuts the same update into more parts.
 
     Args:
-        tokens_per_batch: see `TokenBatchSampler`.
+        tokens_per_batch: see `data.batching.plan_updates`.
         args, kwargs: of `Seq2SeqTrainer`; `train_dataset` has the columns `input_ids` and `labels`, and a length.
 
     Raises:
@@ -96,7 +88,7 @@ class TokenBatchSeq2SeqTrainer(Seq2SeqTrainer):
         self.tokens_per_batch = tokens_per_batch
 
     def get_train_dataloader(self) -> DataLoader:
-        """As the base class's, but each batch is this process's own: Accelerate has nothing to share out."""
+        """The loader of the base class, except that each batch belongs to this process alone."""
         args, accelerator = self.args, self.accelerator
         sampler = TokenBatchSampler(
             _measure(self.train_dataset, "input_ids"),
@@ -117,19 +109,15 @@ class TokenBatchSeq2SeqTrainer(Seq2SeqTrainer):
             prefetch_factor=args.dataloader_prefetch_factor,
             worker_init_fn=partial(seed_worker, num_workers=args.dataloader_num_workers, rank=args.process_index),
         )
-        # Were the batches shared out by `accelerator.prepare`, a run resumed within an epoch would read the first
-        # epoch's: transformers cannot reach the `set_epoch` of a sampler that is wrapped twice (5.23).
+        # With `accelerator.prepare` a run resumed within an epoch would read the first epoch's batches: transformers
+        # cannot reach the `set_epoch` of a sampler that is wrapped twice (5.23).
         return prepare_data_loader(
             loader, accelerator.device, num_processes=1, process_index=0, put_on_device=accelerator.device_placement
         )
 
 
 def _measure(dataset: torch.utils.data.Dataset, column: str) -> np.ndarray:
-    """Tokens of `column` in each row, (rows,).
-
-    Raises:
-        ValueError: if the dataset is a stream.
-    """
+    """Tokens of `column` in each row, (rows,); refuses a stream."""
     if not has_length(dataset):
         raise ValueError(
             f"train_dataset, of type {type(dataset).__name__}, has no length, and batches by tokens are planned from "

@@ -1,4 +1,4 @@
-"""What a training is made of: prepared data, model, optimizer, schedule, each process's own part of them."""
+"""The parts of a training: prepared data, model, optimizer and schedule."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -28,33 +28,32 @@ from .sharding import is_sharded
 from .state import Progress, TrainingState
 from .tally import Tally
 
-TOKENS_PER_MICRO_BATCH = {"cpu": 4_096}  # padded tokens of a side
-# Processes that make batches ready. On a CPU one would take a core from the training; one is enough for any GPU. Where
+TOKENS_PER_MICRO_BATCH = {"cpu": 4_096}  # padded tokens per side
+# Processes that prepare batches. On a CPU one would take a core from the training; one is enough for any GPU. Where
 # there is MPS, processes are not forked, and a worker would get a copy of the corpus.
 LOADER_WORKERS = {"cpu": 0, "mps": 0}
 DEFAULT_LOADER_WORKERS = 1
 
 
 class Setup:
-    """Settings of a run, and what is built from them.
+    """Settings of a run, and the objects built from them.
 
     Args:
-        recipe: what to do.
         data: folder written by `vaswani prepare`.
         run: folder to write, or to go on with; all processes must see it.
         seed: of initialisation, dropout and the order of the data.
-        accumulation_steps: micro-batches an update is cut into on each process; changes speed and memory, not
-            results. When not given: one on a GPU, on a CPU as many as keep them at about 4,096 tokens.
+        accumulation_steps: micro-batches per update on each process; changes speed and memory, not results. When not
+            given: one on a GPU, on a CPU as many as keep them at about 4,096 tokens.
         mixed_precision: "no", "bf16" or "fp16". When not given: the launcher's choice, "no" without a launcher.
         log_interval: updates between two lines of the log.
         score_dev: (model, tokenizer, pairs of text) -> BLEU of the development set, logged at each evaluation.
         change_processes: go on with a run that another number of processes began. No pair is skipped or repeated,
-            but dropout draws other numbers than it would have.
+            but dropout draws other numbers.
 
     Raises:
         FileNotFoundError: if `data` is no prepared data.
         ValueError: if a file of the data is missing or damaged, if the processes do not know each other, or if
-            `score_dev` is asked of a model in parts.
+            there is a `score_dev` for a sharded model.
     """
 
     def __init__(
@@ -71,15 +70,12 @@ class Setup:
         change_processes: bool = False,
     ):
         self.recipe, self.data, self.run_folder, self.seed = recipe, data, run, seed
-        self.log_interval = log_interval
-        self.change_processes = change_processes
-        self.checkpoint_folder = run / "checkpoints"
-        self.model_folder = run / "model"
+        self.log_interval, self.change_processes = log_interval, change_processes
+        self.checkpoint_folder, self.model_folder = run / "checkpoints", run / "model"
         self.accelerator = Accelerator(
             mixed_precision=mixed_precision,
             step_scheduler_with_optimizer=False,
-            # Without a second copy of the gradients.
-            kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],
+            kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],  # no copy of the gradients
         )
         if self.accelerator.device.type == "cpu" and self.accelerator.mixed_precision != "no":
             keep_few_kernels()
@@ -111,16 +107,14 @@ class Setup:
         )
 
     def _refuse_damaged_data(self) -> None:
-        """The main process compares the digests of the prepared files, and all raise what it finds."""
-        damage = ""
-        if self.accelerator.is_main_process:
-            damage = find_damage(self.data, self.preparation["files"])
-        (damage,) = broadcast_object_list([damage])
+        """Compare the digests of the prepared files in the main process; all processes raise what it finds."""
+        is_main = self.accelerator.is_main_process
+        (damage,) = broadcast_object_list([find_damage(self.data, self.preparation["files"]) if is_main else ""])
         if damage:
             raise ValueError(f"{damage}. Copy the folder again, or remove it and run `vaswani prepare`.")
 
     def _load_pairs(self, name: str) -> TokenizedPairs:
-        """One of the prepared sets, whole."""
+        """A prepared set, "train" or "dev"; refused if a pair is missing."""
         pairs = TokenizedPairs.load(self.data / name, pad_token_id=self.tokenizer.pad_token_id)
         expected = self.preparation[name]["pairs"]
         if len(pairs) != expected:
@@ -131,7 +125,7 @@ class Setup:
         return pairs
 
     def _choose_accumulation_steps(self) -> int:
-        """A GPU wants large products; on a CPU smaller micro-batches stay in the cache, and they pad less."""
+        # A GPU wants large products; on a CPU smaller micro-batches stay in the cache, and they pad less.
         limit = TOKENS_PER_MICRO_BATCH.get(self.accelerator.device.type, math.inf)
         return max(1, round(self.recipe.tokens_per_batch / self.accelerator.num_processes / limit))
 
@@ -169,15 +163,15 @@ class Setup:
         model.generation_config.num_beams = recipe.num_beams
         model.generation_config.length_penalty = recipe.length_penalty
         if recipe.compile:
-            # Not the loss, which goes slice by slice. Lengths are symbols, so one compilation serves all batches.
+            # Not the loss, which is computed in slices. Lengths are symbols, so one compilation serves all batches.
             model.model.compile(dynamic=True)
         if is_sharded(self.accelerator):
-            # One module, and not three that share a matrix: FSDP2 keeps a matrix in one group of modules.
+            # One module instead of three that share a matrix: FSDP2 keeps a matrix in one group of modules.
             model.set_input_embeddings(model.get_input_embeddings())
         return model
 
     def _describe(self) -> dict:
-        """What recipe.json says of this run beside versions."""
+        """The contents of recipe.json, without versions."""
         return {
             "recipe": self.recipe.to_dict() | {"vocab_size": len(self.tokenizer)},
             "seed": self.seed,
@@ -188,7 +182,7 @@ class Setup:
         }
 
     def _read_updates(self) -> Iterator[Update]:
-        """The updates of this process from where the run stands, made ready beside the training on a GPU."""
+        """The updates of this process that are still to come; on a GPU a worker prepares them."""
         stream = UpdateStream(
             self.train_pairs,
             tokens_per_batch=self.recipe.tokens_per_batch,
@@ -206,8 +200,7 @@ class Setup:
             stream,
             batch_size=None,
             pin_memory=device == "cuda",
-            # Its own: the loader draws a number to seed workers, and dropout must not notice.
-            generator=torch.Generator(),
+            generator=torch.Generator(),  # seeds workers, and must not change the numbers that dropout draws
             num_workers=num_workers,
             prefetch_factor=16 if num_workers else None,
             worker_init_fn=outlive_stop_request,

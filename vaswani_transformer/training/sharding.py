@@ -8,15 +8,12 @@ from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 
 
 def is_sharded(accelerator: Accelerator) -> bool:
-    """Whether each process holds a part of the weights only: then Accelerate saves and loads them."""
+    """True if each process holds a part of the weights only: then Accelerate saves and loads them."""
     return accelerator.distributed_type == DistributedType.FSDP
 
 
 def gather_model(accelerator: Accelerator, model: torch.nn.Module) -> VaswaniForConditionalGeneration | None:
-    """The whole model, to be saved, in the main process; all processes must call it together.
-
-    Where it is sharded, that is one of the class that was sharded, with the gathered weights.
-    """
+    """The whole model in the main process, `None` in the others; all processes must call it together."""
     whole = accelerator.unwrap_model(model)
     weights = accelerator.get_state_dict(model) if is_sharded(accelerator) else None
     if not accelerator.is_main_process:

@@ -1,4 +1,4 @@
-"""Where a run stands: saved with every checkpoint, and gone on from after a stop."""
+"""The state of a run: saved with every checkpoint, restored after a stop."""
 
 import math
 import pickle
@@ -33,7 +33,7 @@ from .tally import Tally
 
 @dataclass
 class Progress:
-    """Where a run stands; saved with every checkpoint."""
+    """How far a run has come."""
 
     update: int = 0
     epoch: int = 0
@@ -45,14 +45,14 @@ class Progress:
     num_processes: int = 1
 
     def count(self, update: Update) -> None:
-        """An update is done."""
+        """Advance by `update`, which is done."""
         self.update += 1
         self.updates_of_epoch += 1
         if update.is_last_of_epoch:
             self.epoch, self.updates_of_epoch = self.epoch + 1, 0
 
     def note_evaluation(self, dev_loss: float) -> None:
-        """The development set was evaluated."""
+        """Count an evaluation of the development set."""
         self.evaluations_without_gain += 1
         if dev_loss < self.best_dev_loss:
             self.best_dev_loss, self.evaluations_without_gain = dev_loss, 0
@@ -66,13 +66,11 @@ class Progress:
 
 
 class TrainingState:
-    """All that a run needs to go on, through Accelerate; every process calls each method, all together.
+    """Saves and restores a run through Accelerate; all processes must call each method together.
 
     Args:
         folder: of the checkpoints.
         model: as Accelerate has prepared it, with the optimizer.
-        tokenizer: is saved beside the model.
-        schedule, progress, tally: are saved and restored, in this order.
     """
 
     def __init__(
@@ -89,7 +87,7 @@ class TrainingState:
         self.accelerator, self.folder, self.model, self.tokenizer = accelerator, folder, model, tokenizer
         self.progress = progress
         accelerator.register_for_checkpointing(schedule, progress, tally)
-        # The weights are in the checkpoint already, as a model like any other.
+        # The checkpoint holds the weights already, as a model like any other.
         accelerator.register_save_state_pre_hook(lambda models, weights, folder: weights.clear())
         accelerator.register_load_state_pre_hook(self._load_weights)
 
@@ -97,9 +95,9 @@ class TrainingState:
         """Write a checkpoint, and delete those that are no longer needed.
 
         Args:
-            log: of the run; is on the disk up to here before the checkpoint is.
+            log: of the run; it is on the disk before the checkpoint is.
             keep: checkpoints that the average needs.
-            is_scheduled: whether it is to be averaged, or written because the run was asked to stop.
+            is_scheduled: true if it may be averaged, false if it is written because the run was asked to stop.
 
         Raises:
             OSError: if it cannot be written; the message names the checkpoint that is intact.
@@ -122,7 +120,6 @@ class TrainingState:
         self.accelerator.wait_for_everyone()
 
     def _write(self, name: str, log: Log) -> None:
-        """An empty folder, filled by all processes, with the log on the disk up to here, then given its `name`."""
         accelerator = self.accelerator
         if accelerator.is_main_process:
             self.progress.log_bytes = log.sync()
@@ -139,19 +136,16 @@ class TrainingState:
             finish_checkpoint(partial)
 
     def load(self, checkpoint: Path, *, seed: int, change_processes: bool) -> None:
-        """Go to where `checkpoint`, which is intact, was written.
-
-        Args:
-            seed: of the run.
-            change_processes: whether another number of processes may go on.
+        """Restore the state in `checkpoint`, which is intact.
 
         Raises:
-            ValueError: if another number of processes wrote it, or if it holds programs, as a pickle may.
+            ValueError: if another number of processes wrote it and `change_processes` is false, or if it holds
+                programs, as a pickle may.
         """
         folder = checkpoint / STATE_FOLDER
         try:
             for path in folder.glob("custom_checkpoint_*.pkl"):
-                # Accelerate reads these as pickles that may run anything: they must be such as hold values only.
+                # Accelerate reads them as pickles that may run anything: refuse those that hold more than values.
                 torch.load(path, map_location="cpu", weights_only=True)
             self.accelerator.load_state(str(folder))
             if self.progress.num_processes == self.accelerator.num_processes:
@@ -166,7 +160,7 @@ class TrainingState:
         self._check_num_processes(checkpoint, seed=seed, change_processes=change_processes)
 
     def _check_num_processes(self, checkpoint: Path, *, seed: int, change_processes: bool) -> None:
-        """Refuse to go on from `checkpoint` with another number of processes, or take account of it."""
+        """Refuse another number of processes than wrote `checkpoint`, or give them new seeds if that is allowed."""
         progress, now = self.progress, self.accelerator.num_processes
         if progress.num_processes == now:
             return
@@ -180,7 +174,7 @@ class TrainingState:
         progress.num_processes = now
 
     def _load_weights(self, models: list[torch.nn.Module], folder: str) -> None:
-        """Put the weights beside `folder` into the model; for Accelerate, in place of its own way."""
+        """Load the weights beside `folder` into the model, instead of Accelerate."""
         if is_sharded(self.accelerator):
             return
         state = load_file(Path(folder).parent / WEIGHTS)

@@ -1,4 +1,4 @@
-"""What is summed up between two lines of the log."""
+"""Sums over the updates between two lines of the log."""
 
 import math
 import time
@@ -12,12 +12,12 @@ SUM_DTYPES = {"mps": torch.float32}  # which has no float64
 
 
 def sum_dtype(device: torch.device) -> torch.dtype:
-    """The type in which `device` sums up losses and counts: float64 wherever there is one."""
+    """The type for sums of losses and counts: float64 wherever `device` has one."""
     return SUM_DTYPES.get(device.type, torch.float64)
 
 
 def perplexity(nll: float) -> float:
-    """exp(nll) of `nll` nats a token; inf where that is more than a float can hold, as of a run that diverges."""
+    """exp(`nll`), in nats per token; inf where a float cannot hold it, as when a run diverges."""
     try:
         return math.exp(nll)
     except OverflowError:
@@ -25,18 +25,15 @@ def perplexity(nll: float) -> float:
 
 
 class Tally:
-    """Sums since the last line. They stay on the device: reading them would make the host wait for it.
-
-    An update that was skipped because its gradient was not finite adds nothing but to the number of those.
-    """
+    """Sums since the last line. They stay on the device: reading them would make the host wait for it."""
 
     def __init__(self, accelerator: Accelerator):
         self.accelerator = accelerator
         options = {"dtype": sum_dtype(accelerator.device), "device": accelerator.device}
         # Loss and -log P over the target tokens of this process, in nats.
         self._losses = torch.zeros(2, **options)
-        # Target tokens that were learnt from, over all processes; updates skipped in the whole run, in a row up to
-        # now, and in the longest row.
+        # Target tokens that were learnt from, over all processes; updates skipped because a gradient was not finite:
+        # in the whole run, in a row up to now, and in the longest row.
         self._counts = torch.zeros(4, **options)
         self.start_line()
 
@@ -52,7 +49,7 @@ class Tally:
 
         Args:
             losses: (2,), loss and -log P summed over the target tokens of this process.
-            is_finite: scalar, whether the update was made.
+            is_finite: scalar, false if the update was skipped.
         """
         self._losses += torch.where(is_finite, losses, 0)
         self._counts[0] += is_finite * update.target_tokens
@@ -64,16 +61,16 @@ class Tally:
         self.updates += 1
 
     def leave_out(self, seconds: float) -> None:
-        """Take time that was not spent on training out of the line's."""
+        """Subtract time that was not spent on training."""
         self._started += seconds
 
     @property
     def seconds(self) -> float:
-        """Of training since the last line."""
+        """Time of training since the last line."""
         return time.perf_counter() - self._started
 
     def count_skipped_in_a_row(self) -> tuple[int, int]:
-        """Updates without a finite gradient, up to now and in the longest row of the run; waits for the device."""
+        """Updates skipped in a row, up to now and in the longest row of the run; waits for the device."""
         now, longest = self._counts[2:].tolist()
         return int(now), int(longest)
 
@@ -82,7 +79,7 @@ class Tally:
         loss, nll = self.accelerator.reduce(self._losses, "sum").tolist()
         target_tokens, skipped, *_ = self._counts.tolist()
         return {
-            # No update since the last line may have been finite; then there is nothing to say.
+            # None if all updates since the last line were skipped.
             "loss": loss / target_tokens if target_tokens else None,
             "perplexity": perplexity(nll / target_tokens) if target_tokens else None,
             "target_tokens_per_second": target_tokens / self.seconds,

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -18,17 +19,17 @@ from .tally import sum_dtype
 
 NON_FINITE_FILE = "non_finite.json"
 SKIPPED_IN_A_ROW = 10  # updates without a finite gradient that end a run
-# Updates between two looks at what all processes must agree on. A GPU is ten updates behind the host at best, and
-# each look makes the host wait for it.
+# Updates between two checks for which all processes, and host and device, wait for each other. A GPU is ten updates
+# behind the host at best.
 UPDATES_PER_CHECK = {"cpu": 1}
 DEFAULT_UPDATES_PER_CHECK = 10
 
 
 class Trainer(Setup):
-    """Trains one recipe on prepared data: `train()` runs to its end. Arguments are those of `Setup`.
+    """Trains one recipe on prepared data; arguments are those of `Setup`.
 
-    The same global batch gives the same update however it is split: over processes, or over time by accumulation. A
-    run that was stopped ends with the weights of one that never was.
+    The same global batch gives the same update, however processes and accumulation split it. A run that was stopped
+    ends with the weights of one that never was.
     """
 
     def _run_updates(self) -> None:
@@ -91,9 +92,7 @@ class Trainer(Setup):
             the folder of the final model, the mean of the last checkpoints.
 
         Raises:
-            ValueError: if the run folder belongs to a run of another recipe, seed, data, precision or number of
-                processes, if another process is training in it, if not all processes see it and the same data, or
-                if none of its checkpoints is intact.
+            ValueError: as `open_run`, or if another number of processes wrote the checkpoint.
             FloatingPointError: if ten updates in a row had no finite gradient.
             MemoryError: if a micro-batch does not fit; the message names its shape.
             OSError: if a checkpoint cannot be written; the one before is intact.
@@ -114,7 +113,7 @@ class Trainer(Setup):
         return self.model_folder
 
     def _go_to_where_it_stopped(self, checkpoint: Path | None) -> None:
-        """From `checkpoint` on, or from the start; the log has then no line of what is still to come."""
+        """Restore `checkpoint`, if there is one, and remove what was logged after it."""
         for partial in sorted(self.checkpoint_folder.glob(f"{PARTIAL_PREFIX}*")):
             self.log.print(f"{partial} is not whole and is left aside")
         accelerator, progress = self.accelerator, self.progress
@@ -134,12 +133,12 @@ class Trainer(Setup):
         )
 
     def _agree_to_stop(self) -> bool:
-        """Whether one of the processes was asked to stop; all of them must then save."""
+        """True if any process was asked to stop; all of them must then save."""
         own = torch.tensor(self._stop_request.received, device=self.accelerator.device).int()
         return bool(self.accelerator.reduce(own, "sum"))
 
     def _check_finite(self, update: Update) -> None:
-        """End the run when nothing has been learnt for a while; `update` is the last one."""
+        """End the run if too many updates in a row were skipped; `update` is the last one."""
         now, longest = self.tally.count_skipped_in_a_row()
         if longest < SKIPPED_IN_A_ROW:
             return
@@ -152,7 +151,7 @@ class Trainer(Setup):
         raise FloatingPointError(
             f"{longest} updates in a row, {place} update {self.progress.update}, had a gradient that is not finite, "
             f"and were skipped. {path} names the first module with such an output and the pairs of the last batch. "
-            f"The same command would come to the same end: name another output folder and begin again, with mixed "
+            f"The same command would come to the same end: name another output folder and start again, with mixed "
             f"precision bf16 or none, with another seed, or with a recipe of a smaller lr_scale or more warmup_updates."
         )
 
@@ -160,22 +159,17 @@ class Trainer(Setup):
         progress, tally = self.progress, self.tally
         progress.seconds = time.perf_counter() - self._sitting_started
         means = tally.compute_means()
-        line = {
-            "update": progress.update,
-            "epoch": progress.epoch,
-            "lr": self._lr,
-            **means,
-            "seconds": progress.seconds,
-        }
+        place = {"update": progress.update, "epoch": progress.epoch}
+        line = place | {"lr": self._lr, **means, "seconds": progress.seconds}
         self.log.write(line)
-        remaining = (self.recipe.num_updates - progress.update) * tally.seconds / tally.updates
+        remaining = timedelta(seconds=int((self.recipe.num_updates - progress.update) * tally.seconds / tally.updates))
         losses = "no finite update"
         if line["loss"] is not None:
             losses = f"loss {line['loss']:.3f}  ppl {line['perplexity']:.2f}"
         skipped = f"  skipped {line['skipped']}" if line["skipped"] else ""
         self.log.print(
             f"update {line['update']}/{self.recipe.num_updates}  epoch {line['epoch']}  {losses}  lr {line['lr']:.2e}  "
-            f"{line['target_tokens_per_second']:.0f} tok/s  fill {line['fill']:.1%}{skipped}  ETA {_hours(remaining)}",
+            f"{line['target_tokens_per_second']:.0f} tok/s  fill {line['fill']:.1%}{skipped}  ETA {remaining}",
             live=True,
         )
         tally.start_line()
@@ -201,7 +195,3 @@ class Trainer(Setup):
         self.progress.seconds = started - self._sitting_started
         self.state.save(self.log, keep=self.recipe.num_averaged_checkpoints, is_scheduled=is_scheduled)
         self.tally.leave_out(time.perf_counter() - started)
-
-
-def _hours(seconds: float) -> str:
-    return f"{int(seconds) // 3600}:{int(seconds) % 3600 // 60:02d}:{int(seconds) % 60:02d}"

@@ -3,18 +3,16 @@
 While FILE is being written there is a folder beside it:
 
     FILE.partial/
-        settings.json       digests of text and model, the search; written first
-        finished.log        what earlier runs finished, a window a line
-        process-00000.log   what each process of this run has finished, a batch a line
+        settings.json       digests of text and model, the search; written first, removed last
+        finished.log        translations of earlier runs, one window per line
+        process-00000.log   translations of one process of this run, one batch per line
         unfinished          a file that is being written; never read
-        lock                which process is at work here
+        lock                names the process that works here
 
 The text is read in windows of `LINES_PER_WINDOW`; batches are made inside a window, so memory does not grow with the
-text. A batch is logged when it is done, and counts as done when its line in the log is whole: a run that was killed
-and is started again translates only the batches that no log holds. When all are done, their lines are put in order
-into FILE, which takes its place at once and whole, and the folder goes. Until then an older FILE stays as it is. A
-FILE.partial that holds anything else is the user's own, and refused. A FILE that is a symbolic link stands for the
-file it points to.
+text. A batch is done when its line in the log is whole: a run that was killed and is started again translates only
+the batches that no log holds. When all are done, their lines are put in order into FILE, which replaces an older FILE
+at once, and the folder is removed. A FILE.partial that holds other files belongs to the user, and is refused.
 """
 
 import contextlib
@@ -38,13 +36,13 @@ from accelerate.utils import parse_flag_from_env
 from tqdm import tqdm
 
 from ..data.corpus import BYTES_OF_LONG_LINE, decode_lines, read_lines
-from ..resuming.files import find_changes, read_object, write_whole
+from ..resuming.files import find_changes, read_object, write_json, write_whole
 from ..resuming.locks import LOCK_FILE, check_processes, lock_folder
 from .translator import Hypothesis, Translator
 
 FORMAT = 2  # of the folder's files
 LINES_PER_WINDOW = 16_384  # padding is 1 % of batches of 2,000 tokens, 3 % of 10,000; with 4,096 lines 2 % and 10 %
-LINES_PER_STREAM_WINDOW = 1_024  # 7 % at 2,000 tokens, but somebody may be waiting for the output
+LINES_PER_STREAM_WINDOW = 1_024  # 7 % at 2,000 tokens, but a reader may wait for the output
 SECONDS_TO_WAIT = 0.05  # for the next line of a stream
 BYTES_PER_READ = 65_536  # as much as a pipe holds
 SETTINGS_FILE = "settings.json"
@@ -61,13 +59,10 @@ def find_processes() -> PartialState:
     Raises:
         ValueError: if the launcher started several, but they do not know of each other.
     """
-    # They meet when all are done, and one may have hours more to do: the launcher ends them if one dies.
+    # They meet when all are done, and one may need hours more: the launcher ends them if one dies.
     processes = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"), timeout=timedelta(weeks=3))
     check_processes(processes.num_processes)
     return processes
-
-
-# File to file
 
 
 def translate_file(
@@ -82,23 +77,23 @@ def translate_file(
     """Translate the lines of `source` into `output`; go on where an earlier call was stopped.
 
     Any number of processes gives the same bytes, and a run may go on with another number than it was begun with.
-    Whole windows are dealt to the processes in turn; of the last, which do not go round, the batches.
+    Whole windows are dealt to the processes in turn; the batches of the last windows, if those do not go round.
 
     Args:
-        settings: all that decides what is written, but the text, as JSON values.
+        output: if it is a symbolic link, the file it points to is written.
+        settings: everything except the text on which the output depends, as JSON values.
         processes: from `find_processes`; on several machines all must see the folder of `output`.
 
     Raises:
-        FileNotFoundError: if there is no such file, or if processes do not see one folder.
+        FileNotFoundError: if there is no such file, or if a process does not see the folder.
         ValueError: if a line is not UTF-8, before anything is translated; if the work was begun with another text or
-            other settings, with what differs; if `output` is `source`; if another process is writing it; if its
-            folder holds files that are no translation's.
+            other settings, with the differences; if `output` is `source`; if another process is writing it; if its
+            folder holds files that no translation writes.
     """
     if output.exists() and output.samefile(source):
         raise ValueError(f"{output} is the text to translate, and would be replaced: name another output.")
     num_lines, digest = _survey(source)
     settings = {"format": FORMAT, "lines_per_window": LINES_PER_WINDOW, "text": digest, **settings}
-    # A link that is replaced would leave the file it points to as it was.
     job = _Job(output.resolve() if output.is_symlink() else output, num_lines)
     with contextlib.ExitStack() as stack:
         num_finished = 0
@@ -113,7 +108,7 @@ def translate_file(
 def _work(
     job: "_Job", translator: Translator, source: Path, to_lines: ToLines, processes: PartialState, *, num_finished: int
 ) -> None:
-    """What all processes do together; `num_finished` lines of the job are done."""
+    """The part of all processes, together; `num_finished` lines of the job are done."""
     processes.wait_for_everyone()
     job.check_shared()
     with tqdm(
@@ -126,7 +121,7 @@ def _work(
     ) as bar:
 
         def show(num_sentences: int) -> None:
-            # The others' work is equal, and to count it would cost more than it tells.
+            # The work of the others is estimated from that of this one.
             bar.update(min(num_sentences * processes.num_processes, job.num_lines - bar.n))
 
         job.work(translator, source, to_lines, processes, on_batch=show)
@@ -136,7 +131,7 @@ def _work(
 
 
 def _survey(path: Path) -> tuple[int, str]:
-    """Number of lines and a digest of the text; a line that is not UTF-8 shows here, before the long work."""
+    """Number of lines and a digest of the text; refuses a line that is not UTF-8 before the long work."""
     digest, num_lines = hashlib.sha256(), 0
     for num_lines, line in enumerate(read_lines(path, cut_long=True), start=1):  # noqa: B007 - the last one is the count
         digest.update(f"{line}\n".encode())
@@ -144,7 +139,7 @@ def _survey(path: Path) -> tuple[int, str]:
 
 
 class _Job:
-    """A file on its way, and the folder that holds what is done of it."""
+    """An unfinished file, and the folder that holds its translated batches."""
 
     def __init__(self, output: Path, num_lines: int):
         self.output, self.num_lines = output, num_lines
@@ -153,7 +148,7 @@ class _Job:
         self.num_windows = -(-num_lines // LINES_PER_WINDOW)
 
     def refuse_other_files(self) -> None:
-        """Refuse a folder of the user's own, which holds what is no translation's and would be lost."""
+        """Refuse a folder with files that no translation writes."""
         own = [SETTINGS_FILE, UNFINISHED_FILE, LOCK_FILE]
         if (self.folder / SETTINGS_FILE).exists():  # it is written first and removed last
             own += [path.name for path in self._logs()]
@@ -164,13 +159,16 @@ class _Job:
             )
 
     def begin(self, settings: dict[str, object]) -> int:
-        """Note the settings, or gather in one file what is done; the number of lines that are."""
+        """Write the settings, or compare them; gather all logs in one. Returns the number of finished lines."""
         path, finished = self.folder / SETTINGS_FILE, self.folder / FINISHED_FILE
         if path.exists():
-            self._refuse_changes(read_object(path), settings)
+            if changes := list(find_changes(read_object(path), settings)):
+                raise ValueError(
+                    f"{self.folder} holds work that was begun with another text or other settings: "
+                    f"{'; '.join(changes)}. Give what it was begun with to go on, or remove that folder to start again."
+                )
         else:
-            with write_whole(path, self.unfinished) as file:
-                file.write(json.dumps(settings, ensure_ascii=False, indent=2).encode())
+            write_json(path, settings, self.unfinished)
         logs, num_finished = self._logs(), 0
         with write_whole(finished, self.unfinished) as file:
             for window, lines in enumerate(self._windows_of(logs)):
@@ -183,10 +181,10 @@ class _Job:
         return num_finished
 
     def check_shared(self) -> None:
-        """Refuse to work where the first process's folder is not to be seen."""
+        """Refuse to work where the folder of the first process cannot be seen."""
         if not (self.folder / FINISHED_FILE).exists():
             raise FileNotFoundError(
-                f"{self.folder}, which the first process has made, is not to be seen by all. Processes on several "
+                f"{self.folder}, which the first process has made, cannot be seen by all. Processes on several "
                 f"machines need an output folder that they share."
             )
 
@@ -199,7 +197,7 @@ class _Job:
         *,
         on_batch: Callable[[int], object],
     ) -> None:
-        """Translate and log those batches of this process that no earlier run has finished."""
+        """Translate and log the batches of this process that no earlier run has finished."""
         own, num_processes = processes.process_index, processes.num_processes
         num_dealt_whole = self.num_windows // num_processes * num_processes
         finished = self._windows_of([self.folder / FINISHED_FILE])
@@ -232,26 +230,16 @@ class _Job:
                 file.writelines(lines[row].encode() for row in range(num_rows))
         for log in self._logs():
             log.unlink()
-        (self.folder / SETTINGS_FILE).unlink()  # last: without it the logs would pass for files of the user's
+        (self.folder / SETTINGS_FILE).unlink()  # last: without it the logs would pass for files of the user
         (self.folder / LOCK_FILE).unlink(missing_ok=True)
         if not any(self.folder.iterdir()):
             self.folder.rmdir()
-
-    def _refuse_changes(self, recorded: dict[str, object], given: dict[str, object]) -> None:
-        """Refuse to go on with work that was begun with other settings."""
-        names = sorted(recorded.keys() | given.keys())
-        changes = [change for name in names for change in find_changes(recorded.get(name), given.get(name), name)]
-        if changes:
-            raise ValueError(
-                f"{self.folder} holds work that was begun with another text or other settings: {'; '.join(changes)}. "
-                f"Give what it was begun with to go on, or remove that folder to begin anew."
-            )
 
     def _logs(self) -> list[Path]:
         return [path for name in (FINISHED_FILE, PROCESS_FILES) for path in sorted(self.folder.glob(name))]
 
     def _windows_of(self, logs: Iterable[Path]) -> Iterator[dict[int, str]]:
-        """For each window of the text what `logs` hold of it, by row; one window at a time in memory."""
+        """For each window of the text its lines in `logs`, by row; one window at a time in memory."""
         records = heapq.merge(*map(_read_log, logs), key=itemgetter(0))
         record = next(records, None)
         for window in range(self.num_windows):
@@ -277,15 +265,11 @@ def _read_log(path: Path) -> Iterator[tuple[int, dict[int, str]]]:
     """Window and lines of each record of a log, in the order of the windows."""
     with open(path, "rb") as file:
         for line in file:
-            # A process that is killed while it writes leaves the beginning of a record; a machine that loses its
-            # power, or a disk, may leave anything. That batch is not done.
+            # A killed process leaves the beginning of a record, a failing machine or disk may leave anything.
             checksum, _, record = line.removesuffix(b"\n").partition(b" ")
             if checksum == b"%08x" % zlib.crc32(record):
                 values = json.loads(record)
                 yield values["window"], {int(row): text for row, text in values["lines"].items()}
-
-
-# Streams
 
 
 def translate_stream(
@@ -293,8 +277,7 @@ def translate_stream(
 ) -> None:
     """Translate `windows` of sentences as they come, and write each as soon as it is done."""
     numbers = count(1)
-    # On a terminal the bar and the translations would write over each other.
-    hides_bar = True if output.isatty() else None
+    hides_bar = True if output.isatty() else None  # on a terminal bar and translations would overwrite each other
     with tqdm(unit=" sentences", smoothing=0, file=sys.stderr, disable=hides_bar) as bar:
         for sentences in windows:
             for hypotheses in translator(sentences, on_batch=bar.update):
@@ -303,7 +286,7 @@ def translate_stream(
 
 
 def read_file_windows(path: Path) -> Iterator[list[str]]:
-    """Windows of the lines of a file, which may be compressed; errors as of `data.corpus.read_lines`."""
+    """Windows of the lines of a file, which may be compressed; see `data.corpus.read_lines`."""
     return _in_windows(read_lines(path, cut_long=True))
 
 
@@ -325,7 +308,7 @@ def read_windows(file: BinaryIO, *, name: str) -> Iterator[list[str]]:
 
 
 def _in_windows(lines: Iterator[str], is_ready: Callable[[], bool] = lambda: True) -> Iterator[list[str]]:
-    """Windows of `lines`, which end where the next line is not ready, at the end, and before a line that is refused."""
+    """Windows of `lines`; one ends where the next line is not ready, and before a line that is refused."""
     window: list[str] = []
     try:
         for line in lines:
@@ -342,7 +325,7 @@ def _in_windows(lines: Iterator[str], is_ready: Callable[[], bool] = lambda: Tru
 
 
 class _ReadyLines:
-    """Lines of a stream in binary, and whether the next one can be had without waiting for whoever writes."""
+    """Lines of a stream in binary; `is_ready` tells if the next line can be read without blocking."""
 
     def __init__(self, descriptor: int):
         self.descriptor = descriptor
@@ -380,7 +363,7 @@ class _ReadyLines:
             self.rest = []
 
     def _keep(self, piece: bytes) -> None:
-        """Add to the rest; a line that is too long already needs no more."""
+        """Add to the rest, unless the line is too long already."""
         if piece and self.num_bytes < BYTES_OF_LONG_LINE:
             self.rest.append(piece)
             self.num_bytes += len(piece)

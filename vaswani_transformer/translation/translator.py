@@ -1,12 +1,11 @@
 """Translate many sentences: batches of like lengths, the order restored, n-best lists with scores.
 
-Which sentences share a batch is decided by the sentences alone, so whoever translates a batch, and when, gets the
-same bits.
+The sentences alone decide which of them share a batch, so every process that translates a batch gets the same bits.
 """
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -18,7 +17,7 @@ from ..model.engine_vaswani import build_engines
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.pipeline_vaswani import MOST_SOURCE_TOKENS, check_sentence
 
-TEXTS_PER_CALL = 1_000  # the tokenizer's answer takes some 100 bytes a token
+TEXTS_PER_CALL = 1_000  # the tokenizer's answer takes some 100 bytes per token
 # Per-step outputs are never read here, so they are off, whatever the model's generation config asks for.
 NO_RECORDS = dict.fromkeys(("output_scores", "output_logits", "output_attentions", "output_hidden_states"), False)
 
@@ -31,14 +30,14 @@ class Hypothesis(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Sentences that are translated together: their places among all, and their token ids, none for empty lines."""
+    """Sentences that are translated together: their row numbers, and their token ids, none for empty lines."""
 
     rows: list[int]
     ids: list[list[int]]
 
 
 class Translator:
-    """A model with its tokenizer, the size of its batches and its search.
+    """Translates with one model and search, by the weights of the moment when the translator was made.
 
         translator = Translator(model, tokenizer, num_hypotheses=4, with_scores=True, num_beams=8)
         for hypotheses in translator(["A dog runs.", "Two cats sleep."]):
@@ -47,13 +46,11 @@ class Translator:
     Args:
         tokens_per_batch: padded source tokens of a batch, before beams; a longer sentence is a batch of its own.
         num_hypotheses: different translations of each sentence; the beam must be as wide.
-        with_scores: give the scores of the search; for greedy search and sampling of one model, which have none, those
-            of `model.score`, which take one more pass over each batch.
+        with_scores: give the scores of the search; greedy search and sampling of one model have none, and take one
+            more pass over each batch through `model.score`.
         releases: free the model's matrices, of which the translator has copies laid out for searching; the model can
             then do nothing else.
         generate_kwargs: for `model.generate`.
-
-    A translator translates with the weights of the moment it was made.
 
     Raises:
         ValueError: if the beam is too narrow for what is asked, or if a model for int8 cannot multiply in it.
@@ -83,16 +80,12 @@ class Translator:
         models = (model, *generate_kwargs.get("ensemble", ()))
         self.generate_kwargs = generate_kwargs | {"engine": build_engines(models, releases=releases)}
         self.num_over_long = 0  # sentences so far that are longer than any that training has seen
-        self.num_cut = 0  # of those, the ones of which only the first `MOST_SOURCE_TOKENS` are translated
+        self.num_cut = 0  # sentences so far that were cut to their first `MOST_SOURCE_TOKENS`
 
     def __call__(
         self, sentences: Sequence[str], *, on_batch: Callable[[int], object] = lambda num_sentences: None
     ) -> list[list[Hypothesis]]:
-        """The hypotheses of each sentence, best first.
-
-        Args:
-            on_batch: called with the number of sentences each time a batch is done.
-        """
+        """The hypotheses of each sentence, best first; `on_batch` gets the number of sentences of each batch done."""
         translations: list[list[Hypothesis]] = [[]] * len(sentences)
         for batch in self.plan(sentences):
             for row, hypotheses in zip(batch.rows, self.translate(batch), strict=True):
@@ -104,16 +97,14 @@ class Translator:
         """Batches that hold each sentence once: empty ones first, then the longest, so that memory runs out early."""
         ids = self._encode(sentences)
         empty = [row for row, tokens in enumerate(ids) if not tokens]
-        batches = [Batch(empty, [[]] * len(empty))] if empty else []
         full = [row for row, tokens in enumerate(ids) if tokens]
-        for places in plan_batches([len(ids[row]) for row in full], limit=self.tokens_per_batch):
-            rows = [full[place] for place in places]
-            batches.append(Batch(rows, [ids[row] for row in rows]))
-        return batches
+        planned = plan_batches([len(ids[row]) for row in full], limit=self.tokens_per_batch)
+        batches = [empty] * bool(empty) + [[full[place] for place in places] for places in planned]
+        return [Batch(rows, [ids[row] for row in rows]) for rows in batches]
 
     @torch.no_grad()
     def translate(self, batch: Batch) -> list[list[Hypothesis]]:
-        """The hypotheses of each sentence of `batch`, best first; nothing is translated to nothing.
+        """The hypotheses of each sentence of `batch`, best first; empty sentences have an empty one.
 
         Where the search finds fewer than asked for, empty ones of score -inf fill the list.
         """
@@ -128,23 +119,23 @@ class Translator:
         found = self.model.generate(**inputs, **(self.generate_kwargs | options))
         tokens = found.sequences
         scores = self._rate(inputs, found) if self.with_scores else [None] * len(tokens)
-        # One line for one line: a model may learn a line break from training text that holds them.
+        # One line for one line: a model may learn line breaks from its training text.
         texts = (text.replace("\n", " ") for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True))
         hypotheses = list(map(Hypothesis, texts, scores))
         n = self.num_hypotheses
         return [hypotheses[start : start + n] for start in range(0, len(hypotheses), n)]
 
     def _rate(self, inputs: BatchEncoding, found: ModelOutput) -> list[float]:
-        """Scores of what the search has found, -inf where it has found nothing."""
+        """Scores of the sequences found, -inf for those that fill the list."""
         scores = found.get("sequences_scores")
-        if scores is None:  # greedy search or sampling, as transformers do them
+        if scores is None:  # greedy search or sampling of transformers
             names = ("length_penalty", "length_penalty_type", "coverage_penalty")
             options = {name: self.generate_kwargs.get(name, getattr(self.config, name, None)) for name in names}
             scores = self.model.score(**inputs, labels=found.sequences[:, 1:], **options).scores
         return scores.tolist()
 
     def _encode(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Token ids of each sentence, `</s>` included; none of those without a word."""
+        """Token ids of each sentence, `</s>` included; none for a sentence without a word."""
         for sentence in sentences:
             check_sentence(sentence)
         ids: list[list[int]] = [[] for _ in sentences]
@@ -163,12 +154,11 @@ def translate(
     tokenizer: PreTrainedTokenizerFast,
     sentences: Sequence[str],
     *,
-    tokens_per_batch: int = 2_000,
     on_batch: Callable[[int], object] = lambda num_sentences: None,
     **options,
 ) -> list[str]:
-    """The best translation of each of `sentences`; warns of those that were cut. For the arguments see `Translator`."""
-    translator = Translator(model, tokenizer, tokens_per_batch=tokens_per_batch, **options)
+    """The best translation of each of `sentences`; warns of those that were cut. Arguments as of `Translator`."""
+    translator = Translator(model, tokenizer, **options)
     translations = [hypotheses[0].text for hypotheses in translator(sentences, on_batch=on_batch)]
     if translator.num_cut:
         warnings.warn(
@@ -179,17 +169,10 @@ def translate(
 
 
 def format_lines(hypotheses: Sequence[Hypothesis], number: int, *, is_numbered: bool, is_scored: bool) -> str:
-    """The lines of a file that `hypotheses` of its sentence `number` become, a line each.
+    """The lines of a file for the `hypotheses` of its sentence `number`, one line each.
 
-    Columns are separated by tabs, the text last, so that a tab inside it moves no other: the number if
-    `is_numbered`, the score if `is_scored`, the text.
+    Columns are separated by tabs: the number if `is_numbered`, the score if `is_scored`, then the text, so that a tab
+    inside it moves no other column.
     """
-
-    def columns(hypothesis: Hypothesis) -> Iterator[str]:
-        if is_numbered:
-            yield str(number)
-        if is_scored:
-            yield f"{hypothesis.score:.4f}"
-        yield hypothesis.text
-
-    return "".join("\t".join(columns(hypothesis)) + "\n" for hypothesis in hypotheses)
+    start = f"{number}\t" if is_numbered else ""
+    return "".join(start + (f"{score:.4f}\t" if is_scored else "") + f"{text}\n" for text, score in hypotheses)

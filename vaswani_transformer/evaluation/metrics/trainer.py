@@ -23,7 +23,7 @@ METRICS = {"sacrebleu": sacrebleu.BLEU, "paper_bleu": PaperBLEU}
 def build_compute_metrics(
     tokenizer: PreTrainedTokenizerBase, names: Sequence[str] = tuple(METRICS), *, language: str = "de", **options
 ) -> Callable[[EvalPrediction], dict[str, float]]:
-    """A function that decodes what was generated and the labels, and gives the score of each metric by its name.
+    """A function that decodes generated tokens and labels, and returns the score of each metric by its name.
 
     Args:
         tokenizer: of the model.
@@ -40,7 +40,7 @@ def build_compute_metrics(
     metrics = {name: METRICS[name](**options_of[name]) for name in names}
 
     def decode(token_ids: np.ndarray) -> list[str]:
-        # Both are filled up where batches of different length were joined.
+        # The trainer pads both where it joins batches of different length.
         padded = np.where(token_ids == IGNORE_INDEX, tokenizer.pad_token_id, token_ids)
         return tokenizer.batch_decode(padded, skip_special_tokens=True)
 

@@ -1,0 +1,43 @@
+"""A run that is small enough for tests, and functions that look at what it has left."""
+
+import json
+from dataclasses import replace
+
+import torch
+from safetensors.torch import load_file
+
+from vaswani_transformer.training.recipes import BASE
+
+TINY = replace(
+    BASE,
+    model={"d_model": 16, "d_ff": 24, "num_heads": 4, "encoder_layers": 1, "decoder_layers": 1},
+    vocab_size=300,
+    tokens_per_batch=160,
+    num_updates=7,
+    warmup_updates=10,
+    lr_scale=0.5,
+    checkpoint_interval=(2, "updates"),
+    num_averaged_checkpoints=2,
+)
+WITHOUT_DROPOUT = replace(TINY, model=TINY.model | {"dropout": 0.0})
+PAIRS = [(f"the dog {i} runs" + " far" * (i % 5), f"der hund {i} läuft" + " weit" * (i % 7)) for i in range(60)]
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def read_log(run):
+    return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+
+
+def timeless(run):
+    """The log without what the clock wrote."""
+    clock = ("seconds", "target_tokens_per_second")
+    return [{name: value for name, value in line.items() if name not in clock} for line in read_log(run)]
+
+
+def assert_close(one, other, *, tolerance=0.0):
+    assert one.keys() == other.keys()
+    for name in one:
+        torch.testing.assert_close(one[name], other[name], rtol=0, atol=tolerance)
