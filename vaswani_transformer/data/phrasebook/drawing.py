@@ -222,13 +222,7 @@ def _draw_modal(dice: Dice, frame: str, polarity: str) -> Verb | None:
 
 
 def _draw_being(
-    dice: Dice,
-    verb: Verb,
-    subject: NounPhrase | Who | None,
-    question: str,
-    polarity: str,
-    *,
-    is_short: bool,
+    dice: Dice, verb: Verb, subject: NounPhrase | Who | None, question: str, polarity: str, *, is_short: bool
 ) -> Clause:
     """The child is tired; the key is on the table."""
     determiners = _subject_determiners(question, polarity, is_short=is_short)
@@ -258,13 +252,7 @@ def _adjectives_for_being(is_human: bool, is_passing: bool) -> tuple[Adjective, 
 
 
 def _draw_doing(
-    dice: Dice,
-    verb: Verb,
-    subject: NounPhrase | Who | None,
-    question: str,
-    polarity: str,
-    *,
-    is_short: bool,
+    dice: Dice, verb: Verb, subject: NounPhrase | Who | None, question: str, polarity: str, *, is_short: bool
 ) -> Clause:
     """A full verb with its subject, its objects and adverbials other than those of time."""
     if subject is None:
