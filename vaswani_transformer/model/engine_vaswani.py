@@ -8,12 +8,15 @@ Shapes: L sentences still in the search, b beams, S source tokens, V vocab_size,
 
 import copy
 import weakref
+from collections.abc import Sequence
 
 import torch
+from torch import nn
 
-from .cpu_vaswani import Products, build_products
+from .cpu_vaswani import Product, Products, build_products
 from .engine_layers_vaswani import DecoderProducts, EncoderProducts, linear_of
-from .plain_vaswani import find_obstacle
+from .engine_steps_vaswani import EngineSteps
+from .plain_vaswani import find_obstacle, refuse_released
 
 MANY_SENTENCES = 8  # in a call; with fewer, packing takes longer than it saves
 
@@ -94,3 +97,101 @@ class Engine:
     def is_of(self, model) -> bool:
         """True if `model` is the one that this engine was built of."""
         return self.model() is model
+
+    def _release(self, model) -> None:
+        """Free the matrices of `model`, which shares the embeddings of this engine from now on."""
+        for module in model.modules():
+            if isinstance(module, nn.Linear):
+                module.weight = nn.Parameter(torch.empty_like(module.weight, device="meta"), requires_grad=False)
+        encoder, decoder = model.get_encoder(), model.get_decoder()
+        encoder.embed_tokens.weight.data = self.source_embedding
+        decoder.embed_tokens.weight.data = self.target_embedding
+        for parameter in model.parameters():
+            if parameter.data_ptr() not in (self.source_embedding.data_ptr(), self.target_embedding.data_ptr()):
+                parameter.data = parameter.data.clone()  # one view of a file that is mapped keeps all of it
+        for stack in (encoder, decoder):
+            stack.forward = refuse_released  # PyTorch takes a matrix that is nowhere for zeros
+
+    @torch.inference_mode()
+    def encode(self, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
+        """The encoder's output (B, S, D) for `input_ids` (B, S), whose padding `attention_mask` (B, S) marks by 0.
+
+        It has the dtype of the model, whose `forward` may have to read it.
+        """
+        is_padded = attention_mask is not None and not bool(attention_mask.all())
+        with torch.autocast(self.device.type, enabled=False):
+            x = nn.functional.embedding(input_ids, self.source_embedding) * self.embed_scale
+            positions = self.source_positions(
+                input_ids.shape[1],
+                mask=attention_mask if is_padded else None,
+                device=input_ids.device,
+            )
+            x = x + positions.to(x.dtype)
+            mask = attention_mask[:, None, None].bool() if is_padded else None
+            for layer in self.encoder_layers:
+                x = layer(x, mask)
+        return x.to(self.model_dtype)
+
+    def start(
+        self,
+        encoding: torch.Tensor,
+        source_mask: torch.Tensor | None,
+        *,
+        num_beams: int,
+        shortlist: torch.LongTensor | None = None,
+    ) -> "EngineSteps":
+        """The steps of a search.
+
+        Args:
+            encoding: (L, S, D) of the sources.
+            source_mask: (L, S), 0 at padding; `None` where nothing is padded.
+            num_beams: b, at most 32.
+            shortlist: (n,) token ids to compute logits of; all when not given.
+        """
+        return EngineSteps(
+            layers=self.decoder_layers,
+            embed=lambda tokens: nn.functional.embedding(tokens, self.target_embedding) * self.embed_scale,
+            positions=self.target_positions,
+            project=self.projection(shortlist),
+            encoding=encoding.to(self.dtype),
+            source_mask=source_mask,
+            num_beams=num_beams,
+        )
+
+    def projection(self, shortlist: torch.LongTensor | None) -> Product:
+        """The product with the vocabulary's rows of `shortlist` (n,), or with all of them: (..., D) -> (..., n)."""
+        if shortlist is None:
+            return self.project
+        weight, bias = self.head[shortlist], None if self.head_bias is None else self.head_bias[shortlist]
+        return lambda x: nn.functional.linear(x, weight, bias)
+
+
+def build_engines(models: Sequence, *, releases: bool = False) -> list[Engine | None]:
+    """A snapshot of each of `models`; `None` where only the `forward` of one will do.
+
+    Raises:
+        ValueError: for a model loaded for int8, which only an engine has, where one cannot be built.
+    """
+    return [
+        Engine.build(model, releases=releases)
+        if getattr(model, "engine_dtype", None) or not find_obstacle(model)
+        else None
+        for model in models
+    ]
+
+
+def as_engines(engine: Engine | Sequence[Engine] | None, models: Sequence) -> list[Engine | None]:
+    """An engine, or none, for each of `models`.
+
+    Raises:
+        ValueError: for an engine of another model, or another number of them.
+    """
+    engines = [None] * len(models) if engine is None else [engine] if isinstance(engine, Engine) else list(engine)
+    if len(engines) == 1:
+        engines += [None] * (len(models) - 1)
+    if len(engines) != len(models):
+        raise ValueError(f"engine must be one engine, or one per model: got {len(engines)} for {len(models)} models.")
+    for own, model in zip(engines, models, strict=True):
+        if own is not None and not own.is_of(model):
+            raise ValueError("engine was built of another model: build it by this model's build_engine().")
+    return engines
