@@ -3,9 +3,8 @@
 import re
 
 import pytest
-import torch
 
-from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli, train_tokenizer
+from vaswani_transformer import cli
 from vaswani_transformer.evaluation.scores import build_metrics, compute_scores
 from vaswani_transformer.hub.card import METRICS, read_scores
 from vaswani_transformer.loading import fingerprint_model
@@ -26,17 +25,20 @@ def files(tmp_path):
     return list(map(str, paths))
 
 
-def write_model(folder, **settings):
-    """A model that has learnt nothing."""
-    tokenizer = train_tokenizer(REFERENCES, vocab_size=300)
-    torch.manual_seed(0)
-    sizes = {"d_model": 16, "d_ff": 24, "num_heads": 4, "encoder_layers": 1, "decoder_layers": 1}
-    config = VaswaniConfig(vocab_size=len(tokenizer), **sizes, **settings)
-    VaswaniForConditionalGeneration(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+@pytest.fixture
+def write_model(build_translator):
+    """A function that writes a model which has learnt nothing into a folder."""
+
+    def write(folder, **settings):
+        model, tokenizer = build_translator(REFERENCES)
+        model.config.update(settings)
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+    return write
 
 
-def test_a_model_is_scored_in_all_ways_with_its_search_and_fingerprint(files, tmp_path, capsys):
+def test_a_model_is_scored_in_all_ways_with_its_search_and_fingerprint(files, tmp_path, capsys, write_model):
     write_model(tmp_path / "m")
     written = tmp_path / "out.de"
     arguments = ["--model", str(tmp_path / "m"), "--test", files[0], files[0], "--max_length_offset", "2"]
@@ -53,7 +55,7 @@ def test_a_model_is_scored_in_all_ways_with_its_search_and_fingerprint(files, tm
     assert {score.fingerprint for score in for_card} == {fingerprint_model(tmp_path / "m")}
 
 
-def test_the_paper_s_bleu_is_of_the_language_of_the_model_s_task_unless_told(files, tmp_path, capsys):
+def test_the_paper_s_bleu_is_of_the_language_of_the_model_s_task_unless_told(files, tmp_path, capsys, write_model):
     write_model(tmp_path / "m", custom_pipelines=custom_pipelines("translation_en_to_fr"))
     for more, language in (([], "fr"), (["--target_language", "de"], "de")):
         arguments = ["--model", str(tmp_path / "m"), "--test", files[0], files[0], "--max_length_offset", "1", *more]
