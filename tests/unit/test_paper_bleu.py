@@ -16,7 +16,7 @@ SYSTEMS = {
     "lower case": lambda lines: [line.lower() for line in lines],
     "quotation marks curled": lambda lines: [line.replace('"', "\u201c").replace("'", "\u2019") for line in lines],
     "cut in the middle": lambda lines: [line[: len(line) // 2] for line in lines],
-    "every other line of somebody else": lambda lines: [
+    "every other line belongs to its neighbour": lambda lines: [
         lines[i - 1] if i % 2 else line for i, line in enumerate(lines)
     ],
 }
@@ -30,7 +30,7 @@ MOSES_SCORES = {
     "lower case": [36.29, 35.73],
     "quotation marks curled": [100.0, 100.0],
     "cut in the middle": [34.71, 34.80],
-    "every other line of somebody else": [51.08, 50.98],
+    "every other line belongs to its neighbour": [51.08, 50.98],
 }
 
 

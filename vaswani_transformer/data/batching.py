@@ -74,12 +74,7 @@ class TokenColumn:
 
 
 class TokenizedPairs(torch.utils.data.Dataset):
-    """Pairs of token ids; indexed by the rows of a whole batch.
-
-    Args:
-        dataset: columns `input_ids` (source) and `labels` (target), `</s>` included.
-        pad_token_id: fills short sources; short targets are filled with -100.
-    """
+    """Pairs of token ids, columns `input_ids` and `labels` of `dataset`; indexed by the rows of a whole batch."""
 
     def __init__(self, dataset: Dataset, *, pad_token_id: int):
         self.sources = TokenColumn(dataset.data.column("input_ids"))
@@ -88,11 +83,7 @@ class TokenizedPairs(torch.utils.data.Dataset):
 
     @classmethod
     def load(cls, folder: Path, *, pad_token_id: int) -> "TokenizedPairs":
-        """Map the Arrow files that `prepare` wrote into `folder`.
-
-        Raises:
-            FileNotFoundError: if there is none.
-        """
+        """Map the Arrow files that `prepare` wrote into `folder`; raises FileNotFoundError if there is none."""
         parts = [Dataset.from_file(str(path)) for path in sorted(folder.glob("part-*.arrow"))]
         if not parts:
             raise FileNotFoundError(

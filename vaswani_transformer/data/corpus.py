@@ -43,23 +43,19 @@ HUB_ID = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(:(?P<config>[\w.+-]+))?")
 ROWS_PER_BATCH = 1_000  # of parquet and hub datasets: ten times as many are a tenth faster
 # No sentence is longer; a line without end, such as a gigabyte of zeros in a small .gz, must not fill the memory.
 MOST_LINE_BYTES = 2**20
-# Of a longer line this much is read: without a last character that is cut, it is still too long.
-BYTES_OF_LONG_LINE = MOST_LINE_BYTES + 4
+BYTES_OF_LONG_LINE = MOST_LINE_BYTES + 4  # so much of a longer line is read: still too long if its end is no character
 
 
 def read_lines(path: Path, *, cut_long: bool = False) -> Iterator[str]:
     """Lines of a UTF-8 text file, one at a time in memory.
 
-    Only "\\n" ends a line. Text mode also splits at a lone "\\r", and `str.splitlines` at U+2028, U+0085 and
-    others; all occur inside sentences of web text, and each such split would shift all later lines against
-    the other language. One "\\r" just before a "\\n" belongs to the line end (Windows) and is dropped, as is a byte
-    order mark at the start of the file.
+    Only "\\n" or "\\r\\n" ends a line. Text mode also splits at a lone "\\r", and `str.splitlines` at U+2028, U+0085
+    and others; all occur inside sentences of web text, and each such split would shift all later lines against the
+    other language. A byte order mark at the start of the file is dropped.
 
     Args:
-        path: a text file, or a pipe; compressed with gzip if the name ends in `.gz`. A last line without "\\n"
-            counts.
-        cut_long: of a line of more than `MOST_LINE_BYTES`, give a beginning that is still a little longer than
-            that, instead of refusing the line.
+        path: a text file, or a pipe; compressed with gzip if the name ends in `.gz`.
+        cut_long: cut a line of more than `MOST_LINE_BYTES`, to a little more than that, instead of refusing it.
 
     Raises:
         FileNotFoundError: at once, if there is no such file.
@@ -309,10 +305,9 @@ def open_parallel(
         "shards/*.jsonl"                a glob: the files it matches in the order of their names
         "wmt/wmt14:de-en"               a dataset of the hub and its config, with such columns
 
-    What exists on disk is read from disk. A name that looks like a path (an ending such as `.tsv` or `.en`,
-    more than one `/`, or `.`, `~` or `/` in front) and does not exist is a missing file, and never looked
-    for on the hub. Sentences of JSON, parquet and the hub may contain line breaks. `filter_pairs` drops and counts
-    lines of more than `MOST_LINE_BYTES`, of which only the beginning is read.
+    A name that looks like a path (an ending such as `.tsv` or `.en`, more than one `/`, or `.`, `~` or `/` in front)
+    is never looked for on the hub. Sentences of JSON, parquet and the hub may contain line breaks. A line of more than
+    `MOST_LINE_BYTES` is cut; `filter_pairs` drops and counts it.
 
     Args:
         source_language, target_language: keys of the two sides; not used for text files and .tsv.
@@ -323,8 +318,7 @@ def open_parallel(
     Raises:
         FileNotFoundError: at once, if a file, folder or dataset is missing.
         OSError: at once, if a dataset cannot be written to the cache.
-        ValueError: at once, if `spec` fits none of the forms, or a dataset has no such config or split; later, at the
-            first line or row that is no pair.
+        ValueError: at once, if `spec` fits no form, or a dataset has no such split; later, if a line or row is no pair.
     """
     parts = [spec] if isinstance(spec, str | Path) else list(spec)
     if len(parts) == 2:

@@ -79,15 +79,14 @@ def prepare(
         vocabulary_pairs: learn from every k-th pair, k as small as this limit allows. Learning takes 1.2 KB of
             memory per different word: without a limit, gigabytes for the paper's 4.5M pairs.
         pairs_per_part: kept training pairs in a file, the most that a kill loses.
-        log: gets a line at each stage.
-        on_pairs: gets the number of pairs of each part that is done.
+        log, on_pairs: get a line at each stage, and the number of pairs of each part that is done.
 
     Returns:
         the contents of `preparation.json`.
 
     Raises:
-        ValueError: if no training or no development pair is left; if `folder` was begun with other arguments, with
-            what differs; if another process writes there; and as the readers do.
+        ValueError: if no training or no development pair is left; if `folder` was begun with other arguments; if
+            another process writes there; and as the readers do.
     """
     for name, value in (("vocabulary_pairs", vocabulary_pairs), ("pairs_per_part", pairs_per_part)):
         if value < 1:

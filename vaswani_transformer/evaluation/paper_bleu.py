@@ -13,17 +13,12 @@ Paper: the script's references were tokenised beforehand, without step 1. Here t
 mark in them would match nothing.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import Any
 
 import sacrebleu
-
-if TYPE_CHECKING:
-    from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
 COMPOUND = re.compile(r"(\S)-(\S)")
 
@@ -67,7 +62,7 @@ def tokenize(sentence: str, *, language: str) -> str:
 
 
 @functools.cache
-def _load_moses(language: str) -> tuple[MosesPunctNormalizer, MosesTokenizer]:
+def _load_moses(language: str) -> tuple[Any, Any]:
     # Imported here because it takes a second, and few commands score. Its tokens are those of tokenizer.perl of 2017:
     # newstest2014 in three languages and 30,000 other German sentences come out the same to the byte. Since 2018 that
     # script always splits the full stop of a last word.

@@ -88,7 +88,6 @@ def _read_digests(checkpoint: Path) -> dict[str, str]:
 
 
 def checkpoint_name(step: int, *, is_scheduled: bool = True) -> str:
-    """Name of the folder of a checkpoint after `step` updates."""
     return f"{PREFIX if is_scheduled else STOPPED_PREFIX}{step:08d}"
 
 

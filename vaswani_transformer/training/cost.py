@@ -62,9 +62,8 @@ RATES: dict[str, tuple[float, float | None]] = {
 def count_flop(config: VaswaniConfig, source_lengths: np.ndarray, target_lengths: np.ndarray) -> int:
     """Model FLOP of updates on sentences of these lengths in tokens: all products of section 3, padding left out.
 
-    A multiplication and an addition are two, and an update is three times the forward pass: 6 for each weight and
-    token. With s source and t target tokens of a sentence, a = h (d_k + d_v), W_qo = W_kv = d_model a and
-    W_ff = 2 d_model d_ff, the forward pass is
+    A multiplication and an addition are two, and an update is three times the forward pass. With s source and t target
+    tokens of a sentence, a = h (d_k + d_v), W_qo = W_kv = d_model a and W_ff = 2 d_model d_ff, the forward pass is
 
         encoder layer    2 s (W_qo + W_kv + W_ff)                  +  2 a s^2
         decoder layer    2 t (2 W_qo + W_kv + W_ff) + 2 s W_kv     +  2 a (t (t + 1) / 2 + t s)

@@ -39,12 +39,12 @@ def open_run(
 ) -> Iterator[Path | None]:
     """Lock the run folder for the duration of the block; yields the checkpoint to go on from, if there is one.
 
-    The main process looks, locks and writes; the others must then see the same. All processes must call it together.
+    The main process locks and writes; the others must then see the same. All processes must call it together.
 
     Args:
         data: folder of the prepared data.
         description: of the run, for recipe.json; see `IDENTITY`.
-        warn: gets a line for each damaged checkpoint that is passed over.
+        warn: gets a line for each damaged checkpoint.
 
     Raises:
         ValueError: if the folder holds another run, if none of its checkpoints is intact, if another process is

@@ -81,12 +81,17 @@ class Setup:
             keep_few_kernels()
         check_processes(self.accelerator.num_processes)
         if accumulation_steps is None:
-            accumulation_steps = self._choose_accumulation_steps()
+            # A GPU wants large products; on a CPU smaller micro-batches stay in the cache, and they pad less.
+            limit = TOKENS_PER_MICRO_BATCH.get(self.accelerator.device.type, math.inf)
+            accumulation_steps = max(1, round(recipe.tokens_per_batch / self.accelerator.num_processes / limit))
         if accumulation_steps < 1:
             raise ValueError(f"accumulation_steps must be at least 1, one micro-batch; got {accumulation_steps}.")
         self.accumulation_steps = accumulation_steps
         self.preparation = read_preparation(data)
-        self._refuse_damaged_data()
+        is_main = self.accelerator.is_main_process
+        (damage,) = broadcast_object_list([find_damage(data, self.preparation["files"]) if is_main else ""])
+        if damage:
+            raise ValueError(f"{damage}. Copy the folder again, or remove it and run `vaswani prepare`.")
         self.tokenizer = PreTrainedTokenizerFast.from_pretrained(data, trust_remote_code=False)
         self.train_pairs = self._load_pairs("train")
         self.dev_set = DevelopmentSet(
@@ -106,13 +111,6 @@ class Setup:
             tally=self.tally,
         )
 
-    def _refuse_damaged_data(self) -> None:
-        """Compare the digests of the prepared files in the main process; all processes raise what it finds."""
-        is_main = self.accelerator.is_main_process
-        (damage,) = broadcast_object_list([find_damage(self.data, self.preparation["files"]) if is_main else ""])
-        if damage:
-            raise ValueError(f"{damage}. Copy the folder again, or remove it and run `vaswani prepare`.")
-
     def _load_pairs(self, name: str) -> TokenizedPairs:
         """A prepared set, "train" or "dev"; refused if a pair is missing."""
         pairs = TokenizedPairs.load(self.data / name, pad_token_id=self.tokenizer.pad_token_id)
@@ -123,11 +121,6 @@ class Setup:
                 f"missing or foreign. Copy the folder again, or remove it and run `vaswani prepare`."
             )
         return pairs
-
-    def _choose_accumulation_steps(self) -> int:
-        # A GPU wants large products; on a CPU smaller micro-batches stay in the cache, and they pad less.
-        limit = TOKENS_PER_MICRO_BATCH.get(self.accelerator.device.type, math.inf)
-        return max(1, round(self.recipe.tokens_per_batch / self.accelerator.num_processes / limit))
 
     def _build(self) -> None:
         """Model, optimizer (section 5.3) and schedule."""

@@ -54,11 +54,7 @@ ToLines = Callable[[Sequence[Hypothesis], int], str]  # hypotheses of a sentence
 
 
 def find_processes() -> PartialState:
-    """The processes of `accelerate launch`, or this one alone.
-
-    Raises:
-        ValueError: if the launcher started several, but they do not know of each other.
-    """
+    """The processes of `accelerate launch`, or this one alone; raises ValueError if they do not know of each other."""
     # They meet when all are done, and one may need hours more: the launcher ends them if one dies.
     processes = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"), timeout=timedelta(weeks=3))
     check_processes(processes.num_processes)
@@ -286,11 +282,8 @@ def read_file_windows(path: Path) -> Iterator[list[str]]:
 def read_windows(file: BinaryIO, *, name: str) -> Iterator[list[str]]:
     """Windows of the lines of `file` that are there already, so that no reader waits for lines yet to be written.
 
-    From a terminal or a slow pipe each line is a window; from a pipe that is filled faster than we translate, windows
-    are as long as they may be.
-
     Args:
-        file: open in binary; must have a file descriptor.
+        file: open in binary, with a file descriptor.
         name: for messages.
 
     Raises:
