@@ -773,16 +773,6 @@ def test_kernels_find_the_same_translations(build_tiny_model):
     assert torch.equal(actual, expected)
 
 
-def test_beams_share_one_encoding(model):
-    rows = []
-    hook = model.model.decoder.layers[0].cross_attention.k_proj.register_forward_hook(
-        lambda _, inputs, output: rows.append(output.shape[0])
-    )
-    model.generate(SOURCE, num_beams=4)
-    hook.remove()
-    assert rows == [4]
-
-
 def test_a_cast_model_searches_in_float32(brief, build_tiny_model):
     half = build_tiny_model(**SMALL, output_bias=True)
     half.load_state_dict(brief.state_dict())
