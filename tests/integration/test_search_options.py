@@ -52,6 +52,18 @@ def test_a_file_is_translated_by_all_models_of_an_ensemble(folders, files):
     assert together != translate(one, tokenizer, SENTENCES, max_length_offset=3)
 
 
+@pytest.mark.parametrize(
+    "option", [{"use_cache": False}, {"cache_implementation": "static"}, {"do_sample": True}], ids=str
+)
+def test_a_saved_search_that_only_forward_does_is_done(folders, files, tmp_path, option):
+    model, tokenizer = load_translator(folders[0])
+    model.generation_config.update(**option)
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path / "model")
+    text, output, _ = files
+    assert run("translate", "--model", tmp_path / "model", "--input", text, "--output", output) == 0
+
+
 def test_scores_of_an_ensemble_with_a_shortlist_stand_before_the_texts(folders, files):
     text, output, shortlist = files
     options = ["--ensemble", folders[1], "--shortlist", shortlist, "--scores"]

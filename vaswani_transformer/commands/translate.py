@@ -60,9 +60,10 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _searches_by_engine(args: argparse.Namespace, config: GenerationConfig) -> bool:
-    """Return True if no sentence needs the model's `forward`, as coverage, sampling and very wide beams do."""
+    """Return True if no sentence needs the model's `forward`, as coverage, sampling, wide beams and other caches do."""
     coverage = config.coverage_penalty if args.coverage_penalty is None else args.coverage_penalty
-    return not coverage and not config.do_sample and (args.num_beams or config.num_beams or 1) <= MOST_BEAMS
+    needs_forward = coverage or config.do_sample or config.use_cache is False or config.cache_implementation
+    return not needs_forward and (args.num_beams or config.num_beams or 1) <= MOST_BEAMS
 
 
 def _describe(args: argparse.Namespace, shortlist: list[int] | None) -> dict[str, object]:
