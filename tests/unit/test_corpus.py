@@ -8,6 +8,7 @@ import os
 import tempfile
 import threading
 import tracemalloc
+from functools import partial
 from pathlib import Path
 
 import datasets
@@ -191,9 +192,18 @@ def test_a_long_line_of_any_form_is_a_pair_that_is_too_long(tmp_path, short_limi
         assert all(map(corpus.is_too_long, long))
 
 
-@pytest.mark.parametrize("reader", [read_lines, read_tsv])
-def test_a_missing_file_is_reported_at_once(tmp_path, reader):
-    with pytest.raises(FileNotFoundError, match=r"absent\.txt does not exist: expected .*text.*Check the path"):
+@pytest.mark.parametrize(
+    ("reader", "expected"),
+    [
+        (read_lines, "UTF-8 text"),
+        (read_tsv, "text with two"),
+        (partial(read_json_lines, source_language="en", target_language="de"), "JSON with one object a line"),
+        (partial(read_parquet, source_language="en", target_language="de"), "a parquet file"),
+    ],
+    ids=["lines", "tsv", "json", "parquet"],
+)
+def test_a_missing_file_is_reported_at_once(tmp_path, reader, expected):
+    with pytest.raises(FileNotFoundError, match=rf"absent\.txt does not exist: expected {expected}.*Check the path"):
         reader(tmp_path / "absent.txt")
 
 
