@@ -1,4 +1,5 @@
 import contextlib
+import itertools
 import json
 import math
 import multiprocessing
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -141,6 +143,20 @@ def test_a_line_of_the_log_is_the_same_when_the_run_was_stopped_inside_it(data, 
         trainer.train()
     Trainer(TINY, data, tmp_path / "stopped", log_interval=3).train()
     assert timeless(tmp_path / "whole") == timeless(tmp_path / "stopped")
+
+
+def test_the_seconds_of_a_run_are_those_of_all_sittings(data, tmp_path, monkeypatch):
+    # Each sitting has its own clock, which begins at 0 and goes on by a second at each look.
+    monkeypatch.setattr(trainer_module, "time", SimpleNamespace(perf_counter=itertools.count().__next__))
+    trainer = Trainer(TINY, data, tmp_path / "run", log_interval=1)
+    stop_after(trainer, 2)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    monkeypatch.setattr(trainer_module, "time", SimpleNamespace(perf_counter=itertools.count().__next__))
+    Trainer(TINY, data, tmp_path / "run", log_interval=1).train()
+    seconds = [line["seconds"] for line in read_log(tmp_path / "run") if "seconds" in line]
+    assert len(seconds) == 7
+    assert seconds == sorted(set(seconds))
 
 
 def test_sigterm_finishes_the_update_saves_and_changes_nothing(data, tmp_path):
