@@ -75,7 +75,7 @@ def build_metrics(*, tokenize: str = "13a", lowercase: bool = False, language: s
     return metrics
 
 
-def build_bleu(*, tokenize: str = "13a", lowercase: bool = False) -> sacrebleu.BLEU:
+def build_bleu(*, tokenize: str, lowercase: bool) -> sacrebleu.BLEU:
     """sacreBLEU's BLEU; arguments as of `build_metrics`."""
     if tokenize not in sacrebleu.BLEU.TOKENIZERS:
         tokenizers = ", ".join(sacrebleu.BLEU.TOKENIZERS)
