@@ -1,4 +1,5 @@
 import contextlib
+import itertools
 import json
 import math
 import multiprocessing
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -122,6 +124,19 @@ def test_a_run_stopped_twice_inside_lines_of_its_log_ends_as_one_never_stopped(w
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
+def test_the_seconds_of_a_run_are_those_of_all_sittings(tiny_data, tmp_path, monkeypatch):
+    # Each sitting has its own clock, which begins at 0 and goes on by a second at each look.
+    monkeypatch.setattr(trainer_module, "time", SimpleNamespace(perf_counter=itertools.count().__next__))
+    trainer = Trainer(TINY, tiny_data, tmp_path / "run", log_interval=1)
+    stop_after(trainer, 2)
+    stop(trainer)
+    monkeypatch.setattr(trainer_module, "time", SimpleNamespace(perf_counter=itertools.count().__next__))
+    Trainer(TINY, tiny_data, tmp_path / "run", log_interval=1).train()
+    seconds = [line["seconds"] for line in read_log(tmp_path / "run") if "seconds" in line]
+    assert len(seconds) == 7
+    assert seconds == sorted(set(seconds))
+
+
 def test_sigterm_finishes_the_update_saves_and_changes_nothing(whole, tiny_data, tmp_path, monkeypatch, num_workers):
     with monkeypatch.context() as context:
         context.setattr(setup, "LOADER_WORKERS", {"cpu": num_workers})

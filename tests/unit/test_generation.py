@@ -838,6 +838,11 @@ def test_sampling_repeats_itself_with_the_seed_only(model, num_beams):
     assert any(result != results[0] for result in results[2:])
 
 
+def test_without_a_source_the_start_token_is_the_source(model):
+    expected = model.generate(torch.tensor([[START]]), max_new_tokens=4)
+    assert torch.equal(model.generate(max_new_tokens=4), expected)
+
+
 def test_sampled_beams_are_scored_like_others(brief):
     torch.manual_seed(0)
     found = brief.generate(

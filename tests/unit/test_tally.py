@@ -4,6 +4,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from vaswani_transformer.training import tally as tally_module
 from vaswani_transformer.training.tally import Tally, perplexity, sum_dtype
 
 UPDATE = SimpleNamespace(target_tokens=10, tokens=18, padded_tokens=20)
@@ -59,3 +60,21 @@ def test_the_longest_row_of_skipped_updates_is_remembered():
         tally.add(torch.zeros(2), torch.tensor(is_finite), UPDATE)
         seen.append(tally.count_skipped_in_a_row())
     assert seen == [(1, 1), (2, 2), (0, 2), (1, 2), (0, 2)]
+
+
+def test_the_speed_is_over_the_time_of_training_in_all_sittings(monkeypatch):
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(tally_module, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    process = SimpleNamespace(device=torch.device("cpu"), is_main_process=True, reduce=lambda tensor, how: tensor)
+    before = Tally(process)
+    clock.now += 7.0
+    before.leave_out(3.0)
+    before.add(torch.zeros(2), torch.tensor(True), UPDATE)
+    assert before.compute_means()["target_tokens_per_second"] == 10 / 4
+    state = before.state_dict()
+    clock.now = 9.0  # of the next sitting, which has a clock of its own
+    after = Tally(process)
+    after.load_state_dict(state)
+    clock.now += 1.0
+    after.add(torch.zeros(2), torch.tensor(True), UPDATE)
+    assert after.compute_means()["target_tokens_per_second"] == 20 / 5
