@@ -47,7 +47,7 @@ class Engine:
         encoder, decoder = model.get_encoder(), model.get_decoder()
         self.model, self.has_released = weakref.ref(model), releases
         self.config, self.device = model.config, model.device
-        self.dtype, self.model_dtype = products.dtype or model.dtype, model.dtype
+        self.dtype = products.dtype or model.dtype
         keep = (lambda weight: weight) if products.dtype is None else self._copy_unless_released
         self.embed_scale = decoder.embed_tokens.embed_scale
         self.target_embedding = keep(decoder.embed_tokens.weight)
@@ -108,7 +108,7 @@ class Engine:
     def encode(self, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
         """The encoder's output (B, S, D) for `input_ids` (B, S), whose padding `attention_mask` (B, S) marks by 0.
 
-        It has the dtype of the model, whose `forward` may have to read it.
+        It has the present dtype of the model, whose `forward` may have to read it.
         """
         is_padded = attention_mask is not None and not bool(attention_mask.all())
         with torch.autocast(self.device.type, enabled=False):
@@ -122,7 +122,7 @@ class Engine:
             mask = attention_mask[:, None, None].bool() if is_padded else None
             for layer in self.encoder_layers:
                 x = layer(x, mask)
-        return x.to(self.model_dtype)
+        return x.to(self.model().dtype)
 
     def start(
         self,
@@ -165,8 +165,10 @@ def build_engines(models: Sequence, *, releases: bool = False) -> list[Engine | 
         ValueError: for a model loaded for int8, which only an engine has, where one cannot be built.
     """
     return [
-        Engine.build(model, releases=releases)
-        if getattr(model, "engine_dtype", None) or not find_obstacle(model)
+        # By the code that the model came with, which need not be this copy of it; an adapter around a model has none.
+        model.build_engine(releases=releases)
+        if getattr(model, "engine_dtype", None)
+        or (hasattr(type(model), "engine_obstacle") and not model.engine_obstacle())
         else None
         for model in models
     ]
