@@ -18,6 +18,7 @@ from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import tokenizers
 import torch
 import transformers
@@ -68,6 +69,15 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--save", action="store_true", help=f"append the table to a dated file in {RESULTS_FOLDER.name}/"
     )
+
+
+def parse_quickly(parser: argparse.ArgumentParser, argv: Sequence[str] | None, **quick) -> argparse.Namespace:
+    """The arguments; with `--quick` the defaults are `quick`."""
+    settings = " ".join(f"--{name} {' '.join(map(str, np.atleast_1d(value)))}" for name, value in quick.items())
+    parser.add_argument("--quick", action="store_true", help=f"an answer in five minutes on two cores: {settings}")
+    if parser.parse_args(argv).quick:
+        parser.set_defaults(**quick)
+    return parser.parse_args(argv)
 
 
 def build_config(size: str, *, vocab_size: int | None) -> VaswaniConfig:

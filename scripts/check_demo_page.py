@@ -1,10 +1,10 @@
-"""Try the page of `vaswani demo` in headless Chromium: type, translate, hover, and whatever a page must withstand.
+"""Try the page of `vaswani demo` in headless Chromium: type, translate, hover, and hostile text.
 
     apt-get install chromium chromium-driver
     pip install ".[demo]" selenium
     python scripts/check_demo_page.py --model runs/demo --screenshots runs/screenshots
 
-Starts the page on a free port and prints a line a check. Exits with 1 if one of them failed.
+Starts the page on a free port and prints one line per check. Exits with 1 if one of them failed.
 """
 
 import argparse
@@ -27,9 +27,9 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 SENTENCE = "The tired doctor does not open the red door."
-# Would set a variable of the page if any of it were read as markup or as a template.
+# Sets a variable of the page if any of it is read as markup or as a template.
 MARKUP = '<script>alert(1)</script><img src=x onerror="window.hacked=1"> ${window.hacked=1} {{7*7}}'
-PATIENCE = 120  # seconds, for a machine that is busy
+PATIENCE = 120  # seconds, for a busy machine
 SET_TEXT = """
 const box = document.querySelector("textarea"), text = JSON.parse(arguments[0]);
 Object.getOwnPropertyDescriptor(HTMLTextAreaElement.prototype, "value").set.call(box, text);
@@ -49,15 +49,17 @@ class Page:
         return WebDriverWait(self.driver, PATIENCE).until(lambda _: condition())
 
     def write(self, text: str) -> None:
-        """As a paste would."""
+        """Put `text` into the text box, as a paste does."""
         self.driver.switch_to.default_content()
-        self.driver.execute_script(SET_TEXT, json.dumps(text))  # twice JSON: the driver takes no half of a pair
+        self.driver.execute_script(
+            SET_TEXT, json.dumps(text)
+        )  # JSON in JSON: the driver refuses half of a surrogate pair
 
     def translate(self, text: str) -> None:
         """Write `text`, translate it, and wait for the answer."""
         self.write(text)
         before = self.answer()
-        time.sleep(0.3)  # the page sends what its own state holds, which follows the text
+        time.sleep(0.3)  # the page sends its own state, which follows the text
         self.driver.find_element(By.XPATH, "//button[normalize-space()='Translate']").click()
         self.wait(lambda: self.answer() and self.answer() != before and not self.is_busy())
 
@@ -65,7 +67,7 @@ class Page:
         return bool(self.driver.find_elements(By.CSS_SELECTOR, ".generating, .pending"))
 
     def answer(self) -> str:
-        """The text of the table, or of the message in its place."""
+        """Return the text of the table, or of the message in its place."""
         return self.text("#translations")
 
     def text(self, selector: str) -> str:
@@ -76,7 +78,7 @@ class Page:
         return [[cell.text for cell in row.find_elements(By.TAG_NAME, "td")] for row in rows]
 
     def enter_frame(self) -> None:
-        """Into the page of attention."""
+        """Switch to the page of attention."""
         self.driver.switch_to.default_content()
         self.driver.switch_to.frame(self.wait(lambda: self.driver.find_elements(By.TAG_NAME, "iframe"))[0])
         self.wait(lambda: self.words("queries"))
@@ -85,13 +87,13 @@ class Page:
         return self.driver.find_elements(By.CSS_SELECTOR, f"#{side} button")
 
     def hover(self, word) -> str:
-        """The note on `word` once the pointer is over it."""
+        """Return the note on `word` while the pointer is over it."""
         self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", word)
         ActionChains(self.driver).move_to_element(word).perform()
         return self.text("#note")
 
     def save(self, name: str) -> None:
-        """The whole page, however long."""
+        """Save a picture of the whole page."""
         self.driver.switch_to.default_content()
         width = self.driver.get_window_size()["width"]
         self.driver.set_window_size(width, 900)
@@ -107,7 +109,7 @@ def check_address(page: Page) -> str:
     connections = page.server.net_connections()
     listening = {connection.laddr.ip for connection in connections if connection.status == psutil.CONN_LISTEN}
     assert listening == {"127.0.0.1"}, listening
-    return "nothing listens but at 127.0.0.1"
+    return "only 127.0.0.1 is listened at"
 
 
 def check_translating(page: Page) -> str:
@@ -140,9 +142,9 @@ def check_attention(page: Page) -> str:
     for index in (0, len(layers.options) - 1):
         layers.select_by_index(index)
         by_layer.append([page.hover(word) for word in page.words("queries")])
-    # Of all words: where heads are certain, a word may look at another by the same per cent in both.
+    # All words are compared: heads that are certain may show the same percentage for one word in both layers.
     assert len(layers.options) == 1 or by_layer[0] != by_layer[1], by_layer
-    # Not by the note: its mean over certain heads stays the same. A word has a stripe for each head that is shown.
+    # Compared by the stripes of a word, one per shown head: the mean in the note stays the same if heads are certain.
     by_heads = []
     for _ in range(2):
         page.hover(page.words("queries")[2])
@@ -228,7 +230,7 @@ def check_small_screen(page: Page) -> str:
 
 
 def check_dark(page: Page) -> str:
-    """Only a picture to look at."""
+    """Save a picture in dark mode."""
     dark = {"name": "prefers-color-scheme", "value": "dark"}
     page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [dark]})
     page.driver.refresh()
@@ -241,7 +243,7 @@ def check_dark(page: Page) -> str:
 
 
 def check_network(page: Page) -> str:
-    """Last: what the browser has asked for, and what it has complained of, since the page was opened."""
+    """Check all requests and complaints of the browser since the page was opened; runs last."""
     addresses = set()
     for entry in page.driver.get_log("performance"):
         message = json.loads(entry["message"])["message"]
@@ -270,16 +272,12 @@ CHECKS = (
 )
 
 
-def free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return server.getsockname()[1]
-
-
 @contextmanager
 def serving(model: str):
-    """The address of the page, and the process of its own that serves it."""
-    port = free_port()
+    """Yield the address of the page, and the process that serves it."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
     command = [sys.executable, "-m", "vaswani_transformer", "demo", "--model", model, "--port", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
@@ -318,7 +316,7 @@ def main() -> int:
             name = check.__name__.removeprefix("check_")
             try:
                 print(f"ok      {name}: {check(page)}", flush=True)
-            except Exception as error:  # of the browser too; the other checks go on
+            except Exception as error:  # of the browser too; the other checks follow
                 num_failed += 1
                 page.save(f"failed_{name}")
                 print(f"FAILED  {name}: {type(error).__name__}: {error}", flush=True)

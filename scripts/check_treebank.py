@@ -2,7 +2,7 @@
 
     python scripts/check_treebank.py treebank_craft/train.mrg treebank_wsj_sample/wsj_sample.mrg
 
-Some 700 trees a second. Exits with 1 at the first tree that comes back changed.
+Checks about 700 trees per second. Exits with 1 at the first tree that comes back changed.
 """
 
 import sys
@@ -13,7 +13,7 @@ from vaswani_transformer.parsing.trees import Tree, format_tree, parse_trees, pr
 
 
 def comes_back(tree: Tree) -> bool:
-    """Whether `tree` is read as it was written, and its stripped form rebuilt from both linearisations."""
+    """Return True if `tree` is read as it was written, and its stripped form rebuilt from both linearisations."""
     is_reread = all(
         list(parse_trees(text.split("\n"), name="text")) == [tree] for text in (format_tree(tree), pretty(tree))
     )

@@ -29,8 +29,9 @@ LENGTH_OFFSET = 50
 
 # The search of section 6.1: options of `generate()` besides beam and alpha.
 PAPER = {"early_stopping": "never", "max_length_offset": LENGTH_OFFSET}
-# Ours by that search, and the `dtype` each is loaded with.
-OURS_VARIANTS = {OURS: "float32", f"{OURS} int8": "int8"}
+# Ours by that search: the `dtype` each is loaded with, and whether it keeps an engine between calls, as a `Translator`
+# does, or leaves each call of `generate()` to itself.
+OURS_VARIANTS = {OURS: ("float32", True), f"{OURS} int8": ("int8", True), f"{OURS}, raw generate()": ("float32", False)}
 # Ours in float32 under the penalty and the end of the search that a peer has, and one limit for a whole batch:
 # translations have to be the peer's, but for those that reach the limit, which end with </s> here and are cut there.
 OURS_LIKE_PEERS: dict[str, tuple[str, dict]] = {
@@ -68,12 +69,23 @@ class GenerateSystem:
     Args:
         load: gives the model.
         options: for its `generate`.
+        keeps_engine: lay out an engine once, for all calls, and release the model's matrices.
     """
 
-    def __init__(self, load: Callable[[], PreTrainedModel], options: dict, search: Search, threads: int):
+    def __init__(
+        self,
+        load: Callable[[], PreTrainedModel],
+        options: dict,
+        search: Search,
+        threads: int,
+        *,
+        keeps_engine: bool = False,
+    ):
         torch.set_num_threads(threads)
         self.model = load().eval()
-        self.options, self.forced_length = options, search.forced_length
+        self.options, self.forced_length = dict(options), search.forced_length
+        if keeps_engine:
+            self.options["engine"] = self.model.build_engine(releases=True)
         names = ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id")
         self.model.generation_config = GenerationConfig(
             num_beams=search.num_beams,
@@ -172,14 +184,14 @@ class Models:
 
     def build_systems(self, search: Search, *, threads: int) -> dict[str, Callable[[], System]]:
         """What builds each system in its process; ours like a peer where the end of the search makes a difference."""
-        variants = {name: (dtype, PAPER) for name, dtype in OURS_VARIANTS.items()}
+        variants = {name: (dtype, keeps, PAPER) for name, (dtype, keeps) in OURS_VARIANTS.items()}
         if search.forced_length is None:
-            variants |= {name: ("float32", options) for name, (_, options) in OURS_LIKE_PEERS.items()}
+            variants |= {name: ("float32", True, options) for name, (_, options) in OURS_LIKE_PEERS.items()}
         load = partial(VaswaniForConditionalGeneration.from_pretrained, self.folder / OURS)
         load_marian = partial(torch.load, self.folder / MARIAN, weights_only=False)
         systems = {
-            name: partial(GenerateSystem, partial(load, dtype=dtype), options, search, threads)
-            for name, (dtype, options) in variants.items()
+            name: partial(GenerateSystem, partial(load, dtype=dtype), options, search, threads, keeps_engine=keeps)
+            for name, (dtype, keeps, options) in variants.items()
         }
         systems[MARIAN] = partial(GenerateSystem, load_marian, {}, search, threads)
         if self.has_ctranslate2:

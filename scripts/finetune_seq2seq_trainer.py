@@ -3,7 +3,7 @@
     python scripts/finetune_seq2seq_trainer.py --model runs/general_en_de/model --output_dir runs/finetuned \\
         --train multi30k/train --dev multi30k/val --test multi30k/test_2016_flickr
 
-A prefix stands for two files of plain text, one sentence a line: multi30k/train.en and multi30k/train.de. The model
+A prefix names two files of plain text, one sentence per line: multi30k/train.en and multi30k/train.de. The model
 with the best BLEU on the development set is scored and saved, in output_dir. All options of Seq2SeqTrainingArguments
 can be given, such as --num_train_epochs 10, --learning_rate 1e-4, --gradient_accumulation_steps 4 or --bf16.
 """
@@ -34,7 +34,7 @@ from vaswani_transformer.training.seq2seq_trainer import TokenBatchSeq2SeqTraine
 
 @dataclass
 class FineTuningArguments:
-    """What Seq2SeqTrainingArguments does not say."""
+    """Arguments besides those of Seq2SeqTrainingArguments."""
 
     model: str = field(metadata={"help": "folder of the model to fine-tune, or its name on the Hub"})
     train: str = field(metadata={"help": "prefix of the two files of training text"})
@@ -43,7 +43,7 @@ class FineTuningArguments:
     source_language: str = field(default="en", metadata={"help": "suffix of the source files"})
     target_language: str = field(default="de", metadata={"help": "suffix of the target files"})
     max_length: int = field(default=128, metadata={"help": "tokens of a sentence; longer ones are cut"})
-    tokens_per_batch: int = field(default=4096, metadata={"help": "padded tokens a side of an update"})
+    tokens_per_batch: int = field(default=4096, metadata={"help": "padded tokens per side of an update"})
 
 
 def build_parser() -> HfArgumentParser:
@@ -52,7 +52,7 @@ def build_parser() -> HfArgumentParser:
         num_train_epochs=5,
         learning_rate=3e-4,
         lr_scheduler_type="linear",
-        warmup_steps=0.1,  # below 1 a share of all updates
+        warmup_steps=0.1,  # below 1: a share of all updates
         adam_beta2=0.98,
         adam_epsilon=1e-9,
         per_device_eval_batch_size=64,
@@ -68,7 +68,7 @@ def build_parser() -> HfArgumentParser:
 
 
 def load_text(prefix: str, args: FineTuningArguments, tokenizer: PreTrainedTokenizerBase) -> Dataset:
-    """Columns `source` and `target` of the two files, and their token ids: `input_ids` and `labels`."""
+    """Return a data set with columns `source` and `target` of the two files, and their ids `input_ids` and `labels`."""
     pairs = list(
         read_parallel_files(Path(f"{prefix}.{args.source_language}"), Path(f"{prefix}.{args.target_language}"))
     )
@@ -80,7 +80,7 @@ def load_text(prefix: str, args: FineTuningArguments, tokenizer: PreTrainedToken
 
 
 def print_bleu(trainer: Seq2SeqTrainer, dataset: Dataset, tokenizer: PreTrainedTokenizerBase, *, when: str) -> None:
-    """Translate `dataset` as the model's generation config says, and score the text as it was written."""
+    """Translate `dataset` as the model's generation config says, and score the detokenised text."""
     tokens = trainer.predict(dataset).predictions
     if not trainer.is_world_process_zero():
         return

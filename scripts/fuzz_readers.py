@@ -1,13 +1,12 @@
-"""Feed readers of files and sentences with damaged and hostile ones, for as long as asked.
+"""Feed readers of files and sentences with damaged and hostile input for a given time.
 
     python scripts/fuzz_readers.py --minutes 10
 
-A reader may give a result, or refuse with one of the errors that the command line shows in one line. Anything else is
-a finding: another exception, or more than `SECONDS` of processor time for one example. Prints what was tried and what
-was found; the exit status is 1 if there is a finding. Inputs are valid files with bits flipped, cut, pasted over or,
-where they are JSON, with values replaced; and free bytes and text. They are text and trees to learn from, models and
-runs, models to convert, shortlists, scores and sentences; not prepared data, tokenizers to convert, or the rest of a
-translation that was stopped.
+A reader may return a result, or refuse with one of the errors that the command line shows in one line. Anything else is
+a finding: another exception, or more than `SECONDS` of processor time for one example. Prints the number of examples
+and the findings; the exit status is 1 if there is one. Inputs are random bytes and text, and valid files with bits
+flipped, cut, pasted over or, in JSON, with values replaced: text and trees to learn from, models and runs, models to
+convert, shortlists, scores and sentences. Prepared data, tokenizers to convert and partial translations are left out.
 """
 
 import argparse
@@ -55,9 +54,9 @@ from vaswani_transformer.training.recipes import PHRASEBOOK
 from vaswani_transformer.training.run_folder import claim_run
 from vaswani_transformer.translation.translator import translate
 
-SECONDS = 30  # of processor time that one example may take, whatever else the machine does
+SECONDS = 30  # of processor time that one example may take
 EXAMPLES_PER_ROUND = 10
-MEMORY = 24 * 2**30  # of this process; what asks for more gets an error instead of the machine's memory
+MEMORY = 24 * 2**30  # limit of this process
 SENTENCES = ["a dog runs", "two cats sleep on the bed", "das Mädchen 'lacht' <b>"]
 SCORE = "BLEU 40.57  nrefs:1|case:mixed\nperplexity 5.003 per sub-word\nsearch num_beams:5  model runs/x\n"
 WORDS = "der 9\nHund 8\nHund 7 #fairseq:overwrite\n"
@@ -79,15 +78,15 @@ HOSTILE_TEXT = st.one_of(
 
 @dataclass
 class Tally:
-    """What became of the examples of one reader."""
+    """Results of the examples of one reader."""
 
     read: int = 0
     refused: int = 0
-    findings: dict[str, str] = field(default_factory=dict)  # where it arose -> what it was
+    findings: dict[str, str] = field(default_factory=dict)  # place -> example
 
 
 def mutations(valid: bytes) -> st.SearchStrategy[bytes]:
-    """`valid` with damage in up to three places, or any bytes at all."""
+    """Return `valid` with damage in up to three places, or any bytes."""
     place = st.integers(0, max(0, len(valid) - 1))
     flip = st.tuples(st.just("flip"), place, st.integers(0, 7))
     cut = st.tuples(st.just("cut"), place, st.just(0))
@@ -113,7 +112,7 @@ def _damage(valid: bytes, places: list[tuple]) -> bytes:
 
 
 def json_mutations(valid: bytes) -> st.SearchStrategy[bytes]:
-    """A JSON object with one of its values replaced, anywhere inside, or damaged as bytes are."""
+    """Return a JSON object with one of its values replaced, at any depth, or damaged as bytes are."""
     value = json.loads(valid)
     paths = [path for path in _paths(value) if path]
     replaced = st.builds(
@@ -169,7 +168,7 @@ class Fuzz:
         (self.model.parent / "log.jsonl").write_text(json.dumps(line) + "\n")
 
     def _write_foreign_models(self) -> None:
-        """The weights of one model as fairseq and as Marian keep them."""
+        """Write the weights of one model in the formats of fairseq and Marian."""
         self.marian, self.fairseq = self.folder / "marian", self.folder / "fairseq" / "model.pt"
         self.fairseq.parent.mkdir()
         dictionary = self.fairseq.with_name("dict.txt")
@@ -195,7 +194,7 @@ class Fuzz:
         return Parser(model, tokenizer, num_beams=1, max_length_offset=4)
 
     def readers(self) -> dict[str, tuple[st.SearchStrategy, Callable[[object], object]]]:
-        """{name: (examples, what reads one)}."""
+        """Return {name: (examples, reader of one)}."""
         text = "".join(f"{sentence}\n" for sentence in SENTENCES).encode()
         records = [{"translation": {"en": sentence, "de": sentence}} for sentence in SENTENCES]
         lines = "".join(json.dumps(record) + "\n" for record in records).encode()
@@ -213,10 +212,7 @@ class Fuzz:
             "parquet": (mutations(buffer.getvalue()), read("a.parquet", self._read_corpus)),
             "trees": (mutations(TREES.encode()), read("a.mrg", lambda path: list(read_trees(path)))),
             "score": (mutations(SCORE.encode()), read("a.score", lambda path: read_scores("x", path))),
-            "shortlist": (
-                mutations(text),
-                read("a.shortlist", lambda path: read_shortlist(path, self.translator[1])),
-            ),
+            "shortlist": (mutations(text), read("a.txt", lambda path: read_shortlist(path, self.translator[1]))),
             "fairseq dictionary": (
                 mutations(WORDS.encode()),
                 read("dict.txt", lambda path: build_tokenizer(read_dictionary(path))),
@@ -226,36 +222,26 @@ class Fuzz:
                 partial(self._with_file, self.fairseq, self._import_fairseq),
             ),
             "sentence": (HOSTILE_TEXT, self._translate),
-            # Short, because the constrained search writes every word again, a step for each of its tokens: at most
-            # four for a character, and a space.
+            # Short, because the constrained search repeats every word, one step per token, of which a character has
+            # at most four.
             "sentence to parse": (HOSTILE_TEXT.map(lambda text: text[:40]), self.parser),
             "pipeline": (HOSTILE_TEXT, partial(self.pipeline, max_new_tokens=8)),
             "text of a card": (HOSTILE_TEXT, self._write_card),
         }
-        for name in ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"):
-            examples = json_mutations((self.model / name).read_bytes())
-            found[name] = (examples, partial(self._with_file, self.model / name, self._load_and_translate))
         weights = self.model / "model.safetensors"
         header = 8 + int.from_bytes(weights.read_bytes()[:8], "little")
         in_header = mutations(weights.read_bytes()[:header]).map(lambda data: data + weights.read_bytes()[header:])
-        for name, examples in (("model.safetensors", mutations(weights.read_bytes())), ("its header", in_header)):
-            found[name] = (examples, partial(self._with_file, weights, self._load_and_translate))
+        found["its header"] = (in_header, partial(self._with_file, weights, self._load_and_translate))
         found["average"] = (mutations(weights.read_bytes()), partial(self._with_file, weights, self._average))
-        for name in ("config.json", "generation_config.json"):
-            path = self.marian / name
-            found[f"Marian's {name}"] = (
-                json_mutations(path.read_bytes()),
-                partial(self._with_file, path, self._convert_marian),
-            )
-        path = self.marian / "model.safetensors"
-        found["Marian's weights"] = (
-            mutations(path.read_bytes()),
-            partial(self._with_file, path, self._convert_marian),
-        )
-        for name in ("recipe.json", "log.jsonl"):
-            path = self.model.parent / name
-            examples = json_mutations(path.read_bytes())
-            found[name] = (examples, partial(self._with_file, path, self._read_run))
+        run, names = self.model.parent, ("config.json", "generation_config.json", "model.safetensors")
+        for prefix, folder, files, reader in (
+            ("", self.model, (*names, "tokenizer.json", "tokenizer_config.json"), self._load_and_translate),
+            ("Marian's ", self.marian, names, self._convert_marian),
+            ("", run, ("recipe.json", "log.jsonl"), self._read_run),
+        ):
+            for path in (folder / name for name in files):
+                damage = mutations if path.suffix == ".safetensors" else json_mutations
+                found[prefix + path.name] = (damage(path.read_bytes()), partial(self._with_file, path, reader))
         return found
 
     def _reader_of_file(self, name: str, read: Callable[[Path], object]) -> Callable[[bytes], object]:
@@ -269,7 +255,7 @@ class Fuzz:
 
     @staticmethod
     def _with_file(path: Path, read: Callable[[], object], data: bytes) -> object:
-        """What `read` makes of the model or run while `data` stands in for one of its files."""
+        """Read the model or run while `data` stands in for one of its files."""
         valid = path.read_bytes()
         path.write_bytes(data)
         try:
@@ -318,13 +304,13 @@ class Fuzz:
 
 
 class TooSlow(BaseException):
-    """One example took more than `SECONDS`. No Exception, which readers turn into errors of theirs."""
+    """One example took more than `SECONDS`. No Exception, because readers turn those into their own errors."""
 
 
 def run_round(
     name: str, examples: st.SearchStrategy, read: Callable[[object], object], tally: Tally, seed: int
 ) -> None:
-    """`EXAMPLES_PER_ROUND` examples of one reader."""
+    """Try `EXAMPLES_PER_ROUND` examples of one reader."""
 
     def stop(*_) -> None:
         raise TooSlow(f"more than {SECONDS} s")
@@ -363,7 +349,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", nargs="+", help="names of readers; all when not given")
+    parser.add_argument("--only", nargs="+", help="names of readers; all by default")
     args = parser.parse_args()
     torch.set_num_threads(1)
     transformers.utils.logging.set_verbosity_error()

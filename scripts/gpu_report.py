@@ -4,22 +4,22 @@
     python scripts/gpu_report.py --source train.en --target train.de --output results
     python scripts/gpu_report.py --device cpu --size tiny --updates 2 --source train.en --target train.de
 
-Each system trains in a process of its own. Batches come as in `vaswani train` and its code makes the updates, in
-bfloat16 autocast; checkpoints, log and the look for SIGTERM every ten updates are left out. Marian takes the place of
-our model there, on the same batches, with `cross_entropy` on all its logits. A system that fails, for want of memory
-say, is reported and the others go on; the result files are written anew after each.
+Each system trains in a process of its own. Batches and updates are those of `vaswani train`, in bfloat16 autocast,
+without checkpoints, log and the check for SIGTERM. Marian takes the place of our model, on the same batches, with
+`cross_entropy` on all its logits. A system that fails, for example from lack of memory, is reported, and the others
+follow; the result files are replaced after each.
 
-An update takes the time between two marks that the device sets, with all that happens in between: reading, copying,
-forward, backward, Adam. The first updates are left out; compilation falls there. Tokens a second count target tokens
-without padding. Host waits are how often the host waited for the device during one more update.
+An update takes the time between two marks that the device sets, which includes reading, copying, forward, backward and
+Adam. The first updates, which include compilation, are left out. Tokens per second count target tokens without padding.
+Host waits count how often the host waited for the device during one more update.
 
 Model FLOP are counted by `count_flop` of vaswani_transformer/training/cost.py, for the tokens without padding. The
-share is that of the rate of a large bfloat16 matrix product, measured in the same run. Hours are those of the recipe's
-number of updates at the mean of those measured. The training cost is the paper's: time x devices x sustained rate of a
+share is relative to the rate of a large bfloat16 matrix product, measured in the same run. Hours are those of the
+recipe's number of updates at the measured mean. The training cost is the paper's: time x devices x sustained rate of a
 device, for which the matrix rate stands.
 
-On a machine without a network, bring as wheels what it lacks or has in too old a version. Where there is PyTorch with
-an earlier transformers 5, fetch beforehand
+A machine without a network needs wheels of missing or outdated packages. If it has PyTorch with an earlier
+transformers 5, fetch beforehand
 
     pip download --no-deps --only-binary=:all: --python-version 3.12 --constraint constraints.txt --dest wheels \\
         transformers datasets dill multiprocess
@@ -79,15 +79,15 @@ TITLE = "Training on one device"
 RECIPES: dict[str, Recipe] = {"base": BASE, "big": BIG, "tiny": MULTI30K_TINY}
 EAGER, COMPILED, MARIAN = "eager", "compiled", "marian"
 LABELS = {EAGER: OURS, COMPILED: f"{OURS}, compiled", MARIAN: Marian.label}
-MATRICES = {"cuda": (8192, 200), "cpu": (1024, 5)}  # rows and columns of a square one, and products of it
+MATRICES = {"cuda": (8192, 200), "cpu": (1024, 5)}  # rows and columns of a square matrix, and number of products
 
-PAPER_SECONDS = {"base": 0.4, "big": 1.0}  # an update, section 5.2
+PAPER_SECONDS = {"base": 0.4, "big": 1.0}  # per update, section 5.2
 
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder of `vaswani prepare`")
-    parser.add_argument("--source", type=Path, nargs="+", help="or text to prepare: sentences, one a line")
+    parser.add_argument("--source", type=Path, nargs="+", help="or text to prepare: one sentence per line")
     parser.add_argument("--target", type=Path, nargs="+", help="their translations, in as many files")
     parser.add_argument("--vocab_size", type=int, default=37_000, help="to learn from the text; default: %(default)s")
     parser.add_argument("--device", choices=tuple(MATRICES), default="cuda", help="default: %(default)s")
@@ -95,12 +95,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--systems", nargs="+", choices=tuple(LABELS), default=list(LABELS), help="default: all")
     parser.add_argument("--updates", type=int, default=200, help="measured of each system; default: %(default)s")
     parser.add_argument("--warmup_updates", type=int, default=10, help="before those; default: %(default)s")
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=RESULTS_FOLDER,
-        help=f"folder of the result files; default: {RESULTS_FOLDER.name}/",
-    )
+    text = f"folder of the result files; default: {RESULTS_FOLDER.name}/"
+    parser.add_argument("--output", type=Path, default=RESULTS_FOLDER, help=text)
     return parser
 
 
@@ -122,7 +118,7 @@ class Marks:
             self.marks.append(time.perf_counter())
 
     def milliseconds(self) -> list[float]:
-        """From each mark to the next; waits for the device."""
+        """Return the time from each mark to the next; waits for the device."""
         pairs = zip(self.marks[:-1], self.marks[1:], strict=True)
         if self.device == "cuda":
             torch.cuda.synchronize()
@@ -131,9 +127,9 @@ class Marks:
 
 
 def measure_matrix_rate(device: str) -> float:
-    """FLOP a second of a large bfloat16 matrix product, the median of many."""
+    """Return the FLOP per second of a large bfloat16 matrix product, the median of many."""
     size, repeats = MATRICES[device]
-    # Not zeros: products of those run faster.
+    # Random, because products of zeros run faster.
     one, other = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
     marks = Marks(device)
     for _ in range(repeats):
@@ -145,7 +141,7 @@ def measure_matrix_rate(device: str) -> float:
 
 
 def measure_peak_memory(work: Callable[[], None], device: str) -> float:
-    """MiB: allocated on a GPU; by how much the process grows on a CPU."""
+    """Return MiB: allocated on a GPU, or by how much the process grows on a CPU."""
     if device == "cpu":
         return peak_growth(work)
     work()
@@ -169,7 +165,7 @@ class Run:
         self.target_lengths: list[np.ndarray] = []
 
     def train(self) -> None:
-        """From building the model to the last update."""
+        """Train from building the model to the last update."""
         recipe = replace(RECIPES[self.size], compile=self.system == COMPILED)
         trainer_class = MarianTrainer if self.system == MARIAN else Trainer
         with tempfile.TemporaryDirectory() as folder:
@@ -199,7 +195,7 @@ class Run:
         self.means = self.trainer.tally.compute_means()
 
     def _count_host_waits(self, update: Update) -> int | None:
-        """How often one more update makes the host wait for the device; `None` on a CPU, which is both."""
+        """Count how often one more update makes the host wait for the device; `None` on a CPU."""
         if self.args.device == "cpu":
             return None
         with warnings.catch_warnings(record=True) as waits:
@@ -210,7 +206,7 @@ class Run:
         return sum("synchronizing" in str(wait.message) for wait in waits)
 
     def summarise(self) -> dict:
-        """A row of the result."""
+        """Return a row of the result."""
         milliseconds = self.marks.milliseconds()
         seconds = sum(milliseconds) / 1000
         sources, targets = np.concatenate(self.source_lengths), np.concatenate(self.target_lengths)
@@ -243,7 +239,7 @@ def measure_system(system: str, size: str, data: Path, args: argparse.Namespace)
 
 
 def measure_all(data: Path, args: argparse.Namespace, on_row: Callable[[list[dict]], None]) -> list[dict]:
-    """A row for each system of each size; `on_row` gets all rows after each."""
+    """Return a row for each system of each size; `on_row` gets all rows after each."""
     rows = []
     for size in args.size:
         for system in args.systems:
@@ -251,7 +247,7 @@ def measure_all(data: Path, args: argparse.Namespace, on_row: Callable[[list[dic
             print(f"{size}: {row['system']} ...", file=sys.stderr, flush=True)
             try:
                 row |= measure_in_child(measure_system, system, size, data, args)
-            except Exception as error:  # whatever befalls one system, the others can be measured
+            except Exception as error:  # the other systems can still be measured
                 row["error"] = f"{type(error).__name__}: {error}"
                 print(row["error"], file=sys.stderr, flush=True)
             rows.append(row)
@@ -265,7 +261,7 @@ def measure_all(data: Path, args: argparse.Namespace, on_row: Callable[[list[dic
 HEADER = (
     "size",
     "system",
-    "ms an update",
+    "ms per update",
     "90 % below",
     "target tokens/s",
     "to Marian",
@@ -280,7 +276,7 @@ HEADER = (
 
 
 def format_row(row: dict, marian: dict | None, matrix_rate: float) -> tuple[str, ...]:
-    """The cells under `HEADER`; `marian` is the row of the same size, if it was measured."""
+    """Return the cells under `HEADER`; `marian` is the row of the same size, if it was measured."""
     if "error" in row:
         return (row["size"], row["system"], "failed", *[""] * (len(HEADER) - 3))
     num_updates = RECIPES[row["size"]].num_updates
@@ -304,13 +300,13 @@ def format_row(row: dict, marian: dict | None, matrix_rate: float) -> tuple[str,
 
 
 def format_paper_row(size: str) -> tuple[str, ...]:
-    """What the paper says of its own training, under `HEADER`."""
+    """Return the figures of the paper for its own training, under `HEADER`."""
     hours = PAPER_HOURS[size]
     cost = compute_training_cost(3600 * hours, PAPER_DEVICES, find_rate(PAPER_DEVICE))
     cells = {
         "size": size,
         "system": f"the paper, {PAPER_DEVICES} {PAPER_DEVICE}",
-        "ms an update": f"{1000 * PAPER_SECONDS[size]:.0f}",
+        "ms per update": f"{1000 * PAPER_SECONDS[size]:.0f}",
         "hours (updates)": f"{hours:,.1f} ({RECIPES[size].num_updates:,})",
         "training cost, FLOP": f"{cost:.1e}",
     }
@@ -328,9 +324,9 @@ def format_rows(rows: list[dict], matrix_rate: float) -> str:
 
 
 def describe_device(device: str) -> str:
-    """Its name before the first comma."""
+    """Describe the device; its name stands before the first comma."""
     if device == "cpu":
-        return "CPU, which shows that the program works, and nothing of a GPU's speed"
+        return "CPU, which shows that the program works, not the speed of a GPU"
     properties = torch.cuda.get_device_properties(0)
     return (
         f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB, {properties.multi_processor_count} "
@@ -339,7 +335,7 @@ def describe_device(device: str) -> str:
 
 
 def write_result(description: dict[str, str], matrix_rate: float, rows: list[dict], args: argparse.Namespace) -> str:
-    """Both files of a result; returns the text of one."""
+    """Write both files of a result, and return the text of one."""
     hardware = re.sub(r"\W+", "-", description["device"].split(",")[0]).lower()
     path = args.output / "_".join([description["date"], "training", hardware, *args.size])
     text = format_report(TITLE, description, format_rows(rows, matrix_rate))
@@ -354,7 +350,7 @@ def write_result(description: dict[str, str], matrix_rate: float, rows: list[dic
 
 
 def find_data(args: argparse.Namespace, folder: Path) -> Path:
-    """That of `--data`, or what `--source` and `--target` hold, prepared in `folder`."""
+    """Return the folder of `--data`, or of the text of `--source` and `--target`, prepared in `folder`."""
     if args.data is not None:
         return args.data
     print("preparing the text ...", file=sys.stderr, flush=True)

@@ -1,11 +1,11 @@
-"""Kill a training run again and again; its end must be that of a run never touched, to the last bit.
+"""Kill a training run again and again, and compare its result with an undisturbed run, to the last bit.
 
     python scripts/kill_test.py --kills 25
 
-Trains a small model with dropout on the built-in corpus, once undisturbed, then with SIGKILL at random moments:
-every other one as soon as a checkpoint is being written, so inside a save, the rest anywhere. Each time the same
-command is started again. One line a kill says where it struck and whether the newest checkpoint is whole; the
-last lines compare weights and logs of both runs. The exit status is 0 if all is equal.
+Trains a small model with dropout on the built-in corpus, once undisturbed, then with SIGKILL at random moments: every
+other one while a checkpoint is being written, the rest at any time. After each the same command is started again.
+Prints one line per kill with its place and the state of the newest checkpoint; the last lines compare weights and logs
+of both runs. The exit status is 0 if all is equal.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from vaswani_transformer.training.checkpoints import PARTIAL_PREFIX, resumable_c
 from vaswani_transformer.training.recipes import PHRASEBOOK
 from vaswani_transformer.training.trainer import Trainer
 
-# About 60 updates an epoch, so that several kills fall into one.
+# About 60 updates per epoch, so that several kills fall into one.
 RECIPE = replace(
     PHRASEBOOK,
     model={"d_model": 64, "d_ff": 128, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.1},
@@ -37,7 +37,7 @@ RECIPE = replace(
     num_updates=150,
     checkpoint_interval=(5, "updates"),
 )
-TIMES = ("seconds", "target_tokens_per_second")  # of a line of the log, all that may differ
+TIMES = ("seconds", "target_tokens_per_second")  # values of a line of the log that may differ
 
 
 def main() -> int:
@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def compare_runs(folder: Path, *, num_kills: int, rng: random.Random) -> int:
-    """Both runs and the verdict, an exit status."""
+    """Run both, print the verdict and return an exit status."""
     data, whole, killed = folder / "data", folder / "whole", folder / "killed"
     prepare(
         lambda: generate_pairs("de", split="train", num_pairs=4_000),
@@ -84,14 +84,14 @@ def start_child(data: Path, run: Path) -> subprocess.Popen:
 
 
 def strike(data: Path, run: Path, number: int, num_kills: int, length: float, rng: random.Random) -> bool:
-    """Start the run, kill it once, say what is left; True if that is not whole."""
+    """Start the run, kill it once, print the remains; return True if they are damaged."""
     checkpoints = run / "checkpoints"
     left_over = find_partial(checkpoints)
     child = start_child(data, run)
     before = count_updates(run)
     while count_updates(run) <= before and child.poll() is None:  # it has begun to train
         time.sleep(0.002)
-    # So that the run does not end before the last kill, each may cost a share of its length.
+    # Each kill waits for at most a share of the run's length, so that the run does not end before the last.
     time.sleep(rng.uniform(0, length / (2 * num_kills)))
     if number % 2:
         while not find_partial(checkpoints) - left_over and child.poll() is None:
@@ -105,13 +105,13 @@ def strike(data: Path, run: Path, number: int, num_kills: int, length: float, rn
     try:
         for path in kept:
             load_file(path / "model.safetensors")
-    except Exception as error:  # whatever it is, the checkpoint is not whole
+    except Exception as error:  # any error means that the checkpoint is damaged
         fault = f"  BROKEN: {error}"
     if ended != -signal.SIGKILL:
         fault += f"  the run had ended with status {ended}"
     newest = kept[-1].name if kept else "none yet"
     where = "between saves"
-    if partial:  # a name below the newest checkpoint's is that of an old one on its way out
+    if partial:  # a name below the newest checkpoint's is an old one that was being removed
         is_old = bool(kept) and partial[0].removeprefix(PARTIAL_PREFIX) < newest
         where = f"inside the {'removal' if is_old else 'save'} of {partial[0].removeprefix(PARTIAL_PREFIX)}"
     print(f"kill {number:2}: after {count_updates(run)} updates in the log, {where}; goes on from {newest}{fault}")
@@ -119,7 +119,7 @@ def strike(data: Path, run: Path, number: int, num_kills: int, length: float, rn
 
 
 def find_partial(checkpoints: Path) -> set[tuple[str, int]]:
-    """Folders that are being written or removed, or were when a run was killed, and when they last changed."""
+    """Return names and times of change of folders whose writing or removal is or was under way."""
     found = set()
     for path in checkpoints.glob(f"{PARTIAL_PREFIX}*"):
         with contextlib.suppress(FileNotFoundError):  # gone by now
@@ -133,7 +133,7 @@ def count_updates(run: Path) -> int:
 
 
 def read_log(run: Path) -> list[dict]:
-    """The lines of the log without what the clock wrote."""
+    """Return the lines of the log without times."""
     path = run / "log.jsonl"
     if not path.exists():
         return []

@@ -1,6 +1,6 @@
 """Print the rows of Table 3 that scripts/table3.sh has trained and scored, beside the paper's.
 
-Then how each row moved away from base, and whether it did so in the paper.
+A second table compares how each row moved away from base with the paper.
 
 python scripts/print_table3.py runs/table3
 """
@@ -16,8 +16,8 @@ from vaswani_transformer import VaswaniConfig
 from vaswani_transformer.evaluation import scores
 from vaswani_transformer.training.recipes import TABLE_3
 
-SCORES_FILE = "dev_scores.txt"  # what `vaswani evaluate` printed
-# Perplexity per sub-word, BLEU, and millions of parameters where the paper gives them.
+SCORES_FILE = "dev_scores.txt"  # output of `vaswani evaluate`
+# Perplexity per sub-word, BLEU, and millions of parameters if the paper gives them.
 PAPER: dict[str, tuple[float, float, int | None]] = {
     "base": (4.92, 25.8, 65),
     "A1": (5.29, 24.9, None),
@@ -40,7 +40,7 @@ PAPER: dict[str, tuple[float, float, int | None]] = {
     "E": (4.92, 25.7, None),
     "big": (4.33, 26.4, 213),
 }
-# Columns of the paper's table, and the settings that they show. A cell that is as base is empty, as there.
+# Columns of the paper's table, and their settings. A cell equal to that of base is empty, as in the paper.
 SIZES = {
     "N": "encoder_layers",
     "d_model": "d_model",
@@ -54,31 +54,26 @@ SIZES = {
 }
 RESULTS = ("updates", "PPL", "paper", "BLEU", "paper", "parameters, M", "paper")
 MOVES = ("row", "PPL against base", "paper", "", "BLEU against base", "paper", "")
-# From how far off base a row has moved. The paper's scores are rounded: one unit of the last place is no difference.
-# Ours are of one training each, which another seed moves too.
+# The least difference from base that counts as a move. The paper's scores are rounded: one unit of the last place is no
+# difference. Ours come from one training each, which another seed moves too.
 PAPER_PPL_MOVES, PAPER_BLEU_MOVES = 0.015, 0.15
 PPL_MOVES, BLEU_MOVES = 2.0, 0.5  # percent, points
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row that was trained and scored.
-
-    Attributes:
-        sizes: its cells in the columns `SIZES`.
-        bleu: as the paper counted it.
-    """
+    """A row that was trained and scored."""
 
     name: str
-    sizes: list[str]
+    sizes: list[str]  # its cells in the columns `SIZES`
     num_updates: int
     perplexity: float
-    bleu: float
+    bleu: float  # as the paper counted it
     num_parameters: int
 
 
 def read_row(name: str, run: Path) -> Row:
-    """A row, from the files of its run.
+    """Read a row from the files of its run.
 
     Raises:
         ValueError: if a score is missing.
@@ -102,7 +97,7 @@ def read_row(name: str, run: Path) -> Row:
 
 
 def format_scores(row: Row, base: Row | None) -> list[str]:
-    """The row's cells of the table."""
+    """Return the cells of a row of the table."""
     perplexity, bleu, millions = PAPER[row.name]
     sizes = row.sizes
     if base not in (None, row):
@@ -121,7 +116,7 @@ def format_scores(row: Row, base: Row | None) -> list[str]:
 
 
 def format_moves(row: Row, base: Row) -> list[str]:
-    """How the row moved away from base, here and in the paper, and whether that agrees."""
+    """Return how the row moved away from base, here and in the paper, and the judgement."""
     paper_perplexity, paper_bleu, _ = PAPER[row.name]
     usual_perplexity, usual_bleu, _ = PAPER["base"]
     percent, points = 100 * (row.perplexity / base.perplexity - 1), row.bleu - base.bleu
@@ -141,12 +136,12 @@ def format_moves(row: Row, base: Row) -> list[str]:
 
 
 def direction(difference: float, least: float) -> int:
-    """1 for up, -1 for down, 0 for a difference too small to count."""
+    """Return 1 for up, -1 for down, 0 for a difference too small to count."""
     return 0 if abs(difference) < least else (1 if difference > 0 else -1)
 
 
 def judge(ours: int, paper: int) -> str:
-    """Whether two directions agree."""
+    """Judge whether two directions agree."""
     if ours == paper:
         return "agrees"
     return "does not agree" if ours else "too close to tell"
@@ -178,9 +173,9 @@ def main() -> None:
         return
     print(format_markdown(MOVES, [format_moves(row, base) for row in rows if row is not base]))
     print(
-        f"\nA row has moved here from {PPL_MOVES} % of perplexity and {BLEU_MOVES} BLEU on, in the paper by more than "
-        f"its rounding (0.01 and 0.1). It agrees if both moved the same way or neither moved; if it moved there only, "
-        f"it is too close to tell."
+        f"\nA row has moved if it differs by at least {PPL_MOVES} % of perplexity or {BLEU_MOVES} BLEU here, or by "
+        f"more than the rounding (0.01 and 0.1) in the paper. It agrees if both moved the same way or neither moved; "
+        f"if it moved in the paper only, it is too close to tell."
     )
 
 

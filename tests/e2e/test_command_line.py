@@ -246,22 +246,18 @@ def test_what_is_missing_is_said_in_one_line(tmp_path, monkeypatch, capsys, argu
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("command", "name"),
-    [
-        ("prepare", "vocab_size"),
-        ("prepare", "num_pairs"),
-        ("train", "num_updates"),
-        ("train", "warmup_updates"),
-        ("train", "tokens_per_batch"),
-        ("train", "divide_widths"),
-        ("train", "accumulation_steps"),
-        ("train", "log_interval"),
-        ("train", "threads"),
-        ("average", "last"),
-        ("evaluate", "num_pairs"),
-    ],
-)
+NUMBERS = {
+    "prepare": ("vocab_size", "num_pairs"),
+    "train": (
+        *("num_updates", "warmup_updates", "tokens_per_batch", "divide_widths"),
+        *("accumulation_steps", "log_interval", "threads"),
+    ),
+    "average": ("last",),
+    "evaluate": ("num_pairs",),
+}
+
+
+@pytest.mark.parametrize(("command", "name"), [(command, name) for command in NUMBERS for name in NUMBERS[command]])
 @pytest.mark.parametrize("value", ["0", "-3", "2.5"])
 def test_numbers_of_things_are_whole_and_positive(command, name, value, capsys):
     with pytest.raises(SystemExit) as stop:

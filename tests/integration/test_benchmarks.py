@@ -22,7 +22,8 @@ from vaswani_transformer.export.ctranslate2_converter import export_model
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 TINY = {"vocab_size": 300, "d_model": 16, "d_ff": 24, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 1}
 SOURCES = ["a dog runs .", "two men stand at the river and fish .", "she reads .", "a child eats an apple ."]
-DECODERS = ["vaswani_transformer", "vaswani_transformer int8", "MarianMTModel", "CTranslate2", "CTranslate2 int8"]
+OURS = ["vaswani_transformer", "vaswani_transformer int8", "vaswani_transformer, raw generate()"]
+DECODERS = [*OURS, "MarianMTModel", "CTranslate2", "CTranslate2 int8"]
 TARGETS = ["ein hund rennt .", "zwei männer stehen am fluss und angeln .", "sie liest .", "ein kind isst ."]
 
 
@@ -273,13 +274,13 @@ def decode(common, corpus, monkeypatch):
 
 def test_decoding_benchmark_runs_and_all_systems_translate_alike(decode, capsys):
     rows = decode("--sizes", "tiny", "--forced_length", 5, "--batch_sizes", 1, 3, "--repeats", 2)
-    assert [row["batch_size"] for row in rows] == [1] * 5 + [3] * 5
+    assert [row["batch_size"] for row in rows] == [1] * 6 + [3] * 6
     assert [row["system"] for row in rows] == DECODERS * 2
     for row in rows:
         assert row["tokens_per_second"] == pytest.approx(5 * row["sentences_per_second"])
-        assert set(row["ratios"]) == set(DECODERS[2:]) - {row["system"]}
+        assert set(row["ratios"]) == set(DECODERS[3:]) - {row["system"]}
         assert row["same_as"] == (None if row["system"] == DECODERS[0] else DECODERS[0])
-        if row["system"] in DECODERS[2:4]:
+        if row["system"] in DECODERS[2:5]:
             assert row["same_translations"] == len(SOURCES)
     assert "CTranslate2 differ by" in capsys.readouterr().out
 
@@ -304,8 +305,14 @@ def test_decoding_benchmark_searches_as_each_peer_with_a_trained_model(common, d
     model.save_pretrained(corpus / "model")
     tokenizer.save_pretrained(corpus / "model")
     rows = {row["system"]: row for row in decode("--model", corpus / "model", "--sentences", 2, "--batch_sizes", 2)}
-    ours, ours_int8, marian, ctranslate2, ctranslate2_int8 = DECODERS
-    references = {ours: None, ours_int8: ours, f"{ours}, as Marian": marian, f"{ours}, as CTranslate2": ctranslate2}
+    ours, ours_int8, raw, marian, ctranslate2, ctranslate2_int8 = DECODERS
+    references = {
+        ours: None,
+        ours_int8: ours,
+        raw: ours,
+        f"{ours}, as Marian": marian,
+        f"{ours}, as CTranslate2": ctranslate2,
+    }
     references |= {marian: None, ctranslate2: None, ctranslate2_int8: ctranslate2}
     assert {name: row["same_as"] for name, row in rows.items()} == references
 
@@ -331,11 +338,19 @@ def test_decoding_benchmark_shows_what_grows(decode, corpus, capsys):
         decode(*options)
     (corpus / "longer.en").write_text("\n".join(SOURCES * 3), encoding="utf-8")
     rows = decode(*options, "--source", corpus / "longer.en")
-    assert [row["workload"] for row in rows[::5]] == ["as it is", "10 times as many", "10 times as long"]
-    assert [row["sentences"] for row in rows[::5]] == [1, 10, 1]
-    tokens = [row["tokens_per_second"] / row["sentences_per_second"] for row in rows[::5]]
+    assert [row["workload"] for row in rows[::6]] == ["as it is", "10 times as many", "10 times as long"]
+    assert [row["sentences"] for row in rows[::6]] == [1, 10, 1]
+    tokens = [row["tokens_per_second"] / row["sentences_per_second"] for row in rows[::6]]
     assert tokens == pytest.approx([2, 2, 20])
     assert "more  longer" in capsys.readouterr().out
+
+
+def test_quick_settings_are_defaults(common):
+    import benchmark_decoding
+
+    options = ["--quick", "--repeats", "7"]
+    args = common.parse_quickly(benchmark_decoding.build_parser(), options, **benchmark_decoding.QUICK)
+    assert (args.sentences, args.batch_sizes, args.repeats) == (16, [1, 16], 7)
 
 
 def test_decoding_benchmark_refuses_sizes_it_does_not_know(common, capsys):

@@ -266,18 +266,19 @@ def test_onnx_translates_text_and_leaves_an_empty_sentence_empty(onnx_model, tok
 
 
 @pytest.mark.slow
-def test_onnx_ends_at_any_end_token_or_at_the_limit_that_there_is(onnx_model, tokenizer):
+def test_onnx_ends_at_any_end_token_or_where_generate_cuts(onnx_model, tokenizer):
     model, folder = onnx_model
     translator = OnnxTranslator(folder)
     inputs = tokenizer(SENTENCES[:2], padding=True, return_tensors="pt")
     first_words = model.generate(**inputs, num_beams=1)[:, 1].tolist()
     arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
     options = {"pad_token_id": tokenizer.pad_token_id, "decoder_start_token_id": tokenizer.bos_token_id}
-    for ends, limit, length in (([2, *first_words], {}, 2), (2, {"max_new_tokens": 1}, 2), (2, {"max_length": 3}, 3)):
-        translator.generation_config = GenerationConfig(eos_token_id=ends, **limit, **options)
-        tokens = translator.generate(**arrays)
-        assert tokens.shape == (2, length)
-        assert np.isin(tokens[:, -1], ends).all()
+    limited = [{"max_new_tokens": 1}, {"max_length": 3}, {"max_length_offset": -2}]
+    limited.append({"max_length_offset": 1, "max_new_tokens": 2})
+    for ends, limit in (([2, *first_words], {}), *((2, limit) for limit in limited)):
+        config = GenerationConfig(eos_token_id=ends, **limit, **options)
+        translator.generation_config = config
+        assert np.array_equal(translator.generate(**arrays), model.generate(**inputs, generation_config=config))
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ READERS_OF_FOREIGN_MODELS = (
     "fairseq dictionary",
     "Marian's config.json",
     "Marian's generation_config.json",
-    "Marian's weights",
+    "Marian's model.safetensors",
 )
 
 

@@ -323,10 +323,10 @@ def test_other_suffixes_are_refused(tmp_path):
 
 
 def test_the_figures_of_the_paper_are_the_same_bytes_each_time(maps, tmp_path):
-    first = draw_figures(maps, tmp_path / "first", stem="law")
-    second = draw_figures(maps, tmp_path / "second", stem="law")
+    first = draw_figures(maps, tmp_path / "first")
+    second = draw_figures(maps, tmp_path / "second")
     names = ["figure3", "figure4_full", "figure4_word", "figure5_first", "figure5_second", "cross"]
-    assert [path.name for path in first] == [f"law_{name}.{s}" for name in names for s in ("svg", "png")]
+    assert [path.name for path in first] == [f"attention_{name}.{s}" for name in names for s in ("svg", "png")]
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
 
 
@@ -375,8 +375,8 @@ def test_figure_5_prefers_links_that_are_no_fixed_step(tmp_path):
     ],
 )
 def test_any_kind_layer_heads_and_word_can_be_drawn(maps, tmp_path, view, name, title):
-    paths = draw_layer(maps, tmp_path, stem="law", **view)
-    assert [path.name for path in paths] == [f"law_{name}.svg", f"law_{name}.png"]
+    paths = draw_layer(maps, tmp_path, **view)
+    assert [path.name for path in paths] == [f"attention_{name}.svg", f"attention_{name}.png"]
     texts = [element.text for element in ElementTree.parse(paths[0]).iter("{http://www.w3.org/2000/svg}text")]
     assert title in texts
 

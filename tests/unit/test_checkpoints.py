@@ -49,24 +49,20 @@ def names(checkpoints):
     return [path.name for path in checkpoints]
 
 
-def test_only_checkpoints_written_to_the_end_are_seen(tmp_path):
+def test_only_checkpoints_written_to_the_end_are_seen_and_those_of_a_stop_are_not_averaged(tmp_path):
     write_step(tmp_path, 2)
     write_step(tmp_path, 10)
     (write_step(tmp_path, 11) / "COMPLETE").unlink()
     fill(tmp_path, 12)
+    write_step(tmp_path, 13, is_scheduled=False)
     assert names(complete_checkpoints(tmp_path)) == ["step-00000002", "step-00000010"]
-    assert names(resumable_checkpoints(tmp_path)) == ["step-00000002", "step-00000010"]
+    assert names(resumable_checkpoints(tmp_path)) == ["step-00000002", "step-00000010", "stopped-00000013"]
 
 
 def test_a_half_written_checkpoint_is_written_again(tmp_path):
     (fill(tmp_path, 3) / "rubbish").write_text("x")
     folder = write_step(tmp_path, 3)
-    assert sorted(path.name for path in folder.iterdir()) == [
-        "COMPLETE",
-        "config.json",
-        "model.safetensors",
-        "training_state",
-    ]
+    assert sorted(names(folder.iterdir())) == ["COMPLETE", "config.json", "model.safetensors", "training_state"]
 
 
 def test_a_complete_checkpoint_names_its_update_and_the_digest_of_each_file(tmp_path):
@@ -191,13 +187,6 @@ def test_a_disk_that_is_full_while_averaging_is_said_with_the_file(tmp_path, lit
     assert not (tmp_path / "mean" / "model.safetensors").exists()
 
 
-def test_a_stop_leaves_a_checkpoint_to_resume_from_but_not_to_average(tmp_path):
-    write_step(tmp_path, 10)
-    write_step(tmp_path, 13, is_scheduled=False)
-    assert names(complete_checkpoints(tmp_path)) == ["step-00000010"]
-    assert names(resumable_checkpoints(tmp_path)) == ["step-00000010", "stopped-00000013"]
-
-
 def test_what_stops_and_kills_left_behind_goes_with_the_next_checkpoint(tmp_path):
     write_step(tmp_path, 10)
     write_step(tmp_path, 13, is_scheduled=False)
@@ -259,42 +248,30 @@ def test_the_average_is_the_mean_in_float64_cast_once(tmp_path):
     assert json.loads((tmp_path / "mean" / "config.json").read_text())["transformers_version"] == "6"
 
 
-def test_models_of_different_shape_are_not_averaged(tmp_path):
-    write_model(tmp_path / "a", seed=0)
-    write_model(tmp_path / "b", seed=1, d_model=6)
-    with pytest.raises(ValueError, match=r"a and .*b are different models: they differ in d_model"):
-        average_checkpoints([tmp_path / "a", tmp_path / "b"], tmp_path / "mean")
+def write_tokenizers(*folders):
+    for folder in folders:
+        (folder / "tokenizer.json").write_text(folder.name)
 
 
-def test_models_of_different_vocabulary_are_not_averaged(tmp_path):
-    for name in ("a", "b"):
-        write_model(tmp_path / name, seed=0)
-        (tmp_path / name / "tokenizer.json").write_text(name)
-    with pytest.raises(ValueError, match="they differ in the tokenizer"):
-        average_checkpoints([tmp_path / "a", tmp_path / "b"], tmp_path / "mean")
+REFUSED = {
+    r"a and .*b are different models: they differ in d_model": lambda a, b: write_model(b, seed=1, d_model=6),
+    "they differ in the tokenizer": write_tokenizers,
+    r"weight in .*b holds a value that is not finite": lambda a, b: write_model(b, seed=0, value=float("nan")),
+    r"b/model\.safetensors is not a whole safetensors file": lambda a, b: os.truncate(b / "model.safetensors", 90),
+    r"b holds no model\.safetensors; name folders": lambda a, b: (b / "model.safetensors").unlink(),
+}
 
 
-def test_weights_that_are_not_finite_are_not_averaged(tmp_path):
-    write_model(tmp_path / "a", seed=0, value=float("nan"))
-    with pytest.raises(ValueError, match=r"weight in .*a holds a value that is not finite"):
-        average_checkpoints([tmp_path / "a"], tmp_path / "mean")
-
-
-def test_a_truncated_file_is_named(tmp_path):
-    write_model(tmp_path / "a", seed=0)
-    path = tmp_path / "a" / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(ValueError, match=r"model\.safetensors is not a whole safetensors file"):
-        average_checkpoints([tmp_path / "a"], tmp_path / "mean")
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_cannot_be_averaged_is_refused(tmp_path, message):
+    folders = tmp_path / "a", tmp_path / "b"
+    for folder in folders:
+        write_model(folder, seed=0)
+    REFUSED[message](*folders)
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        average_checkpoints(folders, tmp_path / "mean")
 
 
 def test_nothing_to_average_is_said(tmp_path):
     with pytest.raises(ValueError, match="there is no checkpoint to average"):
         average_checkpoints([], tmp_path / "mean")
-
-
-def test_a_folder_without_weights_is_named(tmp_path):
-    write_model(tmp_path / "a", seed=0)
-    (tmp_path / "a" / "model.safetensors").unlink()
-    with pytest.raises(FileNotFoundError, match=r"a holds no model\.safetensors"):
-        average_checkpoints([tmp_path / "a"], tmp_path / "mean")

@@ -70,13 +70,10 @@ def lengths_of(data):
 
 
 def test_the_paper_s_formula_gives_the_paper_s_costs():
-    costs = {
-        size: compute_training_cost(3600 * hours, PAPER_DEVICES, find_rate(PAPER_DEVICE))
-        for size, hours in PAPER_HOURS.items()
-    }
     table = {model: flop for model, _, _, flop, _ in PAPER_TABLE}
-    assert costs["base"] == pytest.approx(table["Transformer, base"], rel=0.01)
-    assert costs["big"] == pytest.approx(table["Transformer, big"], rel=0.01)
+    for size, hours in PAPER_HOURS.items():
+        cost = compute_training_cost(3600 * hours, PAPER_DEVICES, find_rate(PAPER_DEVICE))
+        assert cost == pytest.approx(table[f"Transformer, {size}"], rel=0.01)
 
 
 def test_every_device_has_a_plausible_rate():
@@ -164,14 +161,9 @@ def test_cores_must_be_counted(run_folder, capsys):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("recipe.json", b"[1]", r"recipe\.json is damaged: expected a JSON object, found list"),
         ("recipe.json", b"{", r"recipe\.json is damaged: expected a JSON object \("),
         ("recipe.json", b'{"recipe": 3}', r"recipe\.json was not written by this version.*TypeError"),
-        (
-            "recipe.json",
-            b'{"recipe": {"vocab_size": 9, "model": {"d_model": "x"}}}',
-            r"recipe\.json was not written by this version",
-        ),
+        ("recipe.json", b'{"recipe": {"vocab_size": 9, "model": {"d_ff": "x"}}}', r"recipe\.json was not written by"),
         ("log.jsonl", b'{"update": 1, "seconds": 2.0}', r"log\.jsonl, line 1: expected seconds and target_tokens"),
         ("log.jsonl", b'{"update": [], "seconds": 2.0}', r"log\.jsonl, line 1: expected numbers, found update \[\]"),
         ("log.jsonl", b'{"seconds": 2.0}', r"log\.jsonl, line 1: expected the number of its update"),

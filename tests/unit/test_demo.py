@@ -101,15 +101,20 @@ def test_a_beam_of_another_width_is_refused(page, num_beams):
     assert message(page, "The law", num_beams) == f"The beam is 1 to {MOST_BEAMS} hypotheses wide, got {num_beams}."
 
 
-@pytest.mark.parametrize("text", ["", "   ", "\n\r\n\t", "\u3000"])
-def test_without_a_sentence_one_is_asked_for(page, text):
-    assert message(page, text) == "There is nothing to translate yet: write a sentence."
+LINES = "This page takes one sentence at a time, on one line, and these are 3 lines"
 
 
-@pytest.mark.parametrize("line_break", ["\n", "\r\n", "\r"])
-def test_several_lines_are_refused_with_their_number(page, line_break):
-    expected = "This page takes one sentence at a time, on one line, and these are 3 lines"
-    assert message(page, f"One.{line_break}{line_break}Two.").startswith(expected)
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        (["", "   ", "\n\r\n\t", "\u3000"], "There is nothing to translate yet: write a sentence."),
+        (["One.\n\nTwo.", "One.\r\n\r\nTwo.", "One.\r\rTwo."], LINES),
+        (["a \udc00"], "A sentence holds half of a surrogate pair at position 2, '\\udc00', which is no character"),
+        ([7, None, ["The law"]], "A sentence to translate is a str"),
+    ],
+)
+def test_what_is_not_one_sentence_is_refused(page, texts, expected):
+    assert all(message(page, text).startswith(expected) for text in texts)
 
 
 def test_line_breaks_around_a_sentence_do_no_harm_and_one_beam_gives_one_translation(page):
@@ -135,16 +140,6 @@ def test_a_sentence_of_too_many_tokens_is_refused_with_their_number(page):
 def test_a_model_that_has_learnt_from_shorter_sentences_takes_shorter_ones(page, monkeypatch):
     monkeypatch.setattr(page.tokenizer, "model_max_length", 8)
     assert "up to 8 tokens" in message(Demo(page.model, page.tokenizer), "The law will never be perfect, never.")
-
-
-def test_half_of_a_surrogate_pair_is_refused(page):
-    expected = "A sentence holds half of a surrogate pair at position 2, '\\udc00', which is no character"
-    assert message(page, "a \udc00").startswith(expected)
-
-
-@pytest.mark.parametrize("text", [7, None, ["The law"]])
-def test_what_is_no_text_is_refused(page, text):
-    assert "A sentence to translate is a str" in message(page, text)
 
 
 @pytest.mark.parametrize(

@@ -198,9 +198,7 @@ def _width(text: str, font: FontProperties) -> float:
         return text_to_path.get_text_width_height_descent(text, font, ismath=False)[0] / 72
 
 
-def draw_figures(
-    maps: AttentionMaps, folder: str | Path, stem: str = "attention", *, word: str | None = None
-) -> list[Path]:
+def draw_figures(maps: AttentionMaps, folder: str | Path, *, word: str | None = None) -> list[Path]:
     """Write figures 3, 4 and 5 and the encoder-decoder attention, each as SVG and PNG.
 
     All show the next to last layer, the paper's layer 5 of 6. Pass `maps.by_words()` to draw words.
@@ -215,7 +213,7 @@ def draw_figures(
     only: idle heads look at signs and special tokens.
 
     Args:
-        folder: made if missing; files are named `stem`_figure3.svg and so on.
+        folder: made if missing; files are named attention_figure3.svg and so on.
         word: the word of figures 3 and 4, as in `maps.source_tokens`; its first place counts.
 
     Raises:
@@ -246,13 +244,12 @@ def draw_figures(
     layer = paper_layer(cross.shape[0])
     title = f"{_title(maps, 'cross', layer)}, all heads"
     drawings["cross"] = draw_attention(queries, keys, cross[layer], title=title)
-    return [path for name, figure in drawings.items() for path in _save_both(figure, folder, f"{stem}_{name}")]
+    return [path for name, figure in drawings.items() for path in _save_both(figure, folder, name)]
 
 
 def draw_layer(
     maps: AttentionMaps,
     folder: str | Path,
-    stem: str = "attention",
     *,
     kind: str = "encoder",
     layer: int | None = None,
@@ -262,7 +259,7 @@ def draw_layer(
     """Write one layer as SVG and PNG: any kind of attention, any heads, the whole sentence or one word of it.
 
     Args:
-        folder: made if missing; file names say what they show, such as `stem`_cross_layer5_head3.svg.
+        folder: made if missing; file names say what they show, such as attention_cross_layer5_head3.svg.
         kind: one of `KINDS`.
         layer: the next to last by default.
         heads: all by default.
@@ -283,7 +280,7 @@ def draw_layer(
     if word is not None:
         title += f', from "{queries[place]}"'
     figure = draw_attention(queries, keys, weights[layer], heads=heads, query_word=place, title=title)
-    name = f"{stem}_{kind}_layer{layer + 1}"
+    name = f"{kind}_layer{layer + 1}"
     if heads is not None:
         name += "_head" + "_".join(str(head + 1) for head in heads)
     # The place, because a word may hold characters that no file name can.
@@ -297,7 +294,7 @@ def _title(maps: AttentionMaps, kind: str, layer: int) -> str:
 
 def _save_both(figure: Figure, folder: str | Path, name: str) -> list[Path]:
     """Write a figure as SVG and PNG."""
-    return [save_figure(figure, Path(folder) / f"{name}{suffix}") for suffix in (".svg", ".png")]
+    return [save_figure(figure, Path(folder) / f"attention_{name}{suffix}") for suffix in (".svg", ".png")]
 
 
 def _name(heads: Sequence[int]) -> str:

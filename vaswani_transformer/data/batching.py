@@ -6,6 +6,7 @@ work, `UpdateStream` reads those of one process. Each depends on its arguments a
 B pairs of a batch, S and T its longest source and target in tokens.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -152,24 +153,14 @@ def plan_updates(
     longest = longest[order]
     updates, start = [], 0
     while start < len(order):
-        num_pairs = _largest_count(longest, start, tokens_per_batch)
+        counts = range(1, min(tokens_per_batch // int(longest[start]), len(order) - start) + 1)
+        # The largest number of pairs from `start` on that fits; `longest` ascends.
+        num_pairs = bisect_right(counts, tokens_per_batch, key=lambda n: n * longest[start + n - 1])
         updates.append(order[start : start + num_pairs])
         start += num_pairs
     if epoch or not short_first:
         rng.shuffle(updates)
     return updates
-
-
-def _largest_count(longest: np.ndarray, start: int, limit: int) -> int:
-    """How many pairs from `start` on fit under `limit` padded tokens; `longest` is ascending."""
-    low, high = 1, min(limit // int(longest[start]), len(longest) - start)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if middle * longest[start + middle - 1] <= limit:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def split_update(
@@ -197,12 +188,8 @@ def split_update(
         sides = source_lengths[order].astype(np.int64), target_lengths[order].astype(np.int64)
         low = int(sum(side.sum() for side in sides)) // num_parts
         high = -(-len(rows) // num_parts) * int(sum(side.max() for side in sides))
-        while low < high:  # the smallest limit that num_parts parts can keep
-            middle = (low + high) // 2
-            if _cut(*sides, limit=middle)[num_parts:]:
-                low = middle + 1
-            else:
-                high = middle
+        # The smallest limit that `num_parts` parts can keep.
+        low += bisect_left(range(low, high), True, key=lambda limit: len(_cut(*sides, limit=limit)) <= num_parts)
         cuts.append((low, order, _cut(*sides, limit=low)))
     _, order, starts = min(cuts, key=lambda cut: cut[0])
     parts = np.split(order, starts[1:])

@@ -259,10 +259,7 @@ def _pair_of_record(record: object, languages: Languages, *, where: str) -> Pair
     """The two sides of `{"translation": {"en": ..., "de": ...}}`, or of the inner object alone; other keys may be."""
     texts = record.get("translation", record) if isinstance(record, dict) else record
     if not isinstance(texts, dict):
-        raise ValueError(
-            f"{where}: expected an object with the keys {' and '.join(map(repr, languages))}, alone "
-            f"or under 'translation', found {type(texts).__name__}."
-        )
+        raise _missing_language([type(texts).__name__], languages, where=where)
     if not set(languages) <= texts.keys():
         raise _missing_language(texts, languages, where=where)
     return _checked_pair(*(texts[language] for language in languages), where=where)

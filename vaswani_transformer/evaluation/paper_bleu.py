@@ -39,12 +39,7 @@ class PaperBLEU(sacrebleu.BLEU):
     """
 
     def __init__(
-        self,
-        *,
-        language: str = "de",
-        split_compounds: bool = True,
-        is_tokenized: bool = False,
-        lowercase: bool = False,
+        self, *, language: str = "de", split_compounds: bool = True, is_tokenized: bool = False, lowercase: bool = False
     ):
         # `force` silences a guess that text with spaces before full stops must not be scored.
         super().__init__(tokenize="none", smooth_method="none", lowercase=lowercase, force=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+import sacrebleu
 import torch
 from transformers import PreTrainedTokenizerFast
 
@@ -9,7 +10,6 @@ from ..data.batching import plan_batches
 from ..model.loss_vaswani import IGNORE_INDEX
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..translation.translator import translate
-from .scores import score_bleu
 
 
 def compute_bleu(
@@ -17,7 +17,7 @@ def compute_bleu(
 ) -> float:
     """sacreBLEU (13a, cased) of the model's translations of `pairs`, decoded as the model is set to."""
     sources, references = zip(*pairs, strict=True)
-    return float(score_bleu(translate(model, tokenizer, sources), references)["bleu"])
+    return sacrebleu.BLEU().corpus_score(translate(model, tokenizer, sources), [list(references)]).score
 
 
 @torch.no_grad()

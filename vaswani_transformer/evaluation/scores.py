@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import sacrebleu
 from sacrebleu.metrics.base import Metric
@@ -53,23 +54,19 @@ def build_metrics(*, tokenize: str = "13a", lowercase: bool = False, language: s
     Raises:
         ValueError: if sacreBLEU has no such tokenizer.
     """
-    moses = {"language": language, "is_tokenized": tokenize == "none", "lowercase": lowercase}
-    metrics: dict[str, Metric] = {BLEU: build_bleu(tokenize=tokenize, lowercase=lowercase)}
-    if not lowercase:
-        metrics[LOWER_CASED] = build_bleu(tokenize=tokenize, lowercase=True)
-    metrics[PAPER] = PaperBLEU(**moses)
-    metrics[TOKENISED] = PaperBLEU(split_compounds=False, **moses)
-    metrics[CHRF] = sacrebleu.CHRF(lowercase=lowercase)
-    return metrics
-
-
-def build_bleu(*, tokenize: str = "13a", lowercase: bool = False) -> sacrebleu.BLEU:
-    """sacreBLEU's BLEU; arguments as of `build_metrics`."""
     if tokenize not in sacrebleu.BLEU.TOKENIZERS:
         tokenizers = ", ".join(sacrebleu.BLEU.TOKENIZERS)
         raise ValueError(f"sacreBLEU has no tokenizer {tokenize!r}; choose one of: {tokenizers}.")
     # `force` silences a guess that text with spaces before full stops must not be scored.
-    return sacrebleu.BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")
+    bleu = partial(sacrebleu.BLEU, tokenize=tokenize, force=tokenize == "none")
+    moses = {"language": language, "is_tokenized": tokenize == "none", "lowercase": lowercase}
+    metrics: dict[str, Metric] = {BLEU: bleu(lowercase=lowercase)}
+    if not lowercase:
+        metrics[LOWER_CASED] = bleu(lowercase=True)
+    metrics[PAPER] = PaperBLEU(**moses)
+    metrics[TOKENISED] = PaperBLEU(split_compounds=False, **moses)
+    metrics[CHRF] = sacrebleu.CHRF(lowercase=lowercase)
+    return metrics
 
 
 def compute_scores(hypotheses: Sequence[str], references: Sequence[str], metrics: Mapping[str, Metric]) -> list[Score]:
@@ -83,14 +80,6 @@ def compute_scores(hypotheses: Sequence[str], references: Sequence[str], metrics
         Score(name, metric.corpus_score(list(hypotheses), [list(references)]).score, str(metric.get_signature()))
         for name, metric in metrics.items()
     ]
-
-
-def score_bleu(
-    hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = "13a", lowercase: bool = False
-) -> dict[str, float | str]:
-    """Corpus BLEU by sacreBLEU, with its signature; arguments and errors as of `build_metrics` and `compute_scores`."""
-    (score,) = compute_scores(hypotheses, references, {BLEU: build_bleu(tokenize=tokenize, lowercase=lowercase)})
-    return {"bleu": score.value, "signature": score.signature}
 
 
 def compare_systems(

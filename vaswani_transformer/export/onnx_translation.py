@@ -62,7 +62,7 @@ class OnnxTranslator:
         (states,) = self.encoder.run(None, {"input_ids": input_ids, "attention_mask": attention_mask})
         mask = {"encoder_attention_mask": attention_mask}
         ends = np.array(config.eos_token_id).flatten()
-        limits = self._limit(attention_mask)
+        limits, must_end = self._limit(attention_mask)
         tokens = np.full((len(input_ids), 1), config.decoder_start_token_id, dtype=np.int64)
         done = np.zeros(len(input_ids), dtype=bool)
         remembered = {}
@@ -75,19 +75,21 @@ class OnnxTranslator:
             # Keys and values of the encoder come from the first step only, and stay.
             pasts = (name.replace("present", "past_key_values") for name in names[1:])
             remembered |= dict(zip(pasts, present, strict=True))
-            words = np.where(limits <= length, ends[0], logits[:, -1].argmax(axis=-1))
+            is_last = limits <= length
+            words = np.where(is_last & must_end, ends[0], logits[:, -1].argmax(axis=-1))
             words = np.where(done, config.pad_token_id, words)
             tokens = np.concatenate([tokens, words[:, None]], axis=1)
-            done |= np.isin(words, ends)
+            done |= np.isin(words, ends) | is_last
             if done.all():
                 break
         return tokens
 
-    def _limit(self, attention_mask: np.ndarray) -> np.ndarray:
-        """Return (B,) the tokens a translation may have, </s> included: by its source, or the same for all."""
+    def _limit(self, attention_mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(B,) tokens a translation may have, and True where the last of them must be </s>: by its source's length."""
         config = self.generation_config
+        most = config.max_new_tokens or (config.max_length and config.max_length - 1)
         offset = getattr(config, "max_length_offset", None)
-        if offset is not None:
-            return attention_mask.sum(axis=1) + offset
-        limit = config.max_new_tokens or (config.max_length or DEFAULT_MAX_LENGTH) - 1
-        return np.full(len(attention_mask), limit)
+        if offset is None:
+            return np.full(len(attention_mask), most or DEFAULT_MAX_LENGTH - 1), np.zeros(len(attention_mask), bool)
+        own = attention_mask.sum(axis=1) + offset
+        return np.minimum(own, most or own), own <= (most or own)

@@ -97,7 +97,7 @@ class Products:
 
     def one(self, layer: nn.Linear, *, relu: bool = False) -> Product:
         """The product (..., D) -> (..., F) with `layer`; max(0, x) of it if `relu`."""
-        return self.build(self._copy(layer.weight), self._copy(layer.bias), relu=relu)
+        return self.build(self._prepare(layer.weight), self._prepare(layer.bias), relu=relu)
 
     def several(self, *layers: nn.Linear) -> Callable[[torch.Tensor], Sequence[torch.Tensor]]:
         """The products of one input with `layers`, which all have a bias or all have none."""
@@ -106,7 +106,7 @@ class Products:
             return lambda x: [product(x) for product in products]
         biases = [layer.bias for layer in layers]
         bias = None if biases[0] is None else torch.cat(biases)
-        product = self.build(self._copy(torch.cat([layer.weight for layer in layers])), self._copy(bias))
+        product = self.build(self._prepare(torch.cat([layer.weight for layer in layers])), self._prepare(bias))
         sizes = [layer.out_features for layer in layers]
         return lambda x: product(x).split(sizes, dim=-1)
 
@@ -116,10 +116,15 @@ class Products:
             return lambda x: nn.functional.linear(x, weight, bias).relu_()
         return lambda x: nn.functional.linear(x, weight, bias)
 
-    def _copy(self, parameter: torch.Tensor | None) -> torch.Tensor | None:
+    def keep(self, parameter: torch.Tensor | None) -> torch.Tensor | None:
+        """A copy of `parameter`, or itself where it is borrowed."""
         if parameter is None or self.dtype is None:
             return parameter
         return parameter.detach().to(self.dtype, copy=True)
+
+    def _prepare(self, parameter: torch.Tensor | None) -> torch.Tensor | None:
+        """A matrix or a bias as `build` takes it."""
+        return self.keep(parameter)
 
 
 class PackedProducts(Products):
@@ -149,9 +154,9 @@ class PackedProducts(Products):
         activation = "relu" if relu else "none"
         return lambda x: multiply(x, packed, bias, activation, [], "")
 
-    def _copy(self, parameter: torch.Tensor | None) -> torch.Tensor | None:
-        # A matrix is copied when it is packed, and a bias is short.
-        return None if parameter is None else parameter.detach().to(self.dtype, copy=parameter.dim() == 1)
+    def _prepare(self, parameter: torch.Tensor | None) -> torch.Tensor | None:
+        is_matrix = parameter is not None and parameter.dim() == 2
+        return parameter.detach().to(self.dtype) if is_matrix else self.keep(parameter)  # packing copies a matrix
 
 
 class Int8Products(Products):

@@ -82,8 +82,6 @@ class DecoderProducts:
 
 
 def _copy_norm(norm: nn.LayerNorm, products: Products) -> Product:
-    weight, bias = norm.weight, norm.bias
-    if products.dtype is not None:
-        weight, bias = (parameter.detach().to(products.dtype, copy=True) for parameter in (weight, bias))
+    weight, bias = products.keep(norm.weight), products.keep(norm.bias)
     shape, eps = norm.normalized_shape, norm.eps
     return lambda x: torch.layer_norm(x, shape, weight, bias, eps)

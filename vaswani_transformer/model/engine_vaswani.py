@@ -45,20 +45,17 @@ class Engine:
     @torch.no_grad()
     def __init__(self, model, products: Products, *, encodes: bool = True, releases: bool = False):
         encoder, decoder = model.get_encoder(), model.get_decoder()
-        self.model, self.has_released = weakref.ref(model), releases
-        self.config, self.device = model.config, model.device
+        self.model, self.config, self.device = weakref.ref(model), model.config, model.device
         self.dtype = products.dtype or model.dtype
-        keep = (lambda weight: weight) if products.dtype is None else self._copy_unless_released
+        keep = products.keep
         self.embed_scale = decoder.embed_tokens.embed_scale
         self.target_embedding = keep(decoder.embed_tokens.weight)
         self.target_positions = copy.deepcopy(decoder.positions)
         self.decoder_layers = [DecoderProducts(layer, products) for layer in decoder.layers]
         head = linear_of(model.lm_head)
-        self.head, self.head_bias, self.project = head.weight, head.bias, products.one(head)
-        if products.dtype is not None:  # rows for a shortlist, taken from the matrix of the embeddings where it is tied
-            is_tied = self.head is decoder.embed_tokens.weight
-            self.head = self.target_embedding if is_tied else keep(self.head)
-            self.head_bias = None if self.head_bias is None else self.head_bias.detach().to(self.dtype, copy=True)
+        self.project, self.head_bias = products.one(head), keep(head.bias)
+        # Its rows are for shortlists.
+        self.head = self.target_embedding if head.weight is decoder.embed_tokens.weight else keep(head.weight)
         self.encoder_layers = None
         if encodes:
             self.source_positions = copy.deepcopy(encoder.positions)
@@ -66,7 +63,7 @@ class Engine:
             self.source_embedding = self.target_embedding if is_shared else keep(encoder.embed_tokens.weight)
             self.encoder_layers = [EncoderProducts(layer, products) for layer in encoder.layers]
         if releases:
-            _release(model)
+            self._release(model)
 
     @classmethod
     def build(cls, model, *, dtype: torch.dtype | str | None = None, releases: bool = False) -> "Engine":
@@ -101,15 +98,23 @@ class Engine:
         """True if `model` is the one that this engine was built of."""
         return self.model() is model
 
-    def _copy_unless_released(self, weight: torch.Tensor) -> torch.Tensor:
-        return weight.detach().to(self.dtype, copy=not self.has_released)
+    def _release(self, model) -> None:
+        """Free the matrices of `model`, which shares the embeddings of this engine from now on."""
+        for module in model.modules():
+            if isinstance(module, nn.Linear):
+                module.weight = nn.Parameter(torch.empty_like(module.weight, device="meta"), requires_grad=False)
+        encoder, decoder = model.get_encoder(), model.get_decoder()
+        encoder.embed_tokens.weight.data = self.source_embedding
+        decoder.embed_tokens.weight.data = self.target_embedding
+        for parameter in model.parameters():
+            if parameter.data_ptr() not in (self.source_embedding.data_ptr(), self.target_embedding.data_ptr()):
+                parameter.data = parameter.data.clone()  # one view of a file that is mapped keeps all of it
+        for stack in (encoder, decoder):
+            stack.forward = refuse_released  # PyTorch takes a matrix that is nowhere for zeros
 
     @torch.inference_mode()
     def encode(self, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-        """The encoder's output (B, S, D) for `input_ids` (B, S), whose padding `attention_mask` (B, S) marks by 0.
-
-        It has the present dtype of the model, whose `forward` may have to read it.
-        """
+        """The encoder's output (B, S, D) for `input_ids` (B, S), whose padding `attention_mask` (B, S) marks by 0."""
         is_padded = attention_mask is not None and not bool(attention_mask.all())
         with torch.autocast(self.device.type, enabled=False):
             x = nn.functional.embedding(input_ids, self.source_embedding) * self.embed_scale
@@ -189,12 +194,3 @@ def as_engines(engine: Engine | Sequence[Engine] | None, models: Sequence) -> li
         if own is not None and not own.is_of(model):
             raise ValueError("engine was built of another model: build it by this model's build_engine().")
     return engines
-
-
-def _release(model) -> None:
-    """Free the matrices of the linear layers of `model`; its embeddings belong to the engine from now on."""
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            module.weight = nn.Parameter(torch.empty_like(module.weight, device="meta"), requires_grad=False)
-    for stack in (model.get_encoder(), model.get_decoder()):
-        stack.forward = refuse_released  # PyTorch takes a matrix that is nowhere for zeros

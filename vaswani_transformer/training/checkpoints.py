@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 
 from ..model.saving_vaswani import follow_umask
 from ..resuming.files import blaming, digest_files, find_damage, read_object, write_json, write_whole
@@ -209,8 +209,7 @@ def _read_weights(folder: Path) -> dict[str, torch.Tensor]:
     if not path.exists():
         raise FileNotFoundError(f"{folder} holds no {WEIGHTS}; name folders written by save_pretrained.")
     try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+        return load_file(path)
     except SafetensorError as error:
         raise ValueError(f"{path} is not a whole safetensors file ({error}); leave that checkpoint out.") from error
 

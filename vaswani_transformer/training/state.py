@@ -157,10 +157,6 @@ class TrainingState:
                 f"{folder} holds more than values, so it was not written by this package ({reason}). Remove "
                 f"{checkpoint} to go on from the one before."
             ) from error
-        self._check_num_processes(checkpoint, seed=seed, change_processes=change_processes)
-
-    def _check_num_processes(self, checkpoint: Path, *, seed: int, change_processes: bool) -> None:
-        """Refuse another number of processes than wrote `checkpoint`, or give them new seeds if that is allowed."""
         progress, now = self.progress, self.accelerator.num_processes
         if progress.num_processes == now:
             return

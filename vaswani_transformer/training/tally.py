@@ -30,8 +30,7 @@ class Tally:
     def __init__(self, accelerator: Accelerator):
         self.accelerator = accelerator
         options = {"dtype": sum_dtype(accelerator.device), "device": accelerator.device}
-        # Loss and -log P over the target tokens of this process, in nats.
-        self._losses = torch.zeros(2, **options)
+        self._losses = torch.zeros(2, **options)  # loss and -log P over the target tokens of this process, in nats
         # Target tokens that were learnt from, over all processes; updates skipped because a gradient was not finite:
         # in the whole run, in a row up to now, and in the longest row.
         self._counts = torch.zeros(4, **options)
@@ -89,19 +88,13 @@ class Tally:
 
     def state_dict(self) -> dict:
         """All processes must call it together."""
-        return {
-            "losses": self.accelerator.reduce(self._losses, "sum").cpu(),
-            "counts": self._counts.cpu(),
-            "tokens": self.tokens,
-            "padded_tokens": self.padded_tokens,
-            "updates": self.updates,
-            "seconds": self.seconds,
-        }
+        losses = self.accelerator.reduce(self._losses, "sum").cpu()
+        numbers = {name: getattr(self, name) for name in ("tokens", "padded_tokens", "updates", "seconds")}
+        return {"losses": losses, "counts": self._counts.cpu(), **numbers}
 
     def load_state_dict(self, state: dict) -> None:
         if self.accelerator.is_main_process:  # the sum is over all processes; one carries it on
             self._losses.copy_(state["losses"])
         self._counts.copy_(state["counts"])
-        self.tokens, self.padded_tokens = state["tokens"], state["padded_tokens"]
-        self.updates = state["updates"]
+        self.tokens, self.padded_tokens, self.updates = (state[name] for name in ("tokens", "padded_tokens", "updates"))
         self._started = time.perf_counter() - state["seconds"]

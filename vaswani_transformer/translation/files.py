@@ -102,32 +102,25 @@ def translate_file(
             job.refuse_other_files()
             stack.enter_context(lock_folder(job.folder))
             num_finished = job.begin(settings)
-        _work(job, translator, source, to_lines, processes, num_finished=num_finished)
+        processes.wait_for_everyone()
+        job.check_shared()
+        with tqdm(
+            total=job.num_lines,
+            initial=num_finished,
+            unit=" sentences",
+            smoothing=0,  # windows begin with their longest sentences: only the mean over all tells how long it takes
+            file=sys.stderr,
+            disable=None if processes.is_main_process else True,
+        ) as bar:
 
+            def show(num_sentences: int) -> None:
+                # The work of the others is estimated from that of this one.
+                bar.update(min(num_sentences * processes.num_processes, job.num_lines - bar.n))
 
-def _work(
-    job: "_Job", translator: Translator, source: Path, to_lines: ToLines, processes: PartialState, *, num_finished: int
-) -> None:
-    """The part of all processes, together; `num_finished` lines of the job are done."""
-    processes.wait_for_everyone()
-    job.check_shared()
-    with tqdm(
-        total=job.num_lines,
-        initial=num_finished,
-        unit=" sentences",
-        smoothing=0,  # windows begin with their longest sentences: only the mean over all tells how long it will take
-        file=sys.stderr,
-        disable=None if processes.is_main_process else True,
-    ) as bar:
-
-        def show(num_sentences: int) -> None:
-            # The work of the others is estimated from that of this one.
-            bar.update(min(num_sentences * processes.num_processes, job.num_lines - bar.n))
-
-        job.work(translator, source, to_lines, processes, on_batch=show)
-    processes.wait_for_everyone()
-    if processes.is_main_process:
-        job.finish()
+            job.work(translator, source, to_lines, processes, on_batch=show)
+        processes.wait_for_everyone()
+        if processes.is_main_process:
+            job.finish()
 
 
 def _survey(path: Path) -> tuple[int, str]:
