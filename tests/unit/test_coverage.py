@@ -118,8 +118,11 @@ def test_a_model_in_float64_is_searched_with_coverage_too(model):
     torch.testing.assert_close(found.sequences_scores, expected.sequences_scores)
 
 
-def test_an_engine_built_before_its_model_changed_precision_can_encode_for_coverage(model):
+def test_an_engine_keeps_its_precision_when_its_model_changes_and_can_encode_for_coverage(model):
     model = copy.deepcopy(model)
     engine = model.build_engine()
-    tokens = model.bfloat16().generate(SOURCE, coverage_penalty=0.4, engine=engine)
+    expected = model.generate(SOURCE, engine=engine, **WITH_SCORES).sequences_scores
+    model.bfloat16()
+    assert torch.equal(model.generate(SOURCE, engine=engine, **WITH_SCORES).sequences_scores, expected)
+    tokens = model.generate(SOURCE, coverage_penalty=0.4, engine=engine)
     assert torch.equal(tokens, model.generate(SOURCE, coverage_penalty=0.4))

@@ -127,7 +127,7 @@ class Engine:
             mask = attention_mask[:, None, None].bool() if is_padded else None
             for layer in self.encoder_layers:
                 x = layer(x, mask)
-        return x.to(self.model().dtype)
+        return x
 
     def start(
         self,

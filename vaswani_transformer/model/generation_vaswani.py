@@ -381,6 +381,9 @@ class VaswaniGenerationMixin(GenerationMixin):
         num_beams, steps = generation_config.num_beams, []
         for model, inputs, own in zip((self, *ensemble), inputs_of_models, engines, strict=True):
             if calls_forward or not suits_engine(generation_config, inputs) or (own is None and find_obstacle(model)):
+                if own is not None:  # it has encoded in its own dtype
+                    encoded = inputs["encoder_outputs"]
+                    encoded.last_hidden_state = encoded.last_hidden_state.to(model.dtype)
                 steps.append(ForwardSteps(model, generation_config, inputs))
                 continue
             states, mask = inputs["encoder_outputs"].last_hidden_state[::num_beams], inputs.get("attention_mask")
