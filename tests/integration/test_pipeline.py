@@ -88,6 +88,11 @@ def test_the_task_works_in_transformers_with_trust(folder, translate, task):
     assert remote(SENTENCES[0], max_new_tokens=6) == translate(SENTENCES[0])
 
 
+def test_a_custom_generate_is_called_without_the_engine(translate):
+    tokens = translate.tokenizer("two cats", return_tensors="pt").input_ids
+    assert translate("a dog", custom_generate=lambda *_, **__: tokens) == [{"translation_text": "two cats"}]
+
+
 def test_tokens_and_text_are_returned_as_asked(translate):
     ids = translate.model.generate(**translate.tokenizer(SENTENCES[0], return_tensors="pt"), max_new_tokens=6)[0]
     text = translate(SENTENCES[0])[0]["translation_text"]

@@ -128,6 +128,31 @@ def test_the_search_is_the_fast_one_although_the_trainer_hands_over_labels(token
     assert len(trainer.predict(dataset.select(range(3))).predictions) == 3
 
 
+@pytest.mark.parametrize("settings", [{}, {"activation_checkpointing": True}, {"bf16_full_eval": True}], ids=str)
+def test_each_evaluation_has_an_engine_of_its_present_weights_and_none_afterwards(
+    tokenizer, dataset, tmp_path, monkeypatch, settings
+):
+    options = {"trainer": BY_TOKENS, "predict_with_generate": True, "per_device_eval_batch_size": 5} | settings
+    trainer, rows, engines = build_trainer(tmp_path, tokenizer, dataset, **options), dataset.select(range(12)), []
+    generate = trainer.model.generate
+
+    def watch(*args, engine, **kwargs):
+        engines.append(engine)
+        return generate(*args, engine=engine, **kwargs)
+
+    monkeypatch.setattr(trainer.model, "generate", watch)
+    trainer.predict(rows)
+    trainer.train()
+    found = trainer.predict(rows).predictions
+    assert [engines.count(engine) for engine in dict.fromkeys(engines)] == [3, 3]
+    assert {engine.dtype for engine in engines} == {trainer.model.dtype}
+    assert not trainer._gen_kwargs.keys() & {"engine"}
+    for start in (0, 5, 10):
+        inputs = tokenizer(rows["source"][start : start + 5], return_tensors="pt", padding=True)
+        expected = generate(**inputs, engine=trainer.model.build_engine())
+        assert found[start : start + 5, : expected.shape[1]].tolist() == expected.tolist()
+
+
 def loss_and_gradients(trainer, batch):
     """Of one batch in training mode, dropout included, as part of an update of 1,000 tokens."""
     torch.manual_seed(1)

@@ -469,6 +469,7 @@ told["texts"] = [result["translation_text"] for result in pipeline(sentences, ma
 pipeline.save_pretrained(sys.argv[4])
 again = transformers.pipeline("translation", model=sys.argv[4], trust_remote_code=True)
 told["saved again"] = [result["translation_text"] for result in again(sentences, max_new_tokens=6)]
+told["engines"] = [type(one.engine).__name__ for one in (pipeline, again)]
 told["hidden"] = "vaswani_transformer" not in sys.modules
 
 huggingface_hub.constants.HF_HUB_OFFLINE = True
@@ -499,5 +500,6 @@ def test_an_uploaded_model_works_where_the_package_is_not_and_beside_it(run, hub
     assert told["tokens"] == told["offline"] == expected.tolist()
     texts = [text if sentence else "" for sentence, text in zip(SENTENCES, texts, strict=True)]
     assert told["texts"] == told["saved again"] == texts
+    assert told["engines"] == ["Engine", "Engine"]
     assert told["hidden"]
     assert told["both"] == [expected.tolist(), expected.tolist(), True, False, False]

@@ -1,3 +1,4 @@
+import copy
 import math
 
 import pytest
@@ -108,3 +109,20 @@ def test_a_kernel_without_weights_is_refused(build_tiny_model):
         model.generate(encoder_outputs=encoded, coverage_penalty=0.5)
     with pytest.raises(ValueError, match=message):
         model.score(SOURCE, SOURCE, coverage_penalty=0.5)
+
+
+def test_a_model_in_float64_is_searched_with_coverage_too(model):
+    options = {"coverage_penalty": 0.4, **WITH_SCORES}
+    found, expected = copy.deepcopy(model).double().generate(SOURCE, **options), model.generate(SOURCE, **options)
+    assert torch.equal(found.sequences, expected.sequences)
+    torch.testing.assert_close(found.sequences_scores, expected.sequences_scores)
+
+
+def test_an_engine_keeps_its_precision_when_its_model_changes_and_can_encode_for_coverage(model):
+    model = copy.deepcopy(model)
+    engine = model.build_engine()
+    expected = model.generate(SOURCE, engine=engine, **WITH_SCORES).sequences_scores
+    model.bfloat16()
+    assert torch.equal(model.generate(SOURCE, engine=engine, **WITH_SCORES).sequences_scores, expected)
+    tokens = model.generate(SOURCE, coverage_penalty=0.4, engine=engine)
+    assert torch.equal(tokens, model.generate(SOURCE, coverage_penalty=0.4))

@@ -75,7 +75,7 @@ class BeamCoverage:
         mask = None if self.has_begun else self.prompt_mask
         self.has_begun = True
         added = torch.stack([compute_coverage(attentions, mask) for attentions in attentions_of_models]).mean(dim=0)
-        self.coverage = self.coverage + added.view(self.coverage.shape)
+        self.coverage += added.view(self.coverage.shape)  # in the float32 of a search, also of a model in float64
         return self.beta * coverage_penalty(self.coverage, self.source_mask)
 
     def follow(self, beams: torch.Tensor, staying: torch.Tensor | None) -> None:

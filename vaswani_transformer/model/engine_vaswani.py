@@ -46,7 +46,7 @@ class Engine:
     def __init__(self, model, products: Products, *, encodes: bool = True, releases: bool = False):
         encoder, decoder = model.get_encoder(), model.get_decoder()
         self.model, self.config, self.device = weakref.ref(model), model.config, model.device
-        self.dtype, self.model_dtype = products.dtype or model.dtype, model.dtype
+        self.dtype = products.dtype or model.dtype
         keep = products.keep
         self.embed_scale = decoder.embed_tokens.embed_scale
         self.target_embedding = keep(decoder.embed_tokens.weight)
@@ -114,10 +114,7 @@ class Engine:
 
     @torch.inference_mode()
     def encode(self, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-        """The encoder's output (B, S, D) for `input_ids` (B, S), whose padding `attention_mask` (B, S) marks by 0.
-
-        It has the dtype of the model, whose `forward` may have to read it.
-        """
+        """The encoder's output (B, S, D) for `input_ids` (B, S), whose padding `attention_mask` (B, S) marks by 0."""
         is_padded = attention_mask is not None and not bool(attention_mask.all())
         with torch.autocast(self.device.type, enabled=False):
             x = nn.functional.embedding(input_ids, self.source_embedding) * self.embed_scale
@@ -130,7 +127,7 @@ class Engine:
             mask = attention_mask[:, None, None].bool() if is_padded else None
             for layer in self.encoder_layers:
                 x = layer(x, mask)
-        return x.to(self.model_dtype)
+        return x
 
     def start(
         self,
@@ -173,8 +170,10 @@ def build_engines(models: Sequence, *, releases: bool = False) -> list[Engine | 
         ValueError: for a model loaded for int8, which only an engine has, where one cannot be built.
     """
     return [
-        Engine.build(model, releases=releases)
-        if getattr(model, "engine_dtype", None) or not find_obstacle(model)
+        # By the code that the model came with, which need not be this copy of it; an adapter around a model has none.
+        model.build_engine(releases=releases)
+        if getattr(model, "engine_dtype", None)
+        or (hasattr(type(model), "engine_obstacle") and not model.engine_obstacle())
         else None
         for model in models
     ]

@@ -81,7 +81,8 @@ class VaswaniGenerationMixin(GenerationMixin):
             engine: of `build_engine`, made once and passed to every call; of an ensemble a list, this model's first.
                 It translates with the weights of the moment it was made. What only `forward` can give (attention
                 weights, hidden states, a `coverage_penalty`, a cache of one's own, more than 32 beams) is decoded by
-                `forward`, and what follows a single hypothesis (sampling, streaming, assistants) is done without it.
+                `forward`, and what follows a single hypothesis (sampling, streaming, assistants) or is a
+                `custom_generate` is done without it.
 
         With `ensemble`, `shortlist` or `engine`, greedy search is our beam search with one beam, and has its kind of
         output; `logits` of an ensemble are the logarithms of the mean probabilities.
@@ -124,7 +125,8 @@ class VaswaniGenerationMixin(GenerationMixin):
         prompt_length = _prompt_length(kwargs.get("decoder_input_ids"), start)
         limits = self._limit_sentences(kwargs, offset, prompt_length)
         has_one_beam = option("num_beams") in (None, 1)
-        if has_one_beam and any(kwargs.get(name) is not None or option(name) for name in FOLLOW_ONE):
+        follows_one = has_one_beam and any(kwargs.get(name) is not None or option(name) for name in FOLLOW_ONE)
+        if follows_one or kwargs.get("custom_generate") is not None:
             kwargs.pop("engine", None)
         is_ours = not has_one_beam or any(kwargs.get(name) is not None for name in OWN_ARGUMENTS)
         if limits is not None:
@@ -159,6 +161,10 @@ class VaswaniGenerationMixin(GenerationMixin):
             ValueError: where only `forward` computes what this model computes; the message says why.
         """
         return Engine.build(self, dtype=dtype, releases=releases)
+
+    def engine_obstacle(self) -> str | None:
+        """Why `build_engine` refuses this model, in words; `None` if it does not."""
+        return find_obstacle(self)
 
     def _encode_by_engine(self, source_ids: torch.Tensor | None, kwargs: dict, option: Callable) -> None:
         """Encode the source by the engine, unless more than the encoding is asked for."""
@@ -375,6 +381,9 @@ class VaswaniGenerationMixin(GenerationMixin):
         num_beams, steps = generation_config.num_beams, []
         for model, inputs, own in zip((self, *ensemble), inputs_of_models, engines, strict=True):
             if calls_forward or not suits_engine(generation_config, inputs) or (own is None and find_obstacle(model)):
+                if own is not None:  # it has encoded in its own dtype
+                    encoded = inputs["encoder_outputs"]
+                    encoded.last_hidden_state = encoded.last_hidden_state.to(model.dtype)
                 steps.append(ForwardSteps(model, generation_config, inputs))
                 continue
             states, mask = inputs["encoder_outputs"].last_hidden_state[::num_beams], inputs.get("attention_mask")

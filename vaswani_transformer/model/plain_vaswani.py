@@ -2,7 +2,7 @@
 
 import torch
 from torch import nn
-from transformers import GenerationMixin
+from transformers import GenerationMixin, modeling_utils
 from transformers.utils import output_capturing
 
 from .cpu_vaswani import find_private
@@ -10,6 +10,7 @@ from .cpu_vaswani import find_private
 KERNELS = ("eager", "sdpa")  # whose mathematics an engine computes
 # `forward` of the modules from which the layers are made, besides those of this folder.
 FORWARDS = (nn.Linear.forward, nn.LayerNorm.forward, nn.Embedding.forward, nn.ModuleList.forward)
+HARMLESS_HOOKS = (output_capturing.__name__, modeling_utils.__name__)  # modules of transformers that define them
 ACTIVATIONS = ("torch.nn.modules.activation", "transformers.activations")
 
 
@@ -49,7 +50,8 @@ def is_plain(module: nn.Module) -> bool:
     """True if no hook, subclass or compilation changes what a call of `module` computes.
 
     Its `forward` must come from the folder of this file or from a module that the layers are made of. The hooks by
-    which transformers records outputs stay on a module after the first recording, and do nothing between recordings.
+    which transformers records outputs stay on a module after the first recording, and do nothing between recordings;
+    those of gradient checkpointing, on embeddings, only ask for gradients.
     """
     forward, own_folder = type(module).forward, __name__.rpartition(".")[0]
     is_known = forward in FORWARDS or forward.__module__.startswith((f"{own_folder}.", *ACTIVATIONS))
@@ -58,7 +60,7 @@ def is_plain(module: nn.Module) -> bool:
         is_known
         and "forward" not in vars(module)
         and module._compiled_call_impl is None
-        and all(getattr(hook, "__module__", None) == output_capturing.__name__ for hook in hooks)
+        and all(getattr(hook, "__module__", None) in HARMLESS_HOOKS for hook in hooks)
     )
 
 

@@ -13,6 +13,7 @@ from transformers import Seq2SeqTrainer
 from transformers.trainer_utils import has_length, seed_worker
 
 from ..data.batching import plan_updates, split_update
+from ..model.engine_vaswani import build_engines
 
 
 class TokenBatchSampler(Sampler[list[int]]):
@@ -73,7 +74,8 @@ class TokenBatchSeq2SeqTrainer(Seq2SeqTrainer):
     """transformers' Seq2SeqTrainer with updates of about `tokens_per_batch` source and as many target tokens.
 
     The updates are those of `vaswani train` with the same tokens, seed and data. `per_device_train_batch_size` has no
-    effect; `gradient_accumulation_steps` cuts the same update into more parts.
+    effect; `gradient_accumulation_steps` cuts the same update into more parts. With `predict_with_generate`, each
+    evaluation translates through one engine where the model can have one.
 
     Args:
         tokens_per_batch: see `data.batching.plan_updates`.
@@ -86,6 +88,7 @@ class TokenBatchSeq2SeqTrainer(Seq2SeqTrainer):
     def __init__(self, *args, tokens_per_batch: int, **kwargs):
         super().__init__(*args, **kwargs)
         self.tokens_per_batch = tokens_per_batch
+        self._gen_kwargs = {}  # as `evaluate` and `predict` set it
 
     def get_train_dataloader(self) -> DataLoader:
         """The loader of the base class, except that each batch belongs to this process alone."""
@@ -114,6 +117,18 @@ class TokenBatchSeq2SeqTrainer(Seq2SeqTrainer):
         return prepare_data_loader(
             loader, accelerator.device, num_processes=1, process_index=0, put_on_device=accelerator.device_placement
         )
+
+    def prediction_step(self, model, inputs, prediction_loss_only, *args, **kwargs):
+        # Not before the first step: until then the base class may cast or wrap the model.
+        if self.args.predict_with_generate and not prediction_loss_only and "engine" not in self._gen_kwargs:
+            [self._gen_kwargs["engine"]] = build_engines([self.model])
+        return super().prediction_step(model, inputs, prediction_loss_only, *args, **kwargs)
+
+    def evaluation_loop(self, *args, **kwargs):
+        try:
+            return super().evaluation_loop(*args, **kwargs)
+        finally:
+            self._gen_kwargs.pop("engine", None)  # its memory is for training again
 
 
 def _measure(dataset: torch.utils.data.Dataset, column: str) -> np.ndarray:
