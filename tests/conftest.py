@@ -27,7 +27,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 # What torch.compile has made for one instruction set fails under another, which ATEN_CPU_CAPABILITY may choose.
 KERNELS = f"torchinductor_{getpass.getuser()}_{torch.backends.cpu.get_cpu_capability()}"
-os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(tempfile.gettempdir(), KERNELS))
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(tempfile.gettempdir(), KERNELS)  # importing torch may set it
 
 # How long an example takes says more about the machine than about the code; fixed examples never fail by chance.
 settings.register_profile("suite", deadline=None, derandomize=True)

@@ -123,7 +123,6 @@ def test_a_run_stopped_twice_inside_lines_of_its_log_ends_as_one_never_stopped(w
     assert_ends_as(whole, tiny_data, tmp_path)
 
 
-@pytest.mark.parametrize("num_workers", [0, 1])
 def test_the_seconds_of_a_run_are_those_of_all_sittings(tiny_data, tmp_path, monkeypatch):
     # Each sitting has its own clock, which begins at 0 and goes on by a second at each look.
     monkeypatch.setattr(trainer_module, "time", SimpleNamespace(perf_counter=itertools.count().__next__))
@@ -137,6 +136,7 @@ def test_the_seconds_of_a_run_are_those_of_all_sittings(tiny_data, tmp_path, mon
     assert seconds == sorted(set(seconds))
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
 def test_sigterm_finishes_the_update_saves_and_changes_nothing(whole, tiny_data, tmp_path, monkeypatch, num_workers):
     with monkeypatch.context() as context:
         context.setattr(setup, "LOADER_WORKERS", {"cpu": num_workers})

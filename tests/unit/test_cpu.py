@@ -182,8 +182,8 @@ def test_a_row_of_zeros_in_int8_gives_its_bias():
 
 
 @needs_int8
-@pytest.mark.parametrize("has_tiles", [False, True])
-@pytest.mark.parametrize("has_seven_bits", [False, True])
+# With eight bits oneDNN's sums saturate where it is kept from instructions that the processor has.
+@pytest.mark.parametrize(("has_tiles", "has_seven_bits"), [(False, False), (False, True), (True, True)])
 @torch.no_grad()
 def test_int8_multiplies_scaled_integers(monkeypatch, has_tiles, has_seven_bits):
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has_tiles, raising=False)
