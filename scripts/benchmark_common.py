@@ -11,7 +11,7 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -52,10 +52,14 @@ SIZES: dict[str, dict] = {
 }
 
 
-def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """Options of both programs."""
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """What is computed, of training and of decoding."""
     parser.add_argument("--vocab_size", type=int, help="default: that of the size")
-    parser.add_argument("--source", type=Path, help="sentences, one a line; default: the built-in phrasebook")
+    parser.add_argument("--source", type=Path, help="sentences, one per line; default: the built-in phrasebook")
+
+
+def add_timing_options(parser: argparse.ArgumentParser) -> None:
+    """How seconds are measured."""
     parser.add_argument("--repeats", type=int, default=5, help="default: %(default)s")
     parser.add_argument("--threads", type=int, help="default: as many as PyTorch takes")
     parser.add_argument(
@@ -65,6 +69,10 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         help="cpu counts processor time, for a machine that has other work; with --threads 1, or the waiting of "
         "threads for each other counts too; default: %(default)s",
     )
+
+
+def add_report_options(parser: argparse.ArgumentParser) -> None:
+    """Where `report` writes the result."""
     parser.add_argument("--output", type=Path, help="write the result to this file, as JSON")
     parser.add_argument(
         "--save", action="store_true", help=f"append the table to a dated file in {RESULTS_FOLDER.name}/"
@@ -78,6 +86,20 @@ def parse_quickly(parser: argparse.ArgumentParser, argv: Sequence[str] | None, *
     if parser.parse_args(argv).quick:
         parser.set_defaults(**quick)
     return parser.parse_args(argv)
+
+
+def names_among(choices: Collection[str], kind: str) -> Callable[[str], list[str]]:
+    """The type of an argument that takes some of `choices` between commas; `kind` says what they are."""
+
+    def parse(text: str) -> list[str]:
+        names = text.split(",")
+        if unknown := [name for name in names if name not in choices]:
+            raise argparse.ArgumentTypeError(
+                f"there is no {kind} {', '.join(unknown)}; choose from {','.join(choices)}"
+            )
+        return names
+
+    return parse
 
 
 def build_config(size: str, *, vocab_size: int | None) -> VaswaniConfig:
@@ -236,6 +258,11 @@ def describe_model(config: VaswaniConfig) -> str:
     )
 
 
+def format_rows(rows: Sequence[Mapping], columns: Mapping[str, str]) -> str:
+    """A table of `rows`; `columns` are headers and how a row is shown below each, such as "{seconds:.1f}"."""
+    return format_table(list(columns), [[text.format(**row) for text in columns.values()] for row in rows])
+
+
 def format_report(title: str, description: dict[str, str], table: str) -> str:
     width = max(map(len, description)) + 2
     lines = [f"{name + ':':{width}}{text}" for name, text in description.items()]
@@ -248,7 +275,8 @@ def report(title: str, description: dict[str, str], table: str, rows: list[dict]
     print(text)
     if args.output is not None:
         result = {"title": title, **description, "rows": rows}
-        args.output.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        text_of_rows = json.dumps(result, default=vars, indent=2)  # vars: of a Ratio
+        args.output.write_text(f"{text_of_rows}\n", encoding="utf-8")
     if args.save:
         name = f"{description['date']}_{title.split(',')[0].lower()}.md"
         RESULTS_FOLDER.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ the resident memory of the preparing process and of any children together, at it
 """
 
 import argparse
+import contextlib
 import multiprocessing
 import random
 import tempfile
@@ -18,7 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import psutil
-from benchmark_common import RESULTS_FOLDER, describe_machine, format_table, read_pairs, report
+from benchmark_common import add_report_options, describe_machine, format_table, read_pairs, report
 
 from vaswani_transformer.data.corpus import Pair, read_parallel_files
 from vaswani_transformer.data.filtering import PairFilter
@@ -38,10 +39,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--target", type=Path, nargs="+", help="their translations, in as many files")
     parser.add_argument("--vocab_size", type=int, default=37_000, help="default: %(default)s")
     parser.add_argument("--folder", type=Path, help="where to write, and remove later; default: the system's")
-    parser.add_argument("--output", type=Path, help="write the result to this file, as JSON")
-    parser.add_argument(
-        "--save", action="store_true", help=f"append the table to a dated file in {RESULTS_FOLDER.name}/"
-    )
+    add_report_options(parser)
     return parser
 
 
@@ -117,10 +115,8 @@ def resident_bytes(process: psutil.Process) -> int:
     """Of a process and all below it."""
     total = 0
     for member in [process, *process.children(recursive=True)]:
-        try:
+        with contextlib.suppress(psutil.NoSuchProcess):  # it ended in between
             total += member.memory_info().rss
-        except psutil.NoSuchProcess:  # it ended in between
-            continue
     return total
 
 

@@ -21,9 +21,10 @@ from pathlib import Path
 
 import torch
 from benchmark_common import (
-    CLOCKS,
-    RESULTS_FOLDER,
+    add_report_options,
+    add_timing_options,
     describe_machine,
+    format_rows,
     format_table,
     measure_in_child,
     peak_growth,
@@ -111,14 +112,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--heads", type=int, default=1, help="h; default: %(default)s")
     parser.add_argument("--window", type=int, default=64, help="r; default: %(default)s")
     parser.add_argument("--kernel_size", type=int, default=3, help="k; default: %(default)s")
-    parser.add_argument("--repeats", type=int, default=5, help="default: %(default)s")
-    parser.add_argument("--threads", type=int, help="default: as many as PyTorch takes")
-    parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall", help="default: %(default)s")
     parser.add_argument("--plot", type=Path, help="draw the growth into this picture, .svg or .png")
-    parser.add_argument("--output", type=Path, help="write the result to this file, as JSON")
-    parser.add_argument(
-        "--save", action="store_true", help=f"append the table to a dated file in {RESULTS_FOLDER.name}/"
-    )
+    add_timing_options(parser)
+    add_report_options(parser)
     return parser
 
 
@@ -167,28 +163,19 @@ def growth(lengths: Sequence[int], values: Sequence[float]) -> float:
 
 
 def format_result(rows: Sequence[dict], lengths: Sequence[int]) -> str:
-    formulas = [
-        [
-            row["layer"],
-            f"O({LAYERS[row['layer']].complexity})",
-            f"O({LAYERS[row['layer']].sequential})",
-            f"O({LAYERS[row['layer']].path})",
-            f"n^{row['time_exponent']:.2f}",
-            f"n^{row['memory_exponent']:.2f}",
-        ]
-        for row in rows
-    ]
-    header = ["", "complexity per layer", "sequential operations", "maximum path length", "time", "memory"]
-    columns = [f"n = {length:,}" for length in lengths]
-    seconds = [[row["layer"], *(f"{1000 * value:,.1f}" for value in row["seconds"])] for row in rows]
-    memory = [[row["layer"], *(f"{value:,.1f}" for value in row["peak_mib"])] for row in rows]
-    return "\n\n".join(
-        [
-            format_table(header, formulas),
-            format_table(["time, ms", *columns], seconds),
-            format_table(["memory, MiB", *columns], memory),
-        ]
-    )
+    formulas = {
+        "": "{layer}",
+        "complexity per layer": "O({complexity})",
+        "sequential operations": "O({sequential})",
+        "maximum path length": "O({path})",
+        "time": "n^{time_exponent:.2f}",
+        "memory": "n^{memory_exponent:.2f}",
+    }
+    tables = [format_rows([row | vars(LAYERS[row["layer"]]) for row in rows], formulas)]
+    for title, key, unit in (("time, ms", "seconds", 1000), ("memory, MiB", "peak_mib", 1)):
+        cells = [[row["layer"], *(f"{unit * value:,.1f}" for value in row[key])] for row in rows]
+        tables.append(format_table([title, *(f"n = {length:,}" for length in lengths)], cells))
+    return "\n\n".join(tables)
 
 
 def draw_growth(rows: Sequence[dict], lengths: Sequence[int], path: Path) -> Path:

@@ -35,13 +35,16 @@ from benchmark_common import (
     OURS,
     SIZES,
     Ratio,
-    add_common_options,
+    add_model_options,
+    add_report_options,
+    add_timing_options,
     build_config,
     describe_machine,
     describe_model,
-    format_table,
+    format_rows,
     load_pairs,
     measure_in_child,
+    names_among,
     num_trained,
     parse_quickly,
     peak_growth,
@@ -69,8 +72,10 @@ FILL_PARTS = (1, 4, 8)
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=tuple(SIZES), default="tiny", help="default: %(default)s")
-    add_common_options(parser)
-    parser.add_argument("--target", type=Path, help="translations of --source, one a line")
+    add_model_options(parser)
+    add_timing_options(parser)
+    add_report_options(parser)
+    parser.add_argument("--target", type=Path, help="translations of --source, one per line")
     parser.add_argument("--pairs", type=int, default=5_000, help="sentence pairs to read; default: %(default)s")
     parser.add_argument(
         "--tokens_per_batch",
@@ -84,7 +89,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--peers",
-        type=parse_peers,
+        type=names_among(PEERS, "peer"),
         default=["marian"],
         help=f"any of {','.join(PEERS)}; what is not installed is named and left out; default: marian",
     )
@@ -92,15 +97,6 @@ def build_parser() -> argparse.ArgumentParser:
     mode.add_argument("--growth", action="store_true", help="what grows with the work")
     mode.add_argument("--fill", action="store_true", help="padding of the batches, and balance between processes")
     return parser
-
-
-def parse_peers(text: str) -> list[str]:
-    """Names of peers between commas."""
-    names = text.split(",")
-    unknown = [name for name in names if name not in PEERS]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"there is no peer {', '.join(unknown)}; choose from {','.join(PEERS)}")
-    return names
 
 
 # One system
@@ -181,19 +177,13 @@ def compare(peers: Sequence[str], config: VaswaniConfig, batches: list[Batch], a
     ]
 
 
-COMPARISON_HEADER = ("parameters", "target tokens/s", "ours faster (min to max)", "peak memory, MiB", "ours / this")
-
-
-def format_comparison(row: dict) -> tuple[str, ...]:
-    """The cells under `COMPARISON_HEADER`."""
-    is_ours = row["system"] == OURS
-    return (
-        f"{row['parameters']:,}",
-        f"{row['target_tokens_per_second']:,.0f}",
-        "" if is_ours else str(row["ratio"]),
-        f"{row['peak_memory_mib']:,.0f}",
-        "" if is_ours else f"{row['memory_ratio']:.2f}",
-    )
+COMPARISON = {
+    "parameters": "{parameters:,}",
+    "target tokens/s": "{target_tokens_per_second:,.0f}",
+    "ours faster (min to max)": "{ratio}",
+    "peak memory, MiB": "{peak_memory_mib:,.0f}",
+    "ours / this": "{memory_ratio:.2f}",
+}
 
 
 def report_comparison(
@@ -206,8 +196,8 @@ def report_comparison(
         f"{len(batches)} updates of at most {args.tokens_per_batch:,} padded tokens a side, {target_tokens:,} target "
         f"tokens in all ({target_tokens / padded:.0%} of the padded)"
     )
-    table = format_table(("system", *COMPARISON_HEADER), [(row["system"], *format_comparison(row)) for row in rows])
-    write_report(f"Training, {args.size}, {args.dtype}", about, table, rows, args)
+    table = format_rows(rows, {"system": "{system}", **COMPARISON})
+    report(f"Training, {args.size}, {args.dtype}", describe_machine() | about, table, rows, args)
 
 
 # What grows with the work
@@ -303,27 +293,19 @@ def report_growth(
         f"at most {args.tokens_per_batch:,} padded tokens a side; {args.updates} updates of each sentence length, no "
         f"padding; the large corpus is the small one {GROWTH} times over"
     )
-    length_table = format_table(
-        ("system", "sentence length", *COMPARISON_HEADER),
-        [(row["system"], str(row["sentence_length"]), *format_comparison(row)) for row in lengths],
-    )
-    run_table = format_table(
-        ("pairs", "updates", "planning, s", "planning, MiB", "target tokens/s", "reading", "training, MiB"),
-        [
-            (
-                f"{run['pairs']:,}",
-                f"{run['updates']:,}",
-                f"{run['planning_seconds']:.3f}",
-                f"{run['planning_mib']:,.1f}",
-                f"{run['target_tokens_per_second']:,.0f}",
-                f"{run['reading_share']:.2%}",
-                f"{run['training_mib']:,.0f}",
-            )
-            for run in runs
-        ],
-    )
+    length_table = format_rows(lengths, {"system": "{system}", "sentence length": "{sentence_length}", **COMPARISON})
+    run_columns = {
+        "pairs": "{pairs:,}",
+        "updates": "{updates:,}",
+        "planning, s": "{planning_seconds:.3f}",
+        "planning, MiB": "{planning_mib:,.1f}",
+        "target tokens/s": "{target_tokens_per_second:,.0f}",
+        "reading": "{reading_share:.2%}",
+        "training, MiB": "{training_mib:,.0f}",
+    }
+    run_table = format_rows(runs, run_columns)
     table = f"{length_table}\n\nOur model from a corpus on disk; reading is its part of the time:\n\n{run_table}"
-    write_report(f"Growth, {args.size}, {args.dtype}", about, table, lengths + runs, args)
+    report(f"Growth, {args.size}, {args.dtype}", describe_machine() | about, table, lengths + runs, args)
 
 
 # Padding and balance
@@ -354,29 +336,15 @@ def measure_fill(pairs: TokenizedPairs, tokens_per_batch: int, num_parts: int) -
 
 def report_fill(pairs: TokenizedPairs, args: argparse.Namespace, about: dict[str, str]) -> None:
     rows = [measure_fill(pairs, tokens, parts) for tokens in FILL_TOKENS for parts in FILL_PARTS]
-    table = format_table(
-        ("tokens a batch", "parts", "updates", "fill", "slowest / mean, epoch", "worst update"),
-        [
-            (
-                f"{row['tokens_per_batch']:,}",
-                str(row["parts"]),
-                f"{row['updates']:,}",
-                f"{row['fill']:.2%}",
-                f"{row['epoch']:.4f}",
-                f"{row['worst_update']:.4f}",
-            )
-            for row in rows
-        ],
-    )
-    write_report("Fill, one epoch", about, table, rows, args)
-
-
-# The program
-
-
-def write_report(title: str, about: dict[str, str], table: str, rows: list[dict], args: argparse.Namespace) -> None:
-    rows = [row | {"ratio": row["ratio"].__dict__} if "ratio" in row else row for row in rows]
-    report(title, describe_machine() | about, table, rows, args)
+    columns = {
+        "tokens per batch": "{tokens_per_batch:,}",
+        "parts": "{parts}",
+        "updates": "{updates:,}",
+        "fill": "{fill:.2%}",
+        "slowest / mean, epoch": "{epoch:.4f}",
+        "worst update": "{worst_update:.4f}",
+    }
+    report("Fill, one epoch", describe_machine() | about, format_rows(rows, columns), rows, args)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

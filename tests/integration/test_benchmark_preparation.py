@@ -2,16 +2,12 @@
 
 import json
 from itertools import islice
-from pathlib import Path
 
 import pytest
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
-
 
 @pytest.fixture
-def benchmark(monkeypatch):
-    monkeypatch.syspath_prepend(SCRIPTS)
+def benchmark(scripts):
     import benchmark_preparation
 
     return benchmark_preparation

@@ -1,12 +1,10 @@
 """The program that damages files finds what a reader must not do, and reaches the readers it names."""
 
 import signal
-from pathlib import Path
 
 import pytest
 from hypothesis import strategies as st
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
 READERS_OF_FOREIGN_MODELS = (
     "fairseq checkpoint",
     "fairseq dictionary",
@@ -17,8 +15,7 @@ READERS_OF_FOREIGN_MODELS = (
 
 
 @pytest.fixture
-def fuzz(monkeypatch):
-    monkeypatch.syspath_prepend(SCRIPTS)
+def fuzz(scripts, monkeypatch):
     import fuzz_readers
 
     monkeypatch.setattr(fuzz_readers, "EXAMPLES_PER_ROUND", 2)
