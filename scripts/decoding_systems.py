@@ -54,13 +54,15 @@ class Search:
 
 
 class System(Protocol):
+    """A system under test; `translate` alone is timed."""
+
     def prepare(self, batch: Batch) -> object:
-        """`batch` as the system reads it; not timed."""
+        """Return `batch` as the system reads it."""
 
     def translate(self, inputs: object) -> object: ...
 
     def read(self, output: object) -> list[list[int]]:
-        """Token ids of each translation, without start and padding."""
+        """Return the token ids of each translation, without start and padding."""
 
 
 class GenerateSystem:

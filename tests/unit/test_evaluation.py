@@ -18,10 +18,8 @@ def translator(build_translator):
 
 
 @pytest.fixture
-def saved(translator, tmp_path):
-    model, tokenizer = translator
-    model.save_pretrained(tmp_path / "run" / "model")
-    tokenizer.save_pretrained(tmp_path / "run" / "model")
+def saved(build_translator, tmp_path):
+    build_translator(SENTENCES * 3, folder=tmp_path / "run" / "model")
     return tmp_path / "run" / "model"
 
 
