@@ -1,4 +1,4 @@
-"""What the benchmark programs share: a MarianMTModel of equal size, the measuring, the tables."""
+"""Parts that the benchmark programs share: a MarianMTModel of equal size, the measuring, the tables."""
 
 import argparse
 import contextlib
@@ -53,13 +53,13 @@ SIZES: dict[str, dict] = {
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """What is computed, of training and of decoding."""
+    """Options of training and decoding: the size of the model and its text."""
     parser.add_argument("--vocab_size", type=int, help="default: that of the size")
     parser.add_argument("--source", type=Path, help="sentences, one per line; default: the built-in phrasebook")
 
 
 def add_timing_options(parser: argparse.ArgumentParser) -> None:
-    """How seconds are measured."""
+    """Options that say how time is measured."""
     parser.add_argument("--repeats", type=int, default=5, help="default: %(default)s")
     parser.add_argument("--threads", type=int, help="default: as many as PyTorch takes")
     parser.add_argument(
@@ -72,7 +72,7 @@ def add_timing_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_report_options(parser: argparse.ArgumentParser) -> None:
-    """Where `report` writes the result."""
+    """Options that say where `report` writes the result."""
     parser.add_argument("--output", type=Path, help="write the result to this file, as JSON")
     parser.add_argument(
         "--save", action="store_true", help=f"append the table to a dated file in {RESULTS_FOLDER.name}/"
@@ -80,7 +80,7 @@ def add_report_options(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_quickly(parser: argparse.ArgumentParser, argv: Sequence[str] | None, **quick) -> argparse.Namespace:
-    """The arguments; with `--quick` the defaults are `quick`."""
+    """Return the arguments, with `quick` as defaults if `--quick` is given."""
     settings = " ".join(f"--{name} {' '.join(map(str, np.atleast_1d(value)))}" for name, value in quick.items())
     parser.add_argument("--quick", action="store_true", help=f"an answer in five minutes on two cores: {settings}")
     if parser.parse_args(argv).quick:
@@ -89,7 +89,7 @@ def parse_quickly(parser: argparse.ArgumentParser, argv: Sequence[str] | None, *
 
 
 def names_among(choices: Collection[str], kind: str) -> Callable[[str], list[str]]:
-    """The type of an argument that takes some of `choices` between commas; `kind` says what they are."""
+    """Return the type of an argument that takes some of `choices` between commas; `kind` says what they are."""
 
     def parse(text: str) -> list[str]:
         names = text.split(",")
@@ -103,12 +103,12 @@ def names_among(choices: Collection[str], kind: str) -> Callable[[str], list[str
 
 
 def build_config(size: str, *, vocab_size: int | None) -> VaswaniConfig:
-    """That of a size, with `vocab_size` entries also where the text is too short to fill them: they cost time."""
+    """Return the config of a size, with `vocab_size` entries even if the text does not fill them: they cost time."""
     return VaswaniConfig(**SIZES[size] | ({} if vocab_size is None else {"vocab_size": vocab_size}))
 
 
 def read_pairs(source: Path | None, target: Path | None, *, count: int) -> list[Pair]:
-    """The first `count` pairs of two text files, or of the built-in phrasebook."""
+    """Return the first `count` pairs of two text files, or of the built-in phrasebook."""
     if source is None:
         # Imported here because files need none of it.
         from vaswani_transformer.data.phrasebook.pairs import generate_pairs
@@ -125,7 +125,7 @@ def prepare_pairs(pairs: Sequence[Pair], folder: Path, *, vocab_size: int) -> To
 
 
 def load_pairs(folder: Path) -> TokenizedPairs:
-    """The training pairs of prepared data."""
+    """Load the training pairs of prepared data."""
     return TokenizedPairs.load(folder / "train", pad_token_id=VaswaniConfig.pad_token_id)
 
 
@@ -133,7 +133,7 @@ def load_pairs(folder: Path) -> TokenizedPairs:
 
 
 def build_marian(config: VaswaniConfig) -> MarianMTModel:
-    """A MarianMTModel of the sizes of `config`, with weights of its own; `copy_weights` makes it a twin.
+    """Build a MarianMTModel of the sizes of `config`, with weights of its own; `copy_weights` makes it a twin.
 
     Raises:
         ValueError: if Marian has no such model.
@@ -146,7 +146,7 @@ def build_marian(config: VaswaniConfig) -> MarianMTModel:
 
 
 def num_trained(model: torch.nn.Module) -> int:
-    """Parameters that are trained: Marian's position table is none."""
+    """Return the number of trained parameters; Marian's position table is not trained."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
@@ -156,10 +156,10 @@ def num_trained(model: torch.nn.Module) -> int:
 def time_interleaved(
     systems: dict[str, Callable[[dict], object]], batches: Sequence[dict], *, repeats: int, clock: str
 ) -> dict[str, list[float]]:
-    """Seconds each system takes for all `batches`, a number for each repeat.
+    """Return the seconds that each system takes for all `batches`, one number per repeat.
 
-    The systems take turns batch by batch, and another one begins each time, so that whatever else the machine
-    has to do falls on all of them alike.
+    The systems take turns batch by batch, and another one begins each time, so that other work of the machine slows
+    all of them equally.
     """
     now, names = CLOCKS[clock], list(systems)
     seconds: dict[str, list[float]] = {name: [] for name in names}
@@ -195,21 +195,21 @@ class Ratio:
 
 
 def measure_in_child(work: Callable[..., float], *args) -> float:
-    """`work(*args)` in a fresh process, so that no memory of ours and no other system is in its count."""
+    """Return `work(*args)` of a fresh process, whose memory holds no other system."""
     with open_child() as call:
         return call(work, *args)
 
 
 @contextlib.contextmanager
 def open_child() -> Iterator[Callable]:
-    """A function that calls another, `call(work, *args)`, each time in the same fresh process."""
+    """Yield a function that calls another, `call(work, *args)`, each time in the same fresh process."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
         yield lambda work, *args: pool.submit(work, *args).result()
 
 
 def peak_growth(work: Callable[[], None]) -> float:
-    """MiB that the resident memory of this process grew by at the peak of `work()`."""
+    """Return the MiB by which the resident memory of this process grows at the peak of `work()`."""
     status, clear = Path("/proc/self/status"), Path("/proc/self/clear_refs")
     if not clear.exists():  # not Linux: peak over peak, right where nothing before was larger
         unit = 2**20 if sys.platform == "darwin" else 2**10
@@ -232,7 +232,7 @@ def _kibibytes(status: Path, name: str) -> int:
 
 
 def describe_machine() -> dict[str, str]:
-    """What a speed depends on besides the code."""
+    """Return the facts besides the code on which a speed depends."""
     packages = {"torch": torch.__version__, "transformers": transformers.__version__}
     packages |= {"tokenizers": tokenizers.__version__, "vaswani-transformer": version("vaswani-transformer")}
     return {
@@ -259,7 +259,7 @@ def describe_model(config: VaswaniConfig) -> str:
 
 
 def format_rows(rows: Sequence[Mapping], columns: Mapping[str, str]) -> str:
-    """A table of `rows`; `columns` are headers and how a row is shown below each, such as "{seconds:.1f}"."""
+    """Return a table of `rows`; `columns` maps each header to the format of its cells, such as "{seconds:.1f}"."""
     return format_table(list(columns), [[text.format(**row) for text in columns.values()] for row in rows])
 
 

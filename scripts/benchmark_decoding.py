@@ -7,9 +7,9 @@
 
 Ours is the search of section 6.1: the penalty of Wu et al., its exact end, a limit for each sentence. It keeps an
 engine whose model has released its matrices, as `vaswani translate` does; raw generate() keeps nothing between calls.
-With --model it is also timed with the penalty and the end of each peer; translations then have to be that peer's. A
-model that has learnt nothing does not end its sentences, so that of --sizes is forced to --forced_length tokens, where
-all systems have to find the same. CTranslate2 reads what `vaswani export` writes, and is left out where it is not
+With --model it is also timed with the penalty and the end of each peer; translations then must be that peer's. An
+untrained model does not end its sentences, so those of --sizes are forced to --forced_length tokens, where all systems
+must find the same translations. CTranslate2 reads what `vaswani export` writes, and is left out where it is not
 installed.
 
 The systems take turns, a pass over all batches each, in the order of the file. Memory is how far the resident memory
@@ -91,7 +91,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def read_sentences(source: Path | None) -> list[str]:
-    """All of a file, to learn a vocabulary from, or some of the built-in phrasebook."""
+    """Return all lines of a file, which are enough to learn a vocabulary, or 1,000 sentences of the phrasebook."""
     if source is None:
         return [text for text, _ in read_pairs(None, None, count=1_000)]
     return list(read_lines(source))
@@ -106,7 +106,7 @@ def build_random(
 
 
 def build_workloads(sentences: list[str], args: argparse.Namespace) -> dict[str, list[str]]:
-    """What is translated, by name."""
+    """Return the sentences of each workload by its name."""
     few = sentences[: args.sentences]
     if not args.growth:
         return {AS_IT_IS: few}
@@ -123,7 +123,7 @@ def build_workloads(sentences: list[str], args: argparse.Namespace) -> dict[str,
 def compare(
     systems: dict[str, Callable[[], System]], batches: list[Batch], search: Search, args: argparse.Namespace
 ) -> list[dict]:
-    """All systems over `batches`, in turns: a row of the result for each."""
+    """Time all systems on `batches`, in turns; return a row of the result for each."""
     names = list(systems)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     with contextlib.ExitStack() as stack:
@@ -164,7 +164,7 @@ def measure(
     workloads: dict[str, list[str]],
     args: argparse.Namespace,
 ) -> tuple[str, list[dict]]:
-    """A model in all systems: what it is, and the rows of its results."""
+    """Measure a model in all systems; return its description and the rows of its results."""
     forced_length = args.forced_length if name in args.sizes else None
     rows = []
     with tempfile.TemporaryDirectory() as folder:
@@ -210,7 +210,7 @@ def _format_agreement(row: dict) -> str:
 
 
 def format_growth(rows: Sequence[dict]) -> str:
-    """A line for each system: how many times the time and the memory of the text as it is."""
+    """Return a line per system: how time and memory grow from the text as it is to more and longer text."""
     workloads = (AS_IT_IS, MORE, LONGER)
     found: dict[tuple, dict[str, dict]] = {}
     for row in rows:

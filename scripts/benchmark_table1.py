@@ -122,7 +122,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def build_step(name: str, sizes: Sizes) -> Callable[[dict], None]:
-    """Forward and backward of a layer over `batch["x"]` (1, n, d), with the gradients of weights and input."""
+    """Return forward and backward of a layer over `batch["x"]` (1, n, d), with the gradients of weights and input."""
     torch.manual_seed(0)
     forward = LAYERS[name].build(sizes)
     return lambda batch: forward(batch["x"]).sum().backward()
@@ -133,7 +133,7 @@ def random_batch(length: int, sizes: Sizes) -> dict:
 
 
 def measure_seconds(lengths: Sequence[int], sizes: Sizes, *, repeats: int, clock: str) -> dict[str, list[float]]:
-    """Seconds of a step of each layer, a number for each length: the median of `repeats`."""
+    """Return the seconds of a step of each layer, one number per length: the median of `repeats`."""
     steps = {name: build_step(name, sizes) for name in LAYERS}
     seconds: dict[str, list[float]] = {name: [] for name in LAYERS}
     for length in lengths:
@@ -146,14 +146,14 @@ def measure_seconds(lengths: Sequence[int], sizes: Sizes, *, repeats: int, clock
 
 
 def measure_memory(name: str, length: int, sizes: Sizes) -> float:
-    """MiB that a step takes at its peak."""
+    """Return the MiB that a step takes at its peak."""
     step, batch = build_step(name, sizes), random_batch(length, sizes)
-    step(random_batch(16, sizes))  # what a library loads at its first call is none of the layer's
+    step(random_batch(16, sizes))  # what a library loads at its first call does not belong to the layer
     return peak_growth(lambda: step(batch))
 
 
 def growth(lengths: Sequence[int], values: Sequence[float]) -> float:
-    """The exponent e of n^e between the two longest sentences; not a number where nothing was measured."""
+    """Return the exponent e of n^e between the two longest sentences; NaN if nothing was measured."""
     if min(values[-2:]) <= 0:
         return math.nan
     return math.log(values[-1] / values[-2]) / math.log(lengths[-1] / lengths[-2])
@@ -179,7 +179,7 @@ def format_result(rows: Sequence[dict], lengths: Sequence[int]) -> str:
 
 
 def draw_growth(rows: Sequence[dict], lengths: Sequence[int], path: Path) -> Path:
-    """Time and memory over n, both axes logarithmic, so that n^e is a line of slope e."""
+    """Draw time and memory over n, both axes logarithmic, so that n^e is a line of slope e."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4.5), dpi=120, facecolor="white", layout="constrained")

@@ -7,7 +7,7 @@
     python scripts/benchmark_training.py --fill --pairs 300000 --source train.en --target train.de
 
 All systems do the same work: batches of section 5.1, dropout, label smoothing, forward, backward, one step of the
-same fused Adam; see `benchmark_peers` for what the peers are. Speed counts target tokens without padding. Memory is
+same fused Adam; `benchmark_peers` describes the peers. Speed counts target tokens without padding. Memory is
 how far the resident memory of a fresh process grows over what it was before the model was built, at its peak:
 weights, gradients, Adam's averages, activations.
 
@@ -107,7 +107,7 @@ def build_system(name: str, config: VaswaniConfig) -> nn.Module:
 
 
 def build_step(model: nn.Module, dtype: str) -> Step:
-    """One update of `model`, forward to optimizer."""
+    """Return a function that makes one update of `model`, from forward to optimizer."""
     model.train()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
 
@@ -124,7 +124,7 @@ def build_step(model: nn.Module, dtype: str) -> Step:
 def measure_memory(
     name: str, config: VaswaniConfig, arrays: list[dict[str, np.ndarray]], dtype: str, threads: int
 ) -> float:
-    """MiB that training `name` takes; runs in a process of its own."""
+    """Return the MiB that training `name` takes; runs in a process of its own."""
     torch.set_num_threads(threads)
     batches = [{key: torch.from_numpy(array) for key, array in batch.items()} for batch in arrays]
 
@@ -140,7 +140,7 @@ def measure_memory(
 
 
 def take_batches(pairs: TokenizedPairs, args: argparse.Namespace) -> list[Batch]:
-    """The batches of the first `--updates` updates."""
+    """Return the batches of the first `--updates` updates."""
     plan = plan_updates(
         pairs.sources.lengths, pairs.targets.lengths, tokens_per_batch=args.tokens_per_batch, seed=0, epoch=0
     )
@@ -148,12 +148,12 @@ def take_batches(pairs: TokenizedPairs, args: argparse.Namespace) -> list[Batch]
 
 
 def count_targets(batches: Sequence[Batch]) -> int:
-    """Without padding."""
+    """Return the number of target tokens without padding."""
     return sum(int((batch["labels"] != IGNORE_INDEX).sum()) for batch in batches)
 
 
 def compare(peers: Sequence[str], config: VaswaniConfig, batches: list[Batch], args: argparse.Namespace) -> list[dict]:
-    """Our model and the peers on `batches`: a row of the result for each."""
+    """Time our model and the peers on `batches`; return a row of the result for each."""
     models = {name: build_system(name, config) for name in (OURS, *peers)}
     steps = {name: build_step(model, args.dtype) for name, model in models.items()}
     time_interleaved(steps, batches[:1], repeats=1, clock=args.clock)  # the first update also sets up the optimizers
@@ -204,7 +204,7 @@ def report_comparison(
 
 
 def cut_batches(pairs: TokenizedPairs, length: int, args: argparse.Namespace) -> list[Batch]:
-    """`--updates` full batches of sentences of `length` tokens each: the text in one piece, cut anew."""
+    """Return `--updates` full batches of sentences of `length` tokens, cut from the text joined to one piece."""
     num_sentences = args.tokens_per_batch // length
     shape = (args.updates, num_sentences, length)
     sources, targets = (
@@ -218,7 +218,7 @@ def cut_batches(pairs: TokenizedPairs, length: int, args: argparse.Namespace) ->
 
 
 def copy_corpus(folder: Path, copy: Path) -> None:
-    """Prepared data with every training pair `GROWTH` times."""
+    """Write prepared data with every training pair `GROWTH` times."""
     (copy / "train").mkdir(parents=True)
     parts = sorted((folder / "train").glob("part-*.arrow")) * GROWTH
     for number, part in enumerate(parts):
@@ -242,7 +242,7 @@ class Run:
         self.num_pairs, self.planning = len(pairs), self.now() - started
 
     def train(self, updates: int) -> None:
-        """The next updates of the plan."""
+        """Run the next updates of the plan."""
         step = build_step(build_system(OURS, self.config), self.args.dtype)
         step(next(self.stream).micro_batches[0])  # also sets up the optimizer
         for _ in range(updates):
@@ -255,7 +255,7 @@ class Run:
 
 
 def measure_run(folder: Path, updates: int, config: VaswaniConfig, args: argparse.Namespace, threads: int) -> dict:
-    """A row of the result; runs in a process of its own."""
+    """Return a row of the result; runs in a process of its own."""
     torch.set_num_threads(threads)
     run = Run(folder, config, args)
     planning_mib, training_mib = peak_growth(run.plan), peak_growth(lambda: run.train(updates))
@@ -312,7 +312,7 @@ def report_growth(
 
 
 def measure_fill(pairs: TokenizedPairs, tokens_per_batch: int, num_parts: int) -> dict:
-    """One epoch, each update cut into `num_parts` micro-batches, source and target tokens counted together.
+    """Measure one epoch, each update cut into `num_parts` micro-batches, source and target tokens together.
 
     An update waits for its slowest part, so that part's padded tokens over the mean are the cost of imbalance.
     """
