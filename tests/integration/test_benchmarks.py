@@ -292,21 +292,6 @@ def test_decoding_benchmark_searches_as_each_peer_with_a_trained_model(common, d
     assert {name: row["same_as"] for name, row in rows.items()} == references
 
 
-def test_decoding_benchmark_compares_a_model_of_a_gpu_on_the_cpu(common, tmp_path, monkeypatch):
-    import decoding_systems
-
-    class OnGpu:
-        """A model that cannot be used before it is moved."""
-
-        def cpu(self):
-            return model
-
-    model, _ = build_pair(common)
-    monkeypatch.setattr(decoding_systems.importlib.util, "find_spec", lambda name: None)
-    models = decoding_systems.Models(OnGpu(), train_tokenizer(SOURCES, vocab_size=300), tmp_path, [[5, 6, 2]])
-    assert models.differences["logits of MarianMTModel"] < 1e-4
-
-
 def test_decoding_benchmark_shows_what_grows(decode, corpus, capsys):
     options = ["--sizes", "tiny", "--growth", "--sentences", 1, "--batch_sizes", 1, "--forced_length", 2]
     with pytest.raises(SystemExit, match="10 times --sentences 1, and there are 4: give a longer --source"):
