@@ -56,14 +56,6 @@ TINY_SIZES = {
 
 
 @pytest.fixture
-def scripts(monkeypatch):
-    """The folder of the programs, which can be imported."""
-    folder = Path(__file__).parents[1] / "scripts"
-    monkeypatch.syspath_prepend(folder)
-    return folder
-
-
-@pytest.fixture
 def tiny_config():
     return VaswaniConfig(**TINY_SIZES)
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import print_table3 as table3
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -223,15 +224,14 @@ def test_table_3_started_again_scores_only_the_rows_without_scores(record, tmp_p
 
 
 @pytest.fixture
-def print_table3(scripts, monkeypatch):
+def print_table3(monkeypatch):
     """The program, to be called with its argument."""
-    import print_table3
 
     def run(folder):
         monkeypatch.setattr(sys, "argv", ["print_table3.py", str(folder)])
-        print_table3.main()
+        table3.main()
 
-    assert print_table3.PAPER.keys() == TABLE_3.keys()
+    assert table3.PAPER.keys() == TABLE_3.keys()
     return run
 
 

@@ -5,6 +5,11 @@ import importlib
 import json
 import sys
 
+import benchmark_common
+import benchmark_decoding
+import benchmark_peers
+import benchmark_training
+import decoding_systems
 import pytest
 import torch
 from accelerate.state import AcceleratorState, GradientState
@@ -24,13 +29,10 @@ DECODERS = [*OURS, "MarianMTModel", "CTranslate2", "CTranslate2 int8"]
 TARGETS = ["ein hund rennt .", "zwei männer stehen am fluss und angeln .", "sie liest .", "ein kind isst ."]
 
 
-@pytest.fixture
-def common(scripts, monkeypatch):
-    """The module that the programs share, and a size small enough for tests."""
-    import benchmark_common
-
+@pytest.fixture(autouse=True)
+def tiny_size(monkeypatch):
+    """A size small enough for tests."""
     monkeypatch.setitem(benchmark_common.SIZES, "tiny", TINY)
-    return benchmark_common
 
 
 @pytest.fixture
@@ -40,23 +42,21 @@ def corpus(tmp_path):
     return tmp_path
 
 
-def build_pair(common):
+def build_pair():
     """A model whose every weight counts, and its twin."""
     torch.manual_seed(0)
     model = VaswaniForConditionalGeneration(VaswaniConfig(**TINY)).eval()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.3)
-    marian = common.build_marian(model.config).eval()
+    marian = benchmark_common.build_marian(model.config).eval()
     copy_weights(model, marian)
     return model, marian
 
 
-def test_marian_with_copied_weights_has_our_loss_and_gradients(common):
-    from benchmark_peers import Marian
-
+def test_marian_with_copied_weights_has_our_loss_and_gradients():
     torch.manual_seed(0)
     model = VaswaniForConditionalGeneration(VaswaniConfig(**TINY, dropout=0.0, position_layout="concatenated"))
-    marian = Marian(model.config)
+    marian = benchmark_peers.Marian(model.config)
     copy_weights(model, marian.model)
     labels = torch.randint(3, 300, (2, 6))
     labels[1, 4:] = -100
@@ -75,19 +75,14 @@ def test_marian_with_copied_weights_has_our_loss_and_gradients(common):
     )
 
 
-PEERS = ("marian", "torch", "x-transformers", "opennmt-py", "joeynmt")
-
-
-@pytest.fixture(params=PEERS)
-def peer(request, common):
+@pytest.fixture(params=benchmark_peers.PEERS)
+def peer(request):
     """The other systems one by one, in evaluation mode."""
-    from benchmark_peers import PEERS
-
     torch.manual_seed(0)
     try:
-        return PEERS[request.param](VaswaniConfig(**TINY)).eval()
+        return benchmark_peers.PEERS[request.param](VaswaniConfig(**TINY)).eval()
     except ImportError as error:
-        pytest.skip(f"needs {PEERS[request.param].package}: {error}")
+        pytest.skip(f"needs {benchmark_peers.PEERS[request.param].package}: {error}")
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
@@ -104,17 +99,14 @@ def test_a_peer_sees_neither_padding_nor_the_future(peer):
 
 
 def test_a_peer_has_matrices_as_large_as_ours_and_trains_them_all(peer):
-    from benchmark_peers import num_matrix_weights
-
-    assert num_matrix_weights(peer) == num_matrix_weights(VaswaniForConditionalGeneration(peer.config))
+    ours, theirs = map(benchmark_peers.num_matrix_weights, (VaswaniForConditionalGeneration(peer.config), peer))
+    assert ours == theirs
     ids = torch.randint(3, 300, (2, 5))
     peer(input_ids=ids, attention_mask=torch.ones_like(ids), labels=ids).loss.backward()
     assert all(weight.grad is not None for weight in peer.parameters() if weight.requires_grad)
 
 
-def test_a_peer_that_is_not_installed_is_named(common, monkeypatch):
-    import benchmark_peers
-
+def test_a_peer_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "x_transformers", None)
     model = VaswaniForConditionalGeneration(VaswaniConfig(**TINY))
     found, missing = benchmark_peers.find_peers(["x-transformers", "torch"], model)
@@ -123,26 +115,23 @@ def test_a_peer_that_is_not_installed_is_named(common, monkeypatch):
     assert f"torch {torch.__version__}" in benchmark_peers.describe_peers(found)
 
 
-def test_a_peer_of_another_size_is_refused(common, monkeypatch):
-    import benchmark_peers
-
+def test_a_peer_of_another_size_is_refused(monkeypatch):
     larger = VaswaniConfig(**TINY | {"d_ff": 48})
     monkeypatch.setitem(benchmark_peers.PEERS, "torch", lambda config: benchmark_peers.TorchTransformer(larger))
     with pytest.raises(ValueError, match=r"torch has matrices of [\d,]+ entries, our model of [\d,]+"):
         benchmark_peers.find_peers(["torch"], VaswaniForConditionalGeneration(VaswaniConfig(**TINY)))
 
 
-def test_the_peak_of_memory_is_seen_after_it_was_given_back(common):
+def test_the_peak_of_memory_is_seen_after_it_was_given_back():
     def work():
         torch.ones(25, 2**20)  # 100 MiB
 
-    assert 90 < common.peak_growth(work) < 150
+    assert 90 < benchmark_common.peak_growth(work) < 150
 
 
 @pytest.fixture
-def train(common, corpus, monkeypatch):
+def train(corpus, monkeypatch):
     """A function that runs the training benchmark and returns the rows of its result."""
-    import benchmark_training
 
     def run(*options, in_children: bool = False) -> list[dict]:
         if not in_children:  # a process for each memory would take longer than all the rest
@@ -158,10 +147,10 @@ def train(common, corpus, monkeypatch):
     return run
 
 
-def test_training_benchmark_runs(common, train, capsys):
+def test_training_benchmark_runs(train, capsys):
     ours, theirs = train(in_children=True)
     assert "target tokens/s" in capsys.readouterr().out
-    assert (ours["system"], theirs["system"]) == (common.OURS, common.MARIAN)
+    assert (ours["system"], theirs["system"]) == (benchmark_common.OURS, benchmark_common.MARIAN)
     assert ours["parameters"] < theirs["parameters"]
     assert theirs["ratio"]["min"] <= theirs["ratio"]["median"] <= theirs["ratio"]["max"]
 
@@ -190,9 +179,7 @@ def test_training_benchmark_shows_padding_and_balance(train, capsys):
     assert "slowest / mean" in capsys.readouterr().out
 
 
-def test_fill_and_balance_are_those_of_a_plan_by_hand(common):
-    import benchmark_training
-
+def test_fill_and_balance_are_those_of_a_plan_by_hand():
     lengths = [(4, 3), (2, 4), (2, 2), (3, 1)]
     columns = {"input_ids": [[5] * source for source, _ in lengths], "labels": [[5] * target for _, target in lengths]}
     pairs = TokenizedPairs(Dataset.from_dict(columns), pad_token_id=1)
@@ -218,18 +205,15 @@ def test_fill_and_balance_are_those_of_a_plan_by_hand(common):
         ),
     ],
 )
-def test_a_program_says_which_of_its_arguments_are_wrong(common, capsys, program, arguments, message):
+def test_a_program_says_which_of_its_arguments_are_wrong(capsys, program, arguments, message):
     with pytest.raises(SystemExit) as refusal:
         importlib.import_module(program).main(arguments.split())
     assert message in f"{refusal.value} {capsys.readouterr().err}"
 
 
 @pytest.fixture
-def decode(common, corpus, monkeypatch):
+def decode(corpus, monkeypatch):
     """A function that runs the decoding benchmark and returns the rows of its result."""
-    import benchmark_decoding
-    import decoding_systems
-
     # Processes of their own would take longer than all the rest; the test of training has them.
     here = contextlib.nullcontext(lambda work, *args: work(*args))
     monkeypatch.setattr(benchmark_decoding, "open_child", lambda: here)
@@ -260,22 +244,20 @@ def test_decoding_benchmark_runs_and_all_systems_translate_alike(decode, capsys)
     assert "CTranslate2 differ by" in capsys.readouterr().out
 
 
-def test_decoding_benchmark_keeps_the_threads_asked_for_whatever_ctranslate2_sets(common, tmp_path, monkeypatch):
-    import decoding_systems
-
+def test_decoding_benchmark_keeps_the_threads_asked_for_whatever_ctranslate2_sets(tmp_path, monkeypatch):
     threads = torch.get_num_threads()
     # More of them are not put to work: processes that later tests fork off this one would wait for them for ever.
     monkeypatch.setattr(decoding_systems, "CTranslate2System", lambda *_, **__: torch.set_num_threads(threads + 1))
     monkeypatch.setattr(decoding_systems, "largest_difference_of_log_probs", lambda *_: 0.0)
-    model, _ = build_pair(common)
+    model, _ = build_pair()
     decoding_systems.Models(model, train_tokenizer(SOURCES, vocab_size=300), tmp_path, [[5, 6, 2]])
     found = torch.get_num_threads()
     torch.set_num_threads(threads)
     assert found == threads
 
 
-def test_decoding_benchmark_searches_as_each_peer_with_a_trained_model(common, decode, corpus):
-    model, _ = build_pair(common)
+def test_decoding_benchmark_searches_as_each_peer_with_a_trained_model(decode, corpus):
+    model, _ = build_pair()
     tokenizer = train_tokenizer(SOURCES, vocab_size=300)
     model.save_pretrained(corpus / "model")
     tokenizer.save_pretrained(corpus / "model")
@@ -305,18 +287,14 @@ def test_decoding_benchmark_shows_what_grows(decode, corpus, capsys):
     assert "more  longer" in capsys.readouterr().out
 
 
-def test_quick_settings_are_defaults(common):
-    import benchmark_decoding
-
+def test_quick_settings_are_defaults():
     options = ["--quick", "--repeats", "7"]
-    args = common.parse_quickly(benchmark_decoding.build_parser(), options, **benchmark_decoding.QUICK)
+    args = benchmark_common.parse_quickly(benchmark_decoding.build_parser(), options, **benchmark_decoding.QUICK)
     assert (args.sentences, args.batch_sizes, args.repeats) == (16, [1, 16], 7)
 
 
-def test_decoding_benchmark_refuses_models_that_differ(common, tmp_path):
-    import decoding_systems
-
-    model, marian = build_pair(common)
+def test_decoding_benchmark_refuses_models_that_differ(tmp_path):
+    model, marian = build_pair()
     nn.init.zeros_(marian.model.decoder.layers[0].fc2.bias)
     with pytest.raises(RuntimeError, match="logits of MarianMTModel differ from ours by"):
         decoding_systems.largest_difference(model, marian, [[5, 6, 2]])
@@ -329,7 +307,7 @@ def test_decoding_benchmark_refuses_models_that_differ(common, tmp_path):
 
 
 @pytest.fixture
-def gpu_report(common, monkeypatch):
+def gpu_report(monkeypatch):
     """The module, running all in this process and on the CPU."""
     import gpu_report
 
@@ -383,7 +361,7 @@ def test_gpu_report_goes_on_after_a_system_that_failed(gpu_report, corpus, capsy
     assert run_gpu_report(gpu_report, corpus, "--systems", "marian") == 1
 
 
-def test_gpu_report_has_the_training_cost_of_the_paper(common):
+def test_gpu_report_has_the_training_cost_of_the_paper():
     import gpu_report
 
     costs = [gpu_report.format_paper_row(size)["training cost, FLOP"] for size in ("base", "big")]
