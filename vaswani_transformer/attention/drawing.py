@@ -271,8 +271,7 @@ def draw_layer(
     if not 0 <= layer < layers:
         raise ValueError(f"layer of {KINDS[kind].lower()} must be one of 0 to {layers - 1}; got {layer}.")
     place = None if word is None else _find(word, queries)
-    chosen = _check_drawing(queries, keys, weights[layer], heads, place)
-    title = f"{_title(maps, kind, layer)}, {'all heads' if heads is None else _name(chosen)}"
+    title = f"{_title(maps, kind, layer)}, {_name(heads) if heads else 'all heads'}"
     if word is not None:
         title += f', from "{queries[place]}"'
     figure = draw_attention(queries, keys, weights[layer], heads=heads, query_word=place, title=title)
