@@ -1,4 +1,4 @@
-"""What the benchmark programs share: a MarianMTModel of equal size, the measuring, the tables."""
+"""Parts that the benchmark programs share: a MarianMTModel of equal size, the measuring, the tables."""
 
 import argparse
 import contextlib
@@ -11,7 +11,7 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -52,10 +52,14 @@ SIZES: dict[str, dict] = {
 }
 
 
-def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """Options of both programs."""
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """Options of training and decoding: the size of the model and its text."""
     parser.add_argument("--vocab_size", type=int, help="default: that of the size")
-    parser.add_argument("--source", type=Path, help="sentences, one a line; default: the built-in phrasebook")
+    parser.add_argument("--source", type=Path, help="sentences, one per line; default: the built-in phrasebook")
+
+
+def add_timing_options(parser: argparse.ArgumentParser) -> None:
+    """Options that say how time is measured."""
     parser.add_argument("--repeats", type=int, default=5, help="default: %(default)s")
     parser.add_argument("--threads", type=int, help="default: as many as PyTorch takes")
     parser.add_argument(
@@ -65,6 +69,10 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         help="cpu counts processor time, for a machine that has other work; with --threads 1, or the waiting of "
         "threads for each other counts too; default: %(default)s",
     )
+
+
+def add_report_options(parser: argparse.ArgumentParser) -> None:
+    """Options that say where `report` writes the result."""
     parser.add_argument("--output", type=Path, help="write the result to this file, as JSON")
     parser.add_argument(
         "--save", action="store_true", help=f"append the table to a dated file in {RESULTS_FOLDER.name}/"
@@ -72,7 +80,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_quickly(parser: argparse.ArgumentParser, argv: Sequence[str] | None, **quick) -> argparse.Namespace:
-    """The arguments; with `--quick` the defaults are `quick`."""
+    """Return the arguments, with `quick` as defaults if `--quick` is given."""
     settings = " ".join(f"--{name} {' '.join(map(str, np.atleast_1d(value)))}" for name, value in quick.items())
     parser.add_argument("--quick", action="store_true", help=f"an answer in five minutes on two cores: {settings}")
     if parser.parse_args(argv).quick:
@@ -80,13 +88,27 @@ def parse_quickly(parser: argparse.ArgumentParser, argv: Sequence[str] | None, *
     return parser.parse_args(argv)
 
 
+def names_among(choices: Collection[str], kind: str) -> Callable[[str], list[str]]:
+    """Return the type of an argument that takes some of `choices` between commas; `kind` says what they are."""
+
+    def parse(text: str) -> list[str]:
+        names = text.split(",")
+        if unknown := [name for name in names if name not in choices]:
+            raise argparse.ArgumentTypeError(
+                f"there is no {kind} {', '.join(unknown)}; choose from {','.join(choices)}"
+            )
+        return names
+
+    return parse
+
+
 def build_config(size: str, *, vocab_size: int | None) -> VaswaniConfig:
-    """That of a size, with `vocab_size` entries also where the text is too short to fill them: they cost time."""
+    """Return the config of a size, with `vocab_size` entries even if the text does not fill them: they cost time."""
     return VaswaniConfig(**SIZES[size] | ({} if vocab_size is None else {"vocab_size": vocab_size}))
 
 
 def read_pairs(source: Path | None, target: Path | None, *, count: int) -> list[Pair]:
-    """The first `count` pairs of two text files, or of the built-in phrasebook."""
+    """Return the first `count` pairs of two text files, or of the built-in phrasebook."""
     if source is None:
         # Imported here because files need none of it.
         from vaswani_transformer.data.phrasebook.pairs import generate_pairs
@@ -103,7 +125,7 @@ def prepare_pairs(pairs: Sequence[Pair], folder: Path, *, vocab_size: int) -> To
 
 
 def load_pairs(folder: Path) -> TokenizedPairs:
-    """The training pairs of prepared data."""
+    """Load the training pairs of prepared data."""
     return TokenizedPairs.load(folder / "train", pad_token_id=VaswaniConfig.pad_token_id)
 
 
@@ -111,7 +133,7 @@ def load_pairs(folder: Path) -> TokenizedPairs:
 
 
 def build_marian(config: VaswaniConfig) -> MarianMTModel:
-    """A MarianMTModel of the sizes of `config`, with weights of its own; `copy_weights` makes it a twin.
+    """Build a MarianMTModel of the sizes of `config`, with weights of its own; `copy_weights` makes it a twin.
 
     Raises:
         ValueError: if Marian has no such model.
@@ -124,7 +146,7 @@ def build_marian(config: VaswaniConfig) -> MarianMTModel:
 
 
 def num_trained(model: torch.nn.Module) -> int:
-    """Parameters that are trained: Marian's position table is none."""
+    """Return the number of trained parameters; Marian's position table is not trained."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
@@ -134,10 +156,10 @@ def num_trained(model: torch.nn.Module) -> int:
 def time_interleaved(
     systems: dict[str, Callable[[dict], object]], batches: Sequence[dict], *, repeats: int, clock: str
 ) -> dict[str, list[float]]:
-    """Seconds each system takes for all `batches`, a number for each repeat.
+    """Return the seconds that each system takes for all `batches`, one number per repeat.
 
-    The systems take turns batch by batch, and another one begins each time, so that whatever else the machine
-    has to do falls on all of them alike.
+    The systems take turns batch by batch, and another one begins each time, so that other work of the machine slows
+    all of them equally.
     """
     now, names = CLOCKS[clock], list(systems)
     seconds: dict[str, list[float]] = {name: [] for name in names}
@@ -173,21 +195,21 @@ class Ratio:
 
 
 def measure_in_child(work: Callable[..., float], *args) -> float:
-    """`work(*args)` in a fresh process, so that no memory of ours and no other system is in its count."""
+    """Return `work(*args)` of a fresh process, whose memory holds no other system."""
     with open_child() as call:
         return call(work, *args)
 
 
 @contextlib.contextmanager
 def open_child() -> Iterator[Callable]:
-    """A function that calls another, `call(work, *args)`, each time in the same fresh process."""
+    """Yield a function that calls another, `call(work, *args)`, each time in the same fresh process."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
         yield lambda work, *args: pool.submit(work, *args).result()
 
 
 def peak_growth(work: Callable[[], None]) -> float:
-    """MiB that the resident memory of this process grew by at the peak of `work()`."""
+    """Return the MiB by which the resident memory of this process grows at the peak of `work()`."""
     status, clear = Path("/proc/self/status"), Path("/proc/self/clear_refs")
     if not clear.exists():  # not Linux: peak over peak, right where nothing before was larger
         unit = 2**20 if sys.platform == "darwin" else 2**10
@@ -210,7 +232,7 @@ def _kibibytes(status: Path, name: str) -> int:
 
 
 def describe_machine() -> dict[str, str]:
-    """What a speed depends on besides the code."""
+    """Return the facts besides the code on which a speed depends."""
     packages = {"torch": torch.__version__, "transformers": transformers.__version__}
     packages |= {"tokenizers": tokenizers.__version__, "vaswani-transformer": version("vaswani-transformer")}
     return {
@@ -236,6 +258,11 @@ def describe_model(config: VaswaniConfig) -> str:
     )
 
 
+def format_rows(rows: Sequence[Mapping], columns: Mapping[str, str]) -> str:
+    """Return a table of `rows`; `columns` maps each header to the format of its cells, such as "{seconds:.1f}"."""
+    return format_table(list(columns), [[text.format(**row) for text in columns.values()] for row in rows])
+
+
 def format_report(title: str, description: dict[str, str], table: str) -> str:
     width = max(map(len, description)) + 2
     lines = [f"{name + ':':{width}}{text}" for name, text in description.items()]
@@ -248,7 +275,8 @@ def report(title: str, description: dict[str, str], table: str, rows: list[dict]
     print(text)
     if args.output is not None:
         result = {"title": title, **description, "rows": rows}
-        args.output.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        text_of_rows = json.dumps(result, default=vars, indent=2)  # vars: of a Ratio
+        args.output.write_text(f"{text_of_rows}\n", encoding="utf-8")
     if args.save:
         name = f"{description['date']}_{title.split(',')[0].lower()}.md"
         RESULTS_FOLDER.mkdir(parents=True, exist_ok=True)

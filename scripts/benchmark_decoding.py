@@ -7,9 +7,9 @@
 
 Ours is the search of section 6.1: the penalty of Wu et al., its exact end, a limit for each sentence. It keeps an
 engine whose model has released its matrices, as `vaswani translate` does; raw generate() keeps nothing between calls.
-With --model it is also timed with the penalty and the end of each peer; translations then have to be that peer's. A
-model that has learnt nothing does not end its sentences, so that of --sizes is forced to --forced_length tokens, where
-all systems have to find the same. CTranslate2 reads what `vaswani export` writes, and is left out where it is not
+With --model it is also timed with the penalty and the end of each peer; translations then must be that peer's. An
+untrained model does not end its sentences, so those of --sizes are forced to --forced_length tokens, where all systems
+must find the same translations. CTranslate2 reads what `vaswani export` writes, and is left out where it is not
 installed.
 
 The systems take turns, a pass over all batches each, in the order of the file. Memory is how far the resident memory
@@ -32,11 +32,15 @@ import torch
 from benchmark_common import (
     SIZES,
     Ratio,
-    add_common_options,
+    add_model_options,
+    add_report_options,
+    add_timing_options,
     build_config,
     describe_machine,
     describe_model,
+    format_rows,
     format_table,
+    names_among,
     num_trained,
     open_child,
     parse_quickly,
@@ -70,9 +74,11 @@ AS_IT_IS, MORE, LONGER = "as it is", f"{GROWTH} times as many", f"{GROWTH} times
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     text = f"random weights of these sizes, any of {','.join(SIZES)}; default: small, or none with --model"
-    parser.add_argument("--sizes", type=parse_sizes, default=[], help=text)
+    parser.add_argument("--sizes", type=names_among(SIZES, "size"), default=[], help=text)
     parser.add_argument("--model", type=Path, help="run or model folder of a trained model")
-    add_common_options(parser)
+    add_model_options(parser)
+    add_timing_options(parser)
+    add_report_options(parser)
     parser.add_argument("--sentences", type=int, default=64, help="sentences to translate; default: %(default)s")
     parser.add_argument(
         "--batch_sizes", type=int, nargs="+", default=[1, 16, 64], help="in sentences; default: 1 16 64"
@@ -84,17 +90,8 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def parse_sizes(text: str) -> list[str]:
-    """Names of sizes between commas."""
-    names = text.split(",")
-    unknown = [name for name in names if name not in SIZES]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"there is no size {', '.join(unknown)}; choose from {','.join(SIZES)}")
-    return names
-
-
 def read_sentences(source: Path | None) -> list[str]:
-    """All of a file, to learn a vocabulary from, or some of the built-in phrasebook."""
+    """Return all lines of a file, which are enough to learn a vocabulary, or 1,000 sentences of the phrasebook."""
     if source is None:
         return [text for text, _ in read_pairs(None, None, count=1_000)]
     return list(read_lines(source))
@@ -109,7 +106,7 @@ def build_random(
 
 
 def build_workloads(sentences: list[str], args: argparse.Namespace) -> dict[str, list[str]]:
-    """What is translated, by name."""
+    """Return the sentences of each workload by its name."""
     few = sentences[: args.sentences]
     if not args.growth:
         return {AS_IT_IS: few}
@@ -126,7 +123,7 @@ def build_workloads(sentences: list[str], args: argparse.Namespace) -> dict[str,
 def compare(
     systems: dict[str, Callable[[], System]], batches: list[Batch], search: Search, args: argparse.Namespace
 ) -> list[dict]:
-    """All systems over `batches`, in turns: a row of the result for each."""
+    """Time all systems on `batches`, in turns; return a row of the result for each."""
     names = list(systems)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     with contextlib.ExitStack() as stack:
@@ -148,9 +145,7 @@ def compare(
                 "system": name,
                 "sentences_per_second": len(translations) / median,
                 "tokens_per_second": sum(map(len, translations)) / median,
-                "ratios": {
-                    peer: Ratio.of(seconds[name], seconds[peer]) for peer in PEERS if peer in systems and peer != name
-                },
+                "ratios": {peer: Ratio.of(seconds[name], seconds[peer]) for peer in PEERS if peer in systems},
                 "same_translations": sum(map(list.__eq__, translations, expected)) if reference in found else None,
                 "same_as": reference,
                 "sentences": len(translations),
@@ -169,7 +164,7 @@ def measure(
     workloads: dict[str, list[str]],
     args: argparse.Namespace,
 ) -> tuple[str, list[dict]]:
-    """A model in all systems: what it is, and the rows of its results."""
+    """Measure a model in all systems; return its description and the rows of its results."""
     forced_length = args.forced_length if name in args.sizes else None
     rows = []
     with tempfile.TemporaryDirectory() as folder:
@@ -194,25 +189,18 @@ def measure(
 
 
 def format_speeds(rows: Sequence[dict]) -> str:
-    peers = [peer for peer in PEERS if any(row["system"] == peer for row in rows)]
-    header = ("system", "model", "batch", "sentences/s", "tokens/s", *(f"/ {peer}" for peer in peers))
-    return format_table(
-        (*header, "same translations", "model, MiB", "search, MiB"),
-        [
-            (
-                row["system"],
-                row["model"],
-                str(row["batch_size"]),
-                f"{row['sentences_per_second']:.1f}",
-                f"{row['tokens_per_second']:,.0f}",
-                *(str(row["ratios"].get(peer, 1)) for peer in peers),
-                _format_agreement(row),
-                f"{row['model_memory_mib']:,.0f}",
-                f"{row['search_memory_mib']:,.0f}",
-            )
-            for row in rows
-        ],
-    )
+    columns = {
+        "system": "{system}",
+        "model": "{model}",
+        "batch": "{batch_size}",
+        "sentences/s": "{sentences_per_second:.1f}",
+        "tokens/s": "{tokens_per_second:,.0f}",
+        **{f"/ {peer}": f"{{ratios[{peer}]}}" for peer in rows[0]["ratios"]},
+        "same translations": "{agreement}",
+        "model, MiB": "{model_memory_mib:,.0f}",
+        "search, MiB": "{search_memory_mib:,.0f}",
+    }
+    return format_rows([row | {"agreement": _format_agreement(row)} for row in rows], columns)
 
 
 def _format_agreement(row: dict) -> str:
@@ -222,7 +210,7 @@ def _format_agreement(row: dict) -> str:
 
 
 def format_growth(rows: Sequence[dict]) -> str:
-    """A line for each system: how many times the time and the memory of the text as it is."""
+    """Return a line per system: how time and memory grow from the text as it is to more and longer text."""
     workloads = (AS_IT_IS, MORE, LONGER)
     found: dict[tuple, dict[str, dict]] = {}
     for row in rows:
@@ -261,8 +249,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"to that system's (min to max)",
     }
     table = format_growth(rows) if args.growth else format_speeds(rows)
-    for row in rows:
-        row["ratios"] = {peer: ratio.__dict__ for peer, ratio in row["ratios"].items()}
     title = "Growth of decoding" if args.growth else "Decoding"
     report(f"{title}, {', '.join(models)}", description, table, rows, args)
     return 0

@@ -20,7 +20,7 @@ from vaswani_transformer.model.layers_vaswani import sinusoids
 
 
 class PeerOutput(NamedTuple):
-    """As far as training reads it, what our model returns."""
+    """The part of our model's output that training reads."""
 
     loss: torch.Tensor
     nll_loss: torch.Tensor  # with smoothing, as peers compute nothing else
@@ -48,7 +48,7 @@ class Peer(nn.Module):
         labels: torch.Tensor,
         num_items_in_batch: int | None = None,
     ) -> PeerOutput:
-        """Loss in nats a token of `labels` (B, T) given `input_ids` (B, S)."""
+        """Return the loss in nats per token of `labels` (B, T) given `input_ids` (B, S)."""
         config = self.config
         decoder_input_ids = shift_tokens_right(labels, config.pad_token_id, config.decoder_start_token_id)
         logits = self.compute_logits(input_ids, attention_mask, decoder_input_ids)
@@ -65,7 +65,7 @@ class Peer(nn.Module):
     def compute_logits(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor, decoder_input_ids: torch.Tensor
     ) -> torch.Tensor:
-        """(B, T, V)."""
+        """Return the logits (B, T, V)."""
         raise NotImplementedError
 
 
@@ -270,12 +270,12 @@ PEERS: dict[str, type[Peer]] = {
 
 
 def num_matrix_weights(model: nn.Module) -> int:
-    """Entries of all trained matrices: parameters without biases and norms, in which systems differ."""
+    """Return the entries of all trained matrices, without biases and norms, in which systems differ."""
     return sum(weight.numel() for weight in model.parameters() if weight.requires_grad and weight.dim() > 1)
 
 
 def find_peers(names: list[str], model: nn.Module) -> tuple[list[str], dict[str, str]]:
-    """Which of the peers `names` can be built here, and why the others cannot.
+    """Return those of the peers `names` that can be built here, and why the others cannot.
 
     Raises:
         ValueError: if a peer's matrices are not as large as those of `model`.
@@ -295,5 +295,5 @@ def find_peers(names: list[str], model: nn.Module) -> tuple[list[str], dict[str,
 
 
 def describe_peers(names: list[str]) -> str:
-    """With their versions."""
+    """Return the peers `names` with their versions."""
     return ", ".join(f"{PEERS[name].label} of {PEERS[name].package} {version(PEERS[name].package)}" for name in names)

@@ -2,12 +2,13 @@
 
     python scripts/benchmark_preparation.py --pairs 5000000 --source a.en b.en --target a.de b.de
 
-Pairs are made of real ones: two of them joined, and a number of their own, so that none comes twice and new words
-never cease to come: one with each pair, which is more than real text has. They are written to files first. Memory is
+Pairs are made of real ones: two of them joined, and a number of their own, so that no pair repeats and each
+has a new word, which is more new words than real text has. They are written to files first. Memory is
 the resident memory of the preparing process and of any children together, at its peak.
 """
 
 import argparse
+import contextlib
 import multiprocessing
 import random
 import tempfile
@@ -18,7 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import psutil
-from benchmark_common import RESULTS_FOLDER, describe_machine, format_table, read_pairs, report
+from benchmark_common import add_report_options, describe_machine, format_table, read_pairs, report
 
 from vaswani_transformer.data.corpus import Pair, read_parallel_files
 from vaswani_transformer.data.filtering import PairFilter
@@ -28,7 +29,7 @@ PHRASEBOOK_PAIRS = 20_000
 DEV_PAIRS = 1_000
 PAIR_FILTER = PairFilter(max_length_ratio=9.0, drop_duplicates=True, drop_identical=True)
 SECONDS_BETWEEN_LOOKS = 0.1  # at the memory
-STAGES = ("reading", "learning", "tokenising")  # the first word of what `prepare` logs, but for the first
+STAGES = ("reading", "learning", "tokenising")  # the first word of what `prepare` logs, except the first
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -38,15 +39,12 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--target", type=Path, nargs="+", help="their translations, in as many files")
     parser.add_argument("--vocab_size", type=int, default=37_000, help="default: %(default)s")
     parser.add_argument("--folder", type=Path, help="where to write, and remove later; default: the system's")
-    parser.add_argument("--output", type=Path, help="write the result to this file, as JSON")
-    parser.add_argument(
-        "--save", action="store_true", help=f"append the table to a dated file in {RESULTS_FOLDER.name}/"
-    )
+    add_report_options(parser)
     return parser
 
 
 def read_real_pairs(args: argparse.Namespace) -> list[Pair]:
-    """All pairs of `--source` and `--target`."""
+    """Return all pairs of `--source` and `--target`."""
     if (args.source is None) != (args.target is None) or (args.source and len(args.source) != len(args.target)):
         raise SystemExit("--source and --target go together, with as many files each.")
     if args.source is None:
@@ -56,7 +54,7 @@ def read_real_pairs(args: argparse.Namespace) -> list[Pair]:
 
 
 def vary(pairs: Sequence[Pair]) -> Iterator[Pair]:
-    """Pairs without end and without repetition."""
+    """Yield pairs without end and without repetition."""
     rng = random.Random(0)
     for number in count():
         (source, target), (next_source, next_target) = rng.choice(pairs), rng.choice(pairs)
@@ -64,7 +62,7 @@ def vary(pairs: Sequence[Pair]) -> Iterator[Pair]:
 
 
 def write_pairs(pairs: Iterator[Pair], source_path: Path, target_path: Path) -> None:
-    """Line-aligned text files."""
+    """Write line-aligned text files."""
     options = {"mode": "w", "encoding": "utf-8", "newline": "\n"}
     with open(source_path, **options) as sources, open(target_path, **options) as targets:
         for source, target in pairs:
@@ -101,7 +99,7 @@ def measure(files: tuple[Path, Path], folder: Path, vocab_size: int) -> dict:
 
 
 def prepare_files(files: tuple[Path, Path], folder: Path, vocab_size: int, sender: Connection) -> None:
-    """What the measured process does; it tells when a stage begins, and its own CPU seconds until then."""
+    """Prepare in the measured process; send each beginning of a stage, and the CPU seconds until then."""
     summary = prepare(
         lambda: read_parallel_files(*files),
         lambda: islice(read_parallel_files(*files), DEV_PAIRS),
@@ -114,13 +112,11 @@ def prepare_files(files: tuple[Path, Path], folder: Path, vocab_size: int, sende
 
 
 def resident_bytes(process: psutil.Process) -> int:
-    """Of a process and all below it."""
+    """Return the resident memory of a process and all its descendants."""
     total = 0
     for member in [process, *process.children(recursive=True)]:
-        try:
+        with contextlib.suppress(psutil.NoSuchProcess):  # it ended in between
             total += member.memory_info().rss
-        except psutil.NoSuchProcess:  # it ended in between
-            continue
     return total
 
 

@@ -22,7 +22,7 @@ PROGRAMS = {
 
 
 def measure(command: tuple[str, ...]) -> float:
-    """Seconds of processor time, user and system, that a process of `command` takes."""
+    """Return the seconds of processor time, user and system, that a process of `command` takes."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -21,9 +21,10 @@ from pathlib import Path
 
 import torch
 from benchmark_common import (
-    CLOCKS,
-    RESULTS_FOLDER,
+    add_report_options,
+    add_timing_options,
     describe_machine,
+    format_rows,
     format_table,
     measure_in_child,
     peak_growth,
@@ -111,14 +112,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--heads", type=int, default=1, help="h; default: %(default)s")
     parser.add_argument("--window", type=int, default=64, help="r; default: %(default)s")
     parser.add_argument("--kernel_size", type=int, default=3, help="k; default: %(default)s")
-    parser.add_argument("--repeats", type=int, default=5, help="default: %(default)s")
-    parser.add_argument("--threads", type=int, help="default: as many as PyTorch takes")
-    parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall", help="default: %(default)s")
     parser.add_argument("--plot", type=Path, help="draw the growth into this picture, .svg or .png")
-    parser.add_argument("--output", type=Path, help="write the result to this file, as JSON")
-    parser.add_argument(
-        "--save", action="store_true", help=f"append the table to a dated file in {RESULTS_FOLDER.name}/"
-    )
+    add_timing_options(parser)
+    add_report_options(parser)
     return parser
 
 
@@ -126,7 +122,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def build_step(name: str, sizes: Sizes) -> Callable[[dict], None]:
-    """Forward and backward of a layer over `batch["x"]` (1, n, d), with the gradients of weights and input."""
+    """Return forward and backward of a layer over `batch["x"]` (1, n, d), with the gradients of weights and input."""
     torch.manual_seed(0)
     forward = LAYERS[name].build(sizes)
     return lambda batch: forward(batch["x"]).sum().backward()
@@ -137,7 +133,7 @@ def random_batch(length: int, sizes: Sizes) -> dict:
 
 
 def measure_seconds(lengths: Sequence[int], sizes: Sizes, *, repeats: int, clock: str) -> dict[str, list[float]]:
-    """Seconds of a step of each layer, a number for each length: the median of `repeats`."""
+    """Return the seconds of a step of each layer, one number per length: the median of `repeats`."""
     steps = {name: build_step(name, sizes) for name in LAYERS}
     seconds: dict[str, list[float]] = {name: [] for name in LAYERS}
     for length in lengths:
@@ -150,14 +146,14 @@ def measure_seconds(lengths: Sequence[int], sizes: Sizes, *, repeats: int, clock
 
 
 def measure_memory(name: str, length: int, sizes: Sizes) -> float:
-    """MiB that a step takes at its peak."""
+    """Return the MiB that a step takes at its peak."""
     step, batch = build_step(name, sizes), random_batch(length, sizes)
-    step(random_batch(16, sizes))  # what a library loads at its first call is none of the layer's
+    step(random_batch(16, sizes))  # what a library loads at its first call does not belong to the layer
     return peak_growth(lambda: step(batch))
 
 
 def growth(lengths: Sequence[int], values: Sequence[float]) -> float:
-    """The exponent e of n^e between the two longest sentences; not a number where nothing was measured."""
+    """Return the exponent e of n^e between the two longest sentences; NaN if nothing was measured."""
     if min(values[-2:]) <= 0:
         return math.nan
     return math.log(values[-1] / values[-2]) / math.log(lengths[-1] / lengths[-2])
@@ -167,32 +163,23 @@ def growth(lengths: Sequence[int], values: Sequence[float]) -> float:
 
 
 def format_result(rows: Sequence[dict], lengths: Sequence[int]) -> str:
-    formulas = [
-        [
-            row["layer"],
-            f"O({LAYERS[row['layer']].complexity})",
-            f"O({LAYERS[row['layer']].sequential})",
-            f"O({LAYERS[row['layer']].path})",
-            f"n^{row['time_exponent']:.2f}",
-            f"n^{row['memory_exponent']:.2f}",
-        ]
-        for row in rows
-    ]
-    header = ["", "complexity per layer", "sequential operations", "maximum path length", "time", "memory"]
-    columns = [f"n = {length:,}" for length in lengths]
-    seconds = [[row["layer"], *(f"{1000 * value:,.1f}" for value in row["seconds"])] for row in rows]
-    memory = [[row["layer"], *(f"{value:,.1f}" for value in row["peak_mib"])] for row in rows]
-    return "\n\n".join(
-        [
-            format_table(header, formulas),
-            format_table(["time, ms", *columns], seconds),
-            format_table(["memory, MiB", *columns], memory),
-        ]
-    )
+    formulas = {
+        "": "{layer}",
+        "complexity per layer": "O({complexity})",
+        "sequential operations": "O({sequential})",
+        "maximum path length": "O({path})",
+        "time": "n^{time_exponent:.2f}",
+        "memory": "n^{memory_exponent:.2f}",
+    }
+    tables = [format_rows([row | vars(LAYERS[row["layer"]]) for row in rows], formulas)]
+    for title, key, unit in (("time, ms", "seconds", 1000), ("memory, MiB", "peak_mib", 1)):
+        cells = [[row["layer"], *(f"{unit * value:,.1f}" for value in row[key])] for row in rows]
+        tables.append(format_table([title, *(f"n = {length:,}" for length in lengths)], cells))
+    return "\n\n".join(tables)
 
 
 def draw_growth(rows: Sequence[dict], lengths: Sequence[int], path: Path) -> Path:
-    """Time and memory over n, both axes logarithmic, so that n^e is a line of slope e."""
+    """Draw time and memory over n, both axes logarithmic, so that n^e is a line of slope e."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4.5), dpi=120, facecolor="white", layout="constrained")

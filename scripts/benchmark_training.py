@@ -7,7 +7,7 @@
     python scripts/benchmark_training.py --fill --pairs 300000 --source train.en --target train.de
 
 All systems do the same work: batches of section 5.1, dropout, label smoothing, forward, backward, one step of the
-same fused Adam; see `benchmark_peers` for what the peers are. Speed counts target tokens without padding. Memory is
+same fused Adam; `benchmark_peers` describes the peers. Speed counts target tokens without padding. Memory is
 how far the resident memory of a fresh process grows over what it was before the model was built, at its peak:
 weights, gradients, Adam's averages, activations.
 
@@ -35,13 +35,16 @@ from benchmark_common import (
     OURS,
     SIZES,
     Ratio,
-    add_common_options,
+    add_model_options,
+    add_report_options,
+    add_timing_options,
     build_config,
     describe_machine,
     describe_model,
-    format_table,
+    format_rows,
     load_pairs,
     measure_in_child,
+    names_among,
     num_trained,
     parse_quickly,
     peak_growth,
@@ -69,8 +72,10 @@ FILL_PARTS = (1, 4, 8)
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", choices=tuple(SIZES), default="tiny", help="default: %(default)s")
-    add_common_options(parser)
-    parser.add_argument("--target", type=Path, help="translations of --source, one a line")
+    add_model_options(parser)
+    add_timing_options(parser)
+    add_report_options(parser)
+    parser.add_argument("--target", type=Path, help="translations of --source, one per line")
     parser.add_argument("--pairs", type=int, default=5_000, help="sentence pairs to read; default: %(default)s")
     parser.add_argument(
         "--tokens_per_batch",
@@ -84,7 +89,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--peers",
-        type=parse_peers,
+        type=names_among(PEERS, "peer"),
         default=["marian"],
         help=f"any of {','.join(PEERS)}; what is not installed is named and left out; default: marian",
     )
@@ -92,15 +97,6 @@ def build_parser() -> argparse.ArgumentParser:
     mode.add_argument("--growth", action="store_true", help="what grows with the work")
     mode.add_argument("--fill", action="store_true", help="padding of the batches, and balance between processes")
     return parser
-
-
-def parse_peers(text: str) -> list[str]:
-    """Names of peers between commas."""
-    names = text.split(",")
-    unknown = [name for name in names if name not in PEERS]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"there is no peer {', '.join(unknown)}; choose from {','.join(PEERS)}")
-    return names
 
 
 # One system
@@ -111,7 +107,7 @@ def build_system(name: str, config: VaswaniConfig) -> nn.Module:
 
 
 def build_step(model: nn.Module, dtype: str) -> Step:
-    """One update of `model`, forward to optimizer."""
+    """Return a function that makes one update of `model`, from forward to optimizer."""
     model.train()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
 
@@ -128,7 +124,7 @@ def build_step(model: nn.Module, dtype: str) -> Step:
 def measure_memory(
     name: str, config: VaswaniConfig, arrays: list[dict[str, np.ndarray]], dtype: str, threads: int
 ) -> float:
-    """MiB that training `name` takes; runs in a process of its own."""
+    """Return the MiB that training `name` takes; runs in a process of its own."""
     torch.set_num_threads(threads)
     batches = [{key: torch.from_numpy(array) for key, array in batch.items()} for batch in arrays]
 
@@ -144,7 +140,7 @@ def measure_memory(
 
 
 def take_batches(pairs: TokenizedPairs, args: argparse.Namespace) -> list[Batch]:
-    """The batches of the first `--updates` updates."""
+    """Return the batches of the first `--updates` updates."""
     plan = plan_updates(
         pairs.sources.lengths, pairs.targets.lengths, tokens_per_batch=args.tokens_per_batch, seed=0, epoch=0
     )
@@ -152,12 +148,12 @@ def take_batches(pairs: TokenizedPairs, args: argparse.Namespace) -> list[Batch]
 
 
 def count_targets(batches: Sequence[Batch]) -> int:
-    """Without padding."""
+    """Return the number of target tokens without padding."""
     return sum(int((batch["labels"] != IGNORE_INDEX).sum()) for batch in batches)
 
 
 def compare(peers: Sequence[str], config: VaswaniConfig, batches: list[Batch], args: argparse.Namespace) -> list[dict]:
-    """Our model and the peers on `batches`: a row of the result for each."""
+    """Time our model and the peers on `batches`; return a row of the result for each."""
     models = {name: build_system(name, config) for name in (OURS, *peers)}
     steps = {name: build_step(model, args.dtype) for name, model in models.items()}
     time_interleaved(steps, batches[:1], repeats=1, clock=args.clock)  # the first update also sets up the optimizers
@@ -181,19 +177,13 @@ def compare(peers: Sequence[str], config: VaswaniConfig, batches: list[Batch], a
     ]
 
 
-COMPARISON_HEADER = ("parameters", "target tokens/s", "ours faster (min to max)", "peak memory, MiB", "ours / this")
-
-
-def format_comparison(row: dict) -> tuple[str, ...]:
-    """The cells under `COMPARISON_HEADER`."""
-    is_ours = row["system"] == OURS
-    return (
-        f"{row['parameters']:,}",
-        f"{row['target_tokens_per_second']:,.0f}",
-        "" if is_ours else str(row["ratio"]),
-        f"{row['peak_memory_mib']:,.0f}",
-        "" if is_ours else f"{row['memory_ratio']:.2f}",
-    )
+COMPARISON = {
+    "parameters": "{parameters:,}",
+    "target tokens/s": "{target_tokens_per_second:,.0f}",
+    "ours faster (min to max)": "{ratio}",
+    "peak memory, MiB": "{peak_memory_mib:,.0f}",
+    "ours / this": "{memory_ratio:.2f}",
+}
 
 
 def report_comparison(
@@ -206,15 +196,15 @@ def report_comparison(
         f"{len(batches)} updates of at most {args.tokens_per_batch:,} padded tokens a side, {target_tokens:,} target "
         f"tokens in all ({target_tokens / padded:.0%} of the padded)"
     )
-    table = format_table(("system", *COMPARISON_HEADER), [(row["system"], *format_comparison(row)) for row in rows])
-    write_report(f"Training, {args.size}, {args.dtype}", about, table, rows, args)
+    table = format_rows(rows, {"system": "{system}", **COMPARISON})
+    report(f"Training, {args.size}, {args.dtype}", describe_machine() | about, table, rows, args)
 
 
 # What grows with the work
 
 
 def cut_batches(pairs: TokenizedPairs, length: int, args: argparse.Namespace) -> list[Batch]:
-    """`--updates` full batches of sentences of `length` tokens each: the text in one piece, cut anew."""
+    """Return `--updates` full batches of sentences of `length` tokens, cut from the text joined to one piece."""
     num_sentences = args.tokens_per_batch // length
     shape = (args.updates, num_sentences, length)
     sources, targets = (
@@ -228,7 +218,7 @@ def cut_batches(pairs: TokenizedPairs, length: int, args: argparse.Namespace) ->
 
 
 def copy_corpus(folder: Path, copy: Path) -> None:
-    """Prepared data with every training pair `GROWTH` times."""
+    """Write prepared data with every training pair `GROWTH` times."""
     (copy / "train").mkdir(parents=True)
     parts = sorted((folder / "train").glob("part-*.arrow")) * GROWTH
     for number, part in enumerate(parts):
@@ -252,7 +242,7 @@ class Run:
         self.num_pairs, self.planning = len(pairs), self.now() - started
 
     def train(self, updates: int) -> None:
-        """The next updates of the plan."""
+        """Run the next updates of the plan."""
         step = build_step(build_system(OURS, self.config), self.args.dtype)
         step(next(self.stream).micro_batches[0])  # also sets up the optimizer
         for _ in range(updates):
@@ -265,7 +255,7 @@ class Run:
 
 
 def measure_run(folder: Path, updates: int, config: VaswaniConfig, args: argparse.Namespace, threads: int) -> dict:
-    """A row of the result; runs in a process of its own."""
+    """Return a row of the result; runs in a process of its own."""
     torch.set_num_threads(threads)
     run = Run(folder, config, args)
     planning_mib, training_mib = peak_growth(run.plan), peak_growth(lambda: run.train(updates))
@@ -303,34 +293,26 @@ def report_growth(
         f"at most {args.tokens_per_batch:,} padded tokens a side; {args.updates} updates of each sentence length, no "
         f"padding; the large corpus is the small one {GROWTH} times over"
     )
-    length_table = format_table(
-        ("system", "sentence length", *COMPARISON_HEADER),
-        [(row["system"], str(row["sentence_length"]), *format_comparison(row)) for row in lengths],
-    )
-    run_table = format_table(
-        ("pairs", "updates", "planning, s", "planning, MiB", "target tokens/s", "reading", "training, MiB"),
-        [
-            (
-                f"{run['pairs']:,}",
-                f"{run['updates']:,}",
-                f"{run['planning_seconds']:.3f}",
-                f"{run['planning_mib']:,.1f}",
-                f"{run['target_tokens_per_second']:,.0f}",
-                f"{run['reading_share']:.2%}",
-                f"{run['training_mib']:,.0f}",
-            )
-            for run in runs
-        ],
-    )
+    length_table = format_rows(lengths, {"system": "{system}", "sentence length": "{sentence_length}", **COMPARISON})
+    run_columns = {
+        "pairs": "{pairs:,}",
+        "updates": "{updates:,}",
+        "planning, s": "{planning_seconds:.3f}",
+        "planning, MiB": "{planning_mib:,.1f}",
+        "target tokens/s": "{target_tokens_per_second:,.0f}",
+        "reading": "{reading_share:.2%}",
+        "training, MiB": "{training_mib:,.0f}",
+    }
+    run_table = format_rows(runs, run_columns)
     table = f"{length_table}\n\nOur model from a corpus on disk; reading is its part of the time:\n\n{run_table}"
-    write_report(f"Growth, {args.size}, {args.dtype}", about, table, lengths + runs, args)
+    report(f"Growth, {args.size}, {args.dtype}", describe_machine() | about, table, lengths + runs, args)
 
 
 # Padding and balance
 
 
 def measure_fill(pairs: TokenizedPairs, tokens_per_batch: int, num_parts: int) -> dict:
-    """One epoch, each update cut into `num_parts` micro-batches, source and target tokens counted together.
+    """Measure one epoch, each update cut into `num_parts` micro-batches, source and target tokens together.
 
     An update waits for its slowest part, so that part's padded tokens over the mean are the cost of imbalance.
     """
@@ -354,29 +336,15 @@ def measure_fill(pairs: TokenizedPairs, tokens_per_batch: int, num_parts: int) -
 
 def report_fill(pairs: TokenizedPairs, args: argparse.Namespace, about: dict[str, str]) -> None:
     rows = [measure_fill(pairs, tokens, parts) for tokens in FILL_TOKENS for parts in FILL_PARTS]
-    table = format_table(
-        ("tokens a batch", "parts", "updates", "fill", "slowest / mean, epoch", "worst update"),
-        [
-            (
-                f"{row['tokens_per_batch']:,}",
-                str(row["parts"]),
-                f"{row['updates']:,}",
-                f"{row['fill']:.2%}",
-                f"{row['epoch']:.4f}",
-                f"{row['worst_update']:.4f}",
-            )
-            for row in rows
-        ],
-    )
-    write_report("Fill, one epoch", about, table, rows, args)
-
-
-# The program
-
-
-def write_report(title: str, about: dict[str, str], table: str, rows: list[dict], args: argparse.Namespace) -> None:
-    rows = [row | {"ratio": row["ratio"].__dict__} if "ratio" in row else row for row in rows]
-    report(title, describe_machine() | about, table, rows, args)
+    columns = {
+        "tokens per batch": "{tokens_per_batch:,}",
+        "parts": "{parts}",
+        "updates": "{updates:,}",
+        "fill": "{fill:.2%}",
+        "slowest / mean, epoch": "{epoch:.4f}",
+        "worst update": "{worst_update:.4f}",
+    }
+    report("Fill, one epoch", describe_machine() | about, format_rows(rows, columns), rows, args)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

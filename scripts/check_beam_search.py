@@ -36,7 +36,7 @@ def search(
     stops_early: bool = True,
     bonus: Callable[[Hypothesis], float] = lambda hypothesis: 0.0,
 ) -> list[tuple[float, Hypothesis]]:
-    """The `num_best` translations with the highest log P / ((5 + |Y|) / 6)^alpha + bonus(Y), best first.
+    """Return the `num_best` translations with the highest log P / ((5 + |Y|) / 6)^alpha + bonus(Y), best first.
 
     Args:
         next_words: log P of every word behind each of some hypotheses.
@@ -67,7 +67,7 @@ def search(
 
 
 def words_of_model(model, source: Sequence[int]) -> NextWords:
-    """What `model` says comes next in translations of `source`: one call of `forward`, without a cache."""
+    """Return the next words of translations of `source` by `model`: one call of `forward`, without a cache."""
     input_ids = torch.tensor([source], device=model.device)
     encoded = model.get_encoder()(input_ids).last_hidden_state
     start = model.generation_config.decoder_start_token_id
@@ -87,7 +87,7 @@ def words_of_model(model, source: Sequence[int]) -> NextWords:
 
 @torch.no_grad()
 def generate(model, tokenizer, sources: list[list[int]], *, num_beams: int, num_best: int, batch_size: int):
-    """The same by `model.generate`, in batches: for each source a list of (score, words)."""
+    """Return for each source a list of (score, words) by `model.generate`, in batches."""
     results = []
     for start in range(0, len(sources), batch_size):
         inputs = tokenizer.pad({"input_ids": sources[start : start + batch_size]}, return_tensors="pt")
@@ -109,11 +109,11 @@ def generate(model, tokenizer, sources: list[list[int]], *, num_beams: int, num_
 
 
 def compare(model, tokenizer, sources: list[list[int]], *, num_beams: int, num_best: int, batch_size: int) -> str:
-    """Translate `sources` both ways and say in words how they agree."""
+    """Translate `sources` both ways and return a text that says how far they agree."""
     config, num_best = model.generation_config, min(num_best, num_beams)
     ours = generate(model, tokenizer, sources, num_beams=num_beams, num_best=num_best, batch_size=batch_size)
     agreed, difference, lines = 0, 0.0, []
-    # In a log too: wide beams take a second a sentence.
+    # Shown in logs too: wide beams take one second per sentence.
     for number, source in enumerate(tqdm(sources, desc=f"beam {num_beams}", mininterval=10), start=1):
         expected = search(
             words_of_model(model, source),
@@ -141,7 +141,7 @@ def compare(model, tokenizer, sources: list[list[int]], *, num_beams: int, num_b
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="model folder, run folder or Hub id")
-    parser.add_argument("--source", type=Path, required=True, help="UTF-8 text, one sentence a line")
+    parser.add_argument("--source", type=Path, required=True, help="UTF-8 text, one sentence per line")
     parser.add_argument("--sentences", type=int, default=500, help="from the beginning of the file")
     parser.add_argument("--beams", type=int, nargs="+", default=[1, 4, 21])
     parser.add_argument("--nbest", type=int, default=1, help="translations of each sentence to compare")

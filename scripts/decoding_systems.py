@@ -1,6 +1,6 @@
-"""What `benchmark_decoding.py` compares: one model, translated by us, by transformers' MarianMTModel, by CTranslate2.
+"""The systems of `benchmark_decoding.py`: one model in our code, as transformers' MarianMTModel, in CTranslate2.
 
-Each system lives in a process of its own, where `start` and `time_pass` are called: so its memory is its own, and the
+Each system lives in a process of its own, where `start` and `time_pass` are called: its memory is its own, and the
 threads of one system, which look for more work for a while, take no time from another.
 """
 
@@ -33,20 +33,20 @@ PAPER = {"early_stopping": "never", "max_length_offset": LENGTH_OFFSET}
 # does, or leaves each call of `generate()` to itself.
 OURS_VARIANTS = {OURS: ("float32", True), f"{OURS} int8": ("int8", True), f"{OURS}, raw generate()": ("float32", False)}
 # Ours in float32 under the penalty and the end of the search that a peer has, and one limit for a whole batch:
-# translations have to be the peer's, but for those that reach the limit, which end with </s> here and are cut there.
+# translations have to be the peer's, except those that reach the limit, which end with </s> here and are cut there.
 OURS_LIKE_PEERS: dict[str, tuple[str, dict]] = {
     f"{OURS}, as Marian": (MARIAN, {"length_penalty_type": "power", "early_stopping": False}),
     f"{OURS}, as CTranslate2": (CTRANSLATE2, {"length_penalty_type": "power", "early_stopping": True}),
 }
 
-TARGET_LENGTH = 20  # of the random translations that all systems have to rate alike
+TARGET_LENGTH = 20  # of the random translations that all systems must rate equally
 LOGITS_TOLERANCE = 1e-4
 LOG_PROBS_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
 class Search:
-    """What all systems are asked for: `forced_length` tokens a translation, or as many as it takes to </s>."""
+    """The search of all systems: `forced_length` tokens per translation, or as many as it takes to </s>."""
 
     num_beams: int
     length_penalty: float
@@ -54,13 +54,15 @@ class Search:
 
 
 class System(Protocol):
+    """A system under test; `translate` alone is timed."""
+
     def prepare(self, batch: Batch) -> object:
-        """`batch` as the system reads it; not timed."""
+        """Return `batch` as the system reads it."""
 
     def translate(self, inputs: object) -> object: ...
 
     def read(self, output: object) -> list[list[int]]:
-        """Token ids of each translation, without start and padding."""
+        """Return the token ids of each translation, without start and padding."""
 
 
 class GenerateSystem:
@@ -142,7 +144,7 @@ class CTranslate2System:
         return [[self.ids[token] for token in result.hypotheses[0]] for result in output]
 
     def rate(self, sources: Batch, targets: Batch) -> list[list[float]]:
-        """log P of each token of given translations, </s> included."""
+        """Return log P of each token of given translations, </s> included."""
         results = self.translator.score_batch(self.prepare(sources), self.prepare(targets))
         return [result.log_probs for result in results]
 
@@ -183,7 +185,7 @@ class Models:
             self.differences[f"log-probabilities of {CTRANSLATE2}"] = difference
 
     def build_systems(self, search: Search, *, threads: int) -> dict[str, Callable[[], System]]:
-        """What builds each system in its process; ours like a peer where the end of the search makes a difference."""
+        """Return a builder per system, to be called in its process; ours like a peer if the search ends by itself."""
         variants = {name: (dtype, keeps, PAPER) for name, (dtype, keeps) in OURS_VARIANTS.items()}
         if search.forced_length is None:
             variants |= {name: ("float32", True, options) for name, (_, options) in OURS_LIKE_PEERS.items()}
@@ -201,7 +203,7 @@ class Models:
 
 
 def find_reference(name: str, search: Search) -> str | None:
-    """The system whose translations those of system `name` have to be, up to rounding or the smaller weights."""
+    """Return the system that must find the translations of `name`, up to rounding or smaller weights, if any."""
     if name in OURS_LIKE_PEERS:
         return OURS_LIKE_PEERS[name][0]
     if search.forced_length is not None or name in OURS_VARIANTS:
@@ -211,7 +213,7 @@ def find_reference(name: str, search: Search) -> str | None:
 
 @torch.no_grad()
 def largest_difference(model: PreTrainedModel, marian: PreTrainedModel, batch: Batch) -> float:
-    """Of the logits of both, for target tokens drawn at random."""
+    """Return the largest difference of the logits of both, for random target tokens."""
     inputs = pad_batch(batch, model.config.pad_token_id)
     decoder_input_ids = torch.randint(4, model.config.vocab_size, (len(batch), TARGET_LENGTH))
     ours, theirs = (
@@ -223,7 +225,7 @@ def largest_difference(model: PreTrainedModel, marian: PreTrainedModel, batch: B
 def largest_difference_of_log_probs(
     model: VaswaniForConditionalGeneration, system: CTranslate2System, batch: Batch
 ) -> float:
-    """Of log P of target tokens drawn at random, with their </s>."""
+    """Return the largest difference of log P of random target tokens, </s> included."""
     targets = torch.randint(4, model.config.vocab_size, (len(batch), TARGET_LENGTH))
     labels = torch.nn.functional.pad(targets, (0, 1), value=model.config.eos_token_id)
     ours = model.score(**pad_batch(batch, model.config.pad_token_id), labels=labels).token_log_probs
@@ -232,7 +234,7 @@ def largest_difference_of_log_probs(
 
 
 def pad_batch(batch: Batch, pad_token_id: int) -> dict[str, torch.Tensor]:
-    """`input_ids` and `attention_mask`, (B, S)."""
+    """Return `input_ids` and `attention_mask`, (B, S)."""
     input_ids = pad_sequence(list(map(torch.tensor, batch)), batch_first=True, padding_value=pad_token_id)
     return {"input_ids": input_ids, "attention_mask": (input_ids != pad_token_id).long()}
 
@@ -254,7 +256,7 @@ STARTED: dict[str, tuple[System, list]] = {}  # with the inputs of its batches
 
 @dataclass(frozen=True)
 class FirstPass:
-    """What a system shows when it translates all batches for the first time.
+    """Results of a system that translates all batches for the first time.
 
     Args:
         translations: token ids of each sentence, in order.
@@ -285,7 +287,7 @@ def start(name: str, build: Callable[[], System], batches: Sequence[Batch]) -> F
 
 
 def time_pass(name: str, clock: str) -> float:
-    """Seconds that system `name` takes for all its batches."""
+    """Return the seconds that system `name` takes for all its batches."""
     system, inputs = STARTED[name]
     started = CLOCKS[clock]()
     for batch in inputs:

@@ -200,23 +200,24 @@ class Fuzz:
         lines = "".join(json.dumps(record) + "\n" for record in records).encode()
         buffer = io.BytesIO()
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), buffer)
-        read = self._reader_of_file
+        files = {
+            "two text files": ("a.en", text, self._read_two_files),
+            "gzip": ("a.gz", gzip.compress(text), lambda path: list(corpus.read_lines(path))),
+            "tsv": ("a.tsv", text.replace(b" ", b"\t", 1), self._read_corpus),
+            "JSON lines": ("a.jsonl", lines, self._read_corpus),
+            "parquet": ("a.parquet", buffer.getvalue(), self._read_corpus),
+            "trees": ("a.mrg", TREES.encode(), lambda path: list(read_trees(path))),
+            "score": ("a.score", SCORE.encode(), lambda path: read_scores("x", path)),
+            "shortlist": ("a.txt", text, lambda path: read_shortlist(path, self.translator[1])),
+            "fairseq dictionary": ("dict.txt", WORDS.encode(), lambda path: build_tokenizer(read_dictionary(path))),
+        }
         found = {
-            "two text files": (mutations(text), read("a.en", self._read_two_files)),
-            "gzip": (mutations(gzip.compress(text)), read("a.gz", lambda path: list(corpus.read_lines(path)))),
-            "tsv": (mutations(text.replace(b" ", b"\t", 1)), read("a.tsv", self._read_corpus)),
-            "JSON lines": (
-                mutations(lines) | json_mutations(lines.split(b"\n")[0]),
-                read("a.jsonl", self._read_corpus),
-            ),
-            "parquet": (mutations(buffer.getvalue()), read("a.parquet", self._read_corpus)),
-            "trees": (mutations(TREES.encode()), read("a.mrg", lambda path: list(read_trees(path)))),
-            "score": (mutations(SCORE.encode()), read("a.score", lambda path: read_scores("x", path))),
-            "shortlist": (mutations(text), read("a.txt", lambda path: read_shortlist(path, self.translator[1]))),
-            "fairseq dictionary": (
-                mutations(WORDS.encode()),
-                read("dict.txt", lambda path: build_tokenizer(read_dictionary(path))),
-            ),
+            name: (mutations(valid), partial(self._write_and_read, self.folder / file, read))
+            for name, (file, valid, read) in files.items()
+        }
+        examples, read_lines = found["JSON lines"]
+        found["JSON lines"] = (examples | json_mutations(lines.split(b"\n")[0]), read_lines)
+        found |= {
             "fairseq checkpoint": (
                 mutations(self.fairseq.read_bytes()),
                 partial(self._with_file, self.fairseq, self._import_fairseq),
@@ -244,14 +245,10 @@ class Fuzz:
                 found[prefix + path.name] = (damage(path.read_bytes()), partial(self._with_file, path, reader))
         return found
 
-    def _reader_of_file(self, name: str, read: Callable[[Path], object]) -> Callable[[bytes], object]:
-        path = self.folder / name
-
-        def write_and_read(data: bytes) -> object:
-            path.write_bytes(data)
-            return read(path)
-
-        return write_and_read
+    @staticmethod
+    def _write_and_read(path: Path, read: Callable[[Path], object], data: bytes) -> object:
+        path.write_bytes(data)
+        return read(path)
 
     @staticmethod
     def _with_file(path: Path, read: Callable[[], object], data: bytes) -> object:

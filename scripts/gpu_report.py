@@ -258,59 +258,41 @@ def measure_all(data: Path, args: argparse.Namespace, on_row: Callable[[list[dic
 # The report
 
 
-HEADER = (
-    "size",
-    "system",
-    "ms per update",
-    "90 % below",
-    "target tokens/s",
-    "to Marian",
-    "model TFLOP/s",
-    "of matrix rate",
-    "memory, GiB",
-    "hours (updates)",
-    "training cost, FLOP",
-    "host waits",
-    "loss",
-)
-
-
-def format_row(row: dict, marian: dict | None, matrix_rate: float) -> tuple[str, ...]:
-    """Return the cells under `HEADER`; `marian` is the row of the same size, if it was measured."""
+def format_row(row: dict, marian: dict | None, matrix_rate: float) -> dict[str, str]:
+    """Return the cells by their headers; `marian` is the row of the same size, if it was measured."""
     if "error" in row:
-        return (row["size"], row["system"], "failed", *[""] * (len(HEADER) - 3))
+        return {"size": row["size"], "system": row["system"], "ms per update": "failed"}
     num_updates = RECIPES[row["size"]].num_updates
     seconds = num_updates * row["mean_ms"] / 1000
     speed, rate = row["target_tokens_per_second"], row["model_flop_per_second"]
-    return (
-        row["size"],
-        row["system"],
-        f"{row['median_ms']:.1f}",
-        f"{row['p90_ms']:.1f}",
-        f"{speed:,.0f}",
-        f"{speed / marian['target_tokens_per_second']:.2f}" if marian else "",
-        f"{rate / 1e12:.3g}",
-        f"{rate / matrix_rate:.1%}",
-        f"{row['peak_memory_mib'] / 2**10:.1f}",
-        f"{seconds / 3600:,.1f} ({num_updates:,})",
-        f"{compute_training_cost(seconds, 1, matrix_rate):.1e}",
-        "" if row["host_waits"] is None else str(row["host_waits"]),
-        "not finite" if row["loss"] is None else f"{row['loss']:.2f}",
-    )
+    return {
+        "size": row["size"],
+        "system": row["system"],
+        "ms per update": f"{row['median_ms']:.1f}",
+        "90 % below": f"{row['p90_ms']:.1f}",
+        "target tokens/s": f"{speed:,.0f}",
+        "to Marian": f"{speed / marian['target_tokens_per_second']:.2f}" if marian else "",
+        "model TFLOP/s": f"{rate / 1e12:.3g}",
+        "of matrix rate": f"{rate / matrix_rate:.1%}",
+        "memory, GiB": f"{row['peak_memory_mib'] / 2**10:.1f}",
+        "hours (updates)": f"{seconds / 3600:,.1f} ({num_updates:,})",
+        "training cost, FLOP": f"{compute_training_cost(seconds, 1, matrix_rate):.1e}",
+        "host waits": "" if row["host_waits"] is None else str(row["host_waits"]),
+        "loss": "not finite" if row["loss"] is None else f"{row['loss']:.2f}",
+    }
 
 
-def format_paper_row(size: str) -> tuple[str, ...]:
-    """Return the figures of the paper for its own training, under `HEADER`."""
+def format_paper_row(size: str) -> dict[str, str]:
+    """Return the figures of the paper for its own training by their headers."""
     hours = PAPER_HOURS[size]
     cost = compute_training_cost(3600 * hours, PAPER_DEVICES, find_rate(PAPER_DEVICE))
-    cells = {
+    return {
         "size": size,
         "system": f"the paper, {PAPER_DEVICES} {PAPER_DEVICE}",
         "ms per update": f"{1000 * PAPER_SECONDS[size]:.0f}",
         "hours (updates)": f"{hours:,.1f} ({RECIPES[size].num_updates:,})",
         "training cost, FLOP": f"{cost:.1e}",
     }
-    return tuple(cells.get(name, "") for name in HEADER)
 
 
 def format_rows(rows: list[dict], matrix_rate: float) -> str:
@@ -320,7 +302,9 @@ def format_rows(rows: list[dict], matrix_rate: float) -> str:
         lines += [format_row(row, marians.get(size), matrix_rate) for row in rows if row["size"] == size]
         lines += [format_paper_row(size)] if size in PAPER_HOURS else []
     errors = [f"{row['size']}, {row['system']}: {row['error']}" for row in rows if "error" in row]
-    return "\n\n".join([format_table(HEADER, lines), *errors])
+    header = max(lines, key=len)  # of a system that was measured
+    table = format_table(list(header), [[cells.get(name, "") for name in header] for cells in lines])
+    return "\n\n".join([table, *errors])
 
 
 def describe_device(device: str) -> str:

@@ -182,15 +182,6 @@ def test_the_heads_that_align_a_reversed_sentence_are_found_and_drawn(workshop, 
 
 
 @pytest.mark.slow
-def test_pictures_without_matplotlib_end_in_the_command_that_installs_it(workshop, tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    arguments = ["--model", str(workshop / "run"), "--source", "alpha beta", "--output", str(tmp_path / "maps")]
-    assert cli.main(["attention", *arguments]) == 1
-    expected = 'vaswani attention: Drawing needs matplotlib: pip install "vaswani-transformer[plots]"\n'
-    assert capsys.readouterr().err == expected
-
-
-@pytest.mark.slow
 def test_the_run_folder_tells_what_was_done(workshop):
     description = json.loads((workshop / "run" / "recipe.json").read_text())
     assert description["recipe"]["num_updates"] == 500

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import print_table3 as table3
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -118,17 +119,14 @@ def test_number_of_gpus_arguments_and_environment_reach_the_commands(record, tmp
     config.write_text("distributed_type: MULTI_GPU\n")
     arguments = ["2", "--accumulation_steps", "4", "--mixed_precision", "no"]
     variables = {"DATA": "/corpora/mine", "RECIPE": "multi30k_tiny", "ACCELERATE_CONFIG": str(config)}
+    variables["PREPARED"] = "/shared/prepared"
     commands = record("train_base_en_de.sh", *arguments, **variables)
     assert launch_options(commands[1]) == {"--config_file": str(config), "--num_processes": "2"}
     prepare, train, score = map(understood, commands)
     assert prepare.train == score.test == ["/corpora/mine"]
+    assert str(prepare.output) == str(train.data) == "/shared/prepared"
     assert prepare.recipe == train.recipe == "multi30k_tiny"
     assert (train.accumulation_steps, train.mixed_precision) == (4, "no")
-
-
-def test_prepared_data_can_lie_outside_the_run(record):
-    prepare, train, *_ = map(understood, record("train_base_en_de.sh", PREPARED="/shared/wmt14"))
-    assert str(prepare.output) == str(train.data) == "/shared/wmt14"
 
 
 @pytest.mark.parametrize(("kind", "infix", "tokenize"), [("lc", ".lc.norm.tok", "none"), ("raw", "", "13a")])
@@ -147,12 +145,16 @@ def test_multi30k_is_prepared_trained_and_scored_on_two_sets(record, tmp_path, k
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [([], "give the folder that the top of this file describes"), (["."], "the second argument is lc or raw, got: ")],
+    ("name", "arguments", "message"),
+    [
+        *((name, [], "give the folder that the top") for name in ("iwslt14_de_en", "general_en_de", "multi30k")),
+        ("multi30k", ["."], "the second argument is lc or raw, got: "),
+        ("parsing", ["."], "the second argument is craft or wsj_sample, got: "),
+    ],
 )
-def test_multi30k_without_its_arguments_says_which(record, arguments, message):
+def test_a_script_without_its_arguments_says_which(record, name, arguments, message):
     with pytest.raises(AssertionError, match=message):
-        record("train_multi30k.sh", *arguments)
+        record(f"train_{name}.sh", *arguments)
 
 
 def test_the_parser_is_trained_and_scored_on_one_treebank(record, tmp_path):
@@ -172,11 +174,6 @@ def test_the_wsj_sample_is_split_by_position(record, tmp_path):
     parts = [Path(name).read_text().split("\n")[:-1] for name in (*prepare.train, *prepare.dev, parse.gold)]
     assert list(map(len, parts)) == [3314, 300, 300]
     assert "\n".join([*parts[0], *parts[1], *parts[2], ""]) == sample.read_text()
-
-
-def test_the_parser_s_script_names_the_treebanks_it_knows(record, tmp_path):
-    with pytest.raises(AssertionError, match="the second argument is craft or wsj_sample, got: "):
-        record("train_parsing.sh", tmp_path)
 
 
 def test_table_3_shares_its_data_and_scores_the_development_set(record, tmp_path):
@@ -229,14 +226,12 @@ def test_table_3_started_again_scores_only_the_rows_without_scores(record, tmp_p
 @pytest.fixture
 def print_table3(monkeypatch):
     """The program, to be called with its argument."""
-    monkeypatch.syspath_prepend(SCRIPTS)
-    import print_table3
 
     def run(folder):
         monkeypatch.setattr(sys, "argv", ["print_table3.py", str(folder)])
-        print_table3.main()
+        table3.main()
 
-    assert print_table3.PAPER.keys() == TABLE_3.keys()
+    assert table3.PAPER.keys() == TABLE_3.keys()
     return run
 
 
@@ -323,13 +318,6 @@ def test_the_general_set_is_its_corpora_one_after_the_other(record, corpora, tmp
     (corpora / "multi30k" / "train.de").write_text("changed\n")
     record("train_general_en_de.sh", corpora)
     assert "changed\n" in joined.read_text()
-
-
-@pytest.mark.parametrize("name", ["iwslt14_de_en", "general_en_de"])
-def test_a_script_without_its_folder_says_so(name, tmp_path):
-    done = run_script(f"train_{name}.sh", commands=tmp_path)
-    assert done.returncode != 0
-    assert "give the folder that the top of this file describes" in done.stderr
 
 
 def write_parquet(folder, split, pairs):

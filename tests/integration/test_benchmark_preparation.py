@@ -2,36 +2,26 @@
 
 import json
 from itertools import islice
-from pathlib import Path
 
+import benchmark_preparation
 import pytest
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
 
-
-@pytest.fixture
-def benchmark(monkeypatch):
-    monkeypatch.syspath_prepend(SCRIPTS)
-    import benchmark_preparation
-
-    return benchmark_preparation
-
-
-def test_made_pairs_are_real_ones_joined_and_never_repeat(benchmark):
-    made = list(islice(benchmark.vary([("a dog", "ein hund"), ("a cat", "eine katze")]), 99))
+def test_made_pairs_are_real_ones_joined_and_never_repeat():
+    made = list(islice(benchmark_preparation.vary([("a dog", "ein hund"), ("a cat", "eine katze")]), 99))
     assert len(set(made)) == 99
     assert all(source.startswith(("a dog a ", "a cat a ")) for source, _ in made)
 
 
-def test_both_sides_of_the_text_are_wanted(benchmark):
+def test_both_sides_of_the_text_are_wanted():
     with pytest.raises(SystemExit, match="go together"):
-        benchmark.main(["--source", "a.en"])
+        benchmark_preparation.main(["--source", "a.en"])
 
 
 @pytest.mark.slow
-def test_preparation_benchmark_runs(benchmark, tmp_path, capsys):
+def test_preparation_benchmark_runs(tmp_path, capsys):
     output = tmp_path / "result.json"
-    assert benchmark.main(["--pairs", "500", "--vocab_size", "300", "--output", str(output)]) == 0
+    assert benchmark_preparation.main(["--pairs", "500", "--vocab_size", "300", "--output", str(output)]) == 0
     assert "tokens/s, tokenising" in capsys.readouterr().out
     small, large = json.loads(output.read_text(encoding="utf-8"))["rows"]
     assert 0 < small["pairs"] <= 50 < large["pairs"] <= 500

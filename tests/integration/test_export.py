@@ -126,7 +126,7 @@ def test_rescored_hypotheses_have_the_scores_and_the_order_of_the_papers_search(
     ours, scores = generate_ids(half_trained_model, tokenizer, SENTENCES, num_beams=8, length_penalty=0.6)
     for result, tokens, score in zip(results, ours, scores, strict=True):
         best, best_score = rescore_hypotheses(
-            result.hypotheses, result.scores, alpha=0.6, length_penalty=lambda length: gnmt_length_penalty(length, 0.6)
+            result.hypotheses, result.scores, alpha=0.6, length_penalty=gnmt_length_penalty
         )[0]
         assert tokenizer.convert_tokens_to_ids(best) == tokens
         assert best_score == pytest.approx(score, abs=1e-4)

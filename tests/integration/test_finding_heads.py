@@ -25,13 +25,17 @@ def untrained(build_translator, tmp_path_factory, pairs):
     return folder
 
 
+def write_files(folder, pairs):
+    """Write both sides of `pairs` into files, and return the options that name them."""
+    for name, lines in zip(("source", "target"), zip(*pairs, strict=True), strict=True):
+        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return ["--source", str(folder / "source"), "--target", str(folder / "target")]
+
+
 @pytest.fixture
 def files(tmp_path, pairs):
     """Options that name the sentences, with an empty line between them, and their translations."""
-    for name, side in (("source", 0), ("target", 1)):
-        lines = [pair[side] for pair in pairs]
-        (tmp_path / name).write_text("\n".join([lines[0], "", *lines[1:]]) + "\n", encoding="utf-8")
-    return ["--source", str(tmp_path / "source"), "--target", str(tmp_path / "target")]
+    return write_files(tmp_path, [pairs[0], ("", ""), *pairs[1:]])
 
 
 def test_a_model_that_has_learnt_nothing_gets_scores_and_no_names(untrained, files, capsys):
@@ -64,10 +68,7 @@ def test_the_best_head_of_each_relation_comes_with_the_command_that_draws_it(
 
 def test_an_example_with_dashes_quotes_and_markup_can_be_pasted(untrained, pairs, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(HeadScore, "is_named", True)
-    for name, text in zip(("source", "target"), pairs[0], strict=True):
-        (tmp_path / name).write_text(f"{text}\n", encoding="utf-8")
-    files = ["--source", str(tmp_path / "source"), "--target", str(tmp_path / "target")]
-    assert cli.main(["heads", "--model", str(untrained), *files]) == 0
+    assert cli.main(["heads", "--model", str(untrained), *write_files(tmp_path, pairs[:1])]) == 0
     command = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("vaswani attention"))
     args = cli.build_parser().parse_args(shlex.split(command)[1:])
     assert (args.source, args.target) == pairs[0]
@@ -98,9 +99,7 @@ def test_every_score_of_every_head_is_written(untrained, files, tmp_path, suffix
 def test_a_name_with_a_tab_and_a_line_break_breaks_no_row(untrained, pairs, tmp_path):
     folder = tmp_path / "a\tb\nc"
     folder.mkdir()
-    (folder / "source").write_text(f"{pairs[1][0]}\n", encoding="utf-8")
-    (folder / "target").write_text(f"{pairs[1][1]}\n", encoding="utf-8")
-    files = ["--source", str(folder / "source"), "--target", str(folder / "target")]
+    files = write_files(folder, pairs[1:2])
     assert cli.main(["heads", "--model", str(untrained), *files, "--output", str(tmp_path / "heads.tsv")]) == 0
     lines = (tmp_path / "heads.tsv").read_text(encoding="utf-8").removesuffix("\n").split("\n")
     assert len(lines) == 1 + 4 * (2 * 6 + 5 + 4)

@@ -10,7 +10,6 @@ from transformers import AutoTokenizer, GenerationConfig, MarianConfig, MarianMT
 from vaswani_transformer import VaswaniForConditionalGeneration, cli
 from vaswani_transformer.conversion import marian as conversion
 from vaswani_transformer.data.phrasebook.pairs import generate_pairs
-from vaswani_transformer.data.tokenization import train_tokenizer
 from vaswani_transformer.model.pipeline_vaswani import TranslationPipeline
 from vaswani_transformer.translation.translator import translate
 
@@ -172,11 +171,9 @@ def test_half_precision_stays_and_is_compared_in_float32(build_marian_model):
         ({"decoder_ffn_dim": 48}, r"encoder_ffn_dim \(40\) and decoder_ffn_dim \(48\) .* differ"),
     ],
 )
-def test_a_size_for_each_stack_is_refused(changes, message):
-    sizes = {"vocab_size": 37, "encoder_attention_heads": 3, "decoder_attention_heads": 3}
-    sizes |= {"encoder_ffn_dim": 40, "decoder_ffn_dim": 40}
+def test_a_size_for_each_stack_is_refused(build_marian_model, changes, message):
     with pytest.raises(ValueError, match=message):
-        conversion.build_vaswani_config(MarianConfig(**sizes | changes))
+        conversion.from_marian(build_marian_model(**changes))
 
 
 def test_a_model_of_another_kind_is_refused(tiny_model, tmp_path):
@@ -258,12 +255,9 @@ def test_what_marian_does_not_have_is_refused_by_name(build_tiny_model, changes,
         conversion.to_marian(build_tiny_model(**changes))
 
 
-def test_the_command_says_what_marian_cannot_do_as_we_do(build_tiny_model, tmp_path, capsys):
+def test_the_command_says_what_marian_cannot_do_as_we_do(build_translator, tmp_path, capsys):
     texts = [text for pair in generate_pairs("de", split="train", num_pairs=50) for text in pair]
-    tokenizer = train_tokenizer(texts, vocab_size=300)
-    model = build_tiny_model(vocab_size=300, d_k=4, d_v=4)
-    for saved in (model, tokenizer):
-        saved.save_pretrained(tmp_path / "ours")
+    _, tokenizer = build_translator(texts, folder=tmp_path / "ours")
     arguments = ["convert", "--to", "marian", "--model", str(tmp_path / "ours"), "--output", str(tmp_path / "theirs")]
     assert cli.main(arguments) == 0
     said = capsys.readouterr().out

@@ -5,8 +5,8 @@ import os
 import re
 import socket
 from functools import partial
-from pathlib import Path
 
+import finetune_seq2seq_trainer
 import numpy as np
 import pytest
 import torch
@@ -22,7 +22,6 @@ from vaswani_transformer.data.corpus import read_parallel_files
 from vaswani_transformer.evaluation.metrics.trainer import build_compute_metrics
 from vaswani_transformer.training.seq2seq_trainer import TokenBatchSampler, TokenBatchSeq2SeqTrainer
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
 PAIRS = PAIRS[:40]
 BY_TOKENS = partial(TokenBatchSeq2SeqTrainer, tokens_per_batch=150)
 pytestmark = pytest.mark.usefixtures("metric_modules")
@@ -348,10 +347,7 @@ def test_two_processes_go_on_inside_the_second_epoch(two_processes, tokenizer, d
 
 
 @pytest.mark.slow
-def test_the_example_improves_the_bleu_of_a_model(tokenizer, tmp_path, capsys, monkeypatch):
-    monkeypatch.syspath_prepend(SCRIPTS)
-    import finetune_seq2seq_trainer
-
+def test_the_example_improves_the_bleu_of_a_model(tokenizer, tmp_path, capsys):
     for name, pairs in {"train": PAIRS, "dev": PAIRS[:8], "test": PAIRS[20:]}.items():
         for side, language in enumerate(("en", "de")):
             (tmp_path / f"{name}.{language}").write_text("".join(f"{pair[side]}\n" for pair in pairs))

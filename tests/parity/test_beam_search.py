@@ -5,17 +5,13 @@ That search is the one of `scripts/check_beam_search.py`, which does the same wi
 
 import copy
 import math
-import sys
-from pathlib import Path
 
+import check_beam_search
 import pytest
 import torch
 from transformers import BatchEncoding
 
 from vaswani_transformer import train_tokenizer
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
-import check_beam_search
 
 START, PAD, END = 0, 1, 2
 SENTENCES = [[9, 2], [5, 6, 7, 8, 2], [21, 9, 30, 4, 12, 35, 2], [8, 3, 21, 2]]

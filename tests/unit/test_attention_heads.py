@@ -136,7 +136,7 @@ def test_all_looking_at_one_word_is_no_alignment():
 def test_share_uniform_and_score_are_those_of_the_definition():
     encoder = np.array([[0.2, 0.3, 0.5], [0.6, 0.3, 0.1], [0.1, 0.8, 0.1]])[None, None]
     ones = np.ones((1, 1, 1, 1))
-    maps = AttentionMaps(["a", "b", "c"], ["<s>"], encoder, ones, np.full((1, 1, 1, 3), 1 / 3))
+    maps = AttentionMaps(["a", "b", "c"], ["<s>"], encoder, ones, np.full((1, 1, 1, 3), 1 / 3), ["</s>"])
     score = only(tally_of(maps, times=3), "previous word", "encoder")
     assert (score.share, score.uniform, score.places) == (pytest.approx(0.7), pytest.approx(1 / 3), 6)
     assert score.score == pytest.approx((0.7 - 1 / 3) / (2 / 3))

@@ -74,14 +74,9 @@ def test_the_rows_of_encoder_decoder_attention_are_named_by_what_is_written(maps
     assert weights is maps.cross
 
 
-def test_without_output_tokens_the_target_names_them():
-    maps = AttentionMaps(["a"], ["x", "y"], np.ones((1, 1, 1, 1)), rows(1, 1, 2, 2), np.ones((1, 1, 2, 1)))
-    assert maps.view("cross")[0] == ["x", "y"]
-
-
 def test_weights_that_do_not_fit_the_tokens_are_refused():
     with pytest.raises(ValueError, match=r"cross must have the shape \(layers, heads, 2, 1\).*got \(1, 1, 1, 2\)"):
-        AttentionMaps(["a"], ["x", "y"], np.ones((1, 1, 1, 1)), rows(1, 1, 2, 2), np.ones((1, 1, 1, 2)))
+        AttentionMaps(["a"], ["x", "y"], np.ones((1, 1, 1, 1)), rows(1, 1, 2, 2), np.ones((1, 1, 1, 2)), ["y", "z"])
 
 
 def test_words_sum_over_their_keys_and_average_over_their_queries():
@@ -89,6 +84,7 @@ def test_words_sum_over_their_keys_and_average_over_their_queries():
     maps = AttentionMaps(
         source_tokens=["ho", "·use", "."],
         target_tokens=["<s>"],
+        output_tokens=["Haus"],
         encoder=encoder,
         decoder=np.ones((1, 2, 1, 1)),
         cross=rows(1, 2, 1, 3),
@@ -336,7 +332,7 @@ def test_figure_3_shows_the_word_that_looks_farthest_in_the_next_to_last_layer(t
     encoder[1, :, 2] = np.eye(6)[5]  # farther, but to a special token
     encoder[1, 1, 0] = np.eye(6)[3]
     encoder[2, 0, 3] = np.eye(6)[0]  # another layer
-    maps = AttentionMaps(words, ["<s>"], encoder, np.ones((3, 2, 1, 1)), rows(3, 2, 1, 6))
+    maps = AttentionMaps(words, ["<s>"], encoder, np.ones((3, 2, 1, 1)), rows(3, 2, 1, 6), ["</s>"])
     svg = draw_figures(maps, tmp_path)[0].read_text(encoding="utf-8")
     assert 'layer 2 of 3, all heads, from "making"' in svg
 
@@ -347,7 +343,7 @@ def test_figure_5_prefers_links_that_are_no_fixed_step(tmp_path):
     nested = np.eye(6)[[5, 2, 1, 4, 3, 0]]
     uniform = np.full((6, 6), 1 / 6)
     encoder = np.stack([previous, nested, uniform, nested[::-1]])[None]
-    maps = AttentionMaps(words, ["<s>"], encoder, np.ones((1, 4, 1, 1)), rows(1, 4, 1, 6))
+    maps = AttentionMaps(words, ["<s>"], encoder, np.ones((1, 4, 1, 1)), rows(1, 4, 1, 6), ["</s>"])
     first, second = (path for path in draw_figures(maps, tmp_path) if re.search(r"figure5.*svg", path.name))
     assert "layer 1 of 1, head 2" in first.read_text(encoding="utf-8")
     assert "layer 1 of 1, head 4" in second.read_text(encoding="utf-8")

@@ -2,8 +2,10 @@ import json
 
 import numpy as np
 import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
-from vaswani_transformer import VaswaniConfig, VaswaniModel, cli
+from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, VaswaniModel, cli
 from vaswani_transformer.data.batching import TokenizedPairs, plan_updates
 from vaswani_transformer.data.phrasebook.pairs import generate_pairs
 from vaswani_transformer.data.preparation import prepare
@@ -95,13 +97,21 @@ def test_a_device_without_half_precision_is_refused_for_a_run_with_it():
         find_rate("P100", mixed_precision="bf16")
 
 
-def test_without_attention_the_count_is_6_a_weight_and_token():
-    config = VaswaniConfig(**MODEL, vocab_size=300)
-    length, a = 7, 4 * (config.d_k + config.d_v)
-    attention = 6 * a * (2 * length**2 + length * (length + 1) // 2 + length**2)
-    weights = 300 * 16 + 3 * (2 * 16 * 24) + 4 * (2 * 16 * a)  # one matrix of embeddings; 3 feed-forwards, 4 attentions
-    lengths = np.full(5, length)
-    assert count_flop(config, lengths, lengths) == 5 * (6 * weights * length + attention)
+def test_model_flop_are_those_that_pytorch_counts():
+    config = VaswaniConfig(**MODEL, vocab_size=300, d_k=5, d_v=3, label_smoothing=0.0)
+    config._attn_implementation = "eager"
+    model = VaswaniForConditionalGeneration(config).train()
+    batch, source_length, target_length = 3, 6, 5
+    input_ids, labels = torch.randint(3, 300, (batch, source_length)), torch.randint(3, 300, (batch, target_length))
+    # PyTorch does not know the product that the loss adds in place.
+    in_place = {torch.ops.aten.addmm_: lambda total, left, right, **_: 2 * left.numel() * right[-1]}
+    with FlopCounterMode(display=False, custom_mapping=in_place) as counter:
+        model(input_ids=input_ids, labels=labels).loss.backward()
+    # PyTorch counts the whole square of the decoder's self-attention, of which the causal mask hides almost half.
+    hidden = batch * target_length * (target_length - 1) // 2
+    hidden *= 3 * 2 * config.num_heads * (config.d_k + config.d_v) * config.decoder_layers
+    lengths = np.full(batch, source_length), np.full(batch, target_length)
+    assert counter.get_total_flops() - hidden == count_flop(config, *lengths)
 
 
 @pytest.mark.parametrize("r", [1, 2, 3, 4, 7, 50])

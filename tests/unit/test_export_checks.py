@@ -53,11 +53,9 @@ def test_a_learned_table_is_not_longer_than_it_was_trained(build_tiny_model):
 
 def test_rescoring_divides_log_p_by_the_penalty_of_gnmt():
     short, long = ["a", "</s>"], ["a", "b", "c", "d", "</s>"]
-    # log P / |Y|^0.5 with log P = -2 and -3: CTranslate2 puts the longer one first, GNMT the shorter.
-    scores = [-3 / 5**0.5, -2 / 2**0.5]
-    rescored = rescore_hypotheses(
-        [long, short], scores, alpha=0.5, length_penalty=lambda length: gnmt_length_penalty(length, 0.6)
-    )
+    # log P / |Y|^0.6 with log P = -2 and -3: CTranslate2 puts the longer one first, GNMT the shorter.
+    scores = [-3 / 5**0.6, -2 / 2**0.6]
+    rescored = rescore_hypotheses([long, short], scores, alpha=0.6, length_penalty=gnmt_length_penalty)
     assert [tokens for tokens, _ in rescored] == [short, long]
     assert [score for _, score in rescored] == pytest.approx([-2 / (7 / 6) ** 0.6, -3 / (10 / 6) ** 0.6])
 

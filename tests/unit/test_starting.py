@@ -4,8 +4,8 @@ import re
 import subprocess
 import sys
 from importlib import import_module, metadata
-from pathlib import Path
 
+import benchmark_starting
 import pytest
 
 import vaswani_transformer
@@ -94,9 +94,6 @@ def test_a_usage_error_shows_the_usage_of_its_command(words, message, capsys):
 
 
 def test_the_benchmark_prints_the_time_of_each_program(monkeypatch, capsys):
-    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "scripts")
-    import benchmark_starting
-
     monkeypatch.setattr(
         benchmark_starting, "PROGRAMS", {"vaswani --help": benchmark_starting.PROGRAMS["vaswani --help"]}
     )

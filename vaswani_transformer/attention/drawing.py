@@ -130,22 +130,18 @@ class _Sheet:
 
     def fill_cells(self, xs: np.ndarray, y: float, weights: np.ndarray, colours: list[str]) -> None:
         """Draw a column of cells above each key: one per head from the top, as opaque as its weight (H, S)."""
-        for row, colour in enumerate(colours):
-            y_row = y + (len(colours) - 1 - row) * _CELL_HEIGHT
-            for x, weight in zip(xs, weights[row], strict=True):
-                if weight >= _FAINTEST:
-                    corner = (x - 0.4 * _WORD_STEP, y_row)
-                    self.fill(*corner, 0.8 * _WORD_STEP, _CELL_HEIGHT, colour, min(1.0, float(weight)))
+        for row, s in np.argwhere(weights >= _FAINTEST):
+            corner = (xs[s] - 0.4 * _WORD_STEP, y + (len(colours) - 1 - row) * _CELL_HEIGHT)
+            self.fill(*corner, 0.8 * _WORD_STEP, _CELL_HEIGHT, colours[row], min(1.0, weights[row, s]))
 
     def connect(self, starts: list[Point], ends: list[Point], weights: np.ndarray, colour: str) -> None:
         """Draw a line from each start to each end, as opaque as its weight (T, S)."""
         from matplotlib.collections import LineCollection
-        from matplotlib.colors import to_rgba
 
-        visible = [tuple(pair) for pair in np.argwhere(weights >= _FAINTEST)]
+        visible = np.argwhere(weights >= _FAINTEST)
         lines = LineCollection(
             [(starts[t], ends[s]) for t, s in visible],
-            colors=[to_rgba(colour, min(1.0, float(weights[t, s]))) for t, s in visible],
+            colors=[(colour, min(1.0, weights[t, s])) for t, s in visible],
             linewidths=1.5,
         )
         self.axes.add_collection(lines, autolim=False)
@@ -275,8 +271,7 @@ def draw_layer(
     if not 0 <= layer < layers:
         raise ValueError(f"layer of {KINDS[kind].lower()} must be one of 0 to {layers - 1}; got {layer}.")
     place = None if word is None else _find(word, queries)
-    chosen = _check_drawing(queries, keys, weights[layer], heads, place)
-    title = f"{_title(maps, kind, layer)}, {'all heads' if heads is None else _name(chosen)}"
+    title = f"{_title(maps, kind, layer)}, {_name(heads) if heads else 'all heads'}"
     if word is not None:
         title += f', from "{queries[place]}"'
     figure = draw_attention(queries, keys, weights[layer], heads=heads, query_word=place, title=title)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from .kinds import KINDS
 
@@ -50,7 +51,7 @@ class AttentionMaps:
         encoder: encoder self-attention, (L, H, S, S).
         decoder: decoder self-attention, (L, H, T, T).
         cross: encoder-decoder attention, (L, H, T, S).
-        output_tokens: T pieces the decoder writes; `target_tokens` by default.
+        output_tokens: T pieces the decoder writes.
         words: the words of "source", "target" and "output" as (text, number of tokens); empty if every token is a
             word.
 
@@ -63,12 +64,10 @@ class AttentionMaps:
     encoder: np.ndarray
     decoder: np.ndarray
     cross: np.ndarray
-    output_tokens: list[str] = field(default_factory=list)
+    output_tokens: list[str]
     words: dict[str, Words] = field(default_factory=dict)
 
     def __post_init__(self):
-        if not self.output_tokens:
-            object.__setattr__(self, "output_tokens", self.target_tokens)
         for kind in KINDS:
             queries, keys, weights = self.view(kind)
             if weights.ndim != 4 or weights.shape[2:] != (len(queries), len(keys)) or 0 in weights.shape:
@@ -251,10 +250,8 @@ def _stack(attentions: tuple[torch.Tensor, ...] | None) -> np.ndarray:
     return torch.stack(tuple(attentions), dim=1).float().cpu().numpy()
 
 
-# GPT-2's printable symbol of every byte -> the byte: printable ones stand for themselves.
-_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-_OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
-_BYTE_SYMBOLS = {chr(b): b for b in _PRINTABLE} | {chr(256 + i): b for i, b in enumerate(_OTHERS)}
+# GPT-2's printable symbol of every byte -> the byte.
+_BYTE_SYMBOLS = {symbol: byte for byte, symbol in bytes_to_unicode().items()}
 
 
 def _pieces_and_words(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> tuple[list[str], Words]:

@@ -43,20 +43,20 @@ class PaperBLEU(sacrebleu.BLEU):
         self.tokenizer_signature = f"{tokenizer}-split" if split_compounds else tokenizer
 
     def _preprocess_segment(self, sent: str) -> str:
-        """Called by sacreBLEU, which splits the result at spaces."""
+        """Return the tokens of `sent`; sacreBLEU calls this and splits the result at spaces."""
         tokens = sent if self.is_tokenized else tokenize(sent, language=self.language)
         tokens = split_compounds(tokens) if self.split_compounds else tokens
         return tokens.lower() if self.lowercase else tokens
 
 
 def split_compounds(tokens: str) -> str:
-    """rich-text becomes rich ##AT##-##AT## text; as in the script, the second hyphen of a-b-c stays."""
+    """Take step 3: rich-text becomes rich ##AT##-##AT## text; as in the script, the second hyphen of a-b-c stays."""
     return COMPOUND.sub(r"\1 ##AT##-##AT## \2", tokens)
 
 
 @functools.lru_cache(maxsize=2**16)  # several scores of a test set tokenise it once
 def tokenize(sentence: str, *, language: str) -> str:
-    """Steps 1 and 2: the tokens of `sentence`, separated by spaces."""
+    """Return the tokens of `sentence`, separated by spaces: steps 1 and 2."""
     normalizer, tokenizer = _load_moses(language)
     return tokenizer.tokenize(normalizer.replace_unicode_punct(sentence), return_str=True)
 

@@ -15,7 +15,7 @@ from ..translation.translator import translate
 def compute_bleu(
     model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, pairs: Iterable[tuple[str, str]]
 ) -> float:
-    """sacreBLEU (13a, cased) of the model's translations of `pairs`, decoded as the model is set to."""
+    """Return sacreBLEU (13a, cased) of the model's translations of `pairs`, decoded as the model is set to."""
     sources, references = zip(*pairs, strict=True)
     return sacrebleu.BLEU().corpus_score(translate(model, tokenizer, sources), [list(references)]).score
 
@@ -28,7 +28,7 @@ def compute_perplexity(
     *,
     tokens_per_batch: int = 8_192,
 ) -> float:
-    """exp of the mean of -log P over the sub-words of the targets, `</s>` included, without label smoothing."""
+    """Return exp of the mean of -log P over the sub-words of the targets, with `</s>`, without label smoothing."""
     sources, targets = zip(*pairs, strict=True)
     source_ids, target_ids = tokenizer(list(sources)).input_ids, tokenizer(text_target=list(targets)).input_ids
     longest = [max(map(len, sides)) for sides in zip(source_ids, target_ids, strict=True)]
@@ -43,7 +43,7 @@ def compute_perplexity(
 
 
 def describe_search(model: VaswaniForConditionalGeneration, **generate_kwargs) -> str:
-    """The search settings in one line, to print beside a score."""
+    """Return the search settings in one line, to print beside a score."""
     penalties = ("length_penalty", "length_penalty_type", "coverage_penalty")
     names = ("num_beams", *penalties, "max_length_offset", "early_stopping")
     settings = {name: generate_kwargs.get(name, getattr(model.generation_config, name, None)) for name in names}

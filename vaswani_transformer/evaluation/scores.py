@@ -44,7 +44,7 @@ class Comparison:
 
 
 def build_metrics(*, tokenize: str = "13a", lowercase: bool = False, language: str = "de") -> dict[str, Metric]:
-    """The metrics by their names, first the one that others can reproduce.
+    """Build the metrics by their names, first the one that others can reproduce.
 
     Args:
         tokenize: sacreBLEU's tokenizer: "13a" for plain text; "none" if both sides are tokenised already.
@@ -70,7 +70,7 @@ def build_metrics(*, tokenize: str = "13a", lowercase: bool = False, language: s
 
 
 def compute_scores(hypotheses: Sequence[str], references: Sequence[str], metrics: Mapping[str, Metric]) -> list[Score]:
-    """All scores of the translations of one test set.
+    """Return all scores of the translations of one test set.
 
     Raises:
         ValueError: if the numbers of sentences differ, or are 0.
@@ -85,7 +85,7 @@ def compute_scores(hypotheses: Sequence[str], references: Sequence[str], metrics
 def compare_systems(
     systems: Mapping[str, Sequence[str]], references: Sequence[str], metrics: Mapping[str, Metric]
 ) -> list[Comparison]:
-    """All scores of one or several systems, the others tested against the first by paired bootstrap (Koehn 2004).
+    """Return all scores of one or several systems, each tested against the first by paired bootstrap (Koehn 2004).
 
     Args:
         systems: name -> translations.
@@ -121,7 +121,7 @@ def _check_counts(systems: Mapping[str, Sequence[str]], references: Sequence[str
 
 
 def describe_bleu(metric: sacrebleu.BLEU, hypotheses: Sequence[str], references: Sequence[str | Sequence[str]]) -> dict:
-    """BLEU with its parts under the names that the Hub's metrics give them, and with its signature.
+    """Return BLEU with its parts under the names that the Hub's metrics give them, and with its signature.
 
     Args:
         references: one per translation, or lists of equal length.

@@ -9,8 +9,7 @@ Importing this file registers a converter for `VaswaniConfig`, so that CTranslat
 CTranslate2 differs from `model.generate`:
 
 - It cannot compute sinusoids of the paper's layout, so the export holds a table of `max_positions` of them, and a
-longer
-  sentence is an error there. By default it cuts sources at 1,024 tokens (`max_input_length`).
+  longer sentence is an error there. By default it cuts sources at 1,024 tokens (`max_input_length`).
 - Its penalty and its end of the search are those of `HOW_TO_USE`; `ctranslate2_translation` rescores.
 - It has one limit for all sentences of a call (`max_decoding_length`, 256 by default), and cuts there.
 - No sentence ends before its first word, unless `min_decoding_length=0`.

@@ -110,9 +110,7 @@ class CTranslate2Translator:
         for row, result in zip(rows, results, strict=True):
             best = result.hypotheses[0]
             if rescore:
-                best = rescore_hypotheses(
-                    result.hypotheses, result.scores, alpha=alpha, length_penalty=lambda length: penalise(length, alpha)
-                )[0][0]
+                best, _ = rescore_hypotheses(result.hypotheses, result.scores, alpha=alpha, length_penalty=penalise)[0]
             ids = self.tokenizer.convert_tokens_to_ids(best)
             translations[row] = self.tokenizer.decode(ids, skip_special_tokens=True).replace("\n", " ")
         return translations
@@ -132,9 +130,9 @@ def rescore_hypotheses(
     scores: Sequence[float],
     *,
     alpha: float,
-    length_penalty: Callable[[int], float],
+    length_penalty: Callable[[int, float], float],
 ) -> list[tuple[Sequence[str], float]]:
-    """Rescore an n-best list of CTranslate2 by log P / length_penalty(|Y|); hypotheses and scores, best first.
+    """Rescore an n-best list of CTranslate2 by log P / length_penalty(|Y|, alpha); hypotheses and scores, best first.
 
     Args:
         hypotheses: with their </s>, as `translate_batch(..., return_end_token=True)` gives them.
@@ -142,7 +140,7 @@ def rescore_hypotheses(
         alpha: the `length_penalty` that CTranslate2 searched with.
     """
     rescored = [
-        (tokens, score * power_length_penalty(len(tokens), alpha) / length_penalty(len(tokens)))
+        (tokens, score * power_length_penalty(len(tokens), alpha) / length_penalty(len(tokens), alpha))
         for tokens, score in zip(hypotheses, scores, strict=True)
     ]
     return sorted(rescored, key=lambda pair: -pair[1])

@@ -42,7 +42,7 @@ def write_json(path: Path, value: object, unfinished: Path | None = None) -> Non
 
 
 def digest_files(folder: Path, paths: Iterable[Path]) -> dict[str, str]:
-    """SHA-256 of those of `paths` that are files, by their names below `folder`.
+    """Return SHA-256 of those of `paths` that are files, by their names below `folder`.
 
     Takes 0.6 s per GB and core where the processor has instructions for it, three times as long elsewhere.
     """
@@ -53,7 +53,7 @@ def digest_files(folder: Path, paths: Iterable[Path]) -> dict[str, str]:
 
 
 def digest_file(path: Path) -> str:
-    """SHA-256 of what the file at `path` holds."""
+    """Return SHA-256 of the content of the file at `path`."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -68,7 +68,7 @@ def find_damage(folder: Path, digests: Mapping[str, str]) -> str:
 
 
 def read_object(path: Path) -> dict:
-    """The JSON object in a file.
+    """Return the JSON object in a file.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -97,7 +97,7 @@ def blaming(path: Path) -> Iterator[None]:
 
 
 def find_changes(recorded: object, given: object, name: str = "") -> Iterator[str]:
-    """Each difference between two JSON values, as `path.to.it was 1, is 2`; paths begin with `name`."""
+    """Yield each difference between two JSON values, as `path.to.it was 1, is 2`; paths begin with `name`."""
     if isinstance(recorded, dict) and isinstance(given, dict):
         for key in sorted(recorded.keys() | given.keys()):
             yield from find_changes(recorded.get(key), given.get(key), f"{name}.{key}" if name else key)

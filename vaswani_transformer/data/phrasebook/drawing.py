@@ -45,7 +45,6 @@ from .lexicon import (
 from .meaning import Clause, NounPhrase, PrepositionalPhrase, Sentence, Who
 
 T = TypeVar("T")
-Subject = NounPhrase | Who | None  # people, if the subject is already known
 
 # Time frames of a clause, and how often each is drawn. "modal" is a modal verb in the present.
 FRAMES = ("present",) * 4 + ("past",) * 4 + ("modal",) * 2 + ("past modal", "future", "future")
@@ -144,7 +143,7 @@ def _draw_clause(
     *,
     frames: Sequence[str] = FRAMES,
     question: str = "",
-    subject: Subject = None,
+    subject: NounPhrase | Who | None = None,
     is_statement: bool = False,
     is_short: bool = False,
     is_positive: bool = False,
@@ -154,6 +153,7 @@ def _draw_clause(
     Args:
         frames: of FRAMES, or "was" for a past state.
         question: "" or the kind of question.
+        subject: people, if it is already known.
         is_statement: a whole sentence, which may begin with an adverbial.
         is_short: with few adjectives and adverbials, for a sentence that has another clause.
     """
@@ -165,12 +165,11 @@ def _draw_clause(
     polarity = "positive" if is_positive or is_modified else _draw_polarity(dice, question)
     if polarity == "never" and (frame == "was" or "state" in verb.traits):
         polarity = "not"
-    draw = _draw_being if verb is BE else _draw_doing
-    clause = draw(dice, verb, subject, question, polarity, is_short=is_short)
-    clause.tense = "past" if frame in ("past", "past modal", "was") else "present"
+    tense = "past" if frame in ("past", "past modal", "was") else "present"
+    clause = Clause(subject=subject, verb=verb, tense=tense, polarity=polarity, question=question)
+    complete = _complete_being if verb is BE else _complete_doing
+    complete(dice, clause, is_short=is_short)
     clause.modal = _draw_modal(dice, frame, polarity)
-    clause.polarity = polarity
-    clause.question = question
     if frame != "was" and "state" not in verb.traits and not (is_short and dice.chance(0.8)):
         _add_time(dice, clause, frame.removesuffix(" modal"))
     if is_statement:
@@ -234,27 +233,27 @@ def _draw_modal(dice: Dice, frame: str, polarity: str) -> Verb | None:
     return MODALS[dice.choose(names)]
 
 
-def _draw_being(dice: Dice, verb: Verb, subject: Subject, question: str, polarity: str, *, is_short: bool) -> Clause:
-    """Draw "the child is tired" or "the key is on the table"."""
-    determiners = _subject_determiners(question, polarity, is_short=is_short)
-    if subject is None and not is_short and dice.chance(0.3):
+def _complete_being(dice: Dice, clause: Clause, *, is_short: bool) -> None:
+    """Complete "the child is tired" or "the key is on the table"."""
+    determiners = _subject_determiners(clause, is_short=is_short)
+    has_subject = clause.subject is not None
+    if not has_subject and not is_short and dice.chance(0.3):
         nouns, trait = dice.choose(((GROUPS["movable"], "spot"),) * 2 + ((GROUPS["human"], "place"),))
-        subject = _draw_subject(dice, nouns, determiners, has_pronoun=trait == "place")
-        return Clause(subject=subject, verb=verb, location=_draw_location(dice, (trait,)))
-    is_human = is_short or subject is not None
-    is_passing = question == "when" or (is_short and subject is None)
-    adjective = dice.choose(_adjectives_for_being(is_human, is_passing))
-    if subject is None:
+        clause.subject = _draw_subject(dice, nouns, determiners, has_pronoun=trait == "place")
+        clause.location = _draw_location(dice, (trait,))
+        return
+    is_human = is_short or has_subject
+    is_passing = clause.question == "when" or (is_short and not has_subject)
+    adjective = clause.predicate = dice.choose(_adjectives_for_being(is_human, is_passing))
+    if not has_subject:
         nouns = GROUPS["human"] if is_human else nouns_in(adjective.groups)
         known = tuple(determiner for determiner in determiners if determiner != "a")
         has_pronoun = "human" in adjective.groups
         subject = _draw_subject(dice, nouns, known, is_short=True, has_pronoun=has_pronoun)
-        if isinstance(subject, NounPhrase):
-            subject = replace(subject, adjective=None)  # one is enough: not "the small house is small"
-    clause = Clause(subject=subject, verb=verb, predicate=adjective)
+        # One adjective is enough: not "the small house is small".
+        clause.subject = replace(subject, adjective=None) if isinstance(subject, NounPhrase) else subject
     if adjective not in ABSOLUTE_STATES and dice.chance(0.25):
-        clause.degree = DEGREE_ADVERBS["very" if polarity == "never" else dice.choose(("very", "too"))]
-    return clause
+        clause.degree = DEGREE_ADVERBS["very" if clause.polarity == "never" else dice.choose(("very", "too"))]
 
 
 @cache
@@ -263,22 +262,20 @@ def _adjectives_for_being(is_human: bool, is_passing: bool) -> tuple[Adjective, 
     return tuple(word for word in words if not is_human or "human" in word.groups)
 
 
-def _draw_doing(dice: Dice, verb: Verb, subject: Subject, question: str, polarity: str, *, is_short: bool) -> Clause:
-    """Draw a full verb with its subject, its objects and adverbials other than those of time."""
-    if subject is None:
-        determiners = _subject_determiners(question, polarity, is_short=is_short)
-        has_pronoun = "human" in verb.subjects
-        nouns = nouns_in(verb.subjects)
-        subject = _draw_subject(dice, nouns, determiners, is_short=is_short, has_pronoun=has_pronoun)
-    clause = Clause(subject=subject, verb=verb)
-    if verb.objects and question != "what":
-        clause.object = _draw_object(dice, clause, question, polarity, is_short=is_short)
+def _complete_doing(dice: Dice, clause: Clause, *, is_short: bool) -> None:
+    """Complete a full verb by its subject, its objects and adverbials other than those of time."""
+    verb = clause.verb
+    if clause.subject is None:
+        determiners = _subject_determiners(clause, is_short=is_short)
+        options = {"is_short": is_short, "has_pronoun": "human" in verb.subjects}
+        clause.subject = _draw_subject(dice, nouns_in(verb.subjects), determiners, **options)
+    if verb.objects and clause.question != "what":
+        clause.object = _draw_object(dice, clause, is_short=is_short)
     if "recipient" in verb.traits:
         clause.recipient = _draw_person(dice, clause)
-    if question != "where":
+    if clause.question != "where":
         _add_goal(dice, clause)
-        _add_adverbials(dice, clause, polarity, is_short=is_short)
-    return clause
+        _add_adverbials(dice, clause, is_short=is_short)
 
 
 def _add_goal(dice: Dice, clause: Clause) -> None:
@@ -290,7 +287,7 @@ def _add_goal(dice: Dice, clause: Clause) -> None:
         clause.goal = PrepositionalPhrase(RELATIONS[relation], place)
 
 
-def _add_adverbials(dice: Dice, clause: Clause, polarity: str, *, is_short: bool) -> None:
+def _add_adverbials(dice: Dice, clause: Clause, *, is_short: bool) -> None:
     """Add location, company, beneficiary or manner, if the verb allows it, or nothing."""
     traits = clause.verb.traits
     if "located" in traits:
@@ -307,7 +304,7 @@ def _add_adverbials(dice: Dice, clause: Clause, polarity: str, *, is_short: bool
     elif option != "manner":
         relation = RELATIONS["with" if option == "company" else "for"]
         clause.companion = PrepositionalPhrase(relation, _draw_person(dice, clause))
-    elif polarity != "never":
+    elif clause.polarity != "never":
         clause.manner = dice.choose(tuple(MANNER_ADVERBS.values()))
 
 
@@ -341,9 +338,9 @@ def _time_adverbs(frame: str) -> tuple[TimeAdverb, ...]:
     return tuple(adverb for adverb in TIME_ADVERBS.values() if frame in adverb.frames)
 
 
-def _subject_determiners(question: str, polarity: str, *, is_short: bool) -> tuple[str, ...]:
+def _subject_determiners(clause: Clause, *, is_short: bool) -> tuple[str, ...]:
     """Return determiners of known things for questions and negations: the scope of others would be open."""
-    is_plain = not question and polarity == "positive" and not is_short
+    is_plain = not clause.question and not clause.is_negative and not is_short
     return _KNOWN + _INDEFINITE[:2] + _QUANTITY if is_plain else _KNOWN
 
 
@@ -365,7 +362,7 @@ def _draw_subject(
     return phrase
 
 
-def _draw_object(dice: Dice, clause: Clause, question: str, polarity: str, *, is_short: bool) -> NounPhrase | Pronoun:
+def _draw_object(dice: Dice, clause: Clause, *, is_short: bool) -> NounPhrase | Pronoun:
     """Draw an object: not the same noun as the subject, and indefinite only if both languages agree."""
     verb = clause.verb
     if "human" in verb.objects and dice.chance(0.35):
@@ -374,9 +371,9 @@ def _draw_object(dice: Dice, clause: Clause, question: str, polarity: str, *, is
     determiners = _KNOWN
     is_direct = _has_direct_object(verb)
     is_known = "state" in verb.traits or "known" in verb.traits
-    if not is_known and (polarity == "positive" or is_direct):
+    if not is_known and (not clause.is_negative or is_direct):
         determiners += _INDEFINITE
-        if polarity == "positive" and not question:
+        if not clause.is_negative and not clause.question:
             determiners += _QUANTITY
     phrase = _draw_noun_phrase(dice, noun, determiners, adjective_chance=0.15 if is_short else 0.35)
     # Not "dreams of lions", nor "helps children".

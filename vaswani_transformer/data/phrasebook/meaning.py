@@ -54,13 +54,13 @@ class PrepositionalPhrase:
 
 @dataclass(kw_only=True)
 class Clause:
-    """One clause, mutable because it is drawn piece by piece.
+    """One clause, mutable because it is drawn piece by piece; its subject is `None` until it is drawn.
 
     `polarity` is positive, not or never; `tense` is present or past (the future is the modal "will"); `question` is ""
     or one of yes-no, who, what, where, when, why; `fronted` is subject, time or location.
     """
 
-    subject: NounPhrase | Pronoun | Who
+    subject: NounPhrase | Pronoun | Who | None
     verb: Verb
     object: NounPhrase | Pronoun | None = None
     recipient: NounPhrase | Pronoun | None = None

@@ -23,7 +23,7 @@ METRICS = {"sacrebleu": sacrebleu.BLEU, "paper_bleu": PaperBLEU}
 def build_compute_metrics(
     tokenizer: PreTrainedTokenizerBase, names: Sequence[str] = tuple(METRICS), *, language: str = "de", **options
 ) -> Callable[[EvalPrediction], dict[str, float]]:
-    """A function that decodes generated tokens and labels, and returns the score of each metric by its name.
+    """Return a function that decodes generated tokens and labels, and returns the score of each metric by its name.
 
     Args:
         tokenizer: of the model.
