@@ -110,7 +110,7 @@ def test_a_script_prepares_trains_and_scores_its_recipe(record, corpora, name, t
 
 def test_the_paper_s_data_are_read_from_the_hub(record):
     prepare, _, score = map(understood, (record("train_big_en_fr.sh")))
-    assert prepare.train == prepare.dev == score.test == ["wmt/wmt14:fr-en"]
+    assert prepare.train == [prepare.dev] == [score.test] == [["wmt/wmt14:fr-en"]]
 
 
 def test_number_of_gpus_arguments_and_environment_reach_the_commands(record, tmp_path):
@@ -121,7 +121,7 @@ def test_number_of_gpus_arguments_and_environment_reach_the_commands(record, tmp
     commands = record("train_base_en_de.sh", *arguments, **variables)
     assert launch_options(commands[1]) == {"--config_file": str(config), "--num_processes": "2"}
     prepare, train, score = map(understood, commands)
-    assert prepare.train == score.test == ["/corpora/mine"]
+    assert prepare.train == [score.test] == [["/corpora/mine"]]
     assert prepare.recipe == train.recipe == "multi30k_tiny"
     assert (train.accumulation_steps, train.mixed_precision) == (4, "no")
 
@@ -135,7 +135,7 @@ def test_prepared_data_can_lie_outside_the_run(record):
 def test_multi30k_is_prepared_trained_and_scored_on_two_sets(record, tmp_path, kind, infix, tokenize):
     folder = tmp_path / "multi 30k"
     prepare, train, *scores = map(understood, record("train_multi30k.sh", folder, kind))
-    assert prepare.train == [f"{folder}/train{infix}.en", f"{folder}/train{infix}.de"]
+    assert prepare.train == [[f"{folder}/train{infix}.en", f"{folder}/train{infix}.de"]]
     assert prepare.dev == [f"{folder}/val{infix}.en", f"{folder}/val{infix}.de"]
     assert prepare.recipe == train.recipe == "multi30k_tiny"
     assert train.data == prepare.output
@@ -157,7 +157,7 @@ def test_multi30k_without_its_arguments_says_which(record, arguments, message):
 
 def test_the_parser_is_trained_and_scored_on_one_treebank(record, tmp_path):
     prepare, train, parse = map(understood, record("train_parsing.sh", tmp_path, "craft"))
-    assert prepare.train == [f"{tmp_path}/treebank_craft/train.mrg"]
+    assert prepare.train == [[f"{tmp_path}/treebank_craft/train.mrg"]]
     assert prepare.dev == [str(parse.gold)] == [f"{tmp_path}/treebank_craft/dev.mrg"]
     assert (prepare.task, prepare.copy_words) == ("parsing", True)
     assert prepare.recipe == train.recipe == "parsing_small"
@@ -169,7 +169,7 @@ def test_the_wsj_sample_is_split_by_position(record, tmp_path):
     sample.parent.mkdir()
     sample.write_text("".join(f"((S (CD {number})))\n" for number in range(1, 3915)))
     prepare, _, parse = map(understood, record("train_parsing.sh", tmp_path, "wsj_sample"))
-    parts = [Path(name).read_text().split("\n")[:-1] for name in (*prepare.train, *prepare.dev, parse.gold)]
+    parts = [Path(name).read_text().split("\n")[:-1] for name in (*prepare.train[0], *prepare.dev, parse.gold)]
     assert list(map(len, parts)) == [3314, 300, 300]
     assert "\n".join([*parts[0], *parts[1], *parts[2], ""]) == sample.read_text()
 
@@ -206,7 +206,7 @@ def test_table_3_reads_a_folder_of_text_and_makes_all_rows_smaller(record, tmp_p
     size = ["--divide_widths", "4", "--warmup_updates", "60", "--seed", "1"]
     *commands, _ = record("table3.sh", "base C4", "1", *size, DATA=str(folder), VOCAB_SIZE="4000")
     prepare, *rows = map(understood, commands)
-    assert prepare.train == [f"{folder}/train.en", f"{folder}/train.de"]
+    assert prepare.train == [[f"{folder}/train.en", f"{folder}/train.de"]]
     assert prepare.dev == [f"{folder}/val.en", f"{folder}/val.de"]
     assert prepare.vocab_size == 4_000
     assert {(train.divide_widths, train.warmup_updates, train.seed) for train in rows[::2]} == {(4, 60, 1)}

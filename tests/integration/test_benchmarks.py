@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from accelerate.state import AcceleratorState, GradientState
-from datasets import Dataset
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -226,7 +226,7 @@ def test_fill_and_balance_are_those_of_a_plan_by_hand(common):
 
     lengths = [(4, 3), (2, 4), (2, 2), (3, 1)]
     columns = {"input_ids": [[5] * source for source, _ in lengths], "labels": [[5] * target for _, target in lengths]}
-    pairs = TokenizedPairs(Dataset.from_dict(columns), pad_token_id=1)
+    pairs = TokenizedPairs(pa.table(columns), pad_token_id=1)
     whole = benchmark_training.measure_fill(pairs, 100, 1)
     assert whole["fill"] == (11 + 10) / (4 * (4 + 4))
     assert whole["epoch"] == whole["worst_update"] == 1
