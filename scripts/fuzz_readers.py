@@ -205,6 +205,7 @@ class Fuzz:
             "two text files": (mutations(text), read("a.en", self._read_two_files)),
             "gzip": (mutations(gzip.compress(text)), read("a.gz", lambda path: list(corpus.read_lines(path)))),
             "tsv": (mutations(text.replace(b" ", b"\t", 1)), read("a.tsv", self._read_corpus)),
+            "csv": (mutations(b'en,de\n"' + text.replace(b" ", b'","', 1) + b'"'), read("a.csv", self._read_corpus)),
             "JSON lines": (
                 mutations(lines) | json_mutations(lines.split(b"\n")[0]),
                 read("a.jsonl", self._read_corpus),

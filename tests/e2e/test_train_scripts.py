@@ -19,6 +19,11 @@ from vaswani_transformer.training.recipes import RECIPES, TABLE_3
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 COMMANDS_OF_PACKAGE = Path(sys.executable).parent
 CORPORA = ("tatoeba_en_de", "multi30k", "europarl_en_de", "news_en-de")
+OPEN_SOURCES = (
+    *("debian_website", "ethereum_org", "fastapi_docs", "mlqe_pe_wikipedia", "mozilla_www"),
+    *("ms_dynamics365_business", "ms_dynamics365_projops_insights"),
+)
+EVERYDAY_CORPORA = ("tatoeba_en_de", "europarl_en_de", *(f"more_en_de/{source}" for source in OPEN_SOURCES))
 VARIABLES = {"DATA", "RUN", "PREPARED", "RECIPE", "NUM_PAIRS", "VOCAB_SIZE", "ACCELERATE_CONFIG", "ACCELERATE_USE_CPU"}
 # Writes down how it was called, one argument a line and an empty line at the end, and does nothing.
 STUB = '#!/bin/sh\nprintf "%s\\n" "{name}" "$@" "" >> "$COMMANDS"\n'
@@ -56,17 +61,6 @@ def record(tmp_path):
     return run_and_read
 
 
-@pytest.fixture
-def corpora(tmp_path):
-    """A folder with what the scripts that take one look for."""
-    folder = tmp_path / "corpora of mine"
-    for corpus in CORPORA:
-        (folder / corpus).mkdir(parents=True)
-        for language in ("en", "de"):
-            (folder / corpus / f"train.{language}").write_text(f"{language} of {corpus}\n")
-    return folder
-
-
 def understood(command):
     """What the package makes of a command of a script."""
     if command[0] == "accelerate":
@@ -90,8 +84,8 @@ def launch_options(command):
         ("general_en_de", True, "1", ("en", "de")),
     ],
 )
-def test_a_script_prepares_trains_and_scores_its_recipe(record, corpora, name, takes_folder, num_devices, languages):
-    prepare, train, *scores = record(f"train_{name}.sh", *([corpora] if takes_folder else []))
+def test_a_script_prepares_trains_and_scores_its_recipe(record, tmp_path, name, takes_folder, num_devices, languages):
+    prepare, train, *scores = record(f"train_{name}.sh", *([tmp_path / "my corpora"] if takes_folder else []))
     options = launch_options(train)
     assert options["--num_processes"] == num_devices
     assert (SCRIPTS.parent / options["--config_file"]).exists()
@@ -313,19 +307,18 @@ def test_a_table_without_rows_is_refused(print_table3, tmp_path, capsys):
     assert "holds no row with a dev_scores.txt; run scripts/table3.sh first" in capsys.readouterr().err
 
 
-def test_the_general_set_is_its_corpora_one_after_the_other(record, corpora, tmp_path):
-    record("train_general_en_de.sh", corpora)
-    joined = tmp_path / "run" / "train.de"
-    assert joined.read_text() == "".join(f"de of {corpus}\n" for corpus in CORPORA)
-    date = joined.stat().st_mtime_ns
-    record("train_general_en_de.sh", corpora)
-    assert joined.stat().st_mtime_ns == date
-    (corpora / "multi30k" / "train.de").write_text("changed\n")
-    record("train_general_en_de.sh", corpora)
-    assert "changed\n" in joined.read_text()
+def test_mixed_text_is_prepared_corpus_by_corpus(record, tmp_path):
+    for name, corpora, weights in (("general", CORPORA, None), ("everyday", EVERYDAY_CORPORA, [2, *[1] * 8])):
+        (tmp_path / "commands").unlink(missing_ok=True)
+        prepare, train, score = map(understood, record(f"train_{name}_en_de.sh", tmp_path))
+        assert prepare.train == [[f"{tmp_path}/{corpus}/train.{side}" for side in ("en", "de")] for corpus in corpora]
+        assert prepare.weights == weights
+    assert prepare.dev == score.test == [f"{tmp_path}/tatoeba_en_de/dev.{side}" for side in ("en", "de")]
+    assert prepare.recipe == train.recipe == "everyday_en_de"
+    assert (train.data, score.model) == (prepare.output, str(train.output))
 
 
-@pytest.mark.parametrize("name", ["iwslt14_de_en", "general_en_de"])
+@pytest.mark.parametrize("name", ["iwslt14_de_en", "general_en_de", "everyday_en_de"])
 def test_a_script_without_its_folder_says_so(name, tmp_path):
     done = run_script(f"train_{name}.sh", commands=tmp_path)
     assert done.returncode != 0

@@ -221,6 +221,37 @@ def test_a_tsv_line_without_two_columns_is_refused(tmp_path, line, found):
         open_en_de(path)
 
 
+def test_columns_named_in_a_header_are_read(tmp_path):
+    rows = [("7", source, target) for source, target in PAIRS]
+    quoted = "\r\n".join(",".join(f'"{cell.replace(chr(34), chr(34) * 2)}"' for cell in row) for row in rows)
+    table = write(tmp_path / "a.csv", f'\ufeffid,en,de\r\n{quoted}\r\n\r\n8,"c\r\nd",e\n')
+    assert open_en_de(table) == [*PAIRS, ("c\nd", "e")]
+    names = {"source_column": "english", "target_column": "german"}
+    lines = "\n".join("\t".join(row) for row in [("id", "english", "german"), *rows])
+    assert open_en_de(write(tmp_path / "a.tsv", lines), **names) == PAIRS
+    records = [{"english": source, "german": target} for source, target in PAIRS]
+    assert open_en_de(write_json_lines(tmp_path / "a.jsonl", records), **names) == PAIRS
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            "id,english\n",
+            r"a\.csv: expected 'en' and 'de', found id, english\. Give the names used there as source_col",
+        ),
+        ("", r"a\.csv: expected 'en' and 'de', found nothing\. Give"),
+        ("en,de\na,b\nc,d,e\n", r"a\.csv, line 3: expected 2 cells, as in the first line, found 3\."),
+        ('en,de\na,b\n"c\n', r"a\.csv, line 3: not \.csv \(unexpected end of data\)\. .* its own quotes are doubled"),
+        ('en,de\n"a"b,c\n', r"a\.csv, line 2: not \.csv \(',' expected after '\"'\)"),
+        ('en,de\n"' + "a\n" * 70_000, r"not \.csv \(field larger than field limit \(131072\)\)"),
+    ],
+)
+def test_a_table_that_holds_no_pairs_is_refused(tmp_path, content, message):
+    with pytest.raises(ValueError, match=message):
+        open_en_de(write(tmp_path / "a.csv", content))
+
+
 def test_json_lines_are_nested_or_flat_and_empty_lines_are_skipped(tmp_path):
     flat = [{"id": 7, "de": target, "en": source} for source, target in PAIRS]
     for name, records in (("flat", flat), ("nested", [{"translation": record} for record in flat])):
@@ -252,20 +283,16 @@ def test_a_json_line_that_is_no_pair_is_refused(tmp_path, line, message):
 @pytest.mark.parametrize("nested", [True, False])
 def test_parquet_is_read_across_batches(tmp_path, monkeypatch, nested):
     monkeypatch.setattr(corpus, "ROWS_PER_BATCH", 2)
-    assert open_en_de(write_parquet(tmp_path / "a.parquet", nested=nested)) == PAIRS
+    path = write_parquet(tmp_path / "a.parquet", nested=nested)
+    assert open_en_de(path) == PAIRS
+    with pytest.raises(ValueError, match=r"a\.parquet: expected 'en' and 'fr', found de, en\."):
+        open_en_de(path, target_column="fr")
 
 
 def test_a_file_that_is_not_parquet_is_refused(tmp_path):
     path = write(tmp_path / "train.parquet", "no parquet here")
     with pytest.raises(ValueError, match=r"train\.parquet: expected a complete parquet file"):
         open_en_de(path)
-
-
-@pytest.mark.parametrize("nested", [True, False])
-def test_parquet_without_a_language_is_refused(tmp_path, nested):
-    path = write_parquet(tmp_path / "train.parquet", nested=nested)
-    with pytest.raises(ValueError, match=r"train\.parquet: expected 'en' and 'fr', found de, en\."):
-        list(open_parallel(path, source_language="en", target_language="fr"))
 
 
 @pytest.mark.parametrize("missing", [None, {"en": "a", "de": None}])
@@ -289,19 +316,10 @@ def test_a_dataset_is_read_by_split(tmp_path, offline_datasets, streaming, neste
     name = str(tmp_path / "wmt")
     assert list(corpus._read_hub_dataset(name, None, "train", ("en", "de"), streaming=streaming)) == PAIRS
     assert list(corpus._read_hub_dataset(name, None, "test", ("de", "en"), streaming=streaming)) == [PAIRS[0][::-1]]
-
-
-@pytest.mark.parametrize("streaming", [True, False])
-def test_an_unknown_split_is_refused(tmp_path, offline_datasets, streaming):
-    write_parquet(tmp_path / "wmt" / "train.parquet")
     with pytest.raises(ValueError, match=r"split 'dev' cannot be loaded: .*Choose a config and a split"):
-        corpus._read_hub_dataset(str(tmp_path / "wmt"), None, "dev", ("en", "de"), streaming=streaming)
-
-
-def test_a_dataset_without_the_language_is_refused(tmp_path, offline_datasets):
-    write_parquet(tmp_path / "wmt" / "train.parquet")
+        corpus._read_hub_dataset(name, None, "dev", ("en", "de"), streaming=streaming)
     with pytest.raises(ValueError, match=r"split 'train', row 1: expected 'en' and 'fr', found"):
-        next(corpus._read_hub_dataset(str(tmp_path / "wmt"), None, "train", ("en", "fr"), streaming=True))
+        next(corpus._read_hub_dataset(name, None, "train", ("en", "fr"), streaming=streaming))
 
 
 @pytest.mark.parametrize(
@@ -399,20 +417,19 @@ def test_a_missing_file_is_not_looked_for_on_the_hub(tmp_path, monkeypatch, name
         open_en_de(name)
 
 
-def test_a_glob_that_matches_nothing_is_reported(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no file matches \S+/\*\.parquet\. Accepted"):
-        open_en_de(str(tmp_path / "*.parquet"))
-
-
-@pytest.mark.parametrize("name", ["phrasebook", "wmt/wmt14:de en", "two words"])
-def test_a_name_of_no_known_form_is_refused(name):
-    with pytest.raises(ValueError, match=rf"'{name}' is neither a file nor the name of a dataset\. Accepted"):
-        open_en_de(name)
-
-
-@pytest.mark.parametrize("spec", [[], ["a", "b", "c"], ""])
-def test_more_than_two_names_or_none_are_refused(spec):
-    with pytest.raises(ValueError, match="expected one or two names of parallel text, got"):
+@pytest.mark.parametrize(
+    ("spec", "error", "message"),
+    [
+        ("absent/*.parquet", FileNotFoundError, r"no file matches absent/\*\.parquet\. Accepted"),
+        ("phrasebook", ValueError, r"'phrasebook' is neither a file nor the name of a dataset\. Accepted"),
+        ("wmt/wmt14:de en", ValueError, r"'wmt/wmt14:de en' is neither a file nor the name of a dataset"),
+        ([], ValueError, "expected one or two names of parallel text, got"),
+        (["a", "b", "c"], ValueError, "expected one or two names of parallel text, got"),
+        ("", ValueError, "expected one or two names of parallel text, got"),
+    ],
+)
+def test_names_that_stand_for_nothing_are_refused(spec, error, message):
+    with pytest.raises(error, match=message):
         open_en_de(spec)
 
 
@@ -427,27 +444,21 @@ def test_a_file_for_one_side_and_files_for_both_are_not_confused(tmp_path):
 # What is read, for a fingerprint
 
 
-def test_a_source_is_described_by_what_its_files_hold(tmp_path):
+def test_a_source_is_described_by_what_its_files_hold_wherever_they_lie(tmp_path):
     files = [write(tmp_path / f"train.{language}", f"text {language}\n") for language in ("en", "de")]
     described = describe_source(files, split="train")
     assert [source["file"] for source in described] == ["train.en", "train.de"]
     assert described[1]["sha256"] == hashlib.sha256(b"text de\n").hexdigest()
     assert describe_source([f"{tmp_path}/train.*"], split="train") == described[::-1]
     json.dumps(described)
+    copy = write(tmp_path / "copy" / "train.de", "text de\n")
+    os.utime(copy, ns=(0, 7))
+    assert describe_source([copy], split="train") == described[1:]
+    assert describe_source([write(copy, "another\n")], split="train") != described[1:]
 
 
-def test_a_copy_of_another_date_in_another_folder_is_the_same_source(tmp_path):
-    (tmp_path / "copy").mkdir()
-    files = [write(folder / "train.tsv", "a\tb\n") for folder in (tmp_path, tmp_path / "copy")]
-    os.utime(files[1], ns=(0, 7))
-    first, second = (describe_source([file], split="train") for file in files)
-    assert first == second
-    write(files[1], "a\tc\n")
-    assert describe_source([files[1]], split="train") != first
-
-
-def test_a_folder_is_described_by_its_parquet_files(tmp_path, monkeypatch):
-    for name in ("train-1.parquet", "train-0.parquet", "notes.txt"):
+def test_a_folder_is_described_by_its_parquet_files_of_the_split(tmp_path, monkeypatch):
+    for name in ("train-1.parquet", "train-0.parquet", "test-0.parquet", "notes.txt"):
         write(tmp_path / name, "")
     own_glob = Path.glob
     monkeypatch.setattr(Path, "glob", lambda *args: sorted(own_glob(*args), reverse=True))
