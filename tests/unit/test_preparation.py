@@ -343,6 +343,9 @@ def test_the_command_keeps_the_vocabulary_of_prepared_data_or_of_a_run(command, 
     assert capsys.readouterr().out.count("second is complete: nothing to do") == 2
     tokenizers = [(tmp_path / folder / "tokenizer.json").read_bytes() for folder in ("data", "second")]
     assert tokenizers[0] == tokenizers[1]
+    for name in ("absent", "run/checkpoints"):
+        assert command("--keep_vocabulary", str(tmp_path / name), output="third") == 1
+        assert f"--keep_vocabulary: {tmp_path}/{name} holds no tokenizer.json. Name" in capsys.readouterr().err
 
 
 def test_the_command_counts_each_corpus(command, tmp_path, capsys):

@@ -6,11 +6,12 @@ from itertools import chain
 from pathlib import Path
 
 from tqdm import tqdm
+from transformers import PreTrainedTokenizerBase
 
 from ..data.corpus import Pair, describe_source
 from ..data.filtering import FilterCounts, PairFilter
 from ..data.preparation import Corpus, prepare, read_all
-from ..loading import load_tokenizer
+from ..loading import TOKENIZER_FILES, load_tokenizer
 from ..model.pipeline_vaswani import find_model_folder
 from ..parsing.linearisation import read_pairs
 from ..parsing.vocabulary import learn_vocabulary
@@ -34,12 +35,9 @@ def run(args: argparse.Namespace) -> None:
     readers, read_dev, inputs = (_open_trees if args.task == "parsing" else _open_text)(args)
     _refuse_shared_files(inputs)
     corpora = [Corpus(read, weight) for read, weight in zip(readers, weights, strict=True)]
-    tokenizer = None
+    tokenizer = None if args.keep_vocabulary is None else _load_vocabulary(args.keep_vocabulary)
     vocab_size = recipe.vocab_size if args.vocab_size is None else args.vocab_size
-    if args.keep_vocabulary is not None:
-        path = Path(args.keep_vocabulary)
-        tokenizer = load_tokenizer(find_model_folder(path) if path.is_dir() else args.keep_vocabulary)
-    elif args.task == "parsing":
+    if args.task == "parsing" and tokenizer is None:
         learnt_from = partial(read_all, corpora)
         tokenizer = learn_vocabulary(learnt_from, vocab_size=vocab_size, subword_model=recipe.subword_model)
     with tqdm(unit=" pairs", file=sys.stderr, disable=None) as bar:
@@ -64,6 +62,18 @@ def run(args: argparse.Namespace) -> None:
     for name in ("train", "dev"):
         _print_counts(name, summary[name], recipe.max_length)
     print(f"vocabulary of {summary['vocab_size']:,} and token ids in {args.output}")
+
+
+def _load_vocabulary(name: str) -> PreTrainedTokenizerBase:
+    """Load the tokenizer in a model folder, a run folder or prepared data, or of a model on the Hub."""
+    path = find_model_folder(Path(name))
+    is_hub_id = not path.exists() and len(path.parts) == 2 and not path.is_absolute()
+    if not is_hub_id and not any((path / file).exists() for file in TOKENIZER_FILES):
+        raise FileNotFoundError(
+            f"--keep_vocabulary: {path} holds no tokenizer.json. Name a model folder, the folder of a finished run, "
+            f"prepared data or a Hub id."
+        )
+    return load_tokenizer(name if is_hub_id else path)
 
 
 def _print_counts(name: str, counts: Mapping[str, int], max_length: int) -> None:
