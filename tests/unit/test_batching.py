@@ -75,13 +75,16 @@ def test_padding_many_rows_at_once_equals_padding_each(rows):
 
 
 @settings(max_examples=60, deadline=None)
-@given(lengths=LENGTHS, seed=st.integers(0, 5), epoch=st.integers(0, 5))
-def test_every_pair_is_in_exactly_one_batch_and_no_batch_is_too_large(lengths, seed, epoch):
+@given(lengths=LENGTHS, seed=st.integers(0, 5), epoch=st.integers(0, 5), num_parts=st.integers(1, 9))
+def test_every_pair_is_in_one_part_of_one_update_and_no_update_is_too_large(lengths, seed, epoch, num_parts):
     source, target = lengths_of(lengths)
     plan = plan_updates(source, target, tokens_per_batch=100, seed=seed, epoch=epoch)
     assert sorted(np.concatenate(plan)) == list(range(len(lengths)))
     for rows in plan:
         assert len(rows) * max(source[rows].max(), target[rows].max()) <= 100
+        parts = split_update(rows, source, target, num_parts=num_parts)
+        assert len(parts) == num_parts
+        assert sorted(np.concatenate(parts)) == sorted(rows)
 
 
 def test_the_plan_depends_on_seed_and_epoch_alone():
@@ -120,16 +123,6 @@ def test_a_stream_hands_on_that_short_pairs_come_first(corpus):
 def test_a_pair_longer_than_a_batch_is_refused_with_its_place():
     with pytest.raises(ValueError, match=r"pair 1 has 51 tokens, more than tokens_per_batch=50"):
         plan_updates(np.array([3, 51]), np.array([3, 4]), tokens_per_batch=50, seed=0, epoch=0)
-
-
-@settings(max_examples=60, deadline=None)
-@given(lengths=LENGTHS, num_parts=st.integers(1, 9))
-def test_every_pair_of_an_update_is_in_exactly_one_micro_batch(lengths, num_parts):
-    source, target = lengths_of(lengths)
-    rows = np.arange(len(lengths))[::-1]
-    parts = split_update(rows, source, target, num_parts=num_parts)
-    assert len(parts) == num_parts
-    assert sorted(np.concatenate(parts)) == list(range(len(lengths)))
 
 
 def draw_corpus(num_pairs):
@@ -196,6 +189,7 @@ def test_a_stream_from_the_middle_goes_on_as_one_from_the_start(corpus):
     whole = read(corpus, 60)
     end_of_epoch = [update.is_last_of_epoch for update in whole].index(True)
     assert end_of_epoch < 50
+    assert sorted(chain.from_iterable(pairs_of(whole[: end_of_epoch + 1]))) == list(range(300))
     rest = read(corpus, 62 - end_of_epoch, epoch=0, updates_of_epoch=end_of_epoch - 2)
     assert pairs_of(rest) == pairs_of(whole)[end_of_epoch - 2 :]
     later = read(corpus, 59 - end_of_epoch, epoch=1)
@@ -223,12 +217,6 @@ def test_the_next_epoch_is_planned_while_the_present_one_is_read(corpus, monkeyp
     assert is_planned[2].wait(timeout=10)
     assert not is_planned[3].is_set()
     updates.close()
-
-
-def test_an_epoch_holds_each_pair_once(corpus):
-    updates = read(corpus, 60)
-    end_of_epoch = [update.is_last_of_epoch for update in updates].index(True)
-    assert sorted(chain.from_iterable(pairs_of(updates[: end_of_epoch + 1]))) == list(range(300))
 
 
 def test_a_process_without_pairs_gets_one_that_does_not_count(pairs):

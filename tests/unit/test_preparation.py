@@ -143,12 +143,6 @@ def test_a_summary_without_its_values_is_named(tmp_path, content):
         read_preparation(tmp_path)
 
 
-def test_filters_are_counted(tmp_path):
-    pair_filter = PairFilter(drop_duplicates=True, drop_identical=True)
-    summary = prepare([Corpus(lambda: PAIRS)], lambda: PAIRS[:1], tmp_path, vocab_size=280, pair_filter=pair_filter)
-    assert (summary["train"]["duplicate"], summary["train"]["identical"], summary["train"]["kept"]) == (4, 3, 2)
-
-
 def test_an_epoch_holds_a_corpus_as_often_as_its_weight_says_and_no_other_duplicates(tmp_path):
     train = prepare(CORPORA, read_dev, tmp_path, **SETTINGS)["train"]
     first, second = train.pop("corpora")
@@ -346,6 +340,9 @@ def test_the_command_keeps_the_vocabulary_of_prepared_data_or_of_a_run(command, 
     for name in ("absent", "run/checkpoints"):
         assert command("--keep_vocabulary", str(tmp_path / name), output="third") == 1
         assert f"--keep_vocabulary: {tmp_path}/{name} holds no tokenizer.json. Name" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        command("--vocab_size", "280", "--keep_vocabulary", "data")
+    assert "not allowed with argument --vocab_size" in capsys.readouterr().err
 
 
 def test_the_command_counts_each_corpus(command, tmp_path, capsys):
@@ -377,9 +374,3 @@ def test_a_development_set_among_the_training_text_is_refused_by_what_it_holds(c
         error = capsys.readouterr().err
         assert "the development set must not be part of the training set, but " in error
         assert error.count("\n") == 1
-
-
-def test_a_vocabulary_is_either_given_or_learnt(command, capsys):
-    with pytest.raises(SystemExit):
-        command("--vocab_size", "280", "--keep_vocabulary", "data")
-    assert "not allowed with argument --vocab_size" in capsys.readouterr().err

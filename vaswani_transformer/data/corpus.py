@@ -337,7 +337,7 @@ def open_parallel(
 
     A name that looks like a path (an ending such as `.tsv` or `.en`, more than one `/`, or `.`, `~` or `/` in front)
     is never looked for on the hub. Sentences of JSON, parquet and the hub may contain line breaks. A line of more than
-    `MOST_LINE_BYTES` is cut; `filter_pairs` drops and counts it.
+    `MOST_LINE_BYTES` is cut, and `filter_pairs` drops and counts it; below a header it is refused.
 
     Args:
         source_language, target_language: names of the two sides.
