@@ -233,7 +233,8 @@ def test_stopped_before_any_file_is_whole_it_ends_as_if_never_stopped(tmp_path, 
 def test_a_complete_folder_is_not_read_for_again(tmp_path):
     summary = prepare(CORPORA, read_dev, tmp_path, **SETTINGS)
     log = []
-    assert prepare(CORPORA, None, tmp_path, **SETTINGS, log=log.append) == summary
+    unreadable = [Corpus(None, corpus.weight) for corpus in CORPORA]
+    assert prepare(unreadable, None, tmp_path, **SETTINGS, log=log.append) == summary
     assert log == [f"{tmp_path} is complete: nothing to do"]
 
 
