@@ -29,7 +29,7 @@ from vaswani_transformer.commands.tables import format_table as format_table
 from vaswani_transformer.conversion.marian import build_marian_config
 from vaswani_transformer.data.batching import TokenizedPairs
 from vaswani_transformer.data.corpus import Pair, read_parallel_files
-from vaswani_transformer.data.preparation import prepare
+from vaswani_transformer.data.preparation import Corpus, prepare
 from vaswani_transformer.training.recipes import MULTI30K_TINY
 
 OURS, MARIAN = "vaswani_transformer", "MarianMTModel"
@@ -120,7 +120,7 @@ def read_pairs(source: Path | None, target: Path | None, *, count: int) -> list[
 def prepare_pairs(pairs: Sequence[Pair], folder: Path, *, vocab_size: int) -> TokenizedPairs:
     """Tokenise as `vaswani prepare` does, into `folder`, with a vocabulary learnt from the same text."""
     # Training wants a development set; what is in it does not matter here.
-    prepare(lambda: pairs, lambda: pairs[:DEV_PAIRS], folder, vocab_size=vocab_size)
+    prepare([Corpus(lambda: pairs)], lambda: pairs[:DEV_PAIRS], folder, vocab_size=vocab_size)
     return load_pairs(folder)
 
 

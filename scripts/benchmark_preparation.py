@@ -23,7 +23,7 @@ from benchmark_common import add_report_options, describe_machine, format_table,
 
 from vaswani_transformer.data.corpus import Pair, read_parallel_files
 from vaswani_transformer.data.filtering import PairFilter
-from vaswani_transformer.data.preparation import prepare
+from vaswani_transformer.data.preparation import Corpus, prepare
 
 PHRASEBOOK_PAIRS = 20_000
 DEV_PAIRS = 1_000
@@ -101,7 +101,7 @@ def measure(files: tuple[Path, Path], folder: Path, vocab_size: int) -> dict:
 def prepare_files(files: tuple[Path, Path], folder: Path, vocab_size: int, sender: Connection) -> None:
     """Prepare in the measured process; send each beginning of a stage, and the CPU seconds until then."""
     summary = prepare(
-        lambda: read_parallel_files(*files),
+        [Corpus(lambda: read_parallel_files(*files))],
         lambda: islice(read_parallel_files(*files), DEV_PAIRS),
         folder,
         vocab_size=vocab_size,

@@ -204,6 +204,7 @@ class Fuzz:
             "two text files": ("a.en", text, self._read_two_files),
             "gzip": ("a.gz", gzip.compress(text), lambda path: list(corpus.read_lines(path))),
             "tsv": ("a.tsv", text.replace(b" ", b"\t", 1), self._read_corpus),
+            "csv": ("a.csv", b'en,de\n"' + text.replace(b" ", b'","', 1) + b'"', self._read_corpus),
             "JSON lines": ("a.jsonl", lines, self._read_corpus),
             "parquet": ("a.parquet", buffer.getvalue(), self._read_corpus),
             "trees": ("a.mrg", TREES.encode(), lambda path: list(read_trees(path))),

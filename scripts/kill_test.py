@@ -24,7 +24,7 @@ import torch
 from safetensors.torch import load_file
 
 from vaswani_transformer.data.phrasebook.pairs import generate_pairs
-from vaswani_transformer.data.preparation import prepare
+from vaswani_transformer.data.preparation import Corpus, prepare
 from vaswani_transformer.training.checkpoints import PARTIAL_PREFIX, resumable_checkpoints
 from vaswani_transformer.training.recipes import PHRASEBOOK
 from vaswani_transformer.training.trainer import Trainer
@@ -58,7 +58,7 @@ def compare_runs(folder: Path, *, num_kills: int, rng: random.Random) -> int:
     """Run both, print the verdict and return an exit status."""
     data, whole, killed = folder / "data", folder / "whole", folder / "killed"
     prepare(
-        lambda: generate_pairs("de", split="train", num_pairs=4_000),
+        [Corpus(lambda: generate_pairs("de", split="train", num_pairs=4_000))],
         lambda: generate_pairs("de", split="dev", num_pairs=50),
         data,
         vocab_size=500,

@@ -15,12 +15,10 @@ cd "$(dirname "$0")/.."
 recipe=general_en_de
 source scripts/run_recipe.sh
 
-mkdir -p "$run"
-for language in en de; do
-    corpora=("$folder"/{tatoeba_en_de,multi30k,europarl_en_de,news_en-de}/train.$language)
-    # Not written again when it is there: another start of this script may be reading it.
-    cat "${corpora[@]}" | cmp --silent - "$run/train.$language" || cat "${corpora[@]}" > "$run/train.$language"
+train_text=()
+for corpus in tatoeba_en_de multi30k europarl_en_de news_en-de; do
+    train_text+=(--train "$folder/$corpus/train".{en,de})
 done
-prepare --train "$run/train".{en,de} --dev "$folder/news_en-de/newstest2013".{en,de}
+prepare "${train_text[@]}" --dev "$folder/news_en-de/newstest2013".{en,de}
 train "${@:-1}"
 translate_and_score --test "$folder/news_en-de/newstest2014".{en,de}

@@ -16,7 +16,7 @@ from tiny_training import PAIRS
 from transformers import PreTrainedTokenizerFast
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, train_tokenizer
-from vaswani_transformer.data.preparation import prepare
+from vaswani_transformer.data.preparation import Corpus, prepare
 from vaswani_transformer.resuming.locks import lock_folder
 from vaswani_transformer.training import log
 
@@ -156,7 +156,7 @@ def another_process_in():
 def tiny_data(tmp_path_factory):
     """The folder of prepared data of the tiny run."""
     folder = tmp_path_factory.mktemp("data")
-    prepare(lambda: PAIRS, lambda: PAIRS[:9], folder, vocab_size=300)
+    prepare([Corpus(lambda: PAIRS)], lambda: PAIRS[:9], folder, vocab_size=300)
     return folder
 
 

@@ -204,7 +204,8 @@ def write(folder, name, text):
 )
 def test_files_that_do_not_fit_end_in_one_line(tmp_path, capsys, target, message):
     train = [write(tmp_path, "train.en", "one\ntwo\nthree\n"), write(tmp_path, "train.de", target)]
-    assert cli.main(["prepare", "--train", *train, "--dev", *train, "--output", str(tmp_path / "data")]) == 1
+    dev = [write(tmp_path, "dev.en", "four\n"), write(tmp_path, "dev.de", "vier\n")]
+    assert cli.main(["prepare", "--train", *train, "--dev", *dev, "--output", str(tmp_path / "data")]) == 1
     error = capsys.readouterr().err
     assert message in error
     assert error.startswith("vaswani prepare: ")
@@ -214,7 +215,8 @@ def test_files_that_do_not_fit_end_in_one_line(tmp_path, capsys, target, message
 
 def test_empty_sides_are_counted(tmp_path, capsys):
     text = [write(tmp_path, "t.en", "one\n\nthree\n"), write(tmp_path, "t.de", "eins\nzwei\n \n")]
-    assert cli.main(["prepare", "--train", *text, "--dev", *text, "--output", str(tmp_path / "data")]) == 0
+    dev = [write(tmp_path, "dev.en", "four\n"), write(tmp_path, "dev.de", "vier\n")]
+    assert cli.main(["prepare", "--train", *text, "--dev", *dev, "--output", str(tmp_path / "data")]) == 0
     assert "read 3 pairs, kept 1 (33.33%), dropped 2 with an empty side" in capsys.readouterr().out
 
 

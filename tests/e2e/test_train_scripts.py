@@ -20,6 +20,11 @@ from vaswani_transformer.training.recipes import RECIPES, TABLE_3
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 COMMANDS_OF_PACKAGE = Path(sys.executable).parent
 CORPORA = ("tatoeba_en_de", "multi30k", "europarl_en_de", "news_en-de")
+OPEN_SOURCES = (
+    *("debian_website", "ethereum_org", "fastapi_docs", "mlqe_pe_wikipedia", "mozilla_www"),
+    *("ms_dynamics365_business", "ms_dynamics365_projops_insights"),
+)
+EVERYDAY_CORPORA = ("tatoeba_en_de", "europarl_en_de", *(f"more_en_de/{source}" for source in OPEN_SOURCES))
 VARIABLES = {"DATA", "RUN", "PREPARED", "RECIPE", "NUM_PAIRS", "VOCAB_SIZE", "ACCELERATE_CONFIG", "ACCELERATE_USE_CPU"}
 # Writes down how it was called, one argument a line and an empty line at the end, and does nothing.
 STUB = '#!/bin/sh\nprintf "%s\\n" "{name}" "$@" "" >> "$COMMANDS"\n'
@@ -57,17 +62,6 @@ def record(tmp_path):
     return run_and_read
 
 
-@pytest.fixture
-def corpora(tmp_path):
-    """A folder with what the scripts that take one look for."""
-    folder = tmp_path / "corpora of mine"
-    for corpus in CORPORA:
-        (folder / corpus).mkdir(parents=True)
-        for language in ("en", "de"):
-            (folder / corpus / f"train.{language}").write_text(f"{language} of {corpus}\n")
-    return folder
-
-
 def understood(command):
     """What the package makes of a command of a script."""
     if command[0] == "accelerate":
@@ -91,8 +85,8 @@ def launch_options(command):
         ("general_en_de", True, "1", ("en", "de")),
     ],
 )
-def test_a_script_prepares_trains_and_scores_its_recipe(record, corpora, name, takes_folder, num_devices, languages):
-    prepare, train, *scores = record(f"train_{name}.sh", *([corpora] if takes_folder else []))
+def test_a_script_prepares_trains_and_scores_its_recipe(record, tmp_path, name, takes_folder, num_devices, languages):
+    prepare, train, *scores = record(f"train_{name}.sh", *([tmp_path / "my corpora"] if takes_folder else []))
     options = launch_options(train)
     assert options["--num_processes"] == num_devices
     assert (SCRIPTS.parent / options["--config_file"]).exists()
@@ -111,7 +105,7 @@ def test_a_script_prepares_trains_and_scores_its_recipe(record, corpora, name, t
 
 def test_the_paper_s_data_are_read_from_the_hub(record):
     prepare, _, score = map(understood, (record("train_big_en_fr.sh")))
-    assert prepare.train == prepare.dev == score.test == ["wmt/wmt14:fr-en"]
+    assert prepare.train == [prepare.dev] == [score.test] == [["wmt/wmt14:fr-en"]]
 
 
 def test_number_of_gpus_arguments_and_environment_reach_the_commands(record, tmp_path):
@@ -123,7 +117,7 @@ def test_number_of_gpus_arguments_and_environment_reach_the_commands(record, tmp
     commands = record("train_base_en_de.sh", *arguments, **variables)
     assert launch_options(commands[1]) == {"--config_file": str(config), "--num_processes": "2"}
     prepare, train, score = map(understood, commands)
-    assert prepare.train == score.test == ["/corpora/mine"]
+    assert prepare.train == [score.test] == [["/corpora/mine"]]
     assert str(prepare.output) == str(train.data) == "/shared/prepared"
     assert prepare.recipe == train.recipe == "multi30k_tiny"
     assert (train.accumulation_steps, train.mixed_precision) == (4, "no")
@@ -133,7 +127,7 @@ def test_number_of_gpus_arguments_and_environment_reach_the_commands(record, tmp
 def test_multi30k_is_prepared_trained_and_scored_on_two_sets(record, tmp_path, kind, infix, tokenize):
     folder = tmp_path / "multi 30k"
     prepare, train, *scores = map(understood, record("train_multi30k.sh", folder, kind))
-    assert prepare.train == [f"{folder}/train{infix}.en", f"{folder}/train{infix}.de"]
+    assert prepare.train == [[f"{folder}/train{infix}.en", f"{folder}/train{infix}.de"]]
     assert prepare.dev == [f"{folder}/val{infix}.en", f"{folder}/val{infix}.de"]
     assert prepare.recipe == train.recipe == "multi30k_tiny"
     assert train.data == prepare.output
@@ -147,7 +141,10 @@ def test_multi30k_is_prepared_trained_and_scored_on_two_sets(record, tmp_path, k
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
-        *((name, [], "give the folder that the top") for name in ("iwslt14_de_en", "general_en_de", "multi30k")),
+        *(
+            (name, [], "give the folder that the top")
+            for name in ("iwslt14_de_en", "general_en_de", "everyday_en_de", "multi30k")
+        ),
         ("multi30k", ["."], "the second argument is lc or raw, got: "),
         ("parsing", ["."], "the second argument is craft or wsj_sample, got: "),
     ],
@@ -159,7 +156,7 @@ def test_a_script_without_its_arguments_says_which(record, name, arguments, mess
 
 def test_the_parser_is_trained_and_scored_on_one_treebank(record, tmp_path):
     prepare, train, parse = map(understood, record("train_parsing.sh", tmp_path, "craft"))
-    assert prepare.train == [f"{tmp_path}/treebank_craft/train.mrg"]
+    assert prepare.train == [[f"{tmp_path}/treebank_craft/train.mrg"]]
     assert prepare.dev == [str(parse.gold)] == [f"{tmp_path}/treebank_craft/dev.mrg"]
     assert (prepare.task, prepare.copy_words) == ("parsing", True)
     assert prepare.recipe == train.recipe == "parsing_small"
@@ -171,7 +168,7 @@ def test_the_wsj_sample_is_split_by_position(record, tmp_path):
     sample.parent.mkdir()
     sample.write_text("".join(f"((S (CD {number})))\n" for number in range(1, 3915)))
     prepare, _, parse = map(understood, record("train_parsing.sh", tmp_path, "wsj_sample"))
-    parts = [Path(name).read_text().split("\n")[:-1] for name in (*prepare.train, *prepare.dev, parse.gold)]
+    parts = [Path(name).read_text().split("\n")[:-1] for name in (*prepare.train[0], *prepare.dev, parse.gold)]
     assert list(map(len, parts)) == [3314, 300, 300]
     assert "\n".join([*parts[0], *parts[1], *parts[2], ""]) == sample.read_text()
 
@@ -203,7 +200,7 @@ def test_table_3_reads_a_folder_of_text_and_makes_all_rows_smaller(record, tmp_p
     size = ["--divide_widths", "4", "--warmup_updates", "60", "--seed", "1"]
     *commands, _ = record("table3.sh", "base C4", "1", *size, DATA=str(folder), VOCAB_SIZE="4000")
     prepare, *rows = map(understood, commands)
-    assert prepare.train == [f"{folder}/train.en", f"{folder}/train.de"]
+    assert prepare.train == [[f"{folder}/train.en", f"{folder}/train.de"]]
     assert prepare.dev == [f"{folder}/val.en", f"{folder}/val.de"]
     assert prepare.vocab_size == 4_000
     assert {(train.divide_widths, train.warmup_updates, train.seed) for train in rows[::2]} == {(4, 60, 1)}
@@ -308,16 +305,15 @@ def test_a_table_without_rows_is_refused(print_table3, tmp_path, capsys):
     assert "holds no row with a dev_scores.txt; run scripts/table3.sh first" in capsys.readouterr().err
 
 
-def test_the_general_set_is_its_corpora_one_after_the_other(record, corpora, tmp_path):
-    record("train_general_en_de.sh", corpora)
-    joined = tmp_path / "run" / "train.de"
-    assert joined.read_text() == "".join(f"de of {corpus}\n" for corpus in CORPORA)
-    date = joined.stat().st_mtime_ns
-    record("train_general_en_de.sh", corpora)
-    assert joined.stat().st_mtime_ns == date
-    (corpora / "multi30k" / "train.de").write_text("changed\n")
-    record("train_general_en_de.sh", corpora)
-    assert "changed\n" in joined.read_text()
+def test_mixed_text_is_prepared_corpus_by_corpus(record, tmp_path):
+    for name, corpora, weights in (("general", CORPORA, None), ("everyday", EVERYDAY_CORPORA, [2, *[1] * 8])):
+        (tmp_path / "commands").unlink(missing_ok=True)
+        prepare, train, score = map(understood, record(f"train_{name}_en_de.sh", tmp_path))
+        assert prepare.train == [[f"{tmp_path}/{corpus}/train.{side}" for side in ("en", "de")] for corpus in corpora]
+        assert prepare.weights == weights
+    assert prepare.dev == score.test == [f"{tmp_path}/tatoeba_en_de/dev.{side}" for side in ("en", "de")]
+    assert prepare.recipe == train.recipe == "everyday_en_de"
+    assert (train.data, score.model) == (prepare.output, str(train.output))
 
 
 def write_parquet(folder, split, pairs):

@@ -10,10 +10,10 @@ import benchmark_decoding
 import benchmark_peers
 import benchmark_training
 import decoding_systems
+import pyarrow as pa
 import pytest
 import torch
 from accelerate.state import AcceleratorState, GradientState
-from datasets import Dataset
 from torch import nn
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
@@ -182,7 +182,7 @@ def test_training_benchmark_shows_padding_and_balance(train, capsys):
 def test_fill_and_balance_are_those_of_a_plan_by_hand():
     lengths = [(4, 3), (2, 4), (2, 2), (3, 1)]
     columns = {"input_ids": [[5] * source for source, _ in lengths], "labels": [[5] * target for _, target in lengths]}
-    pairs = TokenizedPairs(Dataset.from_dict(columns), pad_token_id=1)
+    pairs = TokenizedPairs(pa.table(columns), pad_token_id=1)
     whole = benchmark_training.measure_fill(pairs, 100, 1)
     assert whole["fill"] == (11 + 10) / (4 * (4 + 4))
     assert whole["epoch"] == whole["worst_update"] == 1

@@ -126,9 +126,11 @@ def test_code_in_a_folder_is_not_run_whatever_is_piped_in(folder, tmp_path, monk
     )
     text = tmp_path / "text"
     text.write_text("a dog runs\n")
+    dev = tmp_path / "dev"
+    dev.write_text("a cat runs\n")
     arguments = {
         "translate": ["--model", str(folder)],
-        "prepare": ["--tokenizer", str(folder), "--train", *[str(text)] * 2, "--dev", *[str(text)] * 2],
+        "prepare": ["--keep_vocabulary", str(folder), "--train", *[str(text)] * 2, "--dev", *[str(dev)] * 2],
         "convert": ["--from", "marian", "--model", str(folder)],
     }[command]
     if command != "translate":

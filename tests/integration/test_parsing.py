@@ -157,7 +157,9 @@ def test_the_command_scores_against_gold_trees(saved, treebank, tmp_path, capsys
 
 
 def test_a_treebank_is_prepared_for_training(treebank, tmp_path, capsys):
-    files = ["--train", str(treebank), str(treebank), "--dev", str(treebank), "--output", str(tmp_path / "data")]
+    dev = tmp_path / "dev.mrg"
+    dev.write_text(f"{treebank.read_text(encoding='utf-8')}\n", encoding="utf-8")
+    files = ["--train", str(treebank), str(treebank), "--dev", str(dev), "--output", str(tmp_path / "data")]
     options = ["--task", "parsing", "--copy_words", "--recipe", "parsing_small", "--vocab_size", "310"]
     assert cli.main(["prepare", *files, *options]) == 0
     assert "train: read 6 pairs, kept 6" in capsys.readouterr().out

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from vaswani_transformer import cli
-from vaswani_transformer.data.preparation import prepare
+from vaswani_transformer.data.preparation import Corpus, prepare
 from vaswani_transformer.training import checkpoints, development, setup, state, tally
 from vaswani_transformer.training import trainer as trainer_module
 from vaswani_transformer.training.interruption import Interrupted
@@ -359,7 +359,7 @@ def test_a_run_does_not_go_on_under_other_settings_or_with_other_data(stopped_ru
         ValueError, match=r"holds another run: recipe\.num_updates was 7, is 9; seed was 0, is 1\. Name"
     ):
         Trainer(replace(TINY, num_updates=9), tiny_data, stopped_run, seed=1).train()
-    prepare(lambda: PAIRS[1:], lambda: PAIRS[:9], tmp_path, vocab_size=300)
+    prepare([Corpus(lambda: PAIRS[1:])], lambda: PAIRS[:9], tmp_path, vocab_size=300)
     with pytest.raises(ValueError, match=r'holds another run: data was "\w+", is "\w+"\. Name another output folder'):
         Trainer(TINY, tmp_path, stopped_run).train()
 
@@ -432,7 +432,7 @@ def test_processes_that_do_not_know_each_other_are_refused(tiny_data, tmp_path, 
 @pytest.mark.parametrize(("damage", "word"), [(flip, "damaged"), (os.remove, "missing")])
 def test_a_damaged_file_of_the_data_is_named(tmp_path, name, damage, word):
     folder = tmp_path / "data"
-    prepare(lambda: PAIRS, lambda: PAIRS[:9], folder, vocab_size=300, pairs_per_part=40)
+    prepare([Corpus(lambda: PAIRS)], lambda: PAIRS[:9], folder, vocab_size=300, pairs_per_part=40)
     damage(folder / name)
     with pytest.raises(ValueError, match=rf"data/{name} is {word}\. Copy the folder again, or remove it"):
         Trainer(TINY, folder, tmp_path / "run")

@@ -2,10 +2,9 @@ import threading
 from itertools import chain, islice, pairwise
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
-from datasets import Dataset, concatenate_datasets
-from datasets.arrow_writer import ArrowWriter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
@@ -24,7 +23,7 @@ def lengths_of(sides):
 @pytest.fixture
 def pairs():
     rows = {"input_ids": [[5, 6, 2], [7, 2], [8, 9, 10, 2]], "labels": [[11, 2], [12, 13, 14, 2], [2]]}
-    return TokenizedPairs(Dataset.from_dict(rows), pad_token_id=1)
+    return TokenizedPairs(pa.table(rows), pad_token_id=1)
 
 
 def test_a_batch_is_padded_and_masked(pairs):
@@ -35,14 +34,15 @@ def test_a_batch_is_padded_and_masked(pairs):
     assert batch["input_ids"].dtype == torch.int64
 
 
-def test_a_folder_of_parts_is_read_in_their_order(tmp_path):
-    for part, tokens in (("00001", [7, 8]), ("00000", [5, 6])):
-        with ArrowWriter(path=str(tmp_path / f"part-{part}.arrow")) as writer:
-            for token in tokens:
-                writer.write({"input_ids": [token, 2], "labels": [2]})
-            writer.finalize()
+def test_a_folder_of_parts_is_read_in_their_order_each_as_often_as_its_weight_says(tmp_path):
+    for part, tokens, metadata in (("00001", [7, 8], None), ("00000", [5, 6], {"weight": "2"})):
+        table = pa.table({"input_ids": [[token, 2] for token in tokens], "labels": [[2]] * 2}, metadata=metadata)
+        with pa.ipc.new_stream(tmp_path / f"part-{part}.arrow", table.schema) as stream:
+            stream.write_table(table)
     pairs = TokenizedPairs.load(tmp_path, pad_token_id=1)
-    assert [pairs.sources[row].tolist() for row in range(4)] == [[5, 2], [6, 2], [7, 2], [8, 2]]
+    assert [pairs.sources[row].tolist() for row in range(len(pairs))] == [[token, 2] for token in (5, 6, 5, 6, 7, 8)]
+    batch = pairs[[3, 1, 4]]
+    assert batch["input_ids"].tolist() == [[6, 2], [6, 2], [7, 2]]
 
 
 def test_pairs_of_equal_longer_sides_are_batched_by_their_targets():
@@ -68,20 +68,23 @@ def test_padding_many_rows_at_once_equals_padding_each(rows):
     rng = np.random.default_rng(0)
     sentences = [rng.integers(3, 90, size=rng.integers(1, 9)).tolist() for _ in range(40)]
     parts = [{"input_ids": sentences[a:b], "labels": sentences[a:b]} for a, b in ((0, 7), (7, 8), (8, 40))]
-    pairs = TokenizedPairs(concatenate_datasets([Dataset.from_dict(part) for part in parts]), pad_token_id=1)
+    pairs = TokenizedPairs(pa.concat_tables(map(pa.table, parts)), pad_token_id=1)
     batch = pairs[rows]
     width = max(len(sentences[row]) for row in rows)
     assert batch["input_ids"].tolist() == [sentences[row] + [1] * (width - len(sentences[row])) for row in rows]
 
 
 @settings(max_examples=60, deadline=None)
-@given(lengths=LENGTHS, seed=st.integers(0, 5), epoch=st.integers(0, 5))
-def test_every_pair_is_in_exactly_one_batch_and_no_batch_is_too_large(lengths, seed, epoch):
+@given(lengths=LENGTHS, seed=st.integers(0, 5), epoch=st.integers(0, 5), num_parts=st.integers(1, 9))
+def test_every_pair_is_in_one_part_of_one_update_and_no_update_is_too_large(lengths, seed, epoch, num_parts):
     source, target = lengths_of(lengths)
     plan = plan_updates(source, target, tokens_per_batch=100, seed=seed, epoch=epoch)
     assert sorted(np.concatenate(plan)) == list(range(len(lengths)))
     for rows in plan:
         assert len(rows) * max(source[rows].max(), target[rows].max()) <= 100
+        parts = split_update(rows, source, target, num_parts=num_parts)
+        assert len(parts) == num_parts
+        assert sorted(np.concatenate(parts)) == sorted(rows)
 
 
 def test_the_plan_depends_on_seed_and_epoch_alone():
@@ -122,16 +125,6 @@ def test_a_pair_longer_than_a_batch_is_refused_with_its_place():
         plan_updates(np.array([3, 51]), np.array([3, 4]), tokens_per_batch=50, seed=0, epoch=0)
 
 
-@settings(max_examples=60, deadline=None)
-@given(lengths=LENGTHS, num_parts=st.integers(1, 9))
-def test_every_pair_of_an_update_is_in_exactly_one_micro_batch(lengths, num_parts):
-    source, target = lengths_of(lengths)
-    rows = np.arange(len(lengths))[::-1]
-    parts = split_update(rows, source, target, num_parts=num_parts)
-    assert len(parts) == num_parts
-    assert sorted(np.concatenate(parts)) == list(range(len(lengths)))
-
-
 def draw_corpus(num_pairs):
     """Lengths like those of sentences and their translations."""
     rng = np.random.default_rng(0)
@@ -163,7 +156,7 @@ def test_micro_batches_carry_equal_work_and_pad_less_than_the_whole(num_parts):
 def corpus():
     source, target = draw_corpus(300)
     rows = {"input_ids": [[i] * n for i, n in enumerate(source)], "labels": [[i] * n for i, n in enumerate(target)]}
-    return TokenizedPairs(Dataset.from_dict(rows), pad_token_id=1)
+    return TokenizedPairs(pa.table(rows), pad_token_id=1)
 
 
 def read(corpus, num_updates, **place):
@@ -196,6 +189,7 @@ def test_a_stream_from_the_middle_goes_on_as_one_from_the_start(corpus):
     whole = read(corpus, 60)
     end_of_epoch = [update.is_last_of_epoch for update in whole].index(True)
     assert end_of_epoch < 50
+    assert sorted(chain.from_iterable(pairs_of(whole[: end_of_epoch + 1]))) == list(range(300))
     rest = read(corpus, 62 - end_of_epoch, epoch=0, updates_of_epoch=end_of_epoch - 2)
     assert pairs_of(rest) == pairs_of(whole)[end_of_epoch - 2 :]
     later = read(corpus, 59 - end_of_epoch, epoch=1)
@@ -223,12 +217,6 @@ def test_the_next_epoch_is_planned_while_the_present_one_is_read(corpus, monkeyp
     assert is_planned[2].wait(timeout=10)
     assert not is_planned[3].is_set()
     updates.close()
-
-
-def test_an_epoch_holds_each_pair_once(corpus):
-    updates = read(corpus, 60)
-    end_of_epoch = [update.is_last_of_epoch for update in updates].index(True)
-    assert sorted(chain.from_iterable(pairs_of(updates[: end_of_epoch + 1]))) == list(range(300))
 
 
 def test_a_process_without_pairs_gets_one_that_does_not_count(pairs):

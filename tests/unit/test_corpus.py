@@ -214,11 +214,16 @@ def test_files_of_unequal_length_are_refused_with_both_counts(tmp_path, num_sour
 # Both sides in one file
 
 
-@pytest.mark.parametrize(("line", "found"), [("alone", 1), ("a\tb\tCC-BY", 3), ("", 1)])
-def test_a_tsv_line_without_two_columns_is_refused(tmp_path, line, found):
-    path = write(tmp_path / "train.tsv", f"a\tb\n{line}\n")
-    with pytest.raises(ValueError, match=rf"line 2: expected 2 tab-separated .* found {found}\. .*cut -f1,2"):
-        open_en_de(path)
+def test_columns_named_in_a_header_are_read(tmp_path):
+    rows = [("7", source, target) for source, target in PAIRS]
+    quoted = "\r\n".join(",".join(f'"{cell.replace(chr(34), chr(34) * 2)}"' for cell in row) for row in rows)
+    table = write(tmp_path / "a.csv", f'\ufeffid,en,de\r\n{quoted}\r\n\r\n8,"c\r\nd",e\n')
+    assert open_en_de(table) == [*PAIRS, ("c\nd", "e")]
+    names = {"source_column": "english", "target_column": "german"}
+    lines = "\n".join("\t".join(row) for row in [("id", "english", "german"), *rows])
+    assert open_en_de(write(tmp_path / "a.tsv", lines), **names) == PAIRS
+    records = [{"english": source, "german": target} for source, target in PAIRS]
+    assert open_en_de(write_json_lines(tmp_path / "a.jsonl", records), **names) == PAIRS
 
 
 def test_json_lines_are_nested_or_flat_and_empty_lines_are_skipped(tmp_path):
@@ -228,44 +233,62 @@ def test_json_lines_are_nested_or_flat_and_empty_lines_are_skipped(tmp_path):
         assert open_en_de(write(path, f"\n{path.read_text()} \n")) == PAIRS
 
 
+JSON = '{"en": "a", "de": "b"}\n'
+
+
 @pytest.mark.parametrize(
-    ("line", "message"),
+    ("name", "content", "message"),
     [
-        ("[", r"line 2, column 2: not a JSON object .*jq"),
-        ("3", r"line 2: expected 'en' and 'de', found int\."),
-        ('["a", "b"]', r"line 2: expected 'en' and 'de', found list"),
-        ('{"translation": "a"}', r"line 2: expected 'en' and 'de', found str"),
-        ('{"translation": {"en": "a", "cs": "b"}}', r"line 2: expected 'en' and 'de', found en, cs\. Give"),
-        ("{}", r"line 2: expected 'en' and 'de', found nothing"),
-        ('{"en": "a", "de": null}', r"line 2: expected text on both sides, found str and NoneType\. Remove"),
-        ('{"translation":' * 50_000, r"line 2: not a JSON object \(maximum recursion depth"),
-        ('{"en": ' + "7" * 5_000, r"line 2: not a JSON object \(Exceeds the limit \(4300"),
-        ('{"en": "a", "de": "\\ud83d"}', r"line 2: the text holds half of a surrogate pair, '\\ud83d'"),
+        ("a.tsv", "a\tb\nalone\n", r"line 2: expected 2 tab-separated .* found 1\. .*cut -f1,2"),
+        ("a.tsv", "a\tb\na\tb\tCC-BY\n", r"line 2: expected 2 tab-separated .* found 3\."),
+        ("a.tsv", "a\tb\n\n", r"line 2: expected 2 tab-separated .* found 1\."),
+        (
+            "a.csv",
+            "id,english\n",
+            r"expected 'en' and 'de', found id, english\. Give the names used there as source_col",
+        ),
+        ("a.csv", "", r"expected 'en' and 'de', found nothing\. Give"),
+        ("a.csv", "en,de\na,b\nc,d,e\n", r"line 3: expected 2 cells, as in the first line, found 3\."),
+        ("a.csv", 'en,de\na,b\n"c\n', r"line 3: not \.csv \(unexpected end of data\)\. .* quotes are doubled"),
+        ("a.csv", 'en,de\n"a"b,c\n', r"line 2: not \.csv \(',' expected after '\"'\)"),
+        ("a.csv", 'en,de\n"' + "a\n" * 70_000, r"line \d+: not \.csv \(field larger than field limit \(131072\)\)"),
+        ("a.parquet", "no parquet here", "expected a complete parquet file"),
+        ("a.jsonl", JSON + "[", r"line 2, column 2: not a JSON object .*jq"),
+        ("a.jsonl", JSON + "3", r"line 2: expected 'en' and 'de', found int\."),
+        ("a.jsonl", JSON + '["a", "b"]', r"line 2: expected 'en' and 'de', found list"),
+        ("a.jsonl", JSON + '{"translation": "a"}', r"line 2: expected 'en' and 'de', found str"),
+        (
+            "a.jsonl",
+            JSON + '{"translation": {"en": "a", "cs": "b"}}',
+            r"line 2: expected 'en' and 'de', found en, cs\. Give",
+        ),
+        ("a.jsonl", JSON + "{}", r"line 2: expected 'en' and 'de', found nothing"),
+        (
+            "a.jsonl",
+            JSON + '{"en": "a", "de": null}',
+            r"line 2: expected text on both sides, found str and NoneType\. Remove",
+        ),
+        ("a.jsonl", JSON + '{"translation":' * 50_000, r"line 2: not a JSON object \(maximum recursion depth"),
+        ("a.jsonl", JSON + '{"en": ' + "7" * 5_000, r"line 2: not a JSON object \(Exceeds the limit \(4300"),
+        (
+            "a.jsonl",
+            JSON + '{"en": "a", "de": "\\ud83d"}',
+            r"line 2: the text holds half of a surrogate pair, '\\ud83d'",
+        ),
     ],
 )
-def test_a_json_line_that_is_no_pair_is_refused(tmp_path, line, message):
-    path = write(tmp_path / "train.jsonl", f'{{"en": "a", "de": "b"}}\n{line}\n')
-    with pytest.raises(ValueError, match=message):
-        open_en_de(path)
+def test_a_file_that_holds_no_pairs_is_refused(tmp_path, name, content, message):
+    with pytest.raises(ValueError, match=rf"{name}(:|,) {message}"):
+        open_en_de(write(tmp_path / name, content))
 
 
 @pytest.mark.parametrize("nested", [True, False])
 def test_parquet_is_read_across_batches(tmp_path, monkeypatch, nested):
     monkeypatch.setattr(corpus, "ROWS_PER_BATCH", 2)
-    assert open_en_de(write_parquet(tmp_path / "a.parquet", nested=nested)) == PAIRS
-
-
-def test_a_file_that_is_not_parquet_is_refused(tmp_path):
-    path = write(tmp_path / "train.parquet", "no parquet here")
-    with pytest.raises(ValueError, match=r"train\.parquet: expected a complete parquet file"):
-        open_en_de(path)
-
-
-@pytest.mark.parametrize("nested", [True, False])
-def test_parquet_without_a_language_is_refused(tmp_path, nested):
-    path = write_parquet(tmp_path / "train.parquet", nested=nested)
-    with pytest.raises(ValueError, match=r"train\.parquet: expected 'en' and 'fr', found de, en\."):
-        list(open_parallel(path, source_language="en", target_language="fr"))
+    path = write_parquet(tmp_path / "a.parquet", nested=nested)
+    assert open_en_de(path) == PAIRS
+    with pytest.raises(ValueError, match=r"a\.parquet: expected 'en' and 'fr', found de, en\."):
+        open_en_de(path, target_column="fr")
 
 
 @pytest.mark.parametrize("missing", [None, {"en": "a", "de": None}])
@@ -289,19 +312,10 @@ def test_a_dataset_is_read_by_split(tmp_path, offline_datasets, streaming, neste
     name = str(tmp_path / "wmt")
     assert list(corpus._read_hub_dataset(name, None, "train", ("en", "de"), streaming=streaming)) == PAIRS
     assert list(corpus._read_hub_dataset(name, None, "test", ("de", "en"), streaming=streaming)) == [PAIRS[0][::-1]]
-
-
-@pytest.mark.parametrize("streaming", [True, False])
-def test_an_unknown_split_is_refused(tmp_path, offline_datasets, streaming):
-    write_parquet(tmp_path / "wmt" / "train.parquet")
     with pytest.raises(ValueError, match=r"split 'dev' cannot be loaded: .*Choose a config and a split"):
-        corpus._read_hub_dataset(str(tmp_path / "wmt"), None, "dev", ("en", "de"), streaming=streaming)
-
-
-def test_a_dataset_without_the_language_is_refused(tmp_path, offline_datasets):
-    write_parquet(tmp_path / "wmt" / "train.parquet")
+        corpus._read_hub_dataset(name, None, "dev", ("en", "de"), streaming=streaming)
     with pytest.raises(ValueError, match=r"split 'train', row 1: expected 'en' and 'fr', found"):
-        next(corpus._read_hub_dataset(str(tmp_path / "wmt"), None, "train", ("en", "fr"), streaming=True))
+        next(corpus._read_hub_dataset(name, None, "train", ("en", "fr"), streaming=streaming))
 
 
 @pytest.mark.parametrize(
@@ -399,20 +413,19 @@ def test_a_missing_file_is_not_looked_for_on_the_hub(tmp_path, monkeypatch, name
         open_en_de(name)
 
 
-def test_a_glob_that_matches_nothing_is_reported(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no file matches \S+/\*\.parquet\. Accepted"):
-        open_en_de(str(tmp_path / "*.parquet"))
-
-
-@pytest.mark.parametrize("name", ["phrasebook", "wmt/wmt14:de en", "two words"])
-def test_a_name_of_no_known_form_is_refused(name):
-    with pytest.raises(ValueError, match=rf"'{name}' is neither a file nor the name of a dataset\. Accepted"):
-        open_en_de(name)
-
-
-@pytest.mark.parametrize("spec", [[], ["a", "b", "c"], ""])
-def test_more_than_two_names_or_none_are_refused(spec):
-    with pytest.raises(ValueError, match="expected one or two names of parallel text, got"):
+@pytest.mark.parametrize(
+    ("spec", "error", "message"),
+    [
+        ("absent/*.parquet", FileNotFoundError, r"no file matches absent/\*\.parquet\. Accepted"),
+        ("phrasebook", ValueError, r"'phrasebook' is neither a file nor the name of a dataset\. Accepted"),
+        ("wmt/wmt14:de en", ValueError, r"'wmt/wmt14:de en' is neither a file nor the name of a dataset"),
+        ([], ValueError, "expected one or two names of parallel text, got"),
+        (["a", "b", "c"], ValueError, "expected one or two names of parallel text, got"),
+        ("", ValueError, "expected one or two names of parallel text, got"),
+    ],
+)
+def test_names_that_stand_for_nothing_are_refused(spec, error, message):
+    with pytest.raises(error, match=message):
         open_en_de(spec)
 
 
@@ -427,27 +440,21 @@ def test_a_file_for_one_side_and_files_for_both_are_not_confused(tmp_path):
 # What is read, for a fingerprint
 
 
-def test_a_source_is_described_by_what_its_files_hold(tmp_path):
+def test_a_source_is_described_by_what_its_files_hold_wherever_they_lie(tmp_path):
     files = [write(tmp_path / f"train.{language}", f"text {language}\n") for language in ("en", "de")]
     described = describe_source(files, split="train")
     assert [source["file"] for source in described] == ["train.en", "train.de"]
     assert described[1]["sha256"] == hashlib.sha256(b"text de\n").hexdigest()
     assert describe_source([f"{tmp_path}/train.*"], split="train") == described[::-1]
     json.dumps(described)
+    copy = write(tmp_path / "copy" / "train.de", "text de\n")
+    os.utime(copy, ns=(0, 7))
+    assert describe_source([copy], split="train") == described[1:]
+    assert describe_source([write(copy, "another\n")], split="train") != described[1:]
 
 
-def test_a_copy_of_another_date_in_another_folder_is_the_same_source(tmp_path):
-    (tmp_path / "copy").mkdir()
-    files = [write(folder / "train.tsv", "a\tb\n") for folder in (tmp_path, tmp_path / "copy")]
-    os.utime(files[1], ns=(0, 7))
-    first, second = (describe_source([file], split="train") for file in files)
-    assert first == second
-    write(files[1], "a\tc\n")
-    assert describe_source([files[1]], split="train") != first
-
-
-def test_a_folder_is_described_by_its_parquet_files(tmp_path, monkeypatch):
-    for name in ("train-1.parquet", "train-0.parquet", "notes.txt"):
+def test_a_folder_is_described_by_its_parquet_files_of_the_split(tmp_path, monkeypatch):
+    for name in ("train-1.parquet", "train-0.parquet", "test-0.parquet", "notes.txt"):
         write(tmp_path / name, "")
     own_glob = Path.glob
     monkeypatch.setattr(Path, "glob", lambda *args: sorted(own_glob(*args), reverse=True))

@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, VaswaniModel, cli
 from vaswani_transformer.data.batching import TokenizedPairs, plan_updates
 from vaswani_transformer.data.phrasebook.pairs import generate_pairs
-from vaswani_transformer.data.preparation import prepare
+from vaswani_transformer.data.preparation import Corpus, prepare
 from vaswani_transformer.model.masks_vaswani import window_function
 from vaswani_transformer.training.cost import (
     PAPER_DEVICE,
@@ -30,7 +30,7 @@ MODEL = {"d_model": 16, "d_ff": 24, "num_heads": 4, "encoder_layers": 2, "decode
 def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     pairs = list(generate_pairs("de", split="train", num_pairs=60))
-    prepare(lambda: pairs, lambda: pairs[:5], folder, vocab_size=300)
+    prepare([Corpus(lambda: pairs)], lambda: pairs[:5], folder, vocab_size=300)
     return folder
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from transformers import AutoTokenizer
 
 from vaswani_transformer import cli
 from vaswani_transformer.data import preparation
+from vaswani_transformer.data.batching import TokenizedPairs
 from vaswani_transformer.data.filtering import PairFilter
-from vaswani_transformer.data.preparation import prepare, read_preparation
+from vaswani_transformer.data.preparation import Corpus, prepare, read_preparation
 from vaswani_transformer.data.tokenization import train_tokenizer
 
 PAIRS = [
@@ -21,13 +23,10 @@ PAIRS = [
     ("a cat", " ".join(map(str, range(150)))),
     ("same", "same"),
 ] * 3
-# 64 pairs, in parts of 7; each fourth comes twice.
+# 64 pairs in two corpora, in parts of 7; the last 16 repeat pairs of the first corpus.
 CORPUS = [(f"a dog runs {number % 48} times", f"ein hund läuft  {number % 48} mal") for number in range(64)]
 SETTINGS = {"vocab_size": 280, "pairs_per_part": 7, "pair_filter": PairFilter(drop_duplicates=True)}
-
-
-def read_corpus():
-    return iter(CORPUS)
+CORPORA = [Corpus(lambda: iter(CORPUS[:40]), weight=2), Corpus(lambda: iter(CORPUS[40:]))]
 
 
 def read_dev():
@@ -46,14 +45,14 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def never_stopped(tmp_path_factory):
-    """The files of CORPUS prepared in one go."""
+    """The files of CORPORA prepared in one go."""
     folder = tmp_path_factory.mktemp("never_stopped")
-    prepare(read_corpus, read_dev, folder, **SETTINGS)
+    prepare(CORPORA, read_dev, folder, **SETTINGS)
     return files_of(folder)
 
 
 def test_prepared_tokens_spell_the_pairs_that_were_kept(tmp_path):
-    summary = prepare(lambda: PAIRS, lambda: PAIRS[:1], tmp_path, vocab_size=280, max_length=100)
+    summary = prepare([Corpus(lambda: PAIRS)], lambda: PAIRS[:1], tmp_path, vocab_size=280, max_length=100)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     train = load(tmp_path / "train")
     assert tokenizer.batch_decode(train["labels"][:], skip_special_tokens=True) == ["ein hund läuft", "same"] * 3
@@ -65,8 +64,8 @@ def test_prepared_tokens_spell_the_pairs_that_were_kept(tmp_path):
     assert json.loads((tmp_path / "preparation.json").read_text()) == summary
 
 
-def test_parts_are_in_the_order_of_the_corpus(tmp_path):
-    summary = prepare(read_corpus, read_dev, tmp_path, vocab_size=280, pairs_per_part=7)
+def test_parts_are_in_the_order_of_the_corpora(tmp_path):
+    summary = prepare(CORPORA, read_dev, tmp_path, vocab_size=280, pairs_per_part=7)
     names = [path.name for path in sorted((tmp_path / "train").iterdir())]
     assert names == [f"part-{number:05d}.arrow" for number in range(10)]
     assert summary["train"]["parts"] == 10
@@ -80,7 +79,9 @@ def test_parts_are_in_the_order_of_the_corpus(tmp_path):
 def test_pairs_of_exactly_the_longest_length_are_kept_in_both_sets(tmp_path, max_length, num_kept):
     alphabet = train_tokenizer([], vocab_size=260)
     pairs = [("abc", "def"), ("abcd", "abc"), ("a", "abcde"), ("abcdef", "a")]  # with a space before, </s> after
-    summary = prepare(lambda: pairs, lambda: pairs, tmp_path, vocab_size=260, max_length=max_length, tokenizer=alphabet)
+    summary = prepare(
+        [Corpus(lambda: pairs)], lambda: pairs, tmp_path, vocab_size=260, max_length=max_length, tokenizer=alphabet
+    )
     for name in ("train", "dev"):
         assert [max(map(len, row)) for row in zip(*load(tmp_path / name)[:].values(), strict=True)] == [5, 6][:num_kept]
         assert (summary[name]["pairs"], summary[name]["over_max_length"]) == (num_kept, 4 - num_kept)
@@ -89,12 +90,10 @@ def test_pairs_of_exactly_the_longest_length_are_kept_in_both_sets(tmp_path, max
 
 def test_a_word_or_line_without_end_is_dropped_from_both_sets_and_said(tmp_path, capsys):
     lines = ["a dog runs", "x" * 5_000_000, "y" * 5_000, "a cat"]
-    files = [tmp_path / f"text.{language}" for language in ("en", "de")]
-    for path in files:
-        path.write_text("\n".join(lines) + "\n")
-    names = [str(path) for path in files]
-    data = str(tmp_path / "data")
-    assert cli.main(["prepare", "--train", *names, "--dev", *names, "--output", data, "--vocab_size", "270"]) == 0
+    for name, some_lines in (("train", lines), ("dev", lines[::-1])):
+        (tmp_path / name).write_text("\n".join(some_lines) + "\n")
+    train, dev = ([f"--{name}", *[str(tmp_path / name)] * 2] for name in ("train", "dev"))
+    assert cli.main(["prepare", *train, *dev, "--output", str(tmp_path / "data"), "--vocab_size", "270"]) == 0
     printed = capsys.readouterr().out
     for name in ("train", "dev"):
         assert f"{name}: read 4 pairs, kept 2 (50.00%), dropped 2 with a line over 1,048,576 or a word over" in printed
@@ -102,7 +101,7 @@ def test_a_word_or_line_without_end_is_dropped_from_both_sets_and_said(tmp_path,
 
 
 def test_the_digest_of_each_file_is_written_down(tmp_path):
-    files = prepare(read_corpus, read_dev, tmp_path, **SETTINGS)["files"]
+    files = prepare(CORPORA, read_dev, tmp_path, **SETTINGS)["files"]
     assert files == {
         name: hashlib.sha256(content).hexdigest()
         for name, content in sorted(files_of(tmp_path).items())
@@ -114,27 +113,27 @@ def test_the_digest_of_each_file_is_written_down(tmp_path):
 def test_a_folder_in_which_another_process_writes_is_refused(tmp_path, another_process_in):
     message = r"process \d+ on host \S+ is writing in .*name another output"
     with another_process_in(tmp_path), pytest.raises(ValueError, match=message):
-        prepare(read_corpus, read_dev, tmp_path, **SETTINGS)
-    prepare(read_corpus, read_dev, tmp_path, **SETTINGS)
+        prepare(CORPORA, read_dev, tmp_path, **SETTINGS)
+    prepare(CORPORA, read_dev, tmp_path, **SETTINGS)
 
 
 def test_a_full_disk_is_said_with_the_file(tmp_path, little_room):
     with little_room(2_500), pytest.raises(OSError, match=r"/tokenizer\.json could not be written: File too large"):
-        prepare(read_corpus, read_dev, tmp_path, **SETTINGS)
-    prepare(read_corpus, read_dev, tmp_path / "whole", **SETTINGS)
+        prepare(CORPORA, read_dev, tmp_path, **SETTINGS)
+    prepare(CORPORA, read_dev, tmp_path / "whole", **SETTINGS)
     (tmp_path / "whole" / "train" / "part-00001.arrow").unlink()
     (tmp_path / "whole" / "preparation.json").unlink()
     with little_room(100), pytest.raises(OSError, match=r"File too large: '.*/train/part-00001\.arrow'"):
-        prepare(read_corpus, read_dev, tmp_path / "whole", **SETTINGS)
+        prepare(CORPORA, read_dev, tmp_path / "whole", **SETTINGS)
 
 
 @pytest.mark.parametrize("name", ["preparation.json", "fingerprint.json"])
 @pytest.mark.parametrize("content", ["{", "[]"])
 def test_a_damaged_file_of_a_finished_folder_is_named(tmp_path, name, content):
-    prepare(read_corpus, read_dev, tmp_path, **SETTINGS)
+    prepare(CORPORA, read_dev, tmp_path, **SETTINGS)
     (tmp_path / name).write_text(content)
     with pytest.raises(ValueError, match=rf"{name} is damaged"):
-        prepare(read_corpus, read_dev, tmp_path, **SETTINGS)
+        prepare(CORPORA, read_dev, tmp_path, **SETTINGS)
 
 
 @pytest.mark.parametrize("content", ["{}", '{"train": 3}'])
@@ -144,17 +143,26 @@ def test_a_summary_without_its_values_is_named(tmp_path, content):
         read_preparation(tmp_path)
 
 
-def test_filters_are_counted(tmp_path):
-    pair_filter = PairFilter(drop_duplicates=True, drop_identical=True)
-    summary = prepare(lambda: PAIRS, lambda: PAIRS[:1], tmp_path, vocab_size=280, pair_filter=pair_filter)
-    assert (summary["train"]["duplicate"], summary["train"]["identical"], summary["train"]["kept"]) == (4, 3, 2)
+def test_an_epoch_holds_a_corpus_as_often_as_its_weight_says_and_no_other_duplicates(tmp_path):
+    train = prepare(CORPORA, read_dev, tmp_path, **SETTINGS)["train"]
+    first, second = train.pop("corpora")
+    assert (first["kept"], first["duplicate"], first["parts"], first["pairs"]) == (40, 0, 6, 80)
+    assert (second["kept"], second["duplicate"], second["parts"], second["pairs"]) == (8, 16, 2, 8)
+    assert train == {name: first[name] + second[name] for name in first}
+    stored = load(tmp_path / "train")
+    pairs = TokenizedPairs.load(tmp_path / "train", pad_token_id=1)
+    found = [pairs.targets[row].tolist() for row in range(len(pairs))]
+    assert sorted(found) == sorted(stored["labels"][:40] * 2 + stored["labels"][40:])
+    assert (train["pairs"], train["target_tokens"]) == (len(pairs), sum(map(len, found)))
 
 
 def test_a_given_tokenizer_is_used_and_left_as_it_was(tmp_path):
-    prepare(lambda: PAIRS, lambda: PAIRS[:1], tmp_path / "first", vocab_size=280)
+    prepare([Corpus(lambda: PAIRS)], lambda: PAIRS[:1], tmp_path / "first", vocab_size=280)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "first")
     other = [("zebra", "zebra zebra")] * 5
-    prepare(lambda: other, lambda: other, tmp_path / "second", vocab_size=400, max_length=99, tokenizer=tokenizer)
+    prepare(
+        [Corpus(lambda: other)], lambda: other, tmp_path / "second", vocab_size=400, max_length=99, tokenizer=tokenizer
+    )
     second = AutoTokenizer.from_pretrained(tmp_path / "second")
     assert second.get_vocab() == tokenizer.get_vocab()
     assert (tokenizer.model_max_length, second.model_max_length) == (256, 99)
@@ -169,26 +177,27 @@ def test_a_vocabulary_is_learnt_from_every_kth_pair_of_a_large_corpus(tmp_path, 
 
     monkeypatch.setattr(preparation, "train_tokenizer", learn)
     log = []
-    prepare(read_corpus, read_dev, tmp_path, vocab_size=280, vocabulary_pairs=30, log=log.append)
+    prepare(CORPORA, read_dev, tmp_path, vocab_size=280, vocabulary_pairs=30, log=log.append)
     assert "learning a vocabulary of 280 from 22 of 64 pairs" in log
     assert learnt_from == [side for pair in CORPUS[::3] for side in pair]
 
 
 def test_nothing_left_to_train_on_is_said(tmp_path):
     with pytest.raises(ValueError, match=r"no training pair is left: read 2 pairs, kept 0 .*2 with an empty side"):
-        prepare(lambda: [("", "a"), ("b", " ")], lambda: PAIRS, tmp_path / "empty", vocab_size=280)
+        prepare([Corpus(lambda: [("", "a"), ("b", " ")])], lambda: PAIRS, tmp_path / "empty", vocab_size=280)
     with pytest.raises(ValueError, match=r"no training pair is left: read 1 pairs, kept 1 .*, 1 too long"):
-        prepare(lambda: PAIRS[2:3], lambda: PAIRS, tmp_path / "long", vocab_size=280, max_length=9)
+        prepare([Corpus(lambda: PAIRS[2:3])], lambda: PAIRS, tmp_path / "long", vocab_size=280, max_length=9)
     with pytest.raises(ValueError, match=r"no development pair is left: read 0 pairs"):
-        prepare(lambda: PAIRS, list, tmp_path / "dev", vocab_size=280)
+        prepare([Corpus(lambda: PAIRS)], list, tmp_path / "dev", vocab_size=280)
     with pytest.raises(ValueError, match=r"no development pair is left: read 1 pairs, kept 1 .*, 1 too long"):
-        prepare(lambda: PAIRS, lambda: PAIRS[2:3], tmp_path / "long_dev", vocab_size=280, max_length=30)
+        prepare([Corpus(lambda: PAIRS)], lambda: PAIRS[2:3], tmp_path / "long_dev", vocab_size=280, max_length=30)
 
 
-@pytest.mark.parametrize("name", ["vocabulary_pairs", "pairs_per_part"])
+@pytest.mark.parametrize("name", ["vocabulary_pairs", "pairs_per_part", "weight"])
 def test_a_size_below_one_is_refused(tmp_path, name):
+    corpora, sizes = ([Corpus(iter, weight=0)], {}) if name == "weight" else (CORPORA, {name: 0})
     with pytest.raises(ValueError, match=rf"{name} must be at least 1, got 0"):
-        prepare(read_corpus, read_dev, tmp_path, vocab_size=280, **{name: 0})
+        prepare(corpora, read_dev, tmp_path, vocab_size=280, **sizes)
 
 
 # Stopped and started again
@@ -196,7 +205,7 @@ def test_a_size_below_one_is_refused(tmp_path, name):
 
 def test_the_number_of_threads_changes_no_byte(tmp_path, monkeypatch, never_stopped):
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
-    prepare(read_corpus, read_dev, tmp_path, **SETTINGS)
+    prepare(CORPORA, read_dev, tmp_path, **SETTINGS)
     assert files_of(tmp_path) == never_stopped
 
 
@@ -213,18 +222,19 @@ def test_stopped_before_any_file_is_whole_it_ends_as_if_never_stopped(tmp_path, 
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", sync)
             with pytest.raises(KeyboardInterrupt):
-                prepare(read_corpus, read_dev, folder, **SETTINGS)
+                prepare(CORPORA, read_dev, folder, **SETTINGS)
         assert not (folder / "preparation.json").exists()
         num_parts, log = len(list((folder / "train").glob("part-*.arrow"))), []
-        prepare(read_corpus, read_dev, folder, **SETTINGS, log=log.append)
+        prepare(CORPORA, read_dev, folder, **SETTINGS, log=log.append)
         assert log[-1] == "tokenising" + (f", {num_parts} parts are there already" if num_parts else "")
         assert files_of(folder) == never_stopped
 
 
 def test_a_complete_folder_is_not_read_for_again(tmp_path):
-    summary = prepare(read_corpus, read_dev, tmp_path, **SETTINGS)
+    summary = prepare(CORPORA, read_dev, tmp_path, **SETTINGS)
     log = []
-    assert prepare(None, None, tmp_path, **SETTINGS, log=log.append) == summary
+    unreadable = [Corpus(None, corpus.weight) for corpus in CORPORA]
+    assert prepare(unreadable, None, tmp_path, **SETTINGS, log=log.append) == summary
     assert log == [f"{tmp_path} is complete: nothing to do"]
 
 
@@ -240,19 +250,19 @@ def test_a_complete_folder_is_not_read_for_again(tmp_path):
 )
 def test_other_settings_in_the_same_folder_are_refused_with_what_differs(tmp_path, change, difference):
     settings = SETTINGS | {"inputs": {"train": [{"size": 5}]}}
-    prepare(read_corpus, read_dev, tmp_path, **settings)
+    prepare(CORPORA, read_dev, tmp_path, **settings)
     before = files_of(tmp_path)
     with pytest.raises(ValueError, match=rf"was begun with other data or settings: .*{difference}.*choose another"):
-        prepare(read_corpus, read_dev, tmp_path, **settings | change)
+        prepare(CORPORA, read_dev, tmp_path, **settings | change)
     assert files_of(tmp_path) == before
 
 
 def test_another_tokenizer_in_an_unfinished_folder_is_refused(tmp_path):
-    prepare(read_corpus, read_dev, tmp_path, **SETTINGS)
+    prepare(CORPORA, read_dev, tmp_path, **SETTINGS)
     (tmp_path / "preparation.json").unlink()
     (tmp_path / "tokenizer.json").write_text((tmp_path / "tokenizer.json").read_text() + " ")
     with pytest.raises(ValueError, match=r"tokenizer was .*, is "):
-        prepare(read_corpus, read_dev, tmp_path, **SETTINGS)
+        prepare(CORPORA, read_dev, tmp_path, **SETTINGS)
 
 
 def test_settings_may_change_until_there_is_a_vocabulary(tmp_path):
@@ -260,21 +270,20 @@ def test_settings_may_change_until_there_is_a_vocabulary(tmp_path):
         raise ValueError("line 3 is wrong")
 
     with pytest.raises(ValueError, match="line 3 is wrong"):
-        prepare(fail, read_dev, tmp_path, **SETTINGS)
-    assert prepare(read_corpus, read_dev, tmp_path, vocab_size=290)["vocab_size"] == 290
+        prepare([Corpus(fail)], read_dev, tmp_path, **SETTINGS)
+    assert prepare(CORPORA, read_dev, tmp_path, vocab_size=290)["vocab_size"] == 290
 
 
 def test_a_folder_that_holds_something_else_is_refused(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ValueError, match=r"has a tokenizer\.json but no fingerprint\.json .*Choose another folder"):
-        prepare(read_corpus, read_dev, tmp_path, **SETTINGS)
+        prepare(CORPORA, read_dev, tmp_path, **SETTINGS)
     assert files_of(tmp_path).keys() == {"tokenizer.json", "lock"}
 
 
 def test_the_fingerprint_tells_what_the_tokens_are_made_from(tmp_path):
     summaries = [
-        prepare(read_corpus, read_dev, tmp_path / str(number), **SETTINGS, inputs={"train": number})
-        for number in (0, 1)
+        prepare(CORPORA, read_dev, tmp_path / str(number), **SETTINGS, inputs={"train": number}) for number in (0, 1)
     ]
     assert summaries[0]["fingerprint"] != summaries[1]["fingerprint"]
     assert summaries[0]["tokenizer"] == summaries[1]["tokenizer"]
@@ -286,13 +295,16 @@ def test_the_fingerprint_tells_what_the_tokens_are_made_from(tmp_path):
 @pytest.fixture
 def command(tmp_path):
     """A function that runs `vaswani prepare` on files of CORPUS, and returns its exit code."""
-    for language, sentences in zip(("en", "de"), zip(*CORPUS, strict=True), strict=True):
-        (tmp_path / f"text.{language}").write_text("\n".join(sentences) + "\n", encoding="utf-8")
-    files = [str(tmp_path / f"text.{language}") for language in ("en", "de")]
+    for name, pairs in (("text", CORPUS), ("dev", CORPUS[:9])):
+        for language, sentences in zip(("en", "de"), zip(*pairs, strict=True), strict=True):
+            (tmp_path / f"{name}.{language}").write_text("\n".join(sentences) + "\n", encoding="utf-8")
+    train, dev = (
+        [f"--{option}", *(f"{tmp_path}/{name}.{language}" for language in ("en", "de"))]
+        for option, name in (("train", "text"), ("dev", "dev"))
+    )
 
     def run(*options: str, output: str = "data") -> int:
-        arguments = ["--train", *files, "--dev", *files, "--output", str(tmp_path / output), *options]
-        return cli.main(["prepare", *arguments])
+        return cli.main(["prepare", *train, *dev, "--output", str(tmp_path / output), *options])
 
     return run
 
@@ -313,20 +325,53 @@ def test_a_text_that_has_changed_since_is_refused(command, tmp_path, capsys):
         file.write("noch eine\n")
     assert command("--vocab_size", "280") == 1
     error = capsys.readouterr().err
-    assert "inputs.train[1].sha256 was " in error
-    assert "inputs.train[0]" not in error
+    assert "inputs.train[0][1].sha256 was " in error
+    assert "inputs.train[0][0]" not in error
 
 
-def test_the_command_takes_the_vocabulary_of_another_folder(command, tmp_path, capsys):
+def test_the_command_keeps_the_vocabulary_of_prepared_data_or_of_a_run(command, tmp_path, capsys):
     assert command("--vocab_size", "280") == 0
-    for _ in range(2):
-        assert command("--tokenizer", str(tmp_path / "data"), output="second") == 0
-    assert "second is complete: nothing to do" in capsys.readouterr().out
+    shutil.copytree(tmp_path / "data", tmp_path / "run" / "model")
+    (tmp_path / "run" / "model" / "config.json").write_text("{}")
+    for name in ("data", "data", "run"):
+        assert command("--keep_vocabulary", str(tmp_path / name), output="second") == 0
+    assert capsys.readouterr().out.count("second is complete: nothing to do") == 2
     tokenizers = [(tmp_path / folder / "tokenizer.json").read_bytes() for folder in ("data", "second")]
     assert tokenizers[0] == tokenizers[1]
-
-
-def test_a_vocabulary_is_either_given_or_learnt(command, capsys):
+    for name in ("absent", "run/checkpoints"):
+        assert command("--keep_vocabulary", str(tmp_path / name), output="third") == 1
+        assert f"--keep_vocabulary: {tmp_path}/{name} holds no tokenizer.json. Name" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        command("--vocab_size", "280", "--tokenizer", "data")
+        command("--vocab_size", "280", "--keep_vocabulary", "data")
     assert "not allowed with argument --vocab_size" in capsys.readouterr().err
+
+
+def test_the_command_counts_each_corpus(command, tmp_path, capsys):
+    rows = [*CORPUS[60:], ("a, b", 'say ""no""'), ("", "leer")]
+    table = tmp_path / "more.csv"
+    table.write_text("id,english,german\n" + "".join(f'7,"{source}","{target}"\n' for source, target in rows))
+    columns = ["--source_column", "english", "--target_column", "german"]
+    more = ["--train", str(table), "--weights", "1", "4", *columns, "--drop_duplicates"]
+    assert command("--vocab_size", "280", *more) == 0
+    printed = capsys.readouterr().out
+    assert f"{tmp_path}/text.de, weight 1: read 64 pairs, kept 48 (75.00%), dropped 16 seen before" in printed
+    assert "more.csv, weight 4: read 6 pairs, kept 1 (16.67%), dropped 1 with an empty side, 4 seen before" in printed
+    assert "more.csv, weight 4: 4 pairs of" in printed
+    assert "train: read 70 pairs, kept 49" in printed
+    assert "train: 52 pairs of" in printed
+    pairs = TokenizedPairs.load(tmp_path / "data" / "train", pad_token_id=1)
+    assert AutoTokenizer.from_pretrained(tmp_path / "data").decode(pairs.targets[51][:-1]) == 'say "no"'
+    for weights in (["1"], ["1", "4", "2"]):
+        assert command("--train", str(table), *columns, "--weights", *weights) == 1
+        assert f"--weights: expected one for each --train, 2, got {len(weights)}." in capsys.readouterr().err
+
+
+def test_a_development_set_among_the_training_text_is_refused_by_what_it_holds(command, tmp_path, capsys):
+    for language in ("en", "de"):
+        (tmp_path / f"link.{language}").symlink_to(tmp_path / f"text.{language}")
+    for name in ("text", f"../{tmp_path.name}/text", "link"):
+        dev = [str(tmp_path / f"{name}.{language}") for language in ("en", "de")]
+        assert command("--dev", *dev) == 1
+        error = capsys.readouterr().err
+        assert "the development set must not be part of the training set, but " in error
+        assert error.count("\n") == 1

@@ -26,8 +26,9 @@ def open_reader(
     if names == [PHRASEBOOK]:
         own_split = {"validation": "dev"}.get(split, split)
         return lambda: generate_pairs(args.target_language, split=own_split, num_pairs=num_pairs)
-    languages = {"source_language": args.source_language, "target_language": args.target_language}
-    return lambda: open_parallel(names if len(names) > 1 else names[0], split=split, streaming=streaming, **languages)
+    sides = ("source_language", "target_language", "source_column", "target_column")
+    options = {side: getattr(args, side) for side in sides} | {"split": split, "streaming": streaming}
+    return lambda: open_parallel(names if len(names) > 1 else names[0], **options)
 
 
 def describe_inputs(names: list[str], *, split: str, num_pairs: int) -> list[dict]:
@@ -64,7 +65,7 @@ def _load_member(
     if own_tokenizer.get_vocab() != tokenizer.get_vocab():
         raise ValueError(
             f"models of an ensemble must share one vocabulary, and {name} has another than {first}. Train them on "
-            f"data of one tokenizer (`vaswani prepare --tokenizer FOLDER`)."
+            f"data of one tokenizer (`vaswani prepare --keep_vocabulary MODEL`)."
         )
     return model
 

@@ -12,8 +12,9 @@ from ..training.recipes import RECIPES
 
 # Arguments without effect on --hypotheses.
 OF_MODELS = (
-    *("test", "source_language", "split", "num_pairs", "translations", "num_beams", "length_penalty"),
-    *("coverage_penalty", "max_length_offset", "ensemble", "shortlist", "tokens_per_batch", "dtype"),
+    *("test", "source_language", "source_column", "target_column", "split", "num_pairs", "translations"),
+    *("num_beams", "length_penalty", "coverage_penalty", "max_length_offset", "ensemble", "shortlist"),
+    *("tokens_per_batch", "dtype"),
 )
 HOST, PORT = "127.0.0.1", 7860  # of `vaswani demo`: this machine alone, and Gradio's port
 
@@ -39,6 +40,12 @@ def positive_int(text: str) -> int:
     return number
 
 
+def add_column_options(command: argparse.ArgumentParser) -> None:
+    text = "column of the source in a header of .csv or .tsv, or its key in .jsonl, .parquet and Hub datasets; if not "
+    command.add_argument("--source_column", help=f"{text}given, the source language")
+    command.add_argument("--target_column", help="the same for the target")
+
+
 def add_search_options(command: argparse.ArgumentParser) -> None:
     decoding = command.add_argument_group("decoding, section 6.1; the model's own settings if not given")
     text = "int8: float32 that multiplies in int8, which is faster on CPUs"
@@ -60,21 +67,27 @@ def prepare(command: argparse.ArgumentParser) -> None:
     """Learn a vocabulary and turn parallel text into token ids (section 5.1); start it again to resume.
 
     vaswani prepare --train train.en train.de --dev dev.en dev.de --output data
+    vaswani prepare --train a.en a.de --train b.csv --weights 1 4 --dev dev.en dev.de --output data
 
     With --train phrasebook --dev phrasebook the built-in synthetic corpus is used. Files may be compressed (.gz).
     To learn to parse: --task parsing --recipe parsing_wsj --train train.mrg --dev dev.mrg
     All cores are used; RAYON_NUM_THREADS=2 in the environment limits them to two.
     """
-    text = "one or two names: source and target text files, a .tsv, .jsonl or .parquet file, a folder of .parquet, "
-    command.add_argument("--train", nargs="+", required=True, help=f"{text}a Hub dataset (wmt/wmt14:de-en)")
+    text = "one or two names: source and target text files, a .csv, .tsv, .jsonl or .parquet file, a folder of "
+    text += ".parquet, a Hub dataset (wmt/wmt14:de-en); once for each corpus"
+    command.add_argument("--train", nargs="+", action="append", required=True, help=text)
+    text = "for each --train, how often an epoch holds its pairs: whole numbers; 1 if not given"
+    command.add_argument("--weights", nargs="+", type=positive_int, help=text)
     command.add_argument("--dev", nargs="+", required=True, help="the same for the development set")
     command.add_argument("--output", type=Path, required=True, help="folder for tokenizer and token ids")
     command.add_argument("--source_language", default="en")
     command.add_argument("--target_language", default="de")
+    add_column_options(command)
     command.add_argument("--recipe", default="base_en_de", help="take vocabulary and limits from this recipe")
     vocabulary = command.add_mutually_exclusive_group()
     vocabulary.add_argument("--vocab_size", type=positive_int, help="entries of the shared vocabulary to learn")
-    vocabulary.add_argument("--tokenizer", type=Path, help="folder with a vocabulary to use instead of learning one")
+    text = "use the vocabulary of this model folder, run folder, prepared data or Hub id instead of learning one"
+    vocabulary.add_argument("--keep_vocabulary", metavar="MODEL", help=text)
     text = "training pairs of the phrasebook to write"
     command.add_argument("--num_pairs", type=positive_int, default=30_000, help=text)
     parsing = command.add_argument_group("parsing, section 6.3")
@@ -194,6 +207,7 @@ def evaluate(command: argparse.ArgumentParser) -> None:
     command.add_argument("--source_language", help="if not given, that of the model's own task, or en")
     text = "the paper's BLEU tokenises by its rules; if not given, that of the model's own task, or de"
     command.add_argument("--target_language", help=text)
+    add_column_options(command)
     text = "of a Hub dataset, of a folder of .parquet or of the phrasebook: test, or validation"
     command.add_argument("--split", default="test", help=text)
     text = "sentences of the phrasebook to score"

@@ -1,16 +1,18 @@
 import argparse
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import chain
 from pathlib import Path
 
 from tqdm import tqdm
+from transformers import PreTrainedTokenizerBase
 
 from ..data.corpus import Pair, describe_source
 from ..data.filtering import FilterCounts, PairFilter
-from ..data.preparation import prepare
-from ..loading import load_tokenizer
+from ..data.preparation import Corpus, prepare, read_all
+from ..loading import TOKENIZER_FILES, load_tokenizer
+from ..model.pipeline_vaswani import find_model_folder
 from ..parsing.linearisation import read_pairs
 from ..parsing.vocabulary import learn_vocabulary
 from ..training.recipes import load_recipe
@@ -27,14 +29,20 @@ def run(args: argparse.Namespace) -> None:
     )
     if args.copy_words and args.task != "parsing":
         raise ValueError("--copy_words is about trees: add --task parsing, or leave it out.")
-    read_train, read_dev, inputs = (_open_trees if args.task == "parsing" else _open_text)(args)
-    tokenizer = None if args.tokenizer is None else load_tokenizer(args.tokenizer)
+    weights = args.weights or [1] * len(args.train)
+    if len(weights) != len(args.train):
+        raise ValueError(f"--weights: expected one for each --train, {len(args.train)}, got {len(weights)}.")
+    readers, read_dev, inputs = (_open_trees if args.task == "parsing" else _open_text)(args)
+    _refuse_shared_files(inputs)
+    corpora = [Corpus(read, weight) for read, weight in zip(readers, weights, strict=True)]
+    tokenizer = None if args.keep_vocabulary is None else _load_vocabulary(args.keep_vocabulary)
     vocab_size = recipe.vocab_size if args.vocab_size is None else args.vocab_size
     if args.task == "parsing" and tokenizer is None:
-        tokenizer = learn_vocabulary(read_train, vocab_size=vocab_size, subword_model=recipe.subword_model)
+        learnt_from = partial(read_all, corpora)
+        tokenizer = learn_vocabulary(learnt_from, vocab_size=vocab_size, subword_model=recipe.subword_model)
     with tqdm(unit=" pairs", file=sys.stderr, disable=None) as bar:
         summary = prepare(
-            read_train,
+            corpora,
             read_dev,
             args.output,
             vocab_size=vocab_size,
@@ -48,30 +56,66 @@ def run(args: argparse.Namespace) -> None:
             log=bar.write,
             on_pairs=bar.update,
         )
+    if len(corpora) > 1:
+        for names, weight, counts in zip(args.train, weights, summary["train"]["corpora"], strict=True):
+            _print_counts(f"{' '.join(names)}, weight {weight}", counts, recipe.max_length)
     for name in ("train", "dev"):
-        counts = summary[name]
-        tally = FilterCounts(**{field: counts[field] for field in FilterCounts.__dataclass_fields__})
-        print(f"{name}: {tally.summary()}")
-        print(
-            f"{name}: {counts['pairs']:,} pairs of {counts['source_tokens']:,} source and "
-            f"{counts['target_tokens']:,} target tokens; {counts['over_max_length']:,} over {recipe.max_length} tokens"
-        )
+        _print_counts(name, summary[name], recipe.max_length)
     print(f"vocabulary of {summary['vocab_size']:,} and token ids in {args.output}")
 
 
-def _open_text(args: argparse.Namespace) -> tuple[Reader, Reader, dict]:
-    """Return readers of the two sets of parallel text, and a description of both for the fingerprint."""
+def _load_vocabulary(name: str) -> PreTrainedTokenizerBase:
+    """Load the tokenizer in a model folder, a run folder or prepared data, or of a model on the Hub."""
+    path = find_model_folder(Path(name))
+    is_hub_id = not path.exists() and len(path.parts) == 2 and not path.is_absolute()
+    if not is_hub_id and not any((path / file).exists() for file in TOKENIZER_FILES):
+        raise FileNotFoundError(
+            f"--keep_vocabulary: {path} holds no tokenizer.json. Name a model folder, the folder of a finished run, "
+            f"prepared data or a Hub id."
+        )
+    return load_tokenizer(name if is_hub_id else path)
+
+
+def _print_counts(name: str, counts: Mapping[str, int], max_length: int) -> None:
+    print(f"{name}: {FilterCounts.of(counts).summary()}")
+    print(
+        f"{name}: {counts['pairs']:,} pairs of {counts['source_tokens']:,} source and {counts['target_tokens']:,} "
+        f"target tokens; {counts['over_max_length']:,} over {max_length} tokens"
+    )
+
+
+def _open_text(args: argparse.Namespace) -> tuple[list[Reader], Reader, dict]:
+    """Return readers of the training corpora and of the development set, and a description for the fingerprint."""
     train = {"split": "train", "num_pairs": args.num_pairs}
     dev = {"split": "validation", "num_pairs": min(500, args.num_pairs)}
-    inputs = {"train": describe_inputs(args.train, **train), "dev": describe_inputs(args.dev, **dev)}
-    return open_reader(args.train, args, **train), open_reader(args.dev, args, **dev), inputs
+    inputs = {
+        "train": [describe_inputs(names, **train) for names in args.train],
+        "dev": describe_inputs(args.dev, **dev),
+        "columns": [args.source_column, args.target_column],
+    }
+    return [open_reader(names, args, **train) for names in args.train], open_reader(args.dev, args, **dev), inputs
 
 
-def _open_trees(args: argparse.Namespace) -> tuple[Reader, Reader, dict]:
-    """Return the same for any number of bracketed files."""
+def _open_trees(args: argparse.Namespace) -> tuple[list[Reader], Reader, dict]:
+    """Return the same for corpora of any number of bracketed files."""
 
     def read(names: list[str]) -> Iterable[Pair]:
         return chain.from_iterable([read_pairs(Path(name), copy_words=args.copy_words) for name in names])
 
-    files = {"train": describe_source(args.train, split="train"), "dev": describe_source(args.dev, split="dev")}
-    return partial(read, args.train), partial(read, args.dev), files | {"copy_words": args.copy_words}
+    inputs = {
+        "train": [describe_source(names, split="train") for names in args.train],
+        "dev": describe_source(args.dev, split="dev"),
+        "copy_words": args.copy_words,
+    }
+    return [partial(read, names) for names in args.train], partial(read, args.dev), inputs
+
+
+def _refuse_shared_files(inputs: Mapping[str, list]) -> None:
+    """Raise a ValueError if a file of the development set is among those of training, by what the files hold."""
+    training = {source.get("sha256"): source for corpus in inputs["train"] for source in corpus}
+    for source in inputs["dev"]:
+        if "sha256" in source and (same := training.get(source["sha256"])):
+            raise ValueError(
+                f"the development set must not be part of the training set, but {source['file']} of --dev holds what "
+                f"{same['file']} of --train holds. Set pairs aside that are in --dev only."
+            )

@@ -16,9 +16,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import torch
-from datasets import Dataset, concatenate_datasets
 
 from ..model.loss_vaswani import IGNORE_INDEX
+
+PART_NAMES = "part-*.arrow"  # files of token ids, in the folder of a set
+WEIGHT = b"weight"  # metadata of such a file: how often an epoch holds its pairs
 
 
 def plan_batches(lengths: Sequence[int], *, limit: int, power: int = 1) -> Iterator[list[int]]:
@@ -74,22 +76,32 @@ class TokenColumn:
 
 
 class TokenizedPairs(torch.utils.data.Dataset):
-    """Pairs of token ids, columns `input_ids` and `labels` of `dataset`; indexed by the rows of a whole batch."""
+    """Pairs of token ids, columns `input_ids` and `labels` of `table`; indexed by the rows of a whole batch."""
 
-    def __init__(self, dataset: Dataset, *, pad_token_id: int):
-        self.sources = TokenColumn(dataset.data.column("input_ids"))
-        self.targets = TokenColumn(dataset.data.column("labels"))
+    def __init__(self, table: pa.Table, *, pad_token_id: int):
+        self.sources = TokenColumn(table["input_ids"])
+        self.targets = TokenColumn(table["labels"])
         self.pad_token_id = pad_token_id
 
     @classmethod
     def load(cls, folder: Path, *, pad_token_id: int) -> "TokenizedPairs":
-        """Map the Arrow files that `prepare` wrote into `folder`; raises FileNotFoundError if there is none."""
-        parts = [Dataset.from_file(str(path)) for path in sorted(folder.glob("part-*.arrow"))]
+        """Map the Arrow files that `prepare` wrote into `folder`, each as often as its corpus has weight.
+
+        The repetitions of a part are further rows over the same memory.
+
+        Raises:
+            FileNotFoundError: if there is none.
+        """
+        parts: list[pa.Table] = []
+        for path in sorted(folder.glob(PART_NAMES)):
+            with pa.memory_map(str(path)) as file:
+                part = pa.ipc.open_stream(file).read_all()
+            parts += [part] * int((part.schema.metadata or {}).get(WEIGHT, 1))
         if not parts:
             raise FileNotFoundError(
-                f"{folder} holds no part-*.arrow; run `vaswani prepare` with --output {folder.parent}."
+                f"{folder} holds no {PART_NAMES}; run `vaswani prepare` with --output {folder.parent}."
             )
-        return cls(concatenate_datasets(parts), pad_token_id=pad_token_id)
+        return cls(pa.concat_tables(parts), pad_token_id=pad_token_id)
 
     def __len__(self) -> int:
         return len(self.sources)

@@ -8,6 +8,7 @@ needs no more memory than one of ten. A missing file is reported at once, a faul
         ...
 """
 
+import csv
 import glob
 import gzip
 import json
@@ -23,11 +24,11 @@ from typing import BinaryIO
 from ..resuming.files import digest_file
 
 Pair = tuple[str, str]
-Languages = tuple[str, str]  # keys of source and target where a record names its sides
+Columns = tuple[str, str]  # names of source and target where a record names its sides
 
 ACCEPTED_FORMS = (
     "two plain text files, source and target, one sentence per line; "
-    "one .tsv, .jsonl, .json or .parquet file; a folder of .parquet files; "
+    "one .csv, .tsv, .jsonl, .json or .parquet file; a folder of .parquet files; "
     "a quoted glob such as 'data/*.parquet'; or a dataset of the Hugging Face Hub such as wmt/wmt14:de-en. "
     "Text and JSON may be compressed (.gz)"
 )
@@ -37,7 +38,7 @@ FILE_SUFFIXES = frozenset(
     {".tsv", ".jsonl", ".json", ".parquet", ".txt", ".csv", ".arrow", ".xml", ".sgm", ".tmx"}
     | {".gz", ".tgz", ".bz2", ".xz", ".zst", ".zip"}
 )
-PAIR_SUFFIXES = frozenset({".tsv", ".jsonl", ".json", ".parquet"})  # both sides in one file
+PAIR_SUFFIXES = frozenset({".csv", ".tsv", ".jsonl", ".json", ".parquet"})  # both sides in one file
 SPLIT_NAMES = frozenset({"train", "validation", "valid", "val", "dev", "test"})
 HUB_ID = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(:(?P<config>[\w.+-]+))?")
 ROWS_PER_BATCH = 1_000  # of parquet and hub datasets: ten times as many are a tenth faster
@@ -149,16 +150,42 @@ def _read_tsv(path: Path) -> Iterator[Pair]:
         if is_too_long(line):
             yield line, line
             continue
-        columns = line.split("\t")
-        if len(columns) != 2:
+        cells = line.split("\t")
+        if len(cells) != 2:
             raise ValueError(
                 f"{path}, line {number}: expected 2 tab-separated columns, source and target, "
-                f"found {len(columns)}. If these two come first, keep them alone: `cut -f1,2 {path}`."
+                f"found {len(cells)}. If these two come first, keep them alone: `cut -f1,2 {path}`."
             )
-        yield columns[0], columns[1]
+        yield cells[0], cells[1]
 
 
-def _read_json_lines(path: Path, languages: Languages) -> Iterator[Pair]:
+def _read_table(path: Path, columns: Columns, **dialect) -> Iterator[Pair]:
+    """Two of the columns that the first line names; empty lines are skipped.
+
+    Quoted cells of .csv may hold commas and line breaks. A cell of more than 131,072 characters, the limit of the csv
+    module, is refused: an open quote must not swallow the file.
+    """
+    rows = csv.reader((f"{line}\n" for line in read_lines(path)), strict=True, **dialect)
+    try:
+        header = next(rows, [])
+        if not set(columns) <= set(header):
+            raise _missing_column(header, columns, where=str(path))
+        places = tuple(map(header.index, columns))
+        for row in filter(None, rows):
+            if len(row) != len(header):
+                raise ValueError(
+                    f"{path}, line {rows.line_num}: expected {len(header)} cells, as in the first line, found "
+                    f"{len(row)}. A cell that holds a separator must stand in quotes."
+                )
+            yield row[places[0]], row[places[1]]
+    except csv.Error as error:
+        raise ValueError(
+            f"{path}, line {rows.line_num}: not {_suffix(path)} ({error}). In .csv a cell that holds a comma, a quote "
+            f'or a line break stands in quotes, and its own quotes are doubled: "He said ""yes""."'
+        ) from error
+
+
+def _read_json_lines(path: Path, columns: Columns) -> Iterator[Pair]:
     """One JSON object per line, see `_pair_of_record`; empty lines are skipped."""
     for number, line in enumerate(read_lines(path, cut_long=True), start=1):
         if not line.strip():
@@ -175,7 +202,7 @@ def _read_json_lines(path: Path, languages: Languages) -> Iterator[Pair]:
                 f"{where}{place}: not a JSON object ({getattr(error, 'msg', error)}). Expected one object on each "
                 f"line; a file that is one large array becomes that with `jq -c '.[]' {path}`."
             ) from None
-        source, target = _pair_of_record(record, languages, where=where)
+        source, target = _pair_of_record(record, columns, where=where)
         try:
             (source + target).encode("utf-8")
         except UnicodeEncodeError as error:
@@ -187,7 +214,7 @@ def _read_json_lines(path: Path, languages: Languages) -> Iterator[Pair]:
         yield source, target
 
 
-def _read_parquet(path: Path, languages: Languages) -> Iterator[Pair]:
+def _read_parquet(path: Path, columns: Columns) -> Iterator[Pair]:
     """A column `translation` of structs, or one text column per language, by batches of rows."""
     # Imported here because it takes 0.3 s, and plain text needs none of it.
     import pyarrow
@@ -202,21 +229,21 @@ def _read_parquet(path: Path, languages: Languages) -> Iterator[Pair]:
         schema = file.schema_arrow
         is_nested = "translation" in schema.names and pyarrow.types.is_struct(schema.field("translation").type)
         found = [field.name for field in schema.field("translation").type] if is_nested else schema.names
-        if not set(languages) <= set(found):
-            raise _missing_language(found, languages, where=str(path))
-        columns = [f"translation.{language}" for language in languages] if is_nested else list(languages)
+        if not set(columns) <= set(found):
+            raise _missing_column(found, columns, where=str(path))
+        fields = [f"translation.{column}" if is_nested else column for column in columns]
         first_row = 1
-        for batch in file.iter_batches(batch_size=ROWS_PER_BATCH, columns=columns):
+        for batch in file.iter_batches(batch_size=ROWS_PER_BATCH, columns=fields):
             if is_nested:
                 batch = pyarrow.RecordBatch.from_struct_array(batch.column("translation"))
-            sources, targets = (batch.column(language).to_pylist() for language in languages)
+            sources, targets = (batch.column(column).to_pylist() for column in columns)
             for row, (source, target) in enumerate(zip(sources, targets, strict=True), start=first_row):
                 yield _checked_pair(source, target, where=f"{path}, row {row}")
             first_row += len(sources)
 
 
 def _read_hub_dataset(
-    name: str, config: str | None, split: str, languages: Languages, *, streaming: bool
+    name: str, config: str | None, split: str, columns: Columns, *, streaming: bool
 ) -> Iterator[Pair]:
     """A dataset that `datasets.load_dataset` knows by `name`, and by `config` if it has several subsets."""
     # Imported here because it takes a second, and files need none of it.
@@ -241,7 +268,7 @@ def _read_hub_dataset(
     # Row by row took 15 times as long from the cache, 4 times as long when streaming.
     records = chain.from_iterable(map(_records_of_batch, dataset.iter(batch_size=ROWS_PER_BATCH)))
     rows = enumerate(records, start=1)
-    return (_pair_of_record(record, languages, where=f"{given}, row {number}") for number, record in rows)
+    return (_pair_of_record(record, columns, where=f"{given}, row {number}") for number, record in rows)
 
 
 def _records_of_batch(batch: dict[str, list]) -> Iterable[object]:
@@ -251,20 +278,20 @@ def _records_of_batch(batch: dict[str, list]) -> Iterable[object]:
     return (dict(zip(batch, row, strict=True)) for row in zip(*batch.values(), strict=True))
 
 
-def _pair_of_record(record: object, languages: Languages, *, where: str) -> Pair:
+def _pair_of_record(record: object, columns: Columns, *, where: str) -> Pair:
     """The two sides of `{"translation": {"en": ..., "de": ...}}`, or of the inner object alone; other keys may be."""
     texts = record.get("translation", record) if isinstance(record, dict) else record
     if not isinstance(texts, dict):
-        raise _missing_language([type(texts).__name__], languages, where=where)
-    if not set(languages) <= texts.keys():
-        raise _missing_language(texts, languages, where=where)
-    return _checked_pair(*(texts[language] for language in languages), where=where)
+        raise _missing_column([type(texts).__name__], columns, where=where)
+    if not set(columns) <= texts.keys():
+        raise _missing_column(texts, columns, where=where)
+    return _checked_pair(*(texts[column] for column in columns), where=where)
 
 
-def _missing_language(found: Iterable[str], languages: Languages, *, where: str) -> ValueError:
+def _missing_column(found: Iterable[str], columns: Columns, *, where: str) -> ValueError:
     return ValueError(
-        f"{where}: expected {' and '.join(map(repr, languages))}, found {', '.join(found) or 'nothing'}. Give the "
-        f"languages by the names used there."
+        f"{where}: expected {' and '.join(map(repr, columns))}, found {', '.join(found) or 'nothing'}. Give the "
+        f"names used there as source_column and target_column."
     )
 
 
@@ -291,13 +318,16 @@ def open_parallel(
     *,
     source_language: str,
     target_language: str,
+    source_column: str | None = None,
+    target_column: str | None = None,
     split: str = "train",
     streaming: bool = False,
 ) -> Iterator[Pair]:
     """Pairs from whatever holds parallel text; the name tells how to read it.
 
         ["train.en", "train.de"]        two text files, source first
-        "train.tsv"                     source, tab, target
+        "train.tsv"                     source, tab, target; with source_column or target_column a header and columns
+        "train.csv"                     a header and columns, as the csv module reads them
         "train.jsonl", "train.json"     one object per line, {"translation": {"en": ..., "de": ...}} or the inner one
         "train.tsv.gz", ...             any of these compressed
         "train.parquet"                 a column `translation` of such structs, or one text column per language
@@ -307,10 +337,11 @@ def open_parallel(
 
     A name that looks like a path (an ending such as `.tsv` or `.en`, more than one `/`, or `.`, `~` or `/` in front)
     is never looked for on the hub. Sentences of JSON, parquet and the hub may contain line breaks. A line of more than
-    `MOST_LINE_BYTES` is cut; `filter_pairs` drops and counts it.
+    `MOST_LINE_BYTES` is cut, and `filter_pairs` drops and counts it; below a header it is refused.
 
     Args:
-        source_language, target_language: keys of the two sides; not used for text files and .tsv.
+        source_language, target_language: names of the two sides.
+        source_column, target_column: other names of theirs in records and headers; not used for two text files.
         split: of a hub dataset, or of a folder whose shards are named by split (`train-00000-of-00003.parquet`).
         streaming: read a hub dataset while downloading and keep nothing, for a small split that is read once. Without
             it all splits are first downloaded to the cache.
@@ -333,22 +364,16 @@ def open_parallel(
     if len(parts) != 1 or not str(parts[0]):
         raise ValueError(f"expected one or two names of parallel text, got {parts}: {ACCEPTED_FORMS}.")
     name = str(parts[0])
-    path = Path(name).expanduser()
-    languages = (source_language, target_language)
-    if path.is_dir():
-        return _read_shards(_shards_of_split(path, split), languages)
-    if path.exists():
-        return _read_shards([path], languages)
+    columns = (source_column or source_language, target_column or target_language)
+    if files := _find_files(name, split):
+        return _read_shards(files, columns, tsv_has_header=bool(source_column or target_column))
     if glob.has_magic(name):
-        shards = [Path(match) for match in sorted(glob.glob(str(path)))]
-        if not shards:
-            raise FileNotFoundError(f"no file matches {name}. Accepted: {ACCEPTED_FORMS}.")
-        return _read_shards(shards, languages)
-    if _looks_like_path(name, languages):
+        raise FileNotFoundError(f"no file matches {name}. Accepted: {ACCEPTED_FORMS}.")
+    if _looks_like_path(name, (source_language, target_language)):
         raise FileNotFoundError(f"{name} does not exist. Check the path. Accepted: {ACCEPTED_FORMS}.")
     if (hub_id := HUB_ID.fullmatch(name)) is None:
         raise ValueError(f"{name!r} is neither a file nor the name of a dataset. Accepted: {ACCEPTED_FORMS}.")
-    return _read_hub_dataset(hub_id["name"], hub_id["config"], split, languages, streaming=streaming)
+    return _read_hub_dataset(hub_id["name"], hub_id["config"], split, columns, streaming=streaming)
 
 
 def _suffix(path: Path) -> str:
@@ -356,11 +381,19 @@ def _suffix(path: Path) -> str:
     return path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
 
 
-def _looks_like_path(name: str, languages: Languages) -> bool:
+def _looks_like_path(name: str, languages: tuple[str, str]) -> bool:
     """True if a name that is not on disk was meant to be."""
     suffix = Path(name).suffix
     is_file_name = suffix in FILE_SUFFIXES or suffix.removeprefix(".") in languages
     return is_file_name or name.count("/") > 1 or name.startswith((".", "~", "/")) or name.endswith("/")
+
+
+def _find_files(name: str, split: str) -> list[Path]:
+    """The files that a name stands for, in the order in which they are read; none for a hub dataset."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return _shards_of_split(path, split)
+    return [path] if path.exists() else [Path(match) for match in sorted(glob.glob(str(path)))]
 
 
 def _shards_of_split(folder: Path, split: str) -> list[Path]:
@@ -381,13 +414,15 @@ def _shards_of_split(folder: Path, split: str) -> list[Path]:
     return shards
 
 
-def _read_shards(paths: Sequence[Path], languages: Languages) -> Iterator[Pair]:
+def _read_shards(paths: Sequence[Path], columns: Columns, *, tsv_has_header: bool) -> Iterator[Pair]:
     """The pairs of several files one after the other, each opened when its turn comes."""
+    read_table = partial(_read_table, columns=columns)
     readers: dict[str, Callable[[Path], Iterator[Pair]]] = {
-        ".tsv": _read_tsv,
-        ".jsonl": partial(_read_json_lines, languages=languages),
-        ".json": partial(_read_json_lines, languages=languages),
-        ".parquet": partial(_read_parquet, languages=languages),
+        ".csv": read_table,
+        ".tsv": partial(read_table, delimiter="\t", quoting=csv.QUOTE_NONE) if tsv_has_header else _read_tsv,
+        ".jsonl": partial(_read_json_lines, columns=columns),
+        ".json": partial(_read_json_lines, columns=columns),
+        ".parquet": partial(_read_parquet, columns=columns),
     }
     for path in paths:
         if _suffix(path) not in readers:
@@ -405,15 +440,12 @@ def describe_source(spec: Sequence[str | Path], *, split: str) -> list[dict]:
     file is left for `open_parallel` to report.
 
     Raises:
+        FileNotFoundError, ValueError: if a folder has no parquet files of the split.
         ValueError: if a name is that of a pipe, which can be read once only.
     """
     described: list[dict] = []
     for name in map(str, spec):
-        path = Path(name).expanduser()
-        if path.is_dir():
-            files = sorted(path.glob("*.parquet"))
-        else:
-            files = [path] if path.exists() else [Path(match) for match in sorted(glob.glob(str(path)))]
+        files = _find_files(name, split)
         for file in files:
             if not file.is_file():
                 raise ValueError(

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -55,6 +55,11 @@ class FilterCounts:
     duplicate: int = 0
     identical: int = 0
 
+    @classmethod
+    def of(cls, counts: Mapping[str, int]) -> "FilterCounts":
+        """The counts among those of `preparation.json`."""
+        return cls(**{name: counts[name] for name in cls.__dataclass_fields__})
+
     def summary(self) -> str:
         share = f" ({self.kept / self.read:.2%})" if self.read else ""
         reasons = {
@@ -68,16 +73,21 @@ class FilterCounts:
         return f"read {self.read:,} pairs, kept {self.kept:,}{share}, dropped {', '.join(dropped) or 'none'}"
 
 
-def filter_pairs(pairs: Iterable[Pair], pair_filter: PairFilter, counts: FilterCounts) -> Iterator[Pair]:
+def filter_pairs(
+    pairs: Iterable[Pair], pair_filter: PairFilter, counts: FilterCounts, *, seen: "DigestSet | None" = None
+) -> Iterator[Pair]:
     """The pairs that pass, unchanged and in order; `counts` grows as they go by.
 
     A pair is counted under the first of these that applies: endless side, empty side, identical sides, ratio,
     duplicate. Whitespace around a side is ignored in all but the first. Duplicates come last so that only pairs which
     are kept are remembered, in a `DigestSet`; they are looked up in blocks, which are read ahead of what is yielded.
+
+    Args:
+        seen: pairs of other corpora, whose repetitions are duplicates too; the pairs that are kept are added.
     """
     passing = _acceptable_pairs(pairs, pair_filter, counts)
     if pair_filter.drop_duplicates:
-        passing = _without_duplicates(passing, counts)
+        passing = _without_duplicates(passing, counts, DigestSet() if seen is None else seen)
     for pair in passing:
         counts.kept += 1
         yield pair
@@ -117,9 +127,8 @@ def _is_endless(text: str) -> bool:
     return is_too_long(text) or LONG_WORD.search(text.encode("utf-8", "surrogatepass")) is not None
 
 
-def _without_duplicates(pairs: Iterator[Pair], counts: FilterCounts) -> Iterator[Pair]:
+def _without_duplicates(pairs: Iterator[Pair], counts: FilterCounts, seen: "DigestSet") -> Iterator[Pair]:
     """The first of all equal pairs."""
-    seen = DigestSet()
     while block := list(islice(pairs, DUPLICATES_BLOCK)):
         digests = b"".join(_digest(source.strip(), target.strip()) for source, target in block)
         are_new = seen.add(np.frombuffer(digests, dtype=np.uint64)).tolist()

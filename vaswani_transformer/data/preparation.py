@@ -3,7 +3,8 @@
 data/
     fingerprint.json            what all the rest is made from; written first
     tokenizer.json, tokenizer_config.json
-    train/part-00000.arrow ...  columns input_ids and labels, </s> included, in the order of the corpus
+    train/part-00000.arrow ...  columns input_ids and labels, </s> included, in the order of the corpora; a part is of
+                                one corpus, and names its weight
     dev/part-00000.arrow        the same
     dev.json                    the development pairs as text, for BLEU during training
     preparation.json            settings, counts of all pairs that were read, SHA-256 of every file; written last
@@ -18,36 +19,58 @@ import copy
 import hashlib
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from operator import itemgetter
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from datasets import Features, Sequence, Value
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ..resuming.files import blaming, digest_files, find_changes, read_object, write_json, write_whole
 from ..resuming.locks import lock_folder
+from .batching import PART_NAMES, WEIGHT
 from .corpus import Pair
 from .encoding import BlockEncoder
-from .filtering import FilterCounts, PairFilter, filter_pairs
+from .filtering import DigestSet, FilterCounts, PairFilter, filter_pairs
 from .tokenization import train_tokenizer
 
-FORMAT = 3  # of the folder's files
-SCHEMA = Features({"input_ids": Sequence(Value("int32")), "labels": Sequence(Value("int32"))}).arrow_schema
+FORMAT = 4  # of the folder's files
+SCHEMA = pa.schema({"input_ids": pa.list_(pa.int32()), "labels": pa.list_(pa.int32())})
 KEEP_ALL = PairFilter()
 FINGERPRINT_FILE = "fingerprint.json"
 TOKENIZER_FILE = "tokenizer.json"
 PREPARATION_FILE = "preparation.json"
-PART_NAMES = "part-*.arrow"
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Training text, and how often an epoch holds each of its pairs.
+
+    A pair is filtered, tokenised and stored once; `batching.TokenizedPairs` lists the parts of a corpus `weight` times.
+    So a repetition costs 24 bytes of memory per pair, for its lengths and its place in two plans of an epoch, no room
+    on the disk, and no rule in the plan. Weights are whole numbers because every epoch holds the same pairs; 1 and 1.5
+    are 2 and 3.
+
+    Attributes:
+        read: each call reads the pairs from the start.
+        weight: at least 1.
+    """
+
+    read: Callable[[], Iterable[Pair]]
+    weight: int = 1
+
+
+def read_all(corpora: Sequence[Corpus]) -> Iterator[Pair]:
+    """The pairs of all corpora, each once; every corpus is opened at once."""
+    return chain.from_iterable([corpus.read() for corpus in corpora])
 
 
 def prepare(
-    read_train: Callable[[], Iterable[Pair]],
+    corpora: Sequence[Corpus],
     read_dev: Callable[[], Iterable[Pair]],
     folder: Path,
     *,
@@ -70,25 +93,31 @@ def prepare(
     same arguments give the same bytes, on any number of cores and after any number of stops.
 
     Args:
-        read_train, read_dev: each call reads the pairs from the start; training pairs are read three times.
+        corpora: of the training set; read three times.
+        read_dev: each call reads the pairs from the start.
         max_length: longest side of a pair in tokens; longer pairs of both sets are dropped and counted.
-        pair_filter: for training pairs. Empty and endless pairs are dropped from both sets.
+        pair_filter: for training pairs; duplicates are looked for in all corpora together, before weights count.
+            Empty and endless pairs are dropped from both sets.
         tokenizer: use this one instead of learning with `vocab_size`, `subword_model` and `vocabulary_pairs`.
         inputs: identifies the text, as JSON (`corpus.describe_source`). Without it a corpus that changes between two
             calls goes unnoticed.
         vocabulary_pairs: learn from every k-th pair, k as small as this limit allows. Learning takes 1.2 KB of
-            memory per different word: without a limit, gigabytes for the paper's 4.5M pairs.
+            memory per different word: without a limit, gigabytes for the paper's 4.5M pairs. Weights do not count
+            here, so that runs of different weights have one vocabulary and can be compared by perplexity.
         pairs_per_part: kept training pairs in a file, the most that a kill loses.
         log, on_pairs: get a line at each stage, and the number of pairs of each part that is done.
 
     Returns:
-        the contents of `preparation.json`.
+        the contents of `preparation.json`. What was read, kept and dropped is counted once; `pairs` and tokens are
+        those of an epoch, weights included.
 
     Raises:
-        ValueError: if no training or no development pair is left; if `folder` was begun with other arguments; if
-            another process writes there; and as the readers do.
+        ValueError: if a weight is below 1; if no training or no development pair is left; if `folder` was begun with
+            other arguments; if another process writes there; and as the readers do.
     """
-    for name, value in (("vocabulary_pairs", vocabulary_pairs), ("pairs_per_part", pairs_per_part)):
+    weights = [corpus.weight for corpus in corpora]
+    sizes = {"vocabulary_pairs": vocabulary_pairs, "pairs_per_part": pairs_per_part, "weight": min(weights)}
+    for name, value in sizes.items():
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}.")
     learning = {"vocab_size": vocab_size, "subword_model": subword_model, "vocabulary_pairs": vocabulary_pairs}
@@ -100,6 +129,7 @@ def prepare(
         "max_length": max_length,
         "filter": asdict(pair_filter),
         "pairs_per_part": pairs_per_part,
+        "weights": weights,
         "inputs": dict(inputs or {}),
     }
     folder.mkdir(parents=True, exist_ok=True)
@@ -110,14 +140,14 @@ def prepare(
             return read_preparation(folder)
 
         # A missing file, and faults of the few development pairs, show before the long work.
-        read_train()
+        read_all(corpora)
         dev_counts = FilterCounts()
         dev_pairs = list(filter_pairs(read_dev(), KEEP_ALL, dev_counts))
         if not dev_pairs:
             raise ValueError(f"no development pair is left: {dev_counts.summary()}.")
         if not (folder / TOKENIZER_FILE).exists():
             if tokenizer is None:
-                tokenizer = _learn_vocabulary(read_train, pair_filter, **learning, log=log)
+                tokenizer = _learn_vocabulary(corpora, pair_filter, **learning, log=log)
             _save_tokenizer(tokenizer, folder, max_length=max_length)
         claimed = _claim(folder, {"tokenizer": _sha256((folder / TOKENIZER_FILE).read_text(encoding="utf-8"))})
         # From the folder even if it was learnt just now, so that a second start works with the same one.
@@ -130,17 +160,17 @@ def prepare(
         if not dev_texts:
             raise ValueError(f"no development pair is left: {dev_counts.summary()}, {len(dev_pairs)} too long.")
         write = partial(_write_parts, encode=encode, pairs_per_part=pairs_per_part, on_pairs=on_pairs)
-        counts = FilterCounts()
-        train = write(filter_pairs(read_train(), pair_filter, counts), folder / "train")
+        train = _write_corpora(corpora, pair_filter, write=partial(write, folder=folder / "train"))
         if not train["pairs"]:
-            raise ValueError(f"no training pair is left: {counts.summary()}, {train['over_max_length']} too long.")
-        dev = write(dev_pairs, folder / "dev")
+            reasons = f"{FilterCounts.of(train).summary()}, {train['over_max_length']} too long"
+            raise ValueError(f"no training pair is left: {reasons}.")
+        dev = write(dev_pairs, folder=folder / "dev")
         write_json(folder / "dev.json", dev_texts)
         summary = {
             "fingerprint": _sha256(json.dumps(claimed, sort_keys=True)),
             **claimed,
             "vocab_size": len(tokenizer),
-            "train": asdict(counts) | train,
+            "train": train,
             "dev": asdict(dev_counts) | dev,
             "files": digest_files(folder, [*folder.glob("*.json"), *folder.glob(f"*/{PART_NAMES}")]),
         }
@@ -199,7 +229,7 @@ def _sha256(text: str) -> str:
 
 
 def _learn_vocabulary(
-    read_train: Callable[[], Iterable[Pair]],
+    corpora: Sequence[Corpus],
     pair_filter: PairFilter,
     *,
     vocab_size: int,
@@ -207,11 +237,11 @@ def _learn_vocabulary(
     vocabulary_pairs: int,
     log: Callable[[str], object],
 ) -> PreTrainedTokenizerFast:
-    """Learn from pairs spread evenly over the corpus, whose parts may differ in kind."""
-    num_pairs = sum(1 for _ in read_train())
+    """Learn from pairs spread evenly over the text, whose parts may differ in kind."""
+    num_pairs = sum(1 for _ in read_all(corpora))
     stride = max(1, -(-num_pairs // vocabulary_pairs))
     log(f"learning a vocabulary of {vocab_size:,} from {-(-num_pairs // stride):,} of {num_pairs:,} pairs")
-    kept = filter_pairs(islice(read_train(), 0, None, stride), pair_filter, FilterCounts())
+    kept = filter_pairs(islice(read_all(corpora), 0, None, stride), pair_filter, FilterCounts())
     return train_tokenizer((side for pair in kept for side in pair), vocab_size=vocab_size, subword_model=subword_model)
 
 
@@ -229,31 +259,48 @@ def _save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path, *, max_len
                 file.write(path.read_bytes())
 
 
+def _write_corpora(
+    corpora: Sequence[Corpus], pair_filter: PairFilter, *, write: Callable[..., dict[str, int]]
+) -> dict[str, object]:
+    """Filter and tokenise the training set; returns its counts, and in `corpora` those of each corpus."""
+    seen, counts_of_corpora = DigestSet(), []
+    for corpus in corpora:
+        counts, first_part = FilterCounts(), sum(one["parts"] for one in counts_of_corpora)
+        pairs = filter_pairs(corpus.read(), pair_filter, counts, seen=seen)
+        written = write(pairs, weight=corpus.weight, first_part=first_part)
+        counts_of_corpora.append(asdict(counts) | written)
+    totals = {name: sum(one[name] for one in counts_of_corpora) for name in counts_of_corpora[0]}
+    return totals | {"corpora": counts_of_corpora}
+
+
 def _write_parts(
     pairs: Iterable[Pair],
-    folder: Path,
     *,
+    folder: Path,
     encode: Callable[[list[Pair]], tuple[pa.RecordBatch, pa.BooleanArray]],
     pairs_per_part: int,
     on_pairs: Callable[[int], object],
+    weight: int = 1,
+    first_part: int = 0,
 ) -> dict[str, int]:
-    """Tokenise `pairs` into the parts that `folder` lacks; returns counts over all parts."""
+    """Tokenise `pairs` into the parts that `folder` lacks, from number `first_part` on; returns counts over them."""
     folder.mkdir(exist_ok=True)
+    schema = SCHEMA.with_metadata({WEIGHT: str(weight)})
     remaining = iter(pairs)
     counts = dict.fromkeys(("pairs", "over_max_length", "source_tokens", "target_tokens", "parts"), 0)
     while block := list(islice(remaining, pairs_per_part)):
-        path = folder / PART_NAMES.replace("*", f"{counts['parts']:05d}")
+        path = folder / PART_NAMES.replace("*", f"{first_part + counts['parts']:05d}")
         if not path.exists():
             batch, fits = encode(block)
-            with write_whole(path) as file, pa.ipc.new_stream(file, SCHEMA) as stream:
+            with write_whole(path) as file, pa.ipc.new_stream(file, schema) as stream:
                 stream.write_batch(batch.filter(fits))
         with pa.memory_map(str(path)) as file:
             part = pa.ipc.open_stream(file).read_all()
         counts["parts"] += 1
-        counts["pairs"] += part.num_rows
+        counts["pairs"] += weight * part.num_rows
         counts["over_max_length"] += len(block) - part.num_rows
-        counts["source_tokens"] += _num_tokens(part["input_ids"])
-        counts["target_tokens"] += _num_tokens(part["labels"])
+        counts["source_tokens"] += weight * _num_tokens(part["input_ids"])
+        counts["target_tokens"] += weight * _num_tokens(part["labels"])
         on_pairs(len(block))
     return counts
 
