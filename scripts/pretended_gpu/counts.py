@@ -29,7 +29,7 @@ def project_line() -> str:
     for entry in reversed(node.metadata.get("traceback_", []) if node else []):
         if found := FRAME.search(entry):
             return "{}{}:{} {}".format(BACKWARD, *found.groups())
-    return "{}{}".format(BACKWARD, node.name()) if node else ELSEWHERE
+    return f"{BACKWARD}{node.name()}" if node else ELSEWHERE
 
 
 def remembering_lines() -> torch.autograd.set_detect_anomaly:

@@ -30,8 +30,7 @@ INDEXING = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, 
 PRODUCTS = {aten.mm, aten.addmm, aten.bmm, aten.baddbmm, aten.addmm_}
 FREE = {  # besides views: they start no kernel
     aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided, aten.detach, aten.alias,
-    aten.lift_fresh, aten._unsafe_view, aten._reshape_alias, aten.set_, aten.is_pinned,
-    aten._local_scalar_dense,
+    aten.lift_fresh, aten._unsafe_view, aten._reshape_alias, aten.set_, aten.is_pinned, aten._local_scalar_dense,
 }  # fmt: skip
 MASK_ALIGNMENT = 16  # keys; PyTorch's memory-efficient attention copies a mask of another length
 MASK_CONVERSION = 3  # kernels that make a boolean mask additive
@@ -179,15 +178,13 @@ class PretendedGpu(TorchDispatchMode):
         strangers = [tensor for tensor in tensors if not isinstance(tensor, DeviceTensor)]
         if packet in (aten._to_copy, aten.copy_):
             is_blocking = not kwargs.get("non_blocking", packet is aten.copy_ and len(args) > 2 and args[2])
-            source, to_device = args[packet is aten.copy_], is_result_on_device and isinstance(args[0], DeviceTensor)
-            if packet is aten._to_copy:
-                to_device = is_result_on_device
-            if not to_device:
+            is_to_device = isinstance(args[0], DeviceTensor) if packet is aten.copy_ else is_result_on_device
+            if not is_to_device:
                 if is_blocking:
                     counts.waits["copy to the host", line] += 1
                 return
             if strangers:
-                is_blocking = is_blocking or source.data_ptr() not in self._pinned
+                is_blocking = is_blocking or strangers[0].data_ptr() not in self._pinned
                 counts.copies[is_blocking, line] += 1
                 if is_blocking:
                     counts.waits["copy to the device", line] += 1

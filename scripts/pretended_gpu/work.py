@@ -7,10 +7,12 @@ are tiny, so that a CPU computes them at once.
 import copy
 import os
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from unittest import mock
 
 import torch
+from accelerate.state import AcceleratorState
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
 from vaswani_transformer.data.batching import Update, UpdateStream
@@ -35,6 +37,7 @@ def build_trainer(recipe_name: str, folder: Path, *, device: str, mixed_precisio
     data = folder / "data"
     if not data.exists():
         prepare(lambda: PAIRS, lambda: PAIRS[:2], data, vocab_size=VOCAB_SIZE)
+    AcceleratorState._reset_state(reset_partial_state=True)  # there may have been a trainer on another device
     with mock.patch.dict(os.environ, ACCELERATE_TORCH_DEVICE=device):
         options = {"mixed_precision": mixed_precision, "accumulation_steps": 1}
         return Trainer(Recipe(**vars(recipe) | changes), data, folder / "run", **options)
@@ -42,7 +45,7 @@ def build_trainer(recipe_name: str, folder: Path, *, device: str, mixed_precisio
 
 def find_update(trainer: Trainer, *, is_padded: bool) -> Update:
     """The first update with padding, or without, as `DataLoader` gives it, in pinned memory."""
-    updates = UpdateStream(trainer.train_pairs, tokens_per_batch=TOKENS_PER_BATCH, seed=0)
+    updates = islice(UpdateStream(trainer.train_pairs, tokens_per_batch=TOKENS_PER_BATCH, seed=0), len(PAIRS))
     update = next(update for update in updates if (update.tokens < update.padded_tokens) == is_padded)
     return update if trainer.accelerator.device.type == "cpu" else update.pin_memory()
 
