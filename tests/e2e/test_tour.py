@@ -34,7 +34,7 @@ def texts(cell):
     displayed = [
         output.data[format]
         for output in cell.outputs
-        for format in output.get("data", ())
+        for format in sorted(output.get("data", ()))
         if format.startswith("text/")
     ]
     return [printed, *displayed]
