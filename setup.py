@@ -3,6 +3,8 @@ from setuptools import find_packages, setup
 CONVERT = ["sentencepiece>=0.2"]
 DEMO = ["gradio>=6.31,<7"]
 EXPORT = ["ctranslate2>=4.7", "onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.5"]
+PLOTS = ["matplotlib>=3.8"]
+TOUR = ["ipykernel>=6.29", "nbclient>=0.10", "nbformat>=5.10", *PLOTS]
 
 setup(
     name="vaswani-transformer",
@@ -30,7 +32,8 @@ setup(
         "tqdm>=4.66",
     ],
     extras_require={
-        "plots": ["matplotlib>=3.8"],
+        "plots": PLOTS,
+        "tour": TOUR,
         "convert": CONVERT,
         "export": EXPORT,
         "demo": DEMO,
@@ -39,10 +42,10 @@ setup(
             "hypothesis>=6.100",
             "peft>=0.21",
             "ruff>=0.14",
-            "matplotlib>=3.8",
             *CONVERT,
             *DEMO,
             *EXPORT,
+            *TOUR,
         ],
     },
     entry_points={"console_scripts": ["vaswani = vaswani_transformer.cli:main"]},

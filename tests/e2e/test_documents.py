@@ -86,6 +86,8 @@ def test_every_command_of_a_shell_block_exists(block):
                 assert cli.build_parser().parse_args(arguments).command == arguments[0]
             case ["python", "-m", module, *_]:
                 assert find_spec(module)
+            case ["jupyter", "execute", *_, notebook]:
+                assert (ROOT / notebook).exists()
             case ["bash", script, *_]:
                 assert (ROOT / script).exists()
             case ["python", script, *arguments]:

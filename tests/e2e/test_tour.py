@@ -1,0 +1,81 @@
+"""The tour of the paper runs, and what it shows is what today's code prints."""
+
+import copy
+import os
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat", reason='needs pip install ".[tour]"')
+nbclient = pytest.importorskip("nbclient", reason='needs pip install ".[tour]"')
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOK = ROOT / "scripts" / "tour_of_the_paper.ipynb"
+MOST_BYTES = 600_000
+STALE = "the saved notebook is not that of today's code: execute it again, by the command in scripts/README.md"
+# Of cells that show a trained model: training rounds differently on each kind of processor.
+VARIES = "varies"
+
+
+def code_cells(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def kinds(cell):
+    """The kind of each output of `cell`, its stream or its formats; how often a stream was flushed says nothing."""
+    found = [output.get("name") or " ".join(sorted(output.get("data", ()))) or "error" for output in cell.outputs]
+    return [kind for kind, _ in groupby(found)]
+
+
+def texts(cell):
+    """All text that `cell` prints or displays, but not its pictures."""
+    printed = "".join(output.text for output in cell.outputs if output.output_type == "stream")
+    displayed = [
+        output.data[format]
+        for output in cell.outputs
+        for format in sorted(output.get("data", ()))
+        if format.startswith("text/")
+    ]
+    return [printed, *displayed]
+
+
+@pytest.fixture(scope="module")
+def saved():
+    return nbformat.read(NOTEBOOK, as_version=4)
+
+
+@pytest.fixture(scope="module")
+def executed(saved, tmp_path_factory):
+    """The notebook, run from the beginning in an empty folder."""
+    folder, notebook = tmp_path_factory.mktemp("tour"), copy.deepcopy(saved)
+    for cell in code_cells(notebook):
+        cell.outputs, cell.execution_count = [], None
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    client = nbclient.NotebookClient(notebook, timeout=None, resources={"metadata": {"path": str(folder)}})
+    # The user's own start-up files and settings stay out.
+    client.execute(env=os.environ | {"PYTHONPATH": path, "IPYTHONDIR": str(folder / "ipython"), "HF_HUB_OFFLINE": "1"})
+    return notebook
+
+
+@pytest.mark.slow
+def test_every_cell_runs_without_an_error_or_a_warning(executed):
+    for cell in code_cells(executed):
+        assert cell.execution_count is not None, cell.id
+        assert not {"error", "stderr"} & {*kinds(cell)}, cell.id
+
+
+@pytest.mark.slow
+def test_the_saved_outputs_are_those_of_the_code(saved, executed):
+    for before, now in zip(code_cells(saved), code_cells(executed), strict=True):
+        assert before.execution_count == now.execution_count, f"{STALE} ({before.id})"
+        assert kinds(before) == kinds(now), f"{STALE} ({before.id})"
+        if VARIES not in before.metadata.get("tags", ()):
+            assert texts(before) == texts(now), f"{STALE} ({before.id})"
+
+
+def test_the_saved_notebook_is_small_and_names_no_folder_of_a_machine(saved):
+    assert NOTEBOOK.stat().st_size < MOST_BYTES
+    shown = "\n".join(text for cell in code_cells(saved) for text in texts(cell))
+    for place in (str(ROOT), str(Path.home()), "/tmp", "/home", "site-packages"):
+        assert place not in shown
