@@ -14,6 +14,8 @@ from transformers.activations import ACT2FN
 MOST_LAYERS = 200
 MOST_LABELS = 1_000
 POSITION_EMBEDDING_TYPES = ("sinusoidal", "learned")
+# Values of `attn_implementation` whose masks equation 1, as written here, can read: only these give attention weights.
+WEIGHT_KERNELS = ("eager", "sdpa")
 POSITION_LAYOUTS = ("interleaved", "concatenated", "fairseq")
 
 
