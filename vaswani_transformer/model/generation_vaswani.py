@@ -103,10 +103,8 @@ class VaswaniGenerationMixin(GenerationMixin):
         `compute_transition_scores` makes of them sums to `sequences_scores` times the length penalty.
 
         Laying out the matrices for a search takes as long as some steps of it, so a loop over `generate` passes
-        `engine`; without one, this happens for large batches only. On a CPU oneDNN keeps kernels, one for each shape of
-        a product, for a small model up to 0.8 GB. The command `vaswani` has it keep fewer, 0.3 GB, and has glibc keep
-        what each step frees, which saves a tenth of the time of large batches. A caller who wants the same calls
-        `keep_few_kernels` and `keep_freed_memory` of `vaswani_transformer.memory` at the start.
+        `engine`; without one, this happens for large batches only. A process that lives long limits its memory on a CPU
+        by `keep_few_kernels` and `keep_freed_memory` of `vaswani_transformer.memory`.
 
         Raises:
             ValueError: for options that cannot be honoured, and for what transformers itself refuses.
@@ -125,9 +123,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         check_source(source_ids, kwargs, option)
         if kwargs.get("attention_mask") is None and source_ids is not None:
             kwargs["attention_mask"] = build_padding_mask(source_ids, self.config)
-        start, end, forced = (
-            option(name) for name in ("decoder_start_token_id", "eos_token_id", "forced_eos_token_id")
-        )
+        start, forced = option("decoder_start_token_id"), option("forced_eos_token_id")
         mask_prompt(kwargs, start_token_id=start, pad_token_id=option("pad_token_id"))
         offset = kwargs["max_length_offset"] if "max_length_offset" in kwargs else option("max_length_offset")
         prompt_length = find_prompt_length(kwargs.get("decoder_input_ids"), start)
@@ -143,11 +139,12 @@ class VaswaniGenerationMixin(GenerationMixin):
             if option("max_length") is None and option("max_new_tokens") is None:
                 kwargs["max_new_tokens"] = int(limits.max())
             if has_one_beam:
+                last_tokens, is_forced = (
+                    as_list(option("eos_token_id") if forced is None else forced),
+                    forced is not None,
+                )
                 limit = SourceLengthLimit(
-                    limits,
-                    prompt_length=prompt_length,
-                    last_tokens=as_list(end if forced is None else forced),
-                    is_forced=forced is not None,
+                    limits, prompt_length=prompt_length, last_tokens=last_tokens, is_forced=is_forced
                 )
                 logits_processor = LogitsProcessorList([*(logits_processor or []), limit])
                 stop = SourceLengthStop(limits, prompt_length=prompt_length, pad_token_id=option("pad_token_id"))
