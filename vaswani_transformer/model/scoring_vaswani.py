@@ -19,7 +19,7 @@ from .masks_vaswani import build_padding_mask
 
 @dataclass
 class TranslationScores(ModelOutput):
-    """How a model rates given translations; a row each, in the order of the labels.
+    """How a model rates given translations, one row each, in the order of the labels.
 
     Args:
         log_probs: (B * n,) log P(Y | X) in nats, float32, or float64 of a model in float64.
