@@ -42,22 +42,26 @@ class LayerSteps:
         )
 
     def __call__(self, x: torch.Tensor, mask: torch.Tensor, source_mask: torch.Tensor | None) -> torch.Tensor:
-        """(L, b, D) -> (L, b, D); the tokens of a prompt are read at once, as if each were a beam.
+        """(L * b, D) -> (L * b, D); the tokens of a prompt are read at once, as if each were a beam.
 
         Args:
             mask: which of the remembered keys a beam sees, (L, 1, b, N).
             source_mask: broadcastable to (L, H, 1, S + num_idle).
         """
         attention, cross_attention = self.layer.attention, self.layer.cross_attention
-        num_heads = attention.num_heads
-        q, k, v = (split_heads(projected, num_heads) for projected in attention.project(x))
+        q, k, v = map(self._split_heads, attention.project(x))
         keys, values = self.remember(k, v)
         context = self.attend(q, keys, values, mask, attention.scaling)
-        x = self.layer.norm(x + attention.out(context.transpose(1, 2).flatten(2)))
-        q = split_heads(cross_attention.query(x), num_heads)
+        x = self.layer.norm(x + attention.out(_join_heads(context)))
+        q = self._split_heads(cross_attention.query(x))
         context = self.attend(q, self.source_keys, self.source_values, source_mask, cross_attention.scaling)
-        x = self.layer.cross_norm(x + cross_attention.out(context.transpose(1, 2).flatten(2)))
+        x = self.layer.cross_norm(x + cross_attention.out(_join_heads(context)))
         return self.layer.feed_forward(x)
+
+    def _split_heads(self, x: torch.Tensor) -> torch.Tensor:
+        """(L * b, H * K) -> (L, H, b, K), by one operation: a step of a small model makes many."""
+        num_heads = self.layer.attention.num_heads
+        return x.view(len(self.source_keys), -1, num_heads, x.shape[-1] // num_heads).transpose(1, 2)
 
     def remember(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Add (L, H, b, K) of a step; all keys and values so far, (L, H, N, K)."""
@@ -121,12 +125,11 @@ class EngineSteps:
         with torch.autocast(self.encoding.device.type, enabled=False):  # an engine has the dtype it was built in
             if not self.layers:
                 return self._read_prompt(tokens)
-            last = tokens[:, -1].view(-1, self.num_beams)
-            return self.project(self._run_layers(last, next(self.positions), self.mask).flatten(0, 1))
+            return self.project(self._run_layers(tokens[:, -1], next(self.positions), self.mask))
 
     @torch.inference_mode()  # a step takes 6 % less; the logits, made outside, are ordinary tensors again
     def _run_layers(self, tokens: torch.LongTensor, positions: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Tokens (L, n) at `positions` (1 or n, D) -> (L, n, D)."""
+        """Tokens (rows,) at `positions` (1 or rows, D) -> (rows, D)."""
         x = self.embed(tokens)
         x = x + positions.to(x.dtype)
         for layer in self.layers:
@@ -146,13 +149,14 @@ class EngineSteps:
         positions = torch.cat([next(self.positions) for _ in range(prompt_length)])
         hidden = torch.finfo(states.dtype).min
         causal = states.new_full((1, prompt_length, prompt_length), hidden).triu(1)
-        x = self._run_layers(prompt, positions, causal)
+        x = self._run_layers(prompt.flatten(), positions.repeat(len(prompt), 1), causal)
         # (L, b, N): 0 at the keys that a beam goes on from, and those of the next step.
         self.mask = states.new_zeros(len(states), num_beams, prompt_length)
         self.next_mask = states.new_full((1, num_beams, num_beams), hidden)
         self.next_mask.diagonal(dim1=1, dim2=2).zero_()
         self.most_keys = max(FEW_KEYS, 2 * prompt_length)
-        return self.project(x[:, -1]).repeat_interleave(num_beams, dim=0)
+        logits = self.project(x.view(*prompt.shape, -1)[:, -1])
+        return logits.repeat_interleave(num_beams, dim=0)
 
     def follow(self, beams: torch.Tensor, staying: torch.Tensor | None) -> None:
         """Go on from the beams (L, b) of the sentences `staying`, or of all."""
@@ -222,6 +226,12 @@ def _can_attend_unfused(states: torch.Tensor, source_mask: torch.Tensor | None) 
         return False
     # For a source that is hidden altogether fused attention gives zeros, a softmax nothing.
     return source_mask is None or bool(source_mask.any(dim=-1).all())
+
+
+def _join_heads(context: torch.Tensor) -> torch.Tensor:
+    """(L, H, b, K) -> (L * b, H * K)."""
+    num_rows, num_heads, num_beams, width = context.shape
+    return context.transpose(1, 2).reshape(num_rows * num_beams, num_heads * width)
 
 
 def _count_idle_keys(encoding: torch.Tensor) -> int:
