@@ -1,4 +1,4 @@
-"""Restricted self-attention (section 4, table 1) in blocks: where it is used, and that nobody can tell."""
+"""Restricted self-attention (section 4, table 1) in blocks: where it is used, and that results are those of a mask."""
 
 from types import SimpleNamespace
 

@@ -23,7 +23,7 @@ def test_the_penalty_by_hand():
     torch.testing.assert_close(coverage_penalty(coverage, mask), expected)
 
 
-def test_a_word_that_nobody_looks_at_costs_much_but_not_everything():
+def test_a_word_without_attention_costs_much_but_not_everything():
     penalty = coverage_penalty(torch.tensor([0.0, 1.0]), torch.tensor([True, True]))
     assert -90 < penalty < -80
 

@@ -1,6 +1,7 @@
 """An engine computes what `forward` computes, with the weights of the moment it was built."""
 
 import copy
+import pickle
 import weakref
 
 import pytest
@@ -153,10 +154,9 @@ def test_keys_that_no_beam_goes_on_from_are_forgotten(build_tiny_model, monkeypa
 
 def test_a_layer_remembers_everything_in_the_order_it_came(tiny_model):
     layer = DecoderProducts(tiny_model.get_decoder().layers[0], cpu_vaswani.Products(None))
-    steps_of_layer = LayerSteps(layer, None, torch.randn(2, 6, 12), num_idle=0, num_beams=3)
+    steps_of_layer = LayerSteps(layer, None, torch.randn(2, 6, 12), num_idle=0)
     steps = [torch.randn(2, 3, num_beams, 5) for num_beams in (3, *[4] * 40)]
     for count, step in enumerate(steps, start=1):
-        steps_of_layer.num_beams = step.shape[2]
         keys, values = steps_of_layer.remember(step, step + 1)
         assert torch.equal(keys, torch.cat(steps[:count], dim=2))
         assert torch.equal(values, keys + 1)
@@ -431,7 +431,7 @@ def test_a_model_loaded_for_int8_is_one_of_float32_whose_engines_multiply_in_int
 # Released matrices
 
 
-def test_an_engine_that_releases_the_matrices_alone_translates(build_ending_model):
+def test_an_engine_that_releases_the_matrices_alone_translates(build_ending_model, tmp_path):
     model = build_ending_model(end_bias=2.0, max_length_offset=6, tie_word_embeddings=False)
     expected, config = model.generate(SOURCE, num_return_sequences=4), model.config
     matrices = [weakref.ref(layer.weight) for layer in model.modules() if isinstance(layer, nn.Linear)]
@@ -456,6 +456,14 @@ def test_an_engine_that_releases_the_matrices_alone_translates(build_ending_mode
             call()
     with pytest.raises(ValueError, match="released to an engine that was built before"):
         model.build_engine()
+    with pytest.raises(ValueError, match="an engine cannot be saved: load the model again"):
+        model.save_pretrained(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_engine_does_not_travel_to_another_process(tiny_model):
+    with pytest.raises(TypeError, match=r"send the model, and call build_engine\(\)"):
+        pickle.dumps(tiny_model.build_engine())
 
 
 # PyTorch of next year

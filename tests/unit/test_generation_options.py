@@ -11,7 +11,6 @@ from vaswani_transformer import VaswaniForConditionalGeneration, train_tokenizer
 from vaswani_transformer.model.generation_options_vaswani import (
     NOT_SUPPORTED,
     WITHOUT_BEAMS,
-    WITHOUT_BEAMS_UNLESS_DEFAULT,
 )
 
 PAD, END = 1, 2
@@ -72,7 +71,7 @@ def theirs(model):
 
 
 def test_every_field_of_the_generation_config_is_seen_to():
-    refused = {*NOT_SUPPORTED, *WITHOUT_BEAMS, *WITHOUT_BEAMS_UNLESS_DEFAULT}
+    refused = {*NOT_SUPPORTED, *WITHOUT_BEAMS}
     groups = [BY_THE_SEARCH, BY_PROCESSORS.keys(), BY_SAMPLING, refused, WITHOUT_EFFECT_ON_A_SEARCH]
     fields = {name for name in vars(GenerationConfig()) if not name.startswith("_")}
     assert set().union(*groups) == fields
@@ -150,7 +149,7 @@ def test_what_would_be_ignored_is_refused(model, name, value):
         model.generate(SOURCE, **{name: value})
 
 
-@pytest.mark.parametrize("name", [*WITHOUT_BEAMS, *WITHOUT_BEAMS_UNLESS_DEFAULT, *NOT_SUPPORTED])
+@pytest.mark.parametrize("name", [*WITHOUT_BEAMS, *NOT_SUPPORTED])
 def test_every_refusal_has_an_example(name):
     assert name in REFUSED or name == "continuous_batching_config"  # deprecated: warns, and is refused like the others
 

@@ -26,7 +26,7 @@ CAUSAL = SimpleNamespace(is_causal=True, training=False)
 
 
 def randomise(module: nn.Module) -> nn.Module:
-    """Every weight drawn anew, so that zeros and ones of the initialisation cannot hide a mistake."""
+    """Draw every weight again, so that zeros and ones of the initialisation cannot hide a mistake."""
     torch.manual_seed(0)
     with torch.no_grad():
         for parameter in module.parameters():

@@ -294,7 +294,7 @@ def test_gradients_of_parts_add_up_to_those_of_the_whole(build_tiny_model):
         (False, True, True, False),
     ],
 )
-def test_logits_are_left_out_only_where_nobody_reads_them(tiny_model, training, labelled, skip, has_logits):
+def test_logits_are_left_out_only_where_no_caller_reads_them(tiny_model, training, labelled, skip, has_logits):
     target = {"labels": LABELS} if labelled else {"decoder_input_ids": SHIFTED}
     output = tiny_model.train(training)(input_ids=SOURCE, skip_logits=skip, **target)
     assert (output.logits is not None) == has_logits
@@ -338,7 +338,7 @@ def test_a_decoder_without_an_encoding_is_a_language_model_of_the_target(tiny_mo
 
 
 def test_an_update_never_waits_for_the_device(tiny_config):
-    """Tensors on the meta device have no values: whoever looks at one, as the host does when it waits, fails."""
+    """Tensors on the meta device have no values: code that reads one, as a host does when it waits, fails."""
     with torch.device("meta"):
         model = VaswaniForConditionalGeneration(tiny_config).train()
         source, labels = torch.ones(2, 3, 5, dtype=torch.long)

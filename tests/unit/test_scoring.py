@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from vaswani_transformer import cli, train_tokenizer
+from vaswani_transformer.evaluation import pairs
+from vaswani_transformer.evaluation.pairs import score_pairs
 from vaswani_transformer.model import scoring_vaswani
-from vaswani_transformer.model.scoring_vaswani import score_pairs
 
 PAD, END = 1, 2
 SENTENCES = [[9, 2], [5, 6, 7, 8, 2], [21, 9, 30, 4, 12, 35, 2], [8, 3, 21, 2]]
@@ -145,7 +146,7 @@ def expected_of(translator) -> list[tuple[float, int, float]]:
 
 @pytest.mark.parametrize(("tokens_per_batch", "window"), [(8_192, 4_096), (8_192, 3), (1, 4_096)])
 def test_pairs_are_rated_in_their_order_whatever_the_batches(translator, monkeypatch, tokens_per_batch, window):
-    monkeypatch.setattr(scoring_vaswani, "PAIRS_PER_WINDOW", window)
+    monkeypatch.setattr(pairs, "PAIRS_PER_WINDOW", window)
     actual = list(score_pairs(*translator, TEXT, tokens_per_batch=tokens_per_batch))
     for found, expected in zip(actual, expected_of(translator), strict=True):
         assert found == pytest.approx(expected, abs=1e-4)

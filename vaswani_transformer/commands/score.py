@@ -5,7 +5,7 @@ from tqdm import tqdm
 
 from .. import loading
 from ..data.corpus import read_parallel_files
-from ..model.scoring_vaswani import score_pairs
+from ..evaluation.pairs import score_pairs
 
 
 def run(args: argparse.Namespace) -> None:

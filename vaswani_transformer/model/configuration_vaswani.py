@@ -14,6 +14,8 @@ from transformers.activations import ACT2FN
 MOST_LAYERS = 200
 MOST_LABELS = 1_000
 POSITION_EMBEDDING_TYPES = ("sinusoidal", "learned")
+# Values of `attn_implementation` whose masks equation 1, as written here, can read: only these give attention weights.
+WEIGHT_KERNELS = ("eager", "sdpa")
 POSITION_LAYOUTS = ("interleaved", "concatenated", "fairseq")
 
 
@@ -113,20 +115,12 @@ class VaswaniConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
     def _check_sizes(self, *, num_labels: int | None) -> None:
-        sizes = (
-            "vocab_size",
-            "d_model",
-            "d_ff",
-            "num_heads",
-            "d_k",
-            "d_v",
-            "encoder_layers",
-            "decoder_layers",
-        )
-        for name in (*sizes, "max_position_embeddings"):
+        layers = ("encoder_layers", "decoder_layers")
+        widths = ("d_model", "d_ff", "num_heads", "d_k", "d_v")
+        for name in ("vocab_size", *widths, *layers, "max_position_embeddings"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
-        for name in ("encoder_layers", "decoder_layers"):
+        for name in layers:
             if getattr(self, name) > MOST_LAYERS:
                 raise ValueError(f"{name} must be at most {MOST_LAYERS}, got {getattr(self, name)}.")
         if num_labels is not None and num_labels > MOST_LABELS:
@@ -143,22 +137,18 @@ class VaswaniConfig(PreTrainedConfig):
         for name in ("dropout", "attention_dropout", "activation_dropout", "label_smoothing"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} is a probability in [0, 1), got {getattr(self, name)}.")
-
         if not 0 < self.layer_norm_eps < math.inf:
             raise ValueError(f"layer_norm_eps must be a positive finite number, got {self.layer_norm_eps}.")
 
     def _check_names(self) -> None:
-        if self.activation_function not in ACT2FN:
-            raise ValueError(
-                f"activation_function must be one of {', '.join(ACT2FN)}, got {self.activation_function!r}."
-            )
-        if self.position_embedding_type not in POSITION_EMBEDDING_TYPES:
-            raise ValueError(
-                f"position_embedding_type must be one of {POSITION_EMBEDDING_TYPES}, "
-                f"got {self.position_embedding_type!r}."
-            )
-        if self.position_layout not in POSITION_LAYOUTS:
-            raise ValueError(f"position_layout must be one of {POSITION_LAYOUTS}, got {self.position_layout!r}.")
+        choices = {
+            "activation_function": tuple(ACT2FN),
+            "position_embedding_type": POSITION_EMBEDDING_TYPES,
+            "position_layout": POSITION_LAYOUTS,
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {allowed}, got {getattr(self, name)!r}.")
 
     def _check_positions(self) -> None:
         if self.position_embedding_type == "sinusoidal" and self.d_model % 2:

@@ -14,6 +14,8 @@ Shapes: B sentences, L sentences still in the search, b beams, H heads, S source
 
 import torch
 
+from .configuration_vaswani import WEIGHT_KERNELS
+
 LEAST_COVERAGE = torch.finfo(torch.float32).tiny  # a word without attention costs 87 nats, not infinitely many
 
 
@@ -23,7 +25,7 @@ def check_kernel(kernel: str) -> None:
     Raises:
         ValueError: naming the kernel and one that has them.
     """
-    if kernel not in ("eager", "sdpa"):
+    if kernel not in WEIGHT_KERNELS:
         raise ValueError(
             f"coverage_penalty counts attention weights, and attn_implementation={kernel!r} cannot give them: use "
             f'model.set_attn_implementation("sdpa").'

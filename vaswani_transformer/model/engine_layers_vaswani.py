@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from .cpu_vaswani import Product, Products
-from .layers_vaswani import DecoderLayer, EncoderLayer, MultiHeadAttention
+from .layers_vaswani import DecoderLayer, EncoderLayer, MultiHeadAttention, split_heads
 from .plain_vaswani import merged_layer
 
 
@@ -29,10 +29,6 @@ class AttentionProducts:
         else:
             self.project = products.several(q, k, v)
         self.out = products.one(linear_of(attention.out_proj))
-
-    def split_heads(self, x: torch.Tensor) -> torch.Tensor:
-        """(B, T, H * K) -> (B, H, T, K)."""
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
 
 class FeedForwardProducts:
@@ -64,7 +60,7 @@ class EncoderProducts:
     def __call__(self, x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         """(B, S, D) -> (B, S, D); `mask` is True where a query may look, broadcastable to (B, H, S, S)."""
         attention = self.attention
-        q, k, v = map(attention.split_heads, attention.project(x))
+        q, k, v = (split_heads(projected, attention.num_heads) for projected in attention.project(x))
         context = nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=attention.scaling)
         x = self.norm(x + attention.out(context.transpose(1, 2).flatten(2)))
         return self.feed_forward(x)
@@ -74,8 +70,8 @@ class DecoderProducts:
     """A `DecoderLayer`."""
 
     def __init__(self, layer: DecoderLayer, products: Products):
-        self.own = AttentionProducts(layer.self_attention, products, is_cross=False)
-        self.cross = AttentionProducts(layer.cross_attention, products, is_cross=True)
+        self.attention = AttentionProducts(layer.self_attention, products, is_cross=False)
+        self.cross_attention = AttentionProducts(layer.cross_attention, products, is_cross=True)
         self.norm = _copy_norm(layer.self_attention_residual.norm, products)
         self.cross_norm = _copy_norm(layer.cross_attention_residual.norm, products)
         self.feed_forward = FeedForwardProducts(layer, products)

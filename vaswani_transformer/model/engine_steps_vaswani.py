@@ -11,7 +11,7 @@ from torch import nn
 
 from .cpu_vaswani import Product
 from .engine_layers_vaswani import DecoderProducts
-from .layers_vaswani import PositionEncoding
+from .layers_vaswani import PositionEncoding, split_heads
 
 ROOM = 16  # steps for which `LayerSteps` makes room at least
 FEW_KEYS = 32  # below, a search is too short to look for keys that no hypothesis goes on from any more
@@ -29,49 +29,48 @@ class LayerSteps:
         attend: equation 1, (queries, keys, values, mask, scaling) -> (L, H, b, K).
         encoding: of the source, (L, S, D).
         num_idle: keys of the source to add, which its mask hides.
-        num_beams: b; at first the tokens of the prompt, which are read at once as if each were a beam.
     """
 
-    def __init__(
-        self, layer: DecoderProducts, attend: Callable, encoding: torch.Tensor, *, num_idle: int, num_beams: int
-    ):
-        self.layer, self.attend, self.num_beams = layer, attend, num_beams
+    def __init__(self, layer: DecoderProducts, attend: Callable, encoding: torch.Tensor, *, num_idle: int):
+        self.layer, self.attend = layer, attend
         self.keys = self.values = None  # (L, H, N, K)
         self.length = 0  # N; behind it there may be room for more
+        attention = layer.cross_attention
         self.source_keys, self.source_values = (  # (L, H, S + num_idle, K)
-            layer.cross.split_heads(nn.functional.pad(projected, (0, 0, 0, num_idle))).contiguous()
-            for projected in layer.cross.keys_and_values(encoding)
+            split_heads(nn.functional.pad(projected, (0, 0, 0, num_idle)), attention.num_heads).contiguous()
+            for projected in attention.keys_and_values(encoding)
         )
 
     def __call__(self, x: torch.Tensor, mask: torch.Tensor, source_mask: torch.Tensor | None) -> torch.Tensor:
-        """(L * b, D) -> (L * b, D).
+        """(L * b, D) -> (L * b, D); the tokens of a prompt are read at once, as if each were a beam.
 
         Args:
             mask: which of the remembered keys a beam sees, (L, 1, b, N).
             source_mask: broadcastable to (L, H, 1, S + num_idle).
         """
-        own, cross = self.layer.own, self.layer.cross
-        q, k, v = map(self._split_heads, own.project(x))
+        attention, cross_attention = self.layer.attention, self.layer.cross_attention
+        q, k, v = map(self._split_heads, attention.project(x))
         keys, values = self.remember(k, v)
-        context = self.attend(q, keys, values, mask, own.scaling)
-        x = self.layer.norm(x + own.out(_join_heads(context)))
-        q = self._split_heads(cross.query(x))
-        context = self.attend(q, self.source_keys, self.source_values, source_mask, cross.scaling)
-        x = self.layer.cross_norm(x + cross.out(_join_heads(context)))
+        context = self.attend(q, keys, values, mask, attention.scaling)
+        x = self.layer.norm(x + attention.out(_join_heads(context)))
+        q = self._split_heads(cross_attention.query(x))
+        context = self.attend(q, self.source_keys, self.source_values, source_mask, cross_attention.scaling)
+        x = self.layer.cross_norm(x + cross_attention.out(_join_heads(context)))
         return self.layer.feed_forward(x)
 
     def _split_heads(self, x: torch.Tensor) -> torch.Tensor:
-        """(L * b, H * K) -> (L, H, b, K)."""
-        num_heads = self.layer.own.num_heads
-        return x.view(-1, self.num_beams, num_heads, x.shape[-1] // num_heads).transpose(1, 2)
+        """(L * b, H * K) -> (L, H, b, K), by one operation: a step of a small model makes many."""
+        num_heads = self.layer.attention.num_heads
+        return x.view(len(self.source_keys), -1, num_heads, x.shape[-1] // num_heads).transpose(1, 2)
 
     def remember(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Add (L, H, b, K) of a step; all keys and values so far, (L, H, N, K)."""
-        start, self.length = self.length, self.length + self.num_beams
+        num_new = keys.shape[2]
+        start, self.length = self.length, self.length + num_new
         if self.keys is None:
             self.keys, self.values = keys[:, :, :0], values[:, :, :0]
         if self.length > self.keys.shape[2]:
-            room = max(start, ROOM * self.num_beams)
+            room = max(start, ROOM * num_new)
             self.keys, self.values = _make_room(self.keys, room), _make_room(self.values, room)
         self.keys[:, :, start : self.length] = keys
         self.values[:, :, start : self.length] = values
@@ -145,17 +144,12 @@ class EngineSteps:
         self.source_mask = _as_additive(self.given_mask, states, num_idle=num_idle)
         attend = _attend_few if _can_attend_unfused(states, self.given_mask) else _attend_fused
         with torch.inference_mode():
-            self.layers = [
-                LayerSteps(layer, attend, states, num_idle=num_idle, num_beams=prompt_length)
-                for layer in self.decoder_layers
-            ]
+            self.layers = [LayerSteps(layer, attend, states, num_idle=num_idle) for layer in self.decoder_layers]
         self.positions = _count_positions(self.encode_positions, tokens.device)
         positions = torch.cat([next(self.positions) for _ in range(prompt_length)])
         hidden = torch.finfo(states.dtype).min
         causal = states.new_full((1, prompt_length, prompt_length), hidden).triu(1)
         x = self._run_layers(prompt.flatten(), positions.repeat(len(prompt), 1), causal)
-        for layer in self.layers:
-            layer.num_beams = num_beams
         # (L, b, N): 0 at the keys that a beam goes on from, and those of the next step.
         self.mask = states.new_zeros(len(states), num_beams, prompt_length)
         self.next_mask = states.new_full((1, num_beams, num_beams), hidden)

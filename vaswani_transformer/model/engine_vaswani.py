@@ -94,6 +94,12 @@ class Engine:
         dtype = model.engine_dtype or model.dtype
         return cls(model, build_products(dtype, model.device) if packs else Products(None), encodes=False)
 
+    def __reduce__(self):
+        raise TypeError(
+            "an engine is laid out for the processor of one process and cannot be pickled or copied: send the model, "
+            "and call build_engine(), or make the Translator or pipeline that holds one, where it arrives."
+        )
+
     def is_of(self, model) -> bool:
         """True if `model` is the one that this engine was built of."""
         return self.model() is model
@@ -190,7 +196,7 @@ def as_engines(engine: Engine | Sequence[Engine] | None, models: Sequence) -> li
         engines += [None] * (len(models) - 1)
     if len(engines) != len(models):
         raise ValueError(f"engine must be one engine, or one per model: got {len(engines)} for {len(models)} models.")
-    for own, model in zip(engines, models, strict=True):
-        if own is not None and not own.is_of(model):
+    for built, model in zip(engines, models, strict=True):
+        if built is not None and not built.is_of(model):
             raise ValueError("engine was built of another model: build it by this model's build_engine().")
     return engines

@@ -29,7 +29,10 @@ def check_ensemble(model, ensemble, kwargs: dict) -> None:
     for member in ensemble:
         # Not isinstance: the class of a model that brings its own code along is another one.
         if not hasattr(member, "build_engine"):
-            raise ValueError(f"ensemble must hold VaswaniForConditionalGeneration models, got {type(member).__name__}.")
+            raise ValueError(
+                f"ensemble must hold VaswaniForConditionalGeneration models of this code, got {type(member).__name__} "
+                f"of {type(member).__module__}: load a model saved with older code by the class of this package."
+            )
         for name in ("vocab_size", "eos_token_id", "pad_token_id", "decoder_start_token_id"):
             theirs, ours = getattr(member.config, name), getattr(model.config, name)
             if theirs != ours:

@@ -59,9 +59,7 @@ WITHOUT_BEAMS = (
     "penalty_alpha",
     "prompt_lookup_num_tokens",
     "speculation_type",
-)
-# The same, with defaults that transformers fills in.
-WITHOUT_BEAMS_UNLESS_DEFAULT = (
+    # transformers fills in the defaults of these:
     "assistant_confidence_threshold",
     "assistant_lookbehind",
     "num_assistant_tokens",
@@ -131,7 +129,7 @@ def check_options(config: GenerationConfig) -> None:
     if config.num_beams == 1:
         return
     defaults = GenerationConfig._get_default_generation_params()
-    for name in (*WITHOUT_BEAMS, *WITHOUT_BEAMS_UNLESS_DEFAULT):
+    for name in WITHOUT_BEAMS:
         if _is_on(config, name) and getattr(config, name) != defaults.get(name):
             raise ValueError(
                 f"{name}={getattr(config, name)!r} has no meaning in beam search; pass num_beams=1, or leave it out."
@@ -180,34 +178,37 @@ def _check_forced_end(config: GenerationConfig) -> None:
 
 
 class SourceLengthLimit(LogitsProcessor):
-    """Lets only </s> follow once a sentence has reached its own limit (greedy search and sampling)."""
+    """Lets only </s> follow once a sentence has reached its own limit (greedy search and sampling).
+
+    Args:
+        limits: (B,) tokens a sentence may get, </s> included.
+        last_tokens, is_forced: see `only_end`.
+    """
 
     def __init__(self, limits: torch.Tensor, *, prompt_length: int, last_tokens: list[int], is_forced: bool):
-        """limits: (B,) tokens a sentence may get, </s> included. For the others see `BeamSearch`."""
-        self.limits = limits
-        self.prompt_length = prompt_length
-        self.last_tokens = last_tokens
-        self.is_forced = is_forced
+        self.limits, self.prompt_length = limits, prompt_length
+        self.last_tokens, self.is_forced = last_tokens, is_forced
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.Tensor) -> torch.Tensor:
-        limits = self.limits.repeat_interleave(input_ids.shape[0] // self.limits.shape[0])
-        at_limit = limits.to(scores.device) <= input_ids.shape[1] - self.prompt_length + 1
+        at_limit = _has_grown_to(self.limits, input_ids, input_ids.shape[1] - self.prompt_length + 1)
         return only_end(scores, at_limit, self.last_tokens, self.is_forced)
 
 
 class SourceLengthStop(StoppingCriteria):
-    """Ends a sentence at its own limit where </s> is forbidden, or there is none (greedy search and sampling)."""
+    """Ends a sentence at its own limit, (B,), where </s> is forbidden or there is none (greedy search and sampling)."""
 
     def __init__(self, limits: torch.Tensor, *, prompt_length: int, pad_token_id: int | None):
-        """limits: (B,) tokens a sentence may get, </s> included."""
-        self.limits = limits
-        self.prompt_length = prompt_length
+        self.limits, self.prompt_length = limits, prompt_length
         if pad_token_id is not None:
             self.eos_token_id = None  # that it is there tells transformers to pad a row that has ended
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.Tensor | None, **kwargs) -> torch.BoolTensor:
-        limits = self.limits.repeat_interleave(input_ids.shape[0] // self.limits.shape[0])
-        return limits.to(input_ids.device) <= input_ids.shape[1] - self.prompt_length
+        return _has_grown_to(self.limits, input_ids, input_ids.shape[1] - self.prompt_length)
+
+
+def _has_grown_to(limits: torch.Tensor, input_ids: torch.LongTensor, length: int) -> torch.BoolTensor:
+    """(rows,) True where `length` tokens are as many as the sentence of a row may get."""
+    return limits.repeat_interleave(len(input_ids) // len(limits)).to(input_ids.device) <= length
 
 
 def further_processors(logits_processor: LogitsProcessorList) -> LogitsProcessorList:

@@ -13,10 +13,9 @@ from transformers.generation import LogitsProcessorList, StoppingCriteriaList
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 from transformers.modeling_outputs import BaseModelOutput
 
-from .beam_search_vaswani import LENGTH_PENALTIES, BeamSearch
-from .coverage_vaswani import BeamCoverage, check_kernel
+from .coverage_vaswani import check_kernel
 from .engine_vaswani import Engine, as_engines
-from .ensemble_vaswani import check_ensemble, prepare_member
+from .ensemble_vaswani import check_ensemble
 from .generation_options_vaswani import (
     OWN_OPTIONS,
     SourceLengthLimit,
@@ -31,9 +30,18 @@ from .generation_options_vaswani import (
     split_min_length,
 )
 from .masks_vaswani import build_padding_mask
-from .plain_vaswani import find_obstacle
+from .plain_vaswani import find_obstacle, is_released
+from .search_inputs_vaswani import (
+    as_list,
+    check_source,
+    find_limits,
+    find_prompt_length,
+    mask_prompt,
+    start_coverage,
+    start_search,
+    start_steps,
+)
 from .search_vaswani import Records, as_shortlist, run_search, spread
-from .steps_vaswani import ForwardSteps, Steps, suits_engine
 
 OWN_ARGUMENTS = ("ensemble", "shortlist", "engine")  # of `generate`, for the search alone
 # What follows a single hypothesis, without an engine.
@@ -95,10 +103,8 @@ class VaswaniGenerationMixin(GenerationMixin):
         `compute_transition_scores` makes of them sums to `sequences_scores` times the length penalty.
 
         Laying out the matrices for a search takes as long as some steps of it, so a loop over `generate` passes
-        `engine`; without one, this happens for large batches only. On a CPU oneDNN keeps kernels, one for each shape of
-        a product, for a small model up to 0.8 GB. The command `vaswani` has it keep fewer, 0.3 GB, and has glibc keep
-        what each step frees, which saves a tenth of the time of large batches. A caller who wants the same calls
-        `keep_few_kernels` and `keep_freed_memory` of `vaswani_transformer.memory` at the start.
+        `engine`; without one, this happens for large batches only. A process that lives long limits its memory on a CPU
+        by `keep_few_kernels` and `keep_freed_memory` of `vaswani_transformer.memory`.
 
         Raises:
             ValueError: for options that cannot be honoured, and for what transformers itself refuses.
@@ -114,16 +120,14 @@ class VaswaniGenerationMixin(GenerationMixin):
         source_ids = inputs if inputs is not None else kwargs.get("input_ids")
         if kwargs.get("ensemble") is not None:
             check_ensemble(self, kwargs["ensemble"], kwargs)
-        _check_source(source_ids, kwargs, option)
+        check_source(source_ids, kwargs, option)
         if kwargs.get("attention_mask") is None and source_ids is not None:
             kwargs["attention_mask"] = build_padding_mask(source_ids, self.config)
-        start, end, forced = (
-            option(name) for name in ("decoder_start_token_id", "eos_token_id", "forced_eos_token_id")
-        )
-        _mask_prompt(kwargs, start_token_id=start, pad_token_id=option("pad_token_id"))
+        start, forced = option("decoder_start_token_id"), option("forced_eos_token_id")
+        mask_prompt(kwargs, start_token_id=start, pad_token_id=option("pad_token_id"))
         offset = kwargs["max_length_offset"] if "max_length_offset" in kwargs else option("max_length_offset")
-        prompt_length = _prompt_length(kwargs.get("decoder_input_ids"), start)
-        limits = self._limit_sentences(kwargs, offset, prompt_length)
+        prompt_length = find_prompt_length(kwargs.get("decoder_input_ids"), start)
+        limits = find_limits(self.config, kwargs, offset=offset, prompt_length=prompt_length)
         has_one_beam = option("num_beams") in (None, 1)
         follows_one = has_one_beam and any(kwargs.get(name) is not None or option(name) for name in FOLLOW_ONE)
         if follows_one or kwargs.get("custom_generate") is not None:
@@ -135,11 +139,12 @@ class VaswaniGenerationMixin(GenerationMixin):
             if option("max_length") is None and option("max_new_tokens") is None:
                 kwargs["max_new_tokens"] = int(limits.max())
             if has_one_beam:
+                last_tokens, is_forced = (
+                    as_list(option("eos_token_id") if forced is None else forced),
+                    forced is not None,
+                )
                 limit = SourceLengthLimit(
-                    limits,
-                    prompt_length=prompt_length,
-                    last_tokens=_as_list(end if forced is None else forced),
-                    is_forced=forced is not None,
+                    limits, prompt_length=prompt_length, last_tokens=last_tokens, is_forced=is_forced
                 )
                 logits_processor = LogitsProcessorList([*(logits_processor or []), limit])
                 stop = SourceLengthStop(limits, prompt_length=prompt_length, pad_token_id=option("pad_token_id"))
@@ -176,20 +181,18 @@ class VaswaniGenerationMixin(GenerationMixin):
         kwargs["encoder_outputs"] = BaseModelOutput(last_hidden_state=encoding)
 
     def save_pretrained(self, *args, **kwargs) -> None:
-        """As every model's, and without the length that a Seq2SeqTrainer has written into the generation config."""
+        """As every model's, and without the length that a Seq2SeqTrainer has written into the generation config.
+
+        Raises:
+            ValueError: for a model whose matrices were released to an engine.
+        """
+        if is_released(self):
+            raise ValueError(
+                "the matrices of this model were freed by build_engine(releases=True), and an engine cannot be saved: "
+                "load the model again, and save that."
+            )
         forget_default_length(self.generation_config)
         super().save_pretrained(*args, **kwargs)
-
-    def _limit_sentences(self, kwargs: dict, offset: int | None, prompt_length: int) -> torch.Tensor | None:
-        """(rows,) new tokens each sentence may get by its source, at most as a learned table has positions.
-
-        `None` where its source sets no limit.
-        """
-        limits = _source_limits(kwargs, offset)
-        if limits is not None and self.config.position_embedding_type == "learned":
-            # The last token is never read, and needs no position.
-            limits = limits.clamp(max=self.config.max_position_embeddings - prompt_length + 1)
-        return limits
 
     def _get_stopping_criteria(self, generation_config, stopping_criteria=None, *args, **kwargs):
         """As transformers', and which of them the caller gave."""
@@ -225,25 +228,23 @@ class VaswaniGenerationMixin(GenerationMixin):
         cache = model_kwargs.get("past_key_values")
         if r is None or given is not None or cache is None:
             return
-        own = cache.self_attention_cache
-        if type(own) is DynamicCache and not own.offloading:
+        target_cache = cache.self_attention_cache
+        if type(target_cache) is DynamicCache and not target_cache.offloading:
             # Not by a sliding window in the config: it would hold for the keys of the source too. And with a window
             # of 1 transformers' layer keeps all keys (5.23).
-            own.layers = [DynamicSlidingWindowLayer(max(r, 2)) for _ in own.layers]
+            target_cache.layers = [DynamicSlidingWindowLayer(max(r, 2)) for _ in target_cache.layers]
             if generation_config.is_assistant:  # its guesses are taken back
-                own.activate_past_recording()
+                target_cache.activate_past_recording()
 
     def _extract_generation_mode_kwargs(self, custom_generate, kwargs: dict, *args) -> dict:
         """Arguments for the search itself, `ensemble`, `shortlist` and `engine` among them."""
-        limits = kwargs.pop("limits", None)
-        own = {name: kwargs.pop(name, None) for name in OWN_ARGUMENTS}
-        own = {name: value for name, value in own.items() if value is not None}
+        arguments = {name: kwargs.pop(name, None) for name in (*OWN_ARGUMENTS, "limits")}
+        arguments = {name: value for name, value in arguments.items() if value is not None}
         if custom_generate is not None:
-            if own:
-                raise ValueError(f"{' and '.join(own)} cannot be used with custom_generate.")
-        elif limits is not None:
-            own["limits"] = limits
-        return super()._extract_generation_mode_kwargs(custom_generate, kwargs, *args) | own
+            arguments.pop("limits", None)
+            if arguments:
+                raise ValueError(f"{' and '.join(arguments)} cannot be used with custom_generate.")
+        return super()._extract_generation_mode_kwargs(custom_generate, kwargs, *args) | arguments
 
     def _validate_generation_mode(self, generation_mode, generation_config: GenerationConfig, mode_kwargs: dict):
         check_mode(generation_mode, generation_config, mode_kwargs)
@@ -255,35 +256,12 @@ class VaswaniGenerationMixin(GenerationMixin):
         if getattr(self.generation_config, "_from_model_config", None):
             self.generation_config = build_generation_config(self.config)
 
-    def _sample(
-        self,
-        input_ids: torch.LongTensor,
-        logits_processor: LogitsProcessorList,
-        stopping_criteria: StoppingCriteriaList,
-        generation_config: GenerationConfig,
-        inputs_tensor: torch.Tensor | None = None,
-        ensemble: Sequence["VaswaniGenerationMixin"] = (),
-        shortlist: Sequence[int] | torch.Tensor | None = None,
-        engine: Engine | Sequence[Engine] | None = None,
-        limits: torch.Tensor | None = None,
-        **kwargs,
-    ):
+    def _sample(self, *args, inputs_tensor: torch.Tensor | None = None, **kwargs):
         """Greedy search and sampling of transformers; what these cannot do becomes our beam search with one beam."""
-        if not ensemble and shortlist is None and engine is None:
-            return super()._sample(input_ids, logits_processor, stopping_criteria, generation_config, **kwargs)
-        generation_config.early_stopping = True  # the first </s> that wins ends a greedy search
-        return self._beam_search(
-            input_ids,
-            logits_processor,
-            stopping_criteria,
-            generation_config,
-            inputs_tensor=inputs_tensor,
-            ensemble=ensemble,
-            shortlist=shortlist,
-            engine=engine,
-            limits=limits,
-            **kwargs,
-        )
+        if not any(name in kwargs for name in OWN_ARGUMENTS):
+            return super()._sample(*args, **kwargs)
+        kwargs["generation_config"].early_stopping = True  # the first </s> that wins ends a greedy search
+        return self._beam_search(*args, inputs_tensor=inputs_tensor, **kwargs)
 
     def _beam_search(
         self,
@@ -313,7 +291,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         records = Records(generation_config)
         if ensemble and records.wants_states:
             raise ValueError("output_attentions and output_hidden_states are of one model: leave out the ensemble.")
-        ends = _as_list(generation_config.eos_token_id)
+        ends = as_list(generation_config.eos_token_id)
         criteria = further_criteria(stopping_criteria)
         processors, min_length = further_processors(logits_processor), 0
         if not records.wanted:
@@ -326,7 +304,7 @@ class VaswaniGenerationMixin(GenerationMixin):
             model_kwargs["shortlist"] = words
             if processors or records.wanted:
                 widen = functools.partial(spread, shortlist=words, vocab_size=self.config.vocab_size)
-        search = self._start_search(
+        search = start_search(
             input_ids,
             generation_config,
             limits,
@@ -334,14 +312,14 @@ class VaswaniGenerationMixin(GenerationMixin):
             min_length=min_length,
             can_rise=can_raise(processors),
         )
-        coverage = None
+        coverage, models = None, (self, *ensemble)
         if generation_config.coverage_penalty:
-            for model in (self, *ensemble):
+            for model in models:
                 check_kernel(model.config._attn_implementation)
-            coverage = _start_coverage(search, generation_config, model_kwargs)
-        members = self._start_steps(
-            ensemble,
-            engine,
+            coverage = start_coverage(search, generation_config, model_kwargs)
+        members = start_steps(
+            models,
+            as_engines(engine, models),
             inputs_tensor,
             generation_config,
             model_kwargs,
@@ -360,149 +338,3 @@ class VaswaniGenerationMixin(GenerationMixin):
             goes_on=lambda all_done: self._has_unfinished_sequences(all_done, synced_gpus, device=input_ids.device),
         )
         return records.result(search, model_kwargs["encoder_outputs"], members[0].cache)
-
-    def _start_steps(
-        self,
-        ensemble: Sequence["VaswaniGenerationMixin"],
-        engine: Engine | Sequence[Engine] | None,
-        source_ids: torch.LongTensor,
-        generation_config: GenerationConfig,
-        model_kwargs: dict,
-        *,
-        calls_forward: bool,
-    ) -> list[Steps]:
-        """How each model takes its steps, this one first: through an engine, or through `forward` where it must."""
-        engines = as_engines(engine, (self, *ensemble))
-        inputs_of_models = [model_kwargs]
-        for member, own in zip(ensemble, engines[1:], strict=True):
-            prepared = prepare_member(member, own, source_ids, generation_config, model_kwargs)
-            given = {name: model_kwargs[name] for name in ("shortlist", "output_attentions") if name in model_kwargs}
-            inputs_of_models.append(prepared | given)
-        num_beams, steps = generation_config.num_beams, []
-        for model, inputs, own in zip((self, *ensemble), inputs_of_models, engines, strict=True):
-            if calls_forward or not suits_engine(generation_config, inputs) or (own is None and find_obstacle(model)):
-                if own is not None:  # it has encoded in its own dtype
-                    encoded = inputs["encoder_outputs"]
-                    encoded.last_hidden_state = encoded.last_hidden_state.to(model.dtype)
-                steps.append(ForwardSteps(model, generation_config, inputs))
-                continue
-            states, mask = inputs["encoder_outputs"].last_hidden_state[::num_beams], inputs.get("attention_mask")
-            own = own or Engine.for_call(model, num_sentences=len(states))
-            mask = None if mask is None else mask[::num_beams]
-            steps.append(own.start(states, mask, num_beams=num_beams, shortlist=inputs.get("shortlist")))
-        return steps
-
-    def _start_search(
-        self,
-        input_ids: torch.LongTensor,
-        generation_config: GenerationConfig,
-        own_limits: torch.Tensor | None,
-        *,
-        shortlist: torch.LongTensor | None,
-        min_length: int,
-        can_rise: bool,
-    ) -> BeamSearch:
-        """The hypotheses of a search; `own_limits` (B,) are those of section 6.1."""
-        kind = generation_config.length_penalty_type
-        alpha, num_beams = generation_config.length_penalty, generation_config.num_beams
-        num_sentences = input_ids.shape[0] // num_beams
-        most = generation_config.max_length - input_ids.shape[1]
-        limits = torch.full((num_sentences,), most, device=input_ids.device)
-        forced = _as_list(generation_config.forced_eos_token_id)
-        must_end = torch.full_like(limits, bool(forced), dtype=torch.bool)
-        if own_limits is not None:
-            own_limits = own_limits.to(limits.device)
-            limits, must_end = torch.minimum(limits, own_limits), must_end | (own_limits <= most)
-        exact = generation_config.early_stopping == "never"
-        return BeamSearch(
-            input_ids,
-            num_beams=num_beams,
-            # Under the exact bound, hypotheses that are not asked for cannot change those that are.
-            num_kept=generation_config.num_return_sequences if exact else num_beams,
-            limits=limits,
-            must_end=must_end,
-            length_penalty=lambda length: LENGTH_PENALTIES[kind](length, alpha),
-            early_stopping=generation_config.early_stopping,
-            eos_token_ids=_as_list(generation_config.eos_token_id),
-            pad_token_id=-1 if generation_config.pad_token_id is None else generation_config.pad_token_id,
-            forced_token_ids=forced,
-            shortlist=shortlist,
-            min_length=min_length,
-            can_rise=can_rise,
-            do_sample=generation_config.do_sample,
-        )
-
-
-def _source_limits(kwargs: dict, offset: int | None) -> torch.Tensor | None:
-    """(rows,) source length + `offset`, or `None` where the length or the offset is not known."""
-    if offset is None:
-        return None
-    if kwargs.get("attention_mask") is not None:
-        return kwargs["attention_mask"].long().sum(dim=-1) + offset
-    states = kwargs.get("inputs_embeds")
-    if states is None and kwargs.get("encoder_outputs") is not None:
-        states = kwargs["encoder_outputs"][0]
-    if states is None:
-        return None
-    return torch.full((states.shape[0],), states.shape[1] + offset, device=states.device)
-
-
-def _start_coverage(search: BeamSearch, config: GenerationConfig, model_kwargs: dict) -> BeamCoverage:
-    """What counts the coverage; asks the steps for attention weights."""
-    model_kwargs["output_attentions"] = True
-    mask = model_kwargs.get("attention_mask")
-    if mask is None:
-        mask = model_kwargs["encoder_outputs"].last_hidden_state.new_ones(
-            model_kwargs["encoder_outputs"].last_hidden_state.shape[:2]
-        )
-    mask = mask[:: len(mask) // len(search.limits)].bool()  # one row a sentence
-    return BeamCoverage(
-        mask,
-        num_beams=search.num_beams,
-        beta=config.coverage_penalty,
-        prompt_mask=model_kwargs.get("decoder_attention_mask"),
-    )
-
-
-def _prompt_length(prompt: torch.Tensor | None, start_token_id: int | list[int] | torch.Tensor) -> int:
-    """Tokens in front of the new ones: transformers adds the start token where no row of `prompt` begins with it."""
-    if prompt is None:
-        return 1
-    start = torch.as_tensor(start_token_id, device=prompt.device)
-    return prompt.shape[1] + int((prompt[:, 0] != start).all())
-
-
-def _mask_prompt(kwargs: dict, *, start_token_id: int | list[int] | torch.Tensor, pad_token_id: int | None) -> None:
-    """Derive the missing mask of a padded prompt in `kwargs`, and refuse padding where the new words begin."""
-    prompt, mask = kwargs.get("decoder_input_ids"), kwargs.get("decoder_attention_mask")
-    if prompt is None:
-        return
-    starts_with_padding = pad_token_id in _as_list(start_token_id)  # then padding cannot be told from a start
-    if mask is None and pad_token_id is not None and not starts_with_padding and (prompt == pad_token_id).any():
-        kwargs["decoder_attention_mask"] = mask = (prompt != pad_token_id).long()
-    if mask is not None and not mask[:, -1].all():
-        raise ValueError(
-            "decoder_input_ids of different lengths must be padded on the left: new words follow the last token of "
-            "each row, which is padding in some."
-        )
-
-
-def _check_source(source_ids: torch.Tensor | None, kwargs: dict, option: Callable[[str], object]) -> None:
-    """Refuse options that need the source tokens where these are not given, and those for decoder-only models."""
-    if source_ids is not None and not len(source_ids):
-        raise ValueError(f"there is no sentence to translate: input_ids has shape {tuple(source_ids.shape)}.")
-    needs_tokens = {"encoder_repetition_penalty": (None, 1.0), "encoder_no_repeat_ngram_size": (None, 0)}
-    for name, off in needs_tokens.items():
-        if source_ids is None and option(name) not in off:
-            raise ValueError(f"{name}={option(name)!r} compares with the source tokens: pass input_ids.")
-    for name in ("negative_prompt_ids", "negative_prompt_attention_mask"):
-        if kwargs.get(name) is not None:
-            raise ValueError(f"{name} is not supported: classifier-free guidance is for decoder-only models.")
-
-
-def _as_list(token_ids: int | list[int] | torch.Tensor | None) -> list[int]:
-    if token_ids is None:
-        return []
-    if isinstance(token_ids, torch.Tensor):
-        return token_ids.flatten().tolist()
-    return list(token_ids) if isinstance(token_ids, (list, tuple)) else [token_ids]

@@ -15,7 +15,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .attention_window_vaswani import WindowBlocks, windowed_attention
-from .configuration_vaswani import VaswaniConfig
+from .configuration_vaswani import WEIGHT_KERNELS, VaswaniConfig
 from .cpu_vaswani import Dropout, prefers_equation_1
 
 
@@ -115,7 +115,7 @@ class MultiHeadAttention(nn.Module):
         Returns:
             output (B, T, D) and attention weights (B, H, T, S), or `None` from kernels that never build them.
         """
-        q = self._split_heads(self.q_proj(hidden_states))
+        q = split_heads(self.q_proj(hidden_states), self.num_heads)
         k, v = self._keys_and_values(hidden_states, key_value_states, past_key_values)
         attend = self._find_kernel(q, k, attention_mask, **kwargs)
         dropout = self.attention_dropout if self.training else 0.0
@@ -136,12 +136,8 @@ class MultiHeadAttention(nn.Module):
             if is_cross:
                 past_key_values.is_updated[self.layer_idx] = True
         source = key_value_states if is_cross else hidden_states
-        k, v = self._split_heads(self.k_proj(source)), self._split_heads(self.v_proj(source))
+        k, v = (split_heads(project(source), self.num_heads) for project in (self.k_proj, self.v_proj))
         return (k, v) if cache is None else cache.update(k, v, self.layer_idx)
-
-    def _split_heads(self, x: torch.Tensor) -> torch.Tensor:
-        """(B, T, H * K) -> (B, H, T, K)."""
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
     def _find_kernel(
         self,
@@ -159,7 +155,7 @@ class MultiHeadAttention(nn.Module):
         kernel = self.config._attn_implementation
         if isinstance(attention_mask, WindowBlocks):
             return windowed_attention
-        if output_attentions and kernel not in ("eager", "sdpa"):  # the masks that equation 1 can read
+        if output_attentions and kernel not in WEIGHT_KERNELS:
             raise ValueError(
                 f"attn_implementation={kernel!r} cannot give attention weights: use "
                 f'model.set_attn_implementation("eager").'
@@ -167,6 +163,11 @@ class MultiHeadAttention(nn.Module):
         if output_attentions or (kernel == "sdpa" and prefers_equation_1(query, key)):
             return scaled_dot_product_attention
         return ALL_ATTENTION_FUNCTIONS.get_interface(kernel, scaled_dot_product_attention)
+
+
+def split_heads(x: torch.Tensor, num_heads: int) -> torch.Tensor:
+    """(B, T, H * K) -> (B, H, T, K)."""
+    return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
 
 
 class FeedForward(nn.Module):
@@ -252,10 +253,10 @@ class PositionEncoding(nn.Module):
         if mask is None or mask.dim() != 2:
             return self._encode(torch.arange(length, device=device) + start, end=start + length)[None]
         positions = (mask.long().cumsum(dim=-1) - 1).clamp(min=0)[:, -length:]  # (B, length)
-        if length == 1:  # while decoding: one position a row
+        if length == 1:  # while decoding: one position per row
             return self._encode(positions, end=start + length)
         if isinstance(start, int):
-            # One encoding a position, looked up B times, instead of B * length sines.
+            # One encoding per position, looked up B times, instead of B * length sines.
             table = self._encode(torch.arange(start + length, device=device), end=start + length)
             return nn.functional.embedding(positions, table)
         return self._encode(positions, end=start + length)

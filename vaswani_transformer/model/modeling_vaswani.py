@@ -388,7 +388,7 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniScoringMixi
                 happens in training mode with `labels`, where no caller reads them and they are most of the memory.
 
         Returns:
-            `loss` (scalar, nats a token), `logits` (B, T, V), the cache, and what else was asked for; in
+            `loss` (scalar, nats per token), `logits` (B, T, V), the cache, and what else was asked for; in
             training mode `nll_loss`, the loss without smoothing.
         """
         if labels is not None:

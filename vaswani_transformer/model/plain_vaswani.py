@@ -5,9 +5,9 @@ from torch import nn
 from transformers import GenerationMixin, modeling_utils
 from transformers.utils import output_capturing
 
+from .configuration_vaswani import WEIGHT_KERNELS
 from .cpu_vaswani import find_private
 
-KERNELS = ("eager", "sdpa")  # whose mathematics an engine computes
 # `forward` of the modules from which the layers are made, besides those of this folder.
 FORWARDS = (nn.Linear.forward, nn.LayerNorm.forward, nn.Embedding.forward, nn.ModuleList.forward)
 HARMLESS_HOOKS = (output_capturing.__name__, modeling_utils.__name__)  # modules of transformers that define them
@@ -22,11 +22,11 @@ def find_obstacle(model) -> str | None:
         return "it is in training mode, in which dropout acts; call model.eval()"
     if model.config.attention_window is not None:
         return "its attention is restricted to a window"
-    if model.config._attn_implementation not in KERNELS:
-        return f"an engine computes the attention of {KERNELS}, not of {model.config._attn_implementation!r}"
+    if model.config._attn_implementation not in WEIGHT_KERNELS:
+        return f"an engine computes the attention of {WEIGHT_KERNELS}, not of {model.config._attn_implementation!r}"
     if torch.is_autocast_enabled(model.device.type):
         return "autocast is enabled"
-    if vars(model.get_encoder()).get("forward") is refuse_released:
+    if is_released(model):
         return "its matrices were released to an engine that was built before"
     if (has_hooks := find_private("has_global_hooks")) and has_hooks():
         return "a hook is registered for all modules"
@@ -69,6 +69,11 @@ def merged_layer(module: nn.Module) -> nn.Linear | None:
     layer = getattr(module, "base_layer", None)
     is_merged = getattr(module, "merged", False) and not getattr(module, "disable_adapters", True)
     return layer if is_merged and type(layer) is nn.Linear and is_plain(layer) else None
+
+
+def is_released(model) -> bool:
+    """True if the matrices of `model` went to an engine built with `releases=True`."""
+    return vars(model.get_encoder()).get("forward") is refuse_released
 
 
 def refuse_released(*args, **kwargs) -> None:

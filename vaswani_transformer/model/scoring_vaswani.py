@@ -3,12 +3,10 @@
 Shapes: B sentences, n translations of each, S source tokens, T target tokens, D d_model.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
 
 import torch
-from transformers import PreTrainedTokenizerFast
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 
@@ -18,12 +16,10 @@ from .generation_options_vaswani import OWN_OPTIONS
 from .loss_vaswani import IGNORE_INDEX, find_slice_length
 from .masks_vaswani import build_padding_mask
 
-PAIRS_PER_WINDOW = 4_096  # read, sorted by length and scored at a time
-
 
 @dataclass
 class TranslationScores(ModelOutput):
-    """How a model rates given translations; a row each, in the order of the labels.
+    """How a model rates given translations, one row each, in the order of the labels.
 
     Args:
         log_probs: (B * n,) log P(Y | X) in nats, float32, or float64 of a model in float64.
@@ -154,61 +150,3 @@ def select_log_probs(
     log_probs = torch.zeros(labels.shape, dtype=dtype, device=labels.device)
     log_probs[is_real] = torch.cat(parts)
     return log_probs
-
-
-def score_pairs(
-    model: VaswaniScoringMixin,
-    tokenizer: PreTrainedTokenizerFast,
-    pairs: Iterable[tuple[str, str]],
-    *,
-    tokens_per_batch: int = 8_192,
-    **options,
-) -> Iterator[tuple[float, int, float]]:
-    """log P, |Y| and score of each pair of source and target text, in their order.
-
-    An empty line is the sentence that consists of </s> alone, on either side, and is rated like any other.
-
-    Args:
-        tokens_per_batch: padded tokens of a batch, on the longer side.
-        options: for `model.score`.
-    """
-    pairs = iter(pairs)
-    while window := list(islice(pairs, PAIRS_PER_WINDOW)):
-        yield from _score_window(model, tokenizer, window, tokens_per_batch, options)
-
-
-def _score_window(
-    model: VaswaniScoringMixin,
-    tokenizer: PreTrainedTokenizerFast,
-    pairs: Sequence[tuple[str, str]],
-    tokens_per_batch: int,
-    options: dict,
-) -> list[tuple[float, int, float]]:
-    sources, targets = zip(*pairs, strict=True)
-    source_ids = tokenizer(list(sources), verbose=False).input_ids
-    target_ids = tokenizer(text_target=list(targets), verbose=False).input_ids
-    results: list[tuple[float, int, float]] = [(0.0, 0, 0.0)] * len(sources)
-    for rows in _batches_by_length(source_ids, target_ids, tokens_per_batch):
-        inputs, labels = (
-            tokenizer.pad({"input_ids": [ids[row] for row in rows]}, return_tensors="pt").to(model.device)
-            for ids in (source_ids, target_ids)
-        )
-        found = model.score(
-            **inputs, labels=labels.input_ids.masked_fill(labels.attention_mask == 0, IGNORE_INDEX), **options
-        )
-        rated = zip(found.log_probs.tolist(), found.lengths.tolist(), found.scores.tolist(), strict=True)
-        for row, result in zip(rows, rated, strict=True):
-            results[row] = result
-    return results
-
-
-def _batches_by_length(
-    source_ids: Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]], tokens_per_batch: int
-) -> Iterable[list[int]]:
-    """Rows of like length together, the longest first, so that memory runs out at once or never."""
-    longest = [max(len(source), len(target)) for source, target in zip(source_ids, target_ids, strict=True)]
-    order = sorted(range(len(longest)), key=lambda row: -longest[row])
-    while order:
-        count = max(1, tokens_per_batch // longest[order[0]])
-        yield order[:count]
-        order = order[count:]
