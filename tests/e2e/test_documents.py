@@ -84,6 +84,9 @@ def test_every_command_of_a_shell_block_exists(block):
             case ["accelerate", "launch", *rest] if "vaswani_transformer" in rest:
                 arguments = rest[rest.index("vaswani_transformer") + 1 :]
                 assert cli.build_parser().parse_args(arguments).command == arguments[0]
+            case ["sbatch", script, *arguments] | ["python", script, "--workers", _, *arguments]:
+                assert (ROOT / script).exists()
+                assert cli.build_parser().parse_args(["train", *arguments])
             case ["python", "-m", module, *_]:
                 assert find_spec(module)
             case ["jupyter", "execute", *_, notebook]:

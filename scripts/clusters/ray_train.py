@@ -1,0 +1,54 @@
+"""Train under Ray Train, one process per worker, on the cluster that `ray.init` finds.
+
+    python scripts/clusters/ray_train.py --workers 16 --recipe base_en_de --data data --output runs/base
+
+Arguments after --workers are those of `vaswani train`. Data and run must lie in folders that all nodes see. When a
+process fails, Ray starts all of them again, and they go on from the last checkpoint. Without GPUs: ACCELERATE_USE_CPU
+set to true in the environment.
+"""
+
+import argparse
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchConfig, TorchTrainer
+
+
+def train(settings: dict) -> None:
+    """Run `vaswani train` as the process of this worker.
+
+    In a process of its own: Ray calls this function outside the main thread, and Python hands SIGTERM to main threads
+    only. Ray's variables of the environment tell the processes of each other; the port is another one, because Ray's
+    own process group holds that of the environment.
+    """
+    with socket.socket() as listener:
+        listener.bind(("", 0))
+        port = [listener.getsockname()[1]]
+    torch.distributed.broadcast_object_list(port)
+    command = [sys.executable, "-m", "vaswani_transformer", "train", *settings["arguments"]]
+    environment = os.environ | {"MASTER_PORT": str(port[0]), "ACCELERATE_USE_CPU": settings["use_cpu"]}
+    subprocess.run(command, check=True, cwd=settings["folder"], env=environment)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", type=int, required=True, help="GPUs over all nodes together")
+    args, arguments = parser.parse_known_args()
+    use_cpu = os.environ.get("ACCELERATE_USE_CPU", "false")
+    settings = {"arguments": arguments, "folder": str(Path.cwd()), "use_cpu": use_cpu}
+    TorchTrainer(
+        train,
+        train_loop_config=settings,
+        torch_config=TorchConfig(backend="gloo"),  # it only agrees on the port
+        scaling_config=ScalingConfig(num_workers=args.workers, use_gpu=use_cpu != "true"),
+        run_config=RunConfig(failure_config=FailureConfig(max_failures=3)),
+    ).fit()
+
+
+if __name__ == "__main__":
+    main()
