@@ -48,6 +48,24 @@ def test_help_version_and_usage_errors_of_every_command_import_neither_torch_nor
     assert run(ANSWER, *NAMES)[-1] == "light"
 
 
+ASK_NOTHING = """
+import builtins, sys
+builtins.input = lambda *_: sys.exit("a question was asked")
+{imports}
+AutoTokenizer.from_pretrained(sys.argv[1])
+print(type(pipeline("translation", model=sys.argv[1])).__name__)
+"""
+OURS, THEIRS = "import vaswani_transformer", "from transformers import AutoTokenizer, pipeline"
+
+
+@pytest.mark.parametrize("imports", [f"{OURS}\n{THEIRS}", f"{THEIRS}\n{OURS}"])
+def test_tokenizer_and_pipeline_of_transformers_never_ask_for_trust_in_either_order_of_imports(
+    imports, build_translator, tmp_path
+):
+    build_translator(["a dog runs"] * 3, folder=tmp_path)
+    assert run(ASK_NOTHING.format(imports=imports), str(tmp_path)) == ["TranslationPipeline"]
+
+
 # The files of the model import Auto classes themselves, which would import those files again.
 @pytest.mark.parametrize("module", ["", ".model.modeling_vaswani", ".model.pipeline_vaswani"])
 def test_auto_classes_know_our_classes_whatever_is_imported_first(module, tiny_model, tmp_path):
