@@ -152,6 +152,8 @@ def translate(command: argparse.ArgumentParser) -> None:
         "--output", type=Path, help="one translation per line, same order; standard output if not given"
     )
     command.add_argument("--nbest", type=int, help="lines for each sentence, best first: its number from 1, tab, text")
+    text = "with --nbest: each text once, with the score of its best hypothesis, so that there may be fewer lines"
+    command.add_argument("--distinct", action="store_true", help=text)
     command.add_argument(
         "--scores", action="store_true", help="log P / lp, by which the search chose, and a tab before each text"
     )
