@@ -100,15 +100,17 @@ def test_the_version_is_that_of_the_installed_package(capsys):
     [
         (["plot", "--run", "a", "--output", "b.svg", "--oops", "3"], "unrecognized arguments: --oops 3"),
         (["plot", "--run", "a"], "the following arguments are required: --output"),
+        (["translate", "--model", "a", "--distinct"], "--distinct is for the lists of --nbest: give it too."),
+        (["translate", "--model", "a", "--num_beams", "0"], "argument --num_beams: expected a whole number of at"),
     ],
 )
 def test_a_usage_error_shows_the_usage_of_its_command(words, message, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(words)
     assert stop.value.code == 2
-    usage, error = capsys.readouterr().err.splitlines()
-    assert usage.startswith("usage: vaswani plot [-h] --run")
-    assert error == f"vaswani plot: error: {message}"
+    usage, *_, error = capsys.readouterr().err.splitlines()
+    assert usage.startswith(f"usage: vaswani {words[0]} [-h] --")
+    assert error.startswith(f"vaswani {words[0]}: error: {message}")
 
 
 def test_the_benchmark_prints_the_time_of_each_program(monkeypatch, capsys):
