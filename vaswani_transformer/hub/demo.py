@@ -267,7 +267,8 @@ def build_page(demo: Demo, *, name: str, languages: Sequence[str] | None = None)
         num_beams = gr.Slider(1, MOST_BEAMS, demo.num_beams, step=1, label="Beam", info=info)
         button = gr.Button("Translate", variant="primary")
         samples = [[sentence] for sentence in EXAMPLES.get(source, ())]
-        examples = gr.Dataset(components=[text], samples=samples, label="Examples", visible=bool(samples))
+        labels = {"label": "Examples", "elem_id": "examples"}
+        examples = gr.Dataset(components=[text], samples=samples, visible=bool(samples), **labels)
         translations = gr.HTML(elem_id="translations", apply_default_css=False)
         rank = gr.Radio(label="Show the attention of translation", visible=False, elem_id="rank")
         attention = gr.HTML(elem_id="attention")
