@@ -1,35 +1,54 @@
+import re
+from pathlib import Path
+
 from setuptools import find_packages, setup
 
+PLOTS = ["matplotlib>=3.8"]
 CONVERT = ["sentencepiece>=0.2"]
 DEMO = ["gradio>=6.31,<7"]
 EXPORT = ["ctranslate2>=4.7", "onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.5"]
-PLOTS = ["matplotlib>=3.8"]
 TOUR = ["ipykernel>=6.29", "nbclient>=0.10", "nbformat>=5.10", *PLOTS]
+LINK_TO_A_FILE = re.compile(r"!?\[([^\]]*)\]\((?!https?://)[^)]*\)")  # leads nowhere outside the repository
 
 setup(
     name="vaswani-transformer",
     version="0.1.0",
     description='The Transformer of "Attention Is All You Need", for Hugging Face transformers',
-    long_description=open("README.md", encoding="utf-8").read(),  # noqa: SIM115
+    long_description=LINK_TO_A_FILE.sub(r"\1", Path("README.md").read_text(encoding="utf-8")),
     long_description_content_type="text/markdown",
+    author="The vaswani_transformer authors",
     license="Apache-2.0",
+    project_urls={"Paper": "https://arxiv.org/abs/1706.03762"},
+    keywords=["transformer", "attention", "machine translation", "transformers", "beam search", "parsing"],
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Developers",
+        "Intended Audience :: Education",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: Python :: 3",
+        "Programming Language :: Python :: 3.11",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: Text Processing :: Linguistic",
+    ],
     packages=find_packages(include=["vaswani_transformer", "vaswani_transformer.*"]),
     package_data={"": ["*.html", "*.md"]},
     python_requires=">=3.11",
+    # scripts/check_lower_bounds.sh installs the lowest of each and runs tests.
     install_requires=[
-        "torch>=2.6",
+        "torch>=2.13",
         "transformers>=5.23,<6",
-        "huggingface_hub>=1.0",
+        "huggingface_hub>=1.31",
         "accelerate>=1.10",
         "datasets>=4.0",
-        "tokenizers>=0.22",
+        "tokenizers>=0.23.1",
         "evaluate>=0.4.6",
         "sacrebleu>=2.5",
         "sacremoses>=0.2",
         "safetensors>=0.8",
         "pyarrow>=18",
         "numpy>=1.26",
-        "tqdm>=4.66",
+        "tqdm>=4.66.3",
     ],
     extras_require={
         "plots": PLOTS,

@@ -218,6 +218,18 @@ def check_keyboard(page: Page) -> str:
     return f"Enter translates: {page.rows()[0]}"
 
 
+def check_examples(page: Page) -> str:
+    page.driver.switch_to.default_content()
+    examples = page.driver.find_elements(By.CSS_SELECTOR, "#examples button")
+    if not examples:
+        return "none: the model does not say that it translates from English or German"
+    sentence, before = examples[-1].text, page.answer()
+    examples[-1].click()
+    page.wait(lambda: page.rows() and page.answer() != before)
+    assert page.driver.find_element(By.TAG_NAME, "textarea").get_attribute("value") == sentence, sentence
+    return f"a click on {sentence!r} translates it: {page.rows()[0]}"
+
+
 def check_small_screen(page: Page) -> str:
     page.driver.set_window_size(500, 900)
     widths = page.driver.execute_script(
@@ -266,6 +278,7 @@ CHECKS = (
     check_refusals,
     check_odd_text,
     check_keyboard,
+    check_examples,
     check_small_screen,
     check_dark,
     check_network,

@@ -65,6 +65,17 @@ def test_a_sentence_gives_table_choice_and_attention(page, model_page):
     assert handler(page, "choose").fn(answer, 2) == model_page.show_attention(answer, 1)
 
 
+def test_a_click_on_an_example_translates_it(page, model_page):
+    english = demo.build_page(model_page, name="tiny", languages=("en", "de"))
+    found, hidden = (
+        next(block for block in built.blocks.values() if isinstance(block, gradio.Dataset)) for built in (english, page)
+    )
+    assert (found.visible, hidden.visible) == (True, False)
+    [sentence] = found.raw_samples[0]
+    text, html, *_ = handler(english, "translate_example").fn([sentence], 2)
+    assert (text, html) == (sentence, model_page.answer(sentence, 2).html)
+
+
 def test_a_refusal_hides_choice_and_attention(page):
     html, _, chooser, frame = handler(page, "translate").fn("", 3)
     assert "write a sentence" in html
@@ -119,7 +130,7 @@ def test_markup_in_the_names_of_model_and_languages_stays_text(served, page):
     _, _, text = ask(served)
     values = json.dumps([c["props"].get("value") for c in page.config["components"]])
     assert "&lt;b&gt;tiny&lt;/b&gt;" in values
-    assert "from &lt;i&gt;en to de" in values
+    assert "&lt;i&gt;en to German" in values
     for markup in ("<b>tiny", "<i>en"):
         assert markup not in values
         assert markup not in text

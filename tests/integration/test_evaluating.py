@@ -82,8 +82,11 @@ def test_several_files_are_compared_with_the_first(files, capsys):
     ],
 )
 def test_what_does_not_go_together_is_refused(arguments, message, capsys):
-    assert cli.main(["evaluate", *arguments]) == 1
-    assert message in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main(["evaluate", *arguments])
+    error = capsys.readouterr().err
+    assert error.startswith("usage: vaswani evaluate [-h]")
+    assert f"vaswani evaluate: error: {message}" in error
 
 
 def test_a_model_or_files_must_be_named(capsys):

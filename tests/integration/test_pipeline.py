@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -131,9 +132,26 @@ def test_arguments_of_from_pretrained_are_taken_as_transformers_takes_them(folde
         assert pipe.model.dtype == torch.bfloat16
 
 
-def test_without_trust_transformers_refuses(folder):
-    with pytest.raises(ValueError, match="requires you to execute the code"):
-        transformers.pipeline("translation", model=folder)
+@pytest.mark.parametrize("task", ["translation", "translation_en_to_de", "translation_xx_to_yy"])
+def test_the_task_works_in_transformers_without_trust(folder, translate, task):
+    expected = translate(SENTENCES[0])
+    found = transformers.pipeline(task, model=folder, max_new_tokens=6)
+    assert isinstance(found, TranslationPipeline)
+    assert found(SENTENCES[0]) == expected
+    parts = {"model": translate.model, "tokenizer": translate.tokenizer}
+    assert transformers.pipeline(task, **parts, max_new_tokens=6)(SENTENCES[0]) == expected
+
+
+def test_a_pipeline_of_transformers_saves_the_languages_of_its_model(folder, tmp_path):
+    transformers.pipeline("translation", model=folder).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert list(config["custom_pipelines"]) == ["translation", "translation_en_to_de"]
+
+
+def test_other_tasks_of_transformers_are_as_they_were(folder):
+    for task, message in (("summarization", "has been removed"), ("translating", "Unknown task translating")):
+        with pytest.raises(KeyError, match=message):
+            transformers.pipeline(task, model=folder)
 
 
 def test_our_pipeline_knows_translation_between_any_two_languages(folder, translate):

@@ -312,9 +312,9 @@ def test_a_space_names_what_the_tokenizer_of_a_marian_model_needs(tmp_path):
 @pytest.mark.parametrize(
     ("installed", "line"),
     [
-        ("2.14.0.dev20261101+cpu", "torch>=2.6"),
-        ("2.13.0+cu128", "torch==2.13.0"),
-        ("2.5.1.post1", "torch==2.5.1.post1"),
+        ("2.14.0.dev20261101+cpu", r"torch>=[\d.]+"),
+        ("2.13.0+cu128", r"torch==2\.13\.0"),
+        ("2.5.1.post1", r"torch==2\.5\.1\.post1"),
     ],
 )
 def test_a_space_asks_for_the_installed_release_or_any_that_the_package_takes(tmp_path, monkeypatch, installed, line):
@@ -322,7 +322,8 @@ def test_a_space_asks_for_the_installed_release_or_any_that_the_package_takes(tm
     monkeypatch.setattr(space, "version", versions.get)
     write_space(tmp_path / "space", model_id="me/a", revision="1", languages=None, needs_sentencepiece=False)
     torch_line, transformers_line, numpy_line = (tmp_path / "space" / "requirements.txt").read_text().splitlines()
-    assert (torch_line, numpy_line) == (line, "numpy==2.4.6")
+    assert re.fullmatch(line, torch_line)
+    assert numpy_line == "numpy==2.4.6"
     assert re.fullmatch(r"transformers(>=[\d.]+,<6|<6,>=[\d.]+)", transformers_line)
 
 

@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from vaswani_transformer import cli
+from vaswani_transformer.training import curves
 from vaswani_transformer.training.curves import draw_curves
 
 TITLES = ("loss, nats per token", "perplexity per sub-word", "BLEU of the", "learning rate", "target tokens per second")
@@ -34,6 +35,17 @@ def test_what_no_run_has_logged_is_said_to_be_missing_and_runs_of_one_name_have_
     text = draw_curves(runs, tmp_path / "curves.svg").read_text(encoding="utf-8")
     assert text.count("not in the log") == 1
     assert all(str(run) in text for run in runs)
+
+
+def test_panels_share_whole_updates_and_no_axis_is_negative(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(curves, "save_figure", lambda figure, path: drawn.append(figure) or path)
+    draw_curves([write_log(tmp_path / "run", with_bleu=True)], tmp_path / "curves.svg")
+    *panels, _ = drawn[0].axes
+    assert len({panel.get_xlim() for panel in panels}) == 1
+    for panel in panels:
+        assert all(float(tick).is_integer() for tick in panel.get_xticks())
+        assert panel.get_ylim()[0] >= 0
 
 
 def test_what_cannot_be_drawn_is_refused(tmp_path, capsys, monkeypatch):

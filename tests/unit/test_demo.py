@@ -187,6 +187,17 @@ def test_hypotheses_that_were_not_found_are_left_out(page, monkeypatch):
     assert [translation.token_ids for translation in page.answer("The law", 2).translations] == [[9, eos]]
 
 
+def test_hypotheses_of_one_text_are_shown_once_with_the_best_score(page, monkeypatch):
+    eos = page.tokenizer.eos_token_id
+    monkeypatch.setattr(page.tokenizer, "batch_decode", lambda *_, **__: ["Hund", "Katze", "Hund"], raising=False)
+    monkeypatch.setattr(page.model, "generate", lambda **_: torch.tensor([[0, 9, eos], [0, 8, eos], [0, 7, eos]]))
+    found = page.answer("The law", 3).translations
+    assert [(translation.text, translation.token_ids) for translation in found] == [
+        ("Hund", [9, eos]),
+        ("Katze", [8, eos]),
+    ]
+
+
 def test_the_frame_opens_with_encoder_decoder_attention_of_the_chosen_translation(page):
     answer = page.answer("The law", 2)
     frame = Parsed(page.show_attention(answer, 1)).attributes["iframe"][0]

@@ -97,7 +97,8 @@ def test_files_of_another_model_are_not_mixed_in(tmp_path, capsys):
 
 
 def test_settings_of_ctranslate2_are_refused_for_onnx(tmp_path, capsys):
-    assert export("--format", "onnx", "--quantization", "int8", "--output", tmp_path / "export") == 1
+    with pytest.raises(SystemExit):
+        export("--format", "onnx", "--quantization", "int8", "--output", tmp_path / "export")
     assert "--quantization is for --format ctranslate2: ONNX gets float32" in capsys.readouterr().err
 
 

@@ -48,6 +48,24 @@ def test_help_version_and_usage_errors_of_every_command_import_neither_torch_nor
     assert run(ANSWER, *NAMES)[-1] == "light"
 
 
+ASK_NOTHING = """
+import builtins, sys
+builtins.input = lambda *_: sys.exit("a question was asked")
+{imports}
+AutoTokenizer.from_pretrained(sys.argv[1])
+print(type(pipeline("translation", model=sys.argv[1])).__name__)
+"""
+OURS, THEIRS = "import vaswani_transformer", "from transformers import AutoTokenizer, pipeline"
+
+
+@pytest.mark.parametrize("imports", [f"{OURS}\n{THEIRS}", f"{THEIRS}\n{OURS}"])
+def test_tokenizer_and_pipeline_of_transformers_never_ask_for_trust_in_either_order_of_imports(
+    imports, build_translator, tmp_path
+):
+    build_translator(["a dog runs"] * 3, folder=tmp_path)
+    assert run(ASK_NOTHING.format(imports=imports), str(tmp_path)) == ["TranslationPipeline"]
+
+
 # The files of the model import Auto classes themselves, which would import those files again.
 @pytest.mark.parametrize("module", ["", ".model.modeling_vaswani", ".model.pipeline_vaswani"])
 def test_auto_classes_know_our_classes_whatever_is_imported_first(module, tiny_model, tmp_path):
@@ -82,15 +100,17 @@ def test_the_version_is_that_of_the_installed_package(capsys):
     [
         (["plot", "--run", "a", "--output", "b.svg", "--oops", "3"], "unrecognized arguments: --oops 3"),
         (["plot", "--run", "a"], "the following arguments are required: --output"),
+        (["translate", "--model", "a", "--distinct"], "--distinct is for the lists of --nbest: give it too."),
+        (["translate", "--model", "a", "--num_beams", "0"], "argument --num_beams: expected a whole number of at"),
     ],
 )
 def test_a_usage_error_shows_the_usage_of_its_command(words, message, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(words)
     assert stop.value.code == 2
-    usage, error = capsys.readouterr().err.splitlines()
-    assert usage.startswith("usage: vaswani plot [-h] --run")
-    assert error == f"vaswani plot: error: {message}"
+    usage, *_, error = capsys.readouterr().err.splitlines()
+    assert usage.startswith(f"usage: vaswani {words[0]} [-h] --")
+    assert error.startswith(f"vaswani {words[0]}: error: {message}")
 
 
 def test_the_benchmark_prints_the_time_of_each_program(monkeypatch, capsys):

@@ -25,8 +25,6 @@ def _build_metrics(args: argparse.Namespace) -> dict[str, scores.Metric]:
 
 
 def _evaluate_model(args: argparse.Namespace) -> None:
-    if args.test is None or args.references is not None:
-        raise ValueError("a model translates and is scored on --test, source and reference; --references is for files.")
     model, tokenizer = loading.load_translator(args.model, dtype=args.dtype)
     source, target = loading.find_languages(getattr(model.config, "custom_pipelines", None)) or ("en", "de")
     args.source_language, args.target_language = args.source_language or source, args.target_language or target
@@ -63,10 +61,6 @@ def _evaluate_model(args: argparse.Namespace) -> None:
 
 
 def _evaluate_files(args: argparse.Namespace) -> None:
-    if args.references is None:
-        raise ValueError("--hypotheses are scored against --references: name the file.")
-    if given := [f"--{name}" for name, default in args.of_models.items() if getattr(args, name) != default]:
-        raise ValueError(f"{', '.join(given)}: for a --model only, not for --hypotheses. Leave it out.")
     metrics = _build_metrics(args)
     references = list(read_lines(args.references))
     systems = {str(path): list(read_lines(path)) for path in args.hypotheses}

@@ -16,8 +16,6 @@ NOT_OF_THE_SEARCH = {
 def run(args: argparse.Namespace) -> None:
     names = ("quantization", "max_positions")
     options = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    if args.format == "onnx" and options:
-        raise ValueError(f"--{' and --'.join(options)} is for --format ctranslate2: ONNX gets float32 and any length.")
     check_new_folder(args.output)
     try:  # packages that no other command needs
         if args.format == "ctranslate2":

@@ -5,6 +5,7 @@ it.
 """
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 from ..attention.kinds import KINDS
@@ -20,12 +21,19 @@ HOST, PORT = "127.0.0.1", 7860  # of `vaswani demo`: this machine alone, and Gra
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser that prints its own usage for unknown arguments; argparse would print that of `vaswani`."""
+    """A parser that prints its own usage for unknown arguments; argparse would print that of `vaswani`.
+
+    Attributes:
+        find_fault: a function of the parsed arguments; returns what is wrong with them together, or nothing.
+    """
+
+    find_fault: Callable[[argparse.Namespace], str | None] = staticmethod(lambda args: None)
 
     def parse_known_args(self, args=None, namespace=None) -> tuple[argparse.Namespace, list[str]]:
         namespace, unknown = super().parse_known_args(args, namespace)
-        if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        fault = f"unrecognized arguments: {' '.join(unknown)}" if unknown else self.find_fault(namespace)
+        if fault:
+            self.error(fault)
         return namespace, unknown
 
 
@@ -165,10 +173,14 @@ def translate(command: argparse.ArgumentParser) -> None:
         "--output", type=Path, help="one translation per line, same order; standard output if not given"
     )
     command.add_argument("--nbest", type=int, help="lines for each sentence, best first: its number from 1, tab, text")
+    text = "with --nbest: each text once, with the score of its best hypothesis, so that there may be fewer lines"
+    command.add_argument("--distinct", action="store_true", help=text)
     command.add_argument(
         "--scores", action="store_true", help="log P / lp, by which the search chose, and a tab before each text"
     )
     add_search_options(command)
+    text = "--distinct is for the lists of --nbest: give it too."
+    command.find_fault = lambda args: text if args.distinct and args.nbest is None else None
 
 
 def score(command: argparse.ArgumentParser) -> None:
@@ -216,7 +228,18 @@ def evaluate(command: argparse.ArgumentParser) -> None:
     command.add_argument("--lowercase", action="store_true", help="compare without case")
     command.add_argument("--translations", type=Path, help="of a model: write its translations here")
     add_search_options(command)
-    command.set_defaults(of_models={name: command.get_default(name) for name in OF_MODELS})
+
+    def find_fault(args: argparse.Namespace) -> str | None:
+        if args.model is not None:
+            if args.test is None or args.references is not None:
+                return "a model translates and is scored on --test, source and reference; --references is for files."
+        elif args.references is None:
+            return "--hypotheses are scored against --references: name the file."
+        elif given := [f"--{name}" for name in OF_MODELS if getattr(args, name) != command.get_default(name)]:
+            return f"{', '.join(given)}: for a --model only, not for --hypotheses. Leave it out."
+        return None
+
+    command.find_fault = find_fault
 
 
 def parse(command: argparse.ArgumentParser) -> None:
@@ -339,6 +362,14 @@ def export(command: argparse.ArgumentParser) -> None:
     ctranslate2.add_argument(
         "--max_positions", type=positive_int, help="tokens of the longest sentence; 2048 if not given"
     )
+
+    def find_fault(args: argparse.Namespace) -> str | None:
+        given = [f"--{name}" for name in ("quantization", "max_positions") if getattr(args, name) is not None]
+        if args.format == "onnx" and given:
+            return f"{' and '.join(given)} is for --format ctranslate2: ONNX gets float32 and any length."
+        return None
+
+    command.find_fault = find_fault
 
 
 def convert(command: argparse.ArgumentParser) -> None:

@@ -37,7 +37,8 @@ def run(args: argparse.Namespace) -> None:
         releases=_searches_by_engine(args, model.generation_config),
         **search,
     )
-    to_lines = partial(format_lines, is_numbered=args.nbest is not None, is_scored=args.scores)
+    columns = {"is_numbered": args.nbest is not None, "is_scored": args.scores}
+    to_lines = partial(format_lines, **columns, is_distinct=args.distinct)
     if is_resumable:
         settings = _describe(args, search.get("shortlist"))
         translate_file(translator, args.input, args.output, to_lines=to_lines, settings=settings, processes=processes)

@@ -31,6 +31,23 @@ MOST_BYTES = 2**20  # of a request; the page itself refuses shorter texts with a
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 # Paths to ask a question and to cancel it; the page takes no uploads.
 POSTED_TO = ("gradio_api/queue/join", "gradio_api/cancel", "gradio_api/reset")
+LANGUAGES = {  # names of codes; the page shows another code as it is
+    "cs": "Czech",
+    "de": "German",
+    "en": "English",
+    "es": "Spanish",
+    "fr": "French",
+    "it": "Italian",
+    "nl": "Dutch",
+    "pl": "Polish",
+    "pt": "Portuguese",
+    "ro": "Romanian",
+    "ru": "Russian",
+}
+EXAMPLES = {  # sentences to click, by the code of the source language
+    "en": ("The dog is running across the street.", "Where did you buy that red jacket?", "I will call you tomorrow."),
+    "de": ("Der Hund läuft über die Straße.", "Wo hast du diese rote Jacke gekauft?", "Ich rufe dich morgen an."),
+}
 LINE_BREAK = re.compile(r"\r\n|[\r\n]")
 # A browser under this policy sends requests to this server only. Gradio's page has inline scripts and styles.
 POLICY = (
@@ -78,7 +95,7 @@ class Demo:
         self.num_beams = min(MOST_BEAMS, model.generation_config.num_beams or 1)
 
     def answer(self, text: str, num_beams: int) -> Answer:
-        """Return as many translations of `text` as beams, or the reason why it cannot be translated."""
+        """Return the translations of `text`, at most as many as beams, or the reason why there are none."""
         try:
             source_ids = self._read(text)
             translations = self.translate(source_ids, num_beams)
@@ -119,7 +136,7 @@ class Demo:
 
     @torch.no_grad()
     def translate(self, source_ids: Sequence[int], num_beams: int) -> list[Translation]:
-        """Return the results of a search with `num_beams` beams, best first; seldom fewer than beams.
+        """Return what a search with `num_beams` beams finds, best first, each text once with its best score.
 
         Raises:
             ValueError: if `num_beams` is not 1 to `MOST_BEAMS`.
@@ -134,10 +151,10 @@ class Demo:
         found = self.model.score(**inputs, labels=tokens)
         texts = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
         columns = (texts, tokens.tolist(), *(x.tolist() for x in (found.lengths, found.log_probs, found.scores)))
-        return [
-            Translation(text, token_ids[:length], log_prob, score)
-            for text, token_ids, length, log_prob, score in zip(*columns, strict=True)
-        ]
+        translations: dict[str, Translation] = {}  # several sequences of sub-words may spell one text
+        for text, token_ids, length, log_prob, score in zip(*columns, strict=True):
+            translations.setdefault(text, Translation(text, token_ids[:length], log_prob, score))
+        return list(translations.values())
 
     def show_attention(self, answer: Answer, index: int) -> str:
         """Return the page of attention of translation `index` (from 0), in a frame; empty without a translation."""
@@ -219,13 +236,14 @@ def build_page(demo: Demo, *, name: str, languages: Sequence[str] | None = None)
 
     Args:
         name: of the model, as the page shows it.
-        languages: of source and target, if known.
+        languages: codes of source and target, if known; sentences to click are there for some sources.
 
     Raises:
         ValueError: if Gradio is not installed.
     """
     gr = import_gradio()
-    direction = f" from {languages[0]} to {languages[1]}" if languages else ""
+    source, target = languages or (None, None)
+    direction = f" {LANGUAGES.get(source, source)} to {LANGUAGES.get(target, target)}" if languages else ""
     # One at a time: attention is collected by switching the kernel of the model and back.
     alone = {"concurrency_id": "model", "concurrency_limit": 1, "api_visibility": "private"}
 
@@ -235,6 +253,9 @@ def build_page(demo: Demo, *, name: str, languages: Sequence[str] | None = None)
         chooser = gr.Radio(choices=ranks, value=1 if ranks else None, visible=bool(ranks))
         return answer.html, answer, chooser, demo.show_attention(answer, 0)
 
+    def translate_example(row: list[str], num_beams: int):
+        return row[0], *translate(row[0], num_beams)
+
     def choose(answer: Answer, rank: int) -> str:
         return demo.show_attention(answer, rank - 1)
 
@@ -242,15 +263,19 @@ def build_page(demo: Demo, *, name: str, languages: Sequence[str] | None = None)
         gr.HTML(f"<h1>Translate{escape(direction)} with {escape(name)}</h1>")
         info = f"One sentence of up to {MOST_CHARACTERS:,} characters; Enter translates it."
         text = gr.Textbox(label="Sentence", info=info, lines=1, max_lines=6, autofocus=True)
-        info = "Hypotheses that the search keeps at every step, and translations that it finds."
+        info = "Hypotheses that the search keeps at every step, and at most as many translations."
         num_beams = gr.Slider(1, MOST_BEAMS, demo.num_beams, step=1, label="Beam", info=info)
         button = gr.Button("Translate", variant="primary")
+        samples = [[sentence] for sentence in EXAMPLES.get(source, ())]
+        labels = {"label": "Examples", "elem_id": "examples"}
+        examples = gr.Dataset(components=[text], samples=samples, visible=bool(samples), **labels)
         translations = gr.HTML(elem_id="translations", apply_default_css=False)
         rank = gr.Radio(label="Show the attention of translation", visible=False, elem_id="rank")
         attention = gr.HTML(elem_id="attention")
         answer = gr.State(Answer())
         outputs = [translations, answer, rank, attention]
         gr.on([text.submit, button.click], translate, inputs=[text, num_beams], outputs=outputs, **alone)
+        examples.click(translate_example, inputs=[examples, num_beams], outputs=[text, *outputs], **alone)
         rank.input(choose, inputs=[answer, rank], outputs=attention, **alone)
     # api_open=True would let requests skip the queue, and with it "one at a time".
     page.queue(api_open=False, max_size=MOST_WAITING)

@@ -49,7 +49,7 @@ def draw_curves(runs: Sequence[Path], path: Path) -> Path:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 9.5), dpi=120, facecolor="white", layout="constrained")
-    *axes, corner = figure.subplots(3, 2).flat
+    *axes, corner = figure.subplots(3, 2, sharex=True).flat
     for panel, panel_axes in zip(PANELS, axes, strict=True):
         _draw_panel(panel_axes, panel, logs)
     corner.set_axis_off()
@@ -78,9 +78,13 @@ def _draw_panel(axes: Axes, panel: Panel, logs: dict[str, list[dict]]) -> None:
             axes.plot(updates, values, color=f"C{number}", label=name if key == panel.training else None, **style)
     axes.set_title(panel.title, fontsize="medium")
     axes.set_xlabel("updates")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.tick_params(labelbottom=True)  # a shared axis has figures below the last row only, which has a gap
     axes.set_yscale(panel.scale)
+    if panel.scale == "linear":
+        axes.set_ylim(bottom=max(0, axes.get_ylim()[0]))  # nothing drawn is negative; the margin may be
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     if not has_points:
-        axes.set(xticks=[], yticks=[])
+        axes.set_yticks([])
         axes.text(0.5, 0.5, "not in the log", transform=axes.transAxes, ha="center", va="center", color="grey")
