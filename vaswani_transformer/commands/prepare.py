@@ -1,6 +1,7 @@
 import argparse
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -13,31 +14,35 @@ from ..data.preparation import prepare
 from ..loading import load_tokenizer
 from ..parsing.linearisation import read_pairs
 from ..parsing.vocabulary import learn_vocabulary
+from ..resuming.files import write_json
 from ..training.recipes import load_recipe
+from ..training.run_folder import RECIPE_FILE
 from .arguments import describe_inputs, open_reader
 
 Reader = Callable[[], Iterable[Pair]]
 
 
 def run(args: argparse.Namespace) -> None:
-    recipe = load_recipe(args.recipe)
-    ratio = recipe.max_length_ratio if args.max_length_ratio is None else args.max_length_ratio
+    given = {name: getattr(args, name) for name in ("vocab_size", "max_length_ratio")}
+    recipe = load_recipe(args.recipe or "base_en_de", args.changes)
+    recipe = replace(recipe, **{name: value for name, value in given.items() if value is not None})
     pair_filter = PairFilter(
-        max_length_ratio=ratio, drop_duplicates=args.drop_duplicates, drop_identical=args.drop_identical
+        max_length_ratio=recipe.max_length_ratio,
+        drop_duplicates=args.drop_duplicates,
+        drop_identical=args.drop_identical,
     )
     if args.copy_words and args.task != "parsing":
         raise ValueError("--copy_words is about trees: add --task parsing, or leave it out.")
     read_train, read_dev, inputs = (_open_trees if args.task == "parsing" else _open_text)(args)
     tokenizer = None if args.tokenizer is None else load_tokenizer(args.tokenizer)
-    vocab_size = recipe.vocab_size if args.vocab_size is None else args.vocab_size
     if args.task == "parsing" and tokenizer is None:
-        tokenizer = learn_vocabulary(read_train, vocab_size=vocab_size, subword_model=recipe.subword_model)
+        tokenizer = learn_vocabulary(read_train, vocab_size=recipe.vocab_size, subword_model=recipe.subword_model)
     with tqdm(unit=" pairs", file=sys.stderr, disable=None) as bar:
         summary = prepare(
             read_train,
             read_dev,
             args.output,
-            vocab_size=vocab_size,
+            vocab_size=recipe.vocab_size,
             subword_model=recipe.subword_model,
             max_length=recipe.max_length,
             pair_filter=pair_filter,
@@ -48,6 +53,7 @@ def run(args: argparse.Namespace) -> None:
             log=bar.write,
             on_pairs=bar.update,
         )
+    write_json(args.output / RECIPE_FILE, {"recipe": recipe.to_dict()})  # what `vaswani train` takes by default
     for name in ("train", "dev"):
         counts = summary[name]
         tally = FilterCounts(**{field: counts[field] for field in FilterCounts.__dataclass_fields__})
