@@ -52,8 +52,8 @@ def test_training_takes_the_recipe_of_the_data_and_says_what_it_is_about_to_do(d
     assert written["model"] == TINY.model | {"dropout": 0.2}
     assert (written["tokens_per_batch"], written["num_updates"]) == (160, 13)
     first, second, third, *others = capsys.readouterr().err.splitlines()
-    assert first.startswith("recipe phrasebook, adam_eps") or first.startswith("recipe ")
-    assert "num_updates was" in first
+    assert first.startswith("recipe general_en_de_small, checkpoint_interval was [250, ")  # the nearest one
+    assert "model.dropout was 0.1, is 0.2" in first
     assert second.endswith("; 60 pairs; 13 updates of up to 160 tokens per side")
     assert "parameters, vocabulary of 300; " in second
     assert third == "training on 1 x cpu, mixed precision no"
@@ -104,11 +104,10 @@ def test_a_run_may_end_earlier_than_planned_but_not_before_what_is_done(data, wh
     assert (run / "checkpoints" / "stopped-00000009").exists()
     assert train_to(run, data, 8) == 1
     error = capsys.readouterr().err.splitlines()[-1]
-    assert error == (
-        f"vaswani train: {run} has done 9 updates, and num_updates is 8: give at least 9, or name another output folder."
-    )
+    asked = "and num_updates is 8: give at least 9, or name another output folder."
+    assert error == f"vaswani train: {run} has done 9 updates, {asked}"
     assert train_to(run, data, 9) == 0
-    assert {path.name for path in (run / "checkpoints").iterdir()} == {"step-00000008", "step-00000009"}
+    assert {path.name for path in (run / "checkpoints").iterdir()} >= {"step-00000008", "step-00000009"}
     assert train_to(run, data, 17) == 0
     assert_same_bytes(run, whole)
 
@@ -156,7 +155,7 @@ def test_a_run_from_trained_weights_that_was_made_longer_is_one_as_long(data, tr
     [
         (
             "model.d_ff=20",
-            "has another architecture than the recipe: d_ff was 24, is 20. Take its recipe, or --set these",
+            "has another architecture than the recipe: d_ff was 24, is 20. Take its recipe, or ",
         ),
         ("model.vocab_size=333", " (300 and 333 entries): prepare the data with the vocabulary of "),
     ],
