@@ -157,7 +157,7 @@ def test_a_run_from_trained_weights_that_was_made_longer_is_one_as_long(data, tr
             "model.d_ff=20",
             "has another architecture than the recipe: d_ff was 24, is 20. Take its recipe, or ",
         ),
-        ("model.vocab_size=333", " (300 and 333 entries): prepare the data with the vocabulary of "),
+        ("model.vocab_size=333", " (300 and 333 entries): prepare the data with --keep_vocabulary "),
     ],
 )
 def test_trained_weights_of_another_architecture_or_size_are_refused(data, trained, tmp_path, capsys, change, message):

@@ -204,7 +204,7 @@ class Setup:
         if tokenizer.get_vocab() != self.tokenizer.get_vocab() or trained.config.vocab_size != model.config.vocab_size:
             raise ValueError(
                 f"{name} has another vocabulary than {self.data} ({trained.config.vocab_size} and "
-                f"{model.config.vocab_size} entries): prepare the data with the vocabulary of {name}."
+                f"{model.config.vocab_size} entries): prepare the data with --keep_vocabulary {name}."
             )
         model.load_state_dict(trained.state_dict())
         self.init_fingerprint = fingerprint_model(name)
