@@ -163,7 +163,7 @@ class Fuzz:
             "num_processes": 1,
             "num_parameters": model.num_parameters(),
         }
-        claim_run(self.model.parent, self.description, is_begun=False)
+        claim_run(self.model.parent, self.description, done=0)
         line = {"update": 50, "seconds": 9.5, "target_tokens_per_second": 12.5, "dev_perplexity": 7.5}
         (self.model.parent / "log.jsonl").write_text(json.dumps(line) + "\n")
 
@@ -293,7 +293,7 @@ class Fuzz:
         complete_checkpoints(run / "checkpoints")
         with contextlib.suppress(*USER_ERRORS):
             select_checkpoints(run / "checkpoints", last=1)
-        claim_run(run, self.description, is_begun=True)
+        claim_run(run, self.description, done=5)
 
     def _write_card(self, text: str) -> None:
         card = build_card(self.model.parent, text=CardText(name=text, data=text, license=text, hardware=text))

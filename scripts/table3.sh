@@ -5,15 +5,15 @@
 # ROWS are names such as "base A1 E"; all if not given. Start it again to go on, or with other rows to add them. RUN,
 # runs/table3 if not given, holds the prepared data, a folder for each row, and table.md.
 #
-# All rows alike can be made smaller: --divide_widths divides d_model, d_ff, d_k and d_v, --num_updates and
-# --warmup_updates shorten training, --tokens_per_batch makes an update smaller. DATA may be a folder with train.en,
+# All rows alike can be made smaller: --divide_widths divides d_model, d_ff, d_k and d_v, --num_updates shortens
+# training, --set tokens_per_batch=... makes an update smaller. DATA may be a folder with train.en,
 # train.de, val.en and val.de, and VOCAB_SIZE the entries of its vocabulary. A study of Multi30k on one CPU core:
 #   DATA=FOLDER VOCAB_SIZE=4000 ACCELERATE_CONFIG=scripts/accelerate/1_cpu.yaml bash scripts/table3.sh "base D1 C1" 1 \
-#       --divide_widths 4 --num_updates 4000 --warmup_updates 2500 --tokens_per_batch 2048 --threads 1
+#       --divide_widths 4 --num_updates 4000 --set warmup_updates=2500 --set tokens_per_batch=2048 --threads 1
 # How far a row moves by chance is seen by training base again: the same with RUN=runs/seed1, PREPARED=runs/table3/data
 # and --seed 1. To try the script within minutes:
 #   DATA=phrasebook NUM_PAIRS=50 ACCELERATE_CONFIG=scripts/accelerate/1_cpu.yaml \
-#       bash scripts/table3.sh "C1 C4" 1 --num_updates 2 --tokens_per_batch 300 --mixed_precision no
+#       bash scripts/table3.sh "C1 C4" 1 --num_updates 2 --set tokens_per_batch=300 --mixed_precision no
 # NUM_PAIRS is how many sentences of the phrasebook to train on and to score. What else can be changed is in
 # scripts/run_recipe.sh.
 set -euo pipefail

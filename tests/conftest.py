@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from accelerate import tracking
+from accelerate.utils import LoggerType
 from hypothesis import settings
 from tiny_training import PAIRS
 from transformers import PreTrainedTokenizerFast
@@ -18,7 +20,6 @@ from transformers import PreTrainedTokenizerFast
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, train_tokenizer
 from vaswani_transformer.data.preparation import Corpus, prepare
 from vaswani_transformer.resuming.locks import lock_folder
-from vaswani_transformer.training import log
 
 # Several threads are slower than one on models this small, and change the last bits of a sum: neither here nor in the
 # processes that tests start.
@@ -162,21 +163,27 @@ def tiny_data(tmp_path_factory):
 
 @pytest.fixture
 def writers(monkeypatch):
-    """A list of the writers to TensorBoard made so far, which only note what they are told."""
+    """A list of the trackers "tensorboard" made so far, which only note what they are told."""
     made = []
 
     class Writer:
-        def __init__(self, folder, *, purge_step):
+        name, requires_logging_directory = "tensorboard", True
+
+        def __init__(self, project, folder, *, purge_step):
             self.folder, self.purge_step, self.points, self.is_closed = folder, purge_step, [], False
             made.append(self)
 
-        def add_scalar(self, name, value, step):
-            self.points.append((name, float(value), step))
+        def start(self):
+            pass
 
-        def close(self):
+        def log(self, values, step):
+            self.points += [(name, value, step) for name, value in values.items()]
+
+        def finish(self):
             self.is_closed = True
 
-    monkeypatch.setattr(log, "SummaryWriter", Writer)
+    monkeypatch.setitem(tracking.LOGGER_TYPE_TO_CLASS, "tensorboard", Writer)
+    monkeypatch.setattr(tracking, "_available_trackers", [LoggerType.TENSORBOARD])
     return made
 
 

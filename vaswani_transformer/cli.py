@@ -49,12 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     keep_few_kernels()
     keep_freed_memory()
     # Imported late: imports of commands take seconds, and help and usage errors come before them.
-    import transformers
-
-    from .loading import is_panic
-
     command = import_module(f".commands.{args.command}", __package__)
-    transformers.utils.logging.disable_progress_bar()  # of loading and saving weights
+    if "transformers" in sys.modules:  # of those who need it
+        sys.modules["transformers"].utils.logging.disable_progress_bar()  # of loading and saving weights
     try:
         command.run(args)
     except BrokenPipeError:
@@ -65,6 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"vaswani {args.command}: {error}", file=sys.stderr)
         return EXIT_CODE
     except BaseException as error:
+        from .loading import is_panic
+
         if args.debug or not (isinstance(error, USER_ERRORS) or is_panic(error)):
             raise
         message = str(error).strip().replace("\n", " ")  # one line, also where a library wrote several

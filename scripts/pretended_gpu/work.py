@@ -16,7 +16,7 @@ from accelerate.state import AcceleratorState
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
 from vaswani_transformer.data.batching import Update, UpdateStream
-from vaswani_transformer.data.preparation import prepare
+from vaswani_transformer.data.preparation import Corpus, prepare
 from vaswani_transformer.model import loss_vaswani
 from vaswani_transformer.training.recipes import RECIPES, Recipe
 from vaswani_transformer.training.trainer import Trainer
@@ -36,7 +36,7 @@ def build_trainer(recipe_name: str, folder: Path, *, device: str, mixed_precisio
     changes = {"model": recipe.model | WIDTHS, "tokens_per_batch": TOKENS_PER_BATCH, "compile": False}
     data = folder / "data"
     if not data.exists():
-        prepare(lambda: PAIRS, lambda: PAIRS[:2], data, vocab_size=VOCAB_SIZE)
+        prepare([Corpus(lambda: PAIRS)], lambda: PAIRS[:2], data, vocab_size=VOCAB_SIZE)
     AcceleratorState._reset_state(reset_partial_state=True)  # there may have been a trainer on another device
     with mock.patch.dict(os.environ, ACCELERATE_TORCH_DEVICE=device):
         options = {"mixed_precision": mixed_precision, "accumulation_steps": 1}

@@ -242,7 +242,7 @@ def test_what_is_missing_is_said_in_one_line(tmp_path, monkeypatch, capsys, argu
 NUMBERS = {
     "prepare": ("vocab_size", "num_pairs"),
     "train": (
-        *("num_updates", "warmup_updates", "tokens_per_batch", "divide_widths"),
+        *("num_updates", "divide_widths"),
         *("accumulation_steps", "log_interval", "threads"),
     ),
     "average": ("last",),
@@ -271,12 +271,11 @@ def test_a_recipe_is_changed_where_the_command_says_so(monkeypatch):
             pass
 
     monkeypatch.setattr("vaswani_transformer.commands.train.Trainer", Recorder)
-    numbers = ["--num_updates", "7", "--warmup_updates", "5", "--tokens_per_batch", "99"]
-    for options in ([], ["--compile", *numbers], ["--recipe", "table3_C4", "--divide_widths", "4"]):
+    changes = ["--set", "compile=true", "--set", "warmup_updates=5", "--set", "model.dropout=0.3", "--num_updates", "7"]
+    for options in (["--recipe", "base_en_de", *changes], ["--recipe", "table3_C4", "--divide_widths", "4"]):
         assert cli.main(["train", "--data", "x", "--output", "y", *options]) == 0
     assert recipes == [
-        BASE,
-        replace(BASE, compile=True, num_updates=7, warmup_updates=5, tokens_per_batch=99),
+        replace(BASE, model={"dropout": 0.3}, compile=True, num_updates=7, warmup_updates=5),
         replace(TABLE_3["C4"], model={"d_model": 64, "d_ff": 512, "d_k": 8, "d_v": 8}),
     ]
 
@@ -334,7 +333,7 @@ def test_the_help_of_every_command_has_lines_to_paste_that_it_understands(comman
         cli.main([*command.split(), "--help"])
     assert stop.value.code == 0
     lines = re.findall(r"^ *vaswani ((?:.*\\\n)*.*)", capsys.readouterr().out, re.MULTILINE)
-    assert any(line.startswith(f"{command} --" if command else "translate --") for line in lines)
+    assert any(line == "recipes" or line.startswith(f"{command} --" if command else "translate --") for line in lines)
     for line in lines:
         words = shlex.split(line.replace("\\\n", "").partition(" > ")[0])
         assert cli.build_parser().parse_args(words).command == words[0]

@@ -83,6 +83,7 @@ def launch_options(command):
         ("big_en_fr", False, "8", ("en", "fr")),
         ("iwslt14_de_en", True, "1", ("de", "en")),
         ("general_en_de", True, "1", ("en", "de")),
+        ("everyday_en_de", True, "1", ("en", "de")),
     ],
 )
 def test_a_script_prepares_trains_and_scores_its_recipe(record, tmp_path, name, takes_folder, num_devices, languages):
@@ -197,13 +198,15 @@ def test_table_3_reads_a_folder_of_text_and_makes_all_rows_smaller(record, tmp_p
     (folder / "train.en").touch()
     for row in ("base", "C4"):
         (tmp_path / "run" / row).mkdir(parents=True)
-    size = ["--divide_widths", "4", "--warmup_updates", "60", "--seed", "1"]
+    size = ["--divide_widths", "4", "--set", "warmup_updates=60", "--seed", "1"]
     *commands, _ = record("table3.sh", "base C4", "1", *size, DATA=str(folder), VOCAB_SIZE="4000")
     prepare, *rows = map(understood, commands)
     assert prepare.train == [[f"{folder}/train.en", f"{folder}/train.de"]]
     assert prepare.dev == [f"{folder}/val.en", f"{folder}/val.de"]
     assert prepare.vocab_size == 4_000
-    assert {(train.divide_widths, train.warmup_updates, train.seed) for train in rows[::2]} == {(4, 60, 1)}
+    assert [(train.divide_widths, train.changes, train.seed) for train in rows[::2]] == [
+        (4, ["warmup_updates=60"], 1)
+    ] * 2
     assert [score.test for score in rows[1::2]] == [prepare.dev, prepare.dev]
 
 
@@ -332,7 +335,7 @@ def test_the_base_script_goes_from_parquet_to_scores_on_two_processes(tmp_path):
     data.mkdir()
     for split, num_pairs in (("train", 300), ("validation", 10), ("test", 10)):
         write_parquet(data, split, generate_pairs("de", split=split.replace("validation", "dev"), num_pairs=num_pairs))
-    arguments = shlex.split("2 --num_updates 6 --tokens_per_batch 800 --log_interval 3 --mixed_precision no")
+    arguments = shlex.split("2 --num_updates 6 --set tokens_per_batch=800 --log_interval 3 --mixed_precision no")
     done = run_script(
         "train_base_en_de.sh",
         *arguments,

@@ -297,16 +297,18 @@ def test_lines_logged_after_the_last_checkpoint_are_written_once(tiny_data, tmp_
     def die():
         raise KeyboardInterrupt
 
-    trainer = Trainer(TINY, tiny_data, tmp_path, log_interval=1)
+    options = {"log_interval": 1, "report_to": ["tensorboard"]}
+    trainer = Trainer(TINY, tiny_data, tmp_path, **options)
     assert not writers
     before_update(trainer, 4, die)
     stop(trainer)
     assert [line["update"] for line in read_log(tmp_path) if "loss" in line] == [1, 2, 3]
-    Trainer(TINY, tiny_data, tmp_path, log_interval=1).train()
+    Trainer(TINY, tiny_data, tmp_path, **options).train()
     assert [line["update"] for line in read_log(tmp_path) if "loss" in line] == list(range(1, 8))
     assert [(writer.folder, writer.purge_step) for writer in writers] == [
-        (str(tmp_path / "tensorboard"), update) for update in (1, 3)
+        (str(tmp_path / "trackers"), update) for update in (1, 3)
     ]
+    assert ("dev_perplexity", read_log(tmp_path)[-1]["dev_perplexity"], 7) in writers[1].points
     assert all(writer.is_closed for writer in writers)
 
 
@@ -356,9 +358,9 @@ def test_the_development_set_can_be_scored_as_text(tiny_data, tmp_path):
 
 def test_a_run_does_not_go_on_under_other_settings_or_with_other_data(stopped_run, tiny_data, tmp_path):
     with pytest.raises(
-        ValueError, match=r"holds another run: recipe\.num_updates was 7, is 9; seed was 0, is 1\. Name"
+        ValueError, match=r"holds another run: recipe\.warmup_updates was 10, is 9; seed was 0, is 1\. Name"
     ):
-        Trainer(replace(TINY, num_updates=9), tiny_data, stopped_run, seed=1).train()
+        Trainer(replace(TINY, warmup_updates=9), tiny_data, stopped_run, seed=1).train()
     prepare([Corpus(lambda: PAIRS[1:])], lambda: PAIRS[:9], tmp_path, vocab_size=300)
     with pytest.raises(ValueError, match=r'holds another run: data was "\w+", is "\w+"\. Name another output folder'):
         Trainer(TINY, tmp_path, stopped_run).train()

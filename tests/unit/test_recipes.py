@@ -1,9 +1,12 @@
+import json
+import re
 from dataclasses import replace
 
 import pytest
 import torch
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
+from vaswani_transformer.commands.recipes import run
 from vaswani_transformer.training.recipes import (
     BASE,
     BIG,
@@ -13,6 +16,7 @@ from vaswani_transformer.training.recipes import (
     RECIPES,
     TABLE_3,
     WIDTHS,
+    build_recipe,
     divide_widths,
     load_recipe,
 )
@@ -104,8 +108,96 @@ def test_a_width_that_cannot_be_divided_is_named_beside_the_others():
 
 
 def test_an_unknown_recipe_is_refused_with_those_there_are():
-    with pytest.raises(ValueError, match=r"there is no recipe 'huge'; choose one of: base_en_de, big_en_de"):
+    with pytest.raises(ValueError, match=r"no recipe 'huge', nor such a file; choose one of: base_en_de, big_en_de"):
         load_recipe("huge")
+
+
+def test_a_recipe_is_read_from_a_file_and_from_the_recipe_json_of_a_run(tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text('{"model": {"dropout": 0.3}, "checkpoint_interval": [2, "epochs"], "lr_scale": 1}')
+    assert load_recipe(str(path)) == replace(
+        BASE, model={"dropout": 0.3}, checkpoint_interval=(2, "epochs"), lr_scale=1
+    )
+    path.write_text(json.dumps({"recipe": IWSLT14_DE_EN.to_dict(), "seed": 3}))
+    assert load_recipe(str(path)) == IWSLT14_DE_EN
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_survives_json(name):
+    assert build_recipe(json.loads(json.dumps(RECIPES[name].to_dict()))) == RECIPES[name]
+
+
+def test_changes_are_json_or_else_text_and_leave_the_named_recipe_alone():
+    changes = ["model.dropout=0.25", "subword_model=wordpiece", 'checkpoint_interval=[1, "epochs"]', "patience=null"]
+    recipe = load_recipe("multi30k_tiny", [*changes, "num_updates=9", "num_updates=8"])
+    assert recipe == replace(
+        MULTI30K_TINY,
+        model=MULTI30K_TINY.model | {"dropout": 0.25},
+        subword_model="wordpiece",
+        checkpoint_interval=(1, "epochs"),
+        patience=None,
+        num_updates=8,
+    )
+    assert MULTI30K_TINY.model["dropout"] == 0.3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("warmup_update=8", "a recipe has no field warmup_update: did you mean warmup_updates?"),
+        ("dropout=0.3", "a recipe has no field dropout: did you mean model.dropout?"),
+        ("model.d_modell=8", "a recipe has no field model.d_modell: did you mean model.d_model?"),
+        ("model.pad_token_id=8", "a recipe has no field model.pad_token_id: "),
+        ("model.hidden_size=8", "a recipe has no field model.hidden_size: "),
+        ("qqq=8", "a recipe has no field qqq: there are model, vocab_size, "),
+        ("num_updates=many", 'num_updates is "many", expected int, such as 100000.'),
+        ("num_updates=9.5", "num_updates is 9.5, expected int, such as 100000."),
+        ("num_updates=true", "num_updates is true, expected int, such as 100000."),
+        ("compile=1", "compile is 1, expected bool, such as false."),
+        ("patience=no", 'patience is "no", expected int | None.'),
+        ("adam_betas=[0.9]", "adam_betas is [0.9], expected tuple[float, float], such as [0.9, 0.98]."),
+        ("model.dropout=high", 'model.dropout is "high", expected float | int, such as 0.1.'),
+        ("model=3", "model is 3, expected dict, such as {}."),
+        ("model.dropout=1.5", "dropout is a probability in [0, 1), got 1.5."),
+        ("lr_scale=NaN", "lr_scale must be at least 0 and finite, got nan."),
+        ("length_penalty=Infinity", "length_penalty must be finite, got inf."),
+        ("adam_betas=[0.9, 1.0]", "adam_betas must be in [0, 1), got (0.9, 1.0)."),
+        ("subword_model=unigram", "subword_model must be one of ('bpe', 'wordpiece'), got 'unigram'."),
+        ("patience=0", "patience must be at least 1, got 0."),
+        ("warmup_updates", "a change is FIELD=VALUE, such as model.dropout=0.3; got 'warmup_updates'."),
+    ],
+)
+def test_a_change_with_a_wrong_name_type_or_value_is_refused_in_one_line(change, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}") as error:
+        load_recipe("base_en_de", [change])
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"model": {"dropuot": 0.1}}', "a recipe has no field model.dropuot: did you mean model.dropout?"),
+        ('{"model": [1]}', r"model is \[1\], expected dict"),
+        ("[1]", "expected a JSON object, found list"),
+        ('{"recipe": 3}', "a recipe is an object of fields and values, got 3"),
+        ('{"num_updates": 7,}', "mine.json is damaged: expected a JSON object"),
+    ],
+)
+def test_a_file_that_holds_no_recipe_is_refused(tmp_path, content, message):
+    (tmp_path / "mine.json").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        load_recipe(str(tmp_path / "mine.json"))
+
+
+def test_the_list_of_recipes_has_each_with_its_parameters(capsys):
+    run(None)
+    header, *lines = capsys.readouterr().out.splitlines()
+    assert header.split()[:2] == ["recipe", "parameters"]
+    assert [line.split()[0] for line in lines] == list(RECIPES)
+    for line, recipe in zip(lines, RECIPES.values(), strict=True):
+        with torch.device("meta"):
+            model = VaswaniForConditionalGeneration(VaswaniConfig(**{"vocab_size": recipe.vocab_size} | recipe.model))
+        assert line.split()[1] == f"{model.num_parameters() / 1e6:.1f}M"
 
 
 @pytest.mark.parametrize(
@@ -113,7 +205,7 @@ def test_an_unknown_recipe_is_refused_with_those_there_are():
     [
         ({"num_updates": 0}, r"num_updates must be at least 1, got 0"),
         ({"num_averaged_checkpoints": 0}, r"num_averaged_checkpoints must be at least 1, got 0"),
-        ({"weight_decay": -0.1}, r"weight_decay must be at least 0 \(none\), got -0.1"),
+        ({"weight_decay": -0.1}, r"weight_decay must be at least 0 and finite, got -0.1"),
         ({"checkpoint_interval": (0.5, "epochs")}, r"whole number of at least 1 .* got \(0\.5, 'epochs'\)"),
         ({"checkpoint_interval": (10, "days")}, r"one of \('updates', 'epochs'\), got \(10, 'days'\)"),
     ],

@@ -11,28 +11,42 @@ RUN = {"recipe": {"num_updates": 7}, "seed": 0, "data": "1f", "mixed_precision":
 
 
 def test_a_folder_tells_which_run_it_holds(tmp_path):
-    text = claim_run(tmp_path, RUN, is_begun=False)
+    text = claim_run(tmp_path, RUN, done=0)
     assert (tmp_path / "recipe.json").read_text() == text
     written = json.loads(text)
     assert RUN.items() <= written.items()
     assert set(written["versions"]) >= {"python", "torch", "transformers", "accelerate", "tokenizers"}
-    assert claim_run(tmp_path, RUN | {"num_processes": 3}, is_begun=True) == text
+    assert claim_run(tmp_path, RUN | {"num_processes": 3}, done=5) == text
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"recipe": {"num_updates": 9}}, r"recipe\.num_updates was 7, is 9\. Name another output folder"),
+        (
+            {"recipe": {"num_updates": 7, "patience": 2}},
+            r"recipe\.patience was null, is 2\. Name another out",
+        ),
         ({"seed": 1}, "seed was 0, is 1"),
         ({"data": "2e"}, 'data was "1f", is "2e"'),
         ({"mixed_precision": "bf16"}, 'mixed_precision was "no", is "bf16"'),
+        ({"init_from": "runs/a"}, 'init_from was null, is "runs/a"'),
     ],
 )
 def test_a_folder_of_another_run_is_refused_once_there_is_a_checkpoint(tmp_path, change, message):
-    claim_run(tmp_path, RUN, is_begun=False)
+    claim_run(tmp_path, RUN, done=0)
     with pytest.raises(ValueError, match=f"holds another run: {message}"):
-        claim_run(tmp_path, RUN | change, is_begun=True)
-    claim_run(tmp_path, RUN | change, is_begun=False)
+        claim_run(tmp_path, RUN | change, done=5)
+    claim_run(tmp_path, RUN | change, done=0)
+
+
+def test_the_number_of_updates_may_change_but_not_below_those_that_are_done(tmp_path):
+    claim_run(tmp_path, RUN, done=0)
+    text = claim_run(tmp_path, RUN | {"recipe": {"num_updates": 5}, "num_processes": 9}, done=5)
+    assert text == (tmp_path / "recipe.json").read_text()
+    assert json.loads(text)["recipe"] == {"num_updates": 5}
+    assert json.loads(text)["num_processes"] == 2
+    with pytest.raises(ValueError, match=r"has done 5 updates, and num_updates is 4: give at least 5, or name another"):
+        claim_run(tmp_path, RUN | {"recipe": {"num_updates": 4}}, done=5)
 
 
 @pytest.mark.parametrize(
@@ -41,13 +55,13 @@ def test_a_folder_of_another_run_is_refused_once_there_is_a_checkpoint(tmp_path,
         ("[1]", r"recipe\.json is damaged: expected a JSON object"),
         ('{"recipe": {', r"recipe\.json is damaged: expected a JSON object"),
         ("{}", r"recipe\.json was not written by this version of the package, or is damaged: KeyError 'recipe'"),
-        ('{"recipe": {}, "seed": {"a": 1}, "data": 1, "mixed_precision": 0}', "holds another run"),
+        ('{"recipe": {"num_updates": 7}, "seed": {"a": 1}, "data": 1, "mixed_precision": 0}', "holds another run"),
     ],
 )
 def test_a_damaged_description_of_a_run_is_refused(tmp_path, text, message):
     (tmp_path / "recipe.json").write_text(text)
     with pytest.raises(ValueError, match=message):
-        claim_run(tmp_path, RUN, is_begun=True)
+        claim_run(tmp_path, RUN, done=5)
 
 
 def test_the_commit_of_a_checkout_is_known():

@@ -1,12 +1,16 @@
 import json
+from types import SimpleNamespace
 
 import pytest
+from accelerate import Accelerator
 
-from vaswani_transformer.training.log import Log, read_log
+from vaswani_transformer.training.log import Log, check_trackers, read_log
+
+TO_TENSORBOARD = {"log_with": "tensorboard", "project_dir": "."}
 
 
-def write_lines(folder, updates, *, from_update, num_bytes):
-    with Log(folder, is_main_process=True) as it:
+def write_lines(folder, updates, *, from_update, num_bytes, **options):
+    with Log(folder, Accelerator(**options)) as it:
         it.open(update=from_update, num_bytes=num_bytes)
         for update in updates:
             it.write({"update": update, "loss": None if update == 2 else 0.5})
@@ -14,9 +18,9 @@ def write_lines(folder, updates, *, from_update, num_bytes):
 
 
 def test_lines_after_the_place_to_go_on_from_are_taken_away_from_file_and_tensorboard(tmp_path, writers):
-    length = write_lines(tmp_path, [1], from_update=0, num_bytes=0)
-    write_lines(tmp_path, [2], from_update=1, num_bytes=length)
-    write_lines(tmp_path, [2, 3], from_update=1, num_bytes=length)
+    length = write_lines(tmp_path, [1], from_update=0, num_bytes=0, **TO_TENSORBOARD)
+    write_lines(tmp_path, [2], from_update=1, num_bytes=length, **TO_TENSORBOARD)
+    write_lines(tmp_path, [2, 3], from_update=1, num_bytes=length, **TO_TENSORBOARD)
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [line["update"] for line in lines] == [1, 2, 3]
     assert [writer.purge_step for writer in writers] == [1, 2, 2]
@@ -50,13 +54,26 @@ def test_the_length_of_the_log_is_that_of_what_is_on_the_disk(tmp_path, file_cal
 
 
 def test_a_value_there_is_nothing_to_say_of_is_no_point(tmp_path, writers):
-    write_lines(tmp_path, [1, 2, 3], from_update=0, num_bytes=0)
+    write_lines(tmp_path, [1, 2, 3], from_update=0, num_bytes=0, **TO_TENSORBOARD)
     (writer,) = writers
     assert writer.points == [("loss", 0.5, 1), ("loss", 0.5, 3)]
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("tensorbord", "there is no tracker 'tensorbord'; choose from: .*tensorboard, wandb"),
+        ("wandb", "reporting to wandb needs its package: pip install wandb$"),
+    ],
+)
+def test_a_tracker_that_is_unknown_or_not_installed_is_refused(writers, name, message):
+    check_trackers(["tensorboard"])
+    with pytest.raises(ValueError, match=message):
+        check_trackers(["tensorboard", name])
+
+
 def test_only_the_main_process_writes(tmp_path, writers, capsys):
-    with Log(tmp_path, is_main_process=False) as it:
+    with Log(tmp_path, SimpleNamespace(is_main_process=False, trackers=[], log=lambda *_, **__: None)) as it:
         it.open(update=0, num_bytes=0)
         it.write({"update": 1})
         it.print("text")

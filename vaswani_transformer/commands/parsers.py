@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..attention.kinds import KINDS
-from ..training.recipes import RECIPES
 
 # Arguments without effect on --hypotheses.
 OF_MODELS = (
@@ -71,6 +70,13 @@ def add_search_options(command: argparse.ArgumentParser) -> None:
     )
 
 
+def add_recipe_options(command: argparse.ArgumentParser, *, default: str) -> None:
+    text = f"a name of `vaswani recipes`, or a JSON file such as a run's recipe.json; {default} if not given"
+    command.add_argument("--recipe", help=text)
+    text = "change a field of the recipe: warmup_updates=8000, model.dropout=0.3; may be repeated"
+    command.add_argument("--set", action="append", default=[], dest="changes", metavar="FIELD=VALUE", help=text)
+
+
 def prepare(command: argparse.ArgumentParser) -> None:
     """Learn a vocabulary and turn parallel text into token ids (section 5.1); start it again to resume.
 
@@ -91,7 +97,7 @@ def prepare(command: argparse.ArgumentParser) -> None:
     command.add_argument("--source_language", default="en")
     command.add_argument("--target_language", default="de")
     add_column_options(command)
-    command.add_argument("--recipe", default="base_en_de", help="take vocabulary and limits from this recipe")
+    add_recipe_options(command, default="base_en_de")
     vocabulary = command.add_mutually_exclusive_group()
     vocabulary.add_argument("--vocab_size", type=positive_int, help="entries of the shared vocabulary to learn")
     text = "use the vocabulary of this model folder, run folder, prepared data or Hub id instead of learning one"
@@ -116,28 +122,35 @@ def train(command: argparse.ArgumentParser) -> None:
 
     On several devices: accelerate launch -m vaswani_transformer train --data data --output runs/base
     After SIGTERM the update under way is finished and saved; the exit code is then 75: start the same command again.
-    Where the package tensorboard is installed, OUTPUT/tensorboard has what OUTPUT/log.jsonl has.
+    With more --num_updates than before, also a finished run goes on.
     """
     command.add_argument("--data", type=Path, required=True, help="folder written by `vaswani prepare`")
     command.add_argument("--output", type=Path, required=True, help="run folder; an interrupted run is resumed")
-    command.add_argument("--recipe", default="base_en_de", help=", ".join(RECIPES))
+    add_recipe_options(command, default="what the data were prepared with")
+    text = "model folder, run folder or Hub id: start from its weights, with a new optimizer (fine-tuning)"
+    command.add_argument("--init_from", metavar="MODEL", help=text)
     command.add_argument("--seed", type=int, default=0)
     command.add_argument("--num_updates", type=positive_int, help="instead of the recipe's")
-    command.add_argument("--warmup_updates", type=positive_int, help="instead of the recipe's")
-    command.add_argument("--tokens_per_batch", type=positive_int, help="instead of the recipe's")
     text = "train a narrower model: d_model, d_ff, d_k and d_v of the recipe, each divided by this"
     command.add_argument("--divide_widths", type=positive_int, metavar="DIVISOR", help=text)
     text = "parts of an update on each process, for less memory"
     command.add_argument("--accumulation_steps", type=positive_int, help=text)
     command.add_argument("--mixed_precision", choices=("no", "bf16", "fp16"), help="instead of the launcher's")
-    text = "run the stacks through torch.compile: the first update then takes minutes"
-    command.add_argument("--compile", action="store_true", default=None, help=text)
     command.add_argument("--log_interval", type=positive_int, default=50, help="updates between two lines of the log")
     command.add_argument("--dev_bleu", action="store_true", help="translate the development set at each evaluation")
+    text = "trackers that get what log.jsonl gets: tensorboard, wandb, or another that Accelerate knows"
+    command.add_argument("--report_to", nargs="+", default=[], metavar="TRACKER", help=text)
     command.add_argument("--threads", type=positive_int, help="CPU threads of each process")
     command.add_argument(
         "--change_processes", action="store_true", help="resume a run that another number of processes began"
     )
+
+
+def recipes(command: argparse.ArgumentParser) -> None:
+    """List the recipes: row of the paper, parameters, the data each is for, hardware and hours where known.
+
+    vaswani recipes
+    """
 
 
 def average(command: argparse.ArgumentParser) -> None:
@@ -433,6 +446,6 @@ def push(command: argparse.ArgumentParser) -> None:
 
 
 COMMANDS = (
-    *(prepare, train, average, translate, score, evaluate, parse, cost),
+    *(recipes, prepare, train, average, translate, score, evaluate, parse, cost),
     *(plot, attention, heads, demo, export, convert, card, push),
 )

@@ -1,6 +1,7 @@
 import argparse
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -15,17 +16,22 @@ from ..loading import TOKENIZER_FILES, load_tokenizer
 from ..model.pipeline_vaswani import find_model_folder
 from ..parsing.linearisation import read_pairs
 from ..parsing.vocabulary import learn_vocabulary
+from ..resuming.files import write_json
 from ..training.recipes import load_recipe
+from ..training.run_folder import RECIPE_FILE
 from .arguments import describe_inputs, open_reader
 
 Reader = Callable[[], Iterable[Pair]]
 
 
 def run(args: argparse.Namespace) -> None:
-    recipe = load_recipe(args.recipe)
-    ratio = recipe.max_length_ratio if args.max_length_ratio is None else args.max_length_ratio
+    given = {name: getattr(args, name) for name in ("vocab_size", "max_length_ratio")}
+    recipe = load_recipe(args.recipe or "base_en_de", args.changes)
+    recipe = replace(recipe, **{name: value for name, value in given.items() if value is not None})
     pair_filter = PairFilter(
-        max_length_ratio=ratio, drop_duplicates=args.drop_duplicates, drop_identical=args.drop_identical
+        max_length_ratio=recipe.max_length_ratio,
+        drop_duplicates=args.drop_duplicates,
+        drop_identical=args.drop_identical,
     )
     if args.copy_words and args.task != "parsing":
         raise ValueError("--copy_words is about trees: add --task parsing, or leave it out.")
@@ -36,16 +42,15 @@ def run(args: argparse.Namespace) -> None:
     _refuse_shared_files(inputs)
     corpora = [Corpus(read, weight) for read, weight in zip(readers, weights, strict=True)]
     tokenizer = None if args.keep_vocabulary is None else _load_vocabulary(args.keep_vocabulary)
-    vocab_size = recipe.vocab_size if args.vocab_size is None else args.vocab_size
     if args.task == "parsing" and tokenizer is None:
         learnt_from = partial(read_all, corpora)
-        tokenizer = learn_vocabulary(learnt_from, vocab_size=vocab_size, subword_model=recipe.subword_model)
+        tokenizer = learn_vocabulary(learnt_from, vocab_size=recipe.vocab_size, subword_model=recipe.subword_model)
     with tqdm(unit=" pairs", file=sys.stderr, disable=None) as bar:
         summary = prepare(
             corpora,
             read_dev,
             args.output,
-            vocab_size=vocab_size,
+            vocab_size=recipe.vocab_size,
             subword_model=recipe.subword_model,
             max_length=recipe.max_length,
             pair_filter=pair_filter,
@@ -56,6 +61,7 @@ def run(args: argparse.Namespace) -> None:
             log=bar.write,
             on_pairs=bar.update,
         )
+    write_json(args.output / RECIPE_FILE, {"recipe": recipe.to_dict()})  # what `vaswani train` takes by default
     if len(corpora) > 1:
         for names, weight, counts in zip(args.train, weights, summary["train"]["corpora"], strict=True):
             _print_counts(f"{' '.join(names)}, weight {weight}", counts, recipe.max_length)

@@ -3,29 +3,42 @@ from dataclasses import replace
 
 import torch
 
+from ..data.preparation import read_preparation
 from ..evaluation import perplexity
-from ..training.recipes import divide_widths, load_recipe
+from ..training.recipes import Recipe, divide_widths, load_recipe
+from ..training.run_folder import RECIPE_FILE
 from ..training.trainer import Trainer
 
 
 def run(args: argparse.Namespace) -> None:
-    names = ("num_updates", "warmup_updates", "tokens_per_batch", "compile")
-    changes = {name: getattr(args, name) for name in names}
-    changes = {name: value for name, value in changes.items() if value is not None}
-    recipe = replace(load_recipe(args.recipe), **changes)
-    if args.divide_widths is not None:
-        recipe = divide_widths(recipe, args.divide_widths)
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     trainer = Trainer(
-        recipe,
+        _choose_recipe(args),
         args.data,
         args.output,
+        init_from=args.init_from,
         seed=args.seed,
         accumulation_steps=args.accumulation_steps,
         mixed_precision=args.mixed_precision,
         log_interval=args.log_interval,
+        report_to=args.report_to,
         score_dev=perplexity.compute_bleu if args.dev_bleu else None,
         change_processes=args.change_processes,
     )
     trainer.train()
+
+
+def _choose_recipe(args: argparse.Namespace) -> Recipe:
+    """The recipe that is named, or that of the data, with what is given instead."""
+    name = args.recipe
+    if name is None:
+        read_preparation(args.data)  # refuses what is no prepared data
+        path = args.data / RECIPE_FILE
+        if not path.exists():
+            raise ValueError(f"{args.data} does not say which recipe it was prepared with: name one by --recipe.")
+        name = str(path)
+    recipe = load_recipe(name, args.changes)
+    if args.num_updates is not None:
+        recipe = replace(recipe, num_updates=args.num_updates)
+    return recipe if args.divide_widths is None else divide_widths(recipe, args.divide_widths)

@@ -1,28 +1,31 @@
-"""The log of a run: lines of JSON in its folder, the same to TensorBoard where it is installed, text for the user."""
+"""The log of a run: lines of JSON in its folder, the same to the trackers asked for, text for the user."""
 
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+
+from accelerate import Accelerator
+from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 
 from ..resuming.files import write_whole
 
-try:
-    from torch.utils.tensorboard import SummaryWriter
-except ImportError:  # TensorBoard is not installed
-    SummaryWriter = None
-
 LOG_FILE = "log.jsonl"
-TENSORBOARD_FOLDER = "tensorboard"
+TRACKER_FOLDER = "trackers"
+PROJECT = "vaswani_transformer"
 
 
 class Log:
-    """The log of a run folder, closed by `with`. All processes have one, the main process alone writes."""
+    """The log of a run folder, closed by `with`. All processes have one, the main process alone writes.
 
-    def __init__(self, folder: Path, *, is_main_process: bool):
-        self.folder = folder
-        self.is_main_process = is_main_process
-        self._tensorboard = None
+    Args:
+        accelerator: reports to the trackers it was made for (`log_with`).
+    """
+
+    def __init__(self, folder: Path, accelerator: Accelerator):
+        self.folder, self.accelerator = folder, accelerator
+        self.is_main_process = accelerator.is_main_process
 
     def open(self, *, update: int, num_bytes: int) -> None:
         """Go on after `update` updates; later lines are removed, because they will be logged again.
@@ -38,15 +41,16 @@ class Log:
             self.print(f"WARNING: {path} has lost lines up to update {update}; it goes on after those that are left")
         with write_whole(path) as file:
             file.write(kept)
-        if SummaryWriter is not None:
-            self._tensorboard = SummaryWriter(str(self.folder / TENSORBOARD_FOLDER), purge_step=update + 1)
+        options = {"tensorboard": {"purge_step": update + 1}, "wandb": {"name": self.folder.name}}
+        self.accelerator.init_trackers(PROJECT, init_kwargs=options)
 
     def __enter__(self) -> "Log":
         return self
 
     def __exit__(self, *_) -> None:
-        if self._tensorboard is not None:
-            self._tensorboard.close()
+        # Not `end_training`, which would also part the processes.
+        while self.accelerator.trackers:
+            self.accelerator.trackers.pop().finish()
 
     def sync(self) -> int:
         """Sync the log to the disk, in the main process; returns its length in bytes."""
@@ -60,10 +64,8 @@ class Log:
         if self.is_main_process:
             with (self.folder / LOG_FILE).open("a", encoding="utf-8") as log:
                 log.write(json.dumps(line) + "\n")
-        if self._tensorboard is not None:
-            for name in line.keys() - {"update"}:
-                if line[name] is not None:
-                    self._tensorboard.add_scalar(name, line[name], line["update"])
+        known = {name: value for name, value in line.items() if name != "update" and value is not None}
+        self.accelerator.log(known, step=line["update"])
 
     def print(self, text: str, *, live: bool = False) -> None:
         """Print a line on standard error; on a terminal the next one replaces a `live` one."""
@@ -73,6 +75,15 @@ class Log:
             print(f"\r{text}\x1b[K", end="" if live else "\n", file=sys.stderr, flush=True)
         else:
             print(text, file=sys.stderr, flush=True)
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Raise a ValueError for a tracker that Accelerate does not know, or whose package is missing."""
+    for name in names:
+        if name not in LOGGER_TYPE_TO_CLASS:
+            raise ValueError(f"there is no tracker {name!r}; choose from: {', '.join(LOGGER_TYPE_TO_CLASS)}.")
+        if name not in [str(known) for known in get_available_trackers()]:
+            raise ValueError(f"reporting to {name} needs its package: pip install {name}")
 
 
 def read_log(folder: Path) -> list[dict]:

@@ -1,11 +1,11 @@
 """The folder of a run: identified by its recipe.json, locked while it is trained in, seen by all processes.
 
-The same command started again goes on from what the folder holds:
+The same command started again goes on from what the folder holds, also with another number of updates:
 
     run/
         recipe.json         the resolved recipe, seed, fingerprint of the data, precision, processes, versions
         log.jsonl           one line per interval of training, one line per evaluation
-        tensorboard/        the same numbers, where the package tensorboard is installed
+        trackers/           the same numbers, as far as trackers were asked for that write files
         checkpoints/        see `checkpoints`
         model/              the mean of the last checkpoints: the result
         lock                names the process that trains here
@@ -25,12 +25,13 @@ from accelerate.utils import broadcast_object_list
 
 from ..resuming.files import blaming, find_changes, read_object, write_json
 from ..resuming.locks import lock_folder
-from .checkpoints import COMPLETE, find_intact, set_aside
+from .checkpoints import COMPLETE, checkpoint_step, find_intact, set_aside
 
 RECIPE_FILE = "recipe.json"
 PACKAGES = ("torch", "transformers", "accelerate", "tokenizers")
-# Entries of recipe.json that identify a run; the others inform.
-IDENTITY = ("recipe", "seed", "data", "mixed_precision")
+# Entries of recipe.json that identify a run; the others inform. Of the recipe, the number of updates does not count:
+# nothing before the end depends on it.
+IDENTITY = ("recipe", "seed", "data", "mixed_precision", "init_from")
 
 
 @contextlib.contextmanager
@@ -57,7 +58,7 @@ def open_run(
                 folder.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(lock_folder(folder))
                 checkpoint = _choose_checkpoint(folder / "checkpoints", warn)
-                recipe = claim_run(folder, description, is_begun=checkpoint is not None)
+                recipe = claim_run(folder, description, done=checkpoint_step(checkpoint) if checkpoint else 0)
                 found = checkpoint and checkpoint.name, recipe, description["data"]
             except (OSError, ValueError) as error:
                 found = error  # for all to raise: the others wait
@@ -109,24 +110,37 @@ def describe_versions() -> dict[str, str]:
     return versions
 
 
-def claim_run(folder: Path, description: dict, *, is_begun: bool) -> str:
-    """Write `description` and versions to recipe.json in `folder`, or if it `is_begun`, compare what `IDENTITY` names.
+def claim_run(folder: Path, description: dict, *, done: int) -> str:
+    """Write `description` and versions to recipe.json in `folder`, or if it is begun, compare what `IDENTITY` names.
+
+    Args:
+        done: updates after which the run goes on; 0 if it is not begun.
 
     Returns:
-        the text of recipe.json.
+        the text of recipe.json, with the number of updates that is asked for now.
 
     Raises:
-        ValueError: if recipe.json is damaged, or if the folder belongs to another run, with the differences.
+        ValueError: if recipe.json is damaged, if the folder belongs to another run, with the differences, or if fewer
+            updates are asked for than are done.
     """
     path = folder / RECIPE_FILE
-    if not is_begun or not path.exists():
+    if not done or not path.exists():
         write_json(path, description | {"versions": describe_versions()})
     recorded, description = read_object(path), json.loads(json.dumps(description))
+    num_updates = description["recipe"]["num_updates"]
     with blaming(path):
-        earlier = {name: recorded[name] for name in IDENTITY}
-    if changes := list(find_changes(earlier, {name: description[name] for name in IDENTITY})):
+        earlier = {name: recorded.get(name) for name in IDENTITY}
+        earlier["recipe"] = recorded["recipe"] | {"num_updates": num_updates}
+    if changes := list(find_changes(earlier, {name: description.get(name) for name in IDENTITY})):
         raise ValueError(
             f"{folder} holds another run: {'; '.join(changes)}. Name another output folder, or give the settings it "
             f"was started with."
         )
+    if num_updates < done:
+        raise ValueError(
+            f"{folder} has done {done} updates, and num_updates is {num_updates}: give at least {done}, or name "
+            f"another output folder."
+        )
+    if earlier["recipe"] != recorded["recipe"]:
+        write_json(path, recorded | {"recipe": earlier["recipe"]})
     return path.read_text(encoding="utf-8")

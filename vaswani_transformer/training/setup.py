@@ -1,28 +1,31 @@
 """The parts of a training: prepared data, model, optimizer and schedule."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import accelerate
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
-from accelerate.utils import broadcast_object_list
+from accelerate.state import AcceleratorState
+from accelerate.utils import ProjectConfiguration, broadcast_object_list
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerFast
 
 from ..data.batching import TokenizedPairs, Update, UpdateStream
 from ..data.preparation import PREPARATION_FILE, read_preparation
+from ..loading import fingerprint_model, load_translator
 from ..memory import keep_few_kernels
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.pipeline_vaswani import custom_pipelines
-from ..resuming.files import find_damage
+from ..resuming.files import find_changes, find_damage
 from ..resuming.locks import check_processes
+from .checkpoints import resumable_checkpoints
 from .development import DevelopmentSet
 from .interruption import outlive_stop_request
-from .log import Log
-from .recipes import Recipe
+from .log import TRACKER_FOLDER, Log, check_trackers
+from .recipes import RECIPES, Recipe
 from .schedule import inverse_sqrt_schedule
 from .sharding import is_sharded
 from .state import Progress, TrainingState
@@ -33,6 +36,15 @@ TOKENS_PER_MICRO_BATCH = {"cpu": 4_096}  # padded tokens per side
 # there is MPS, processes are not forked, and a worker would get a copy of the corpus.
 LOADER_WORKERS = {"cpu": 0, "mps": 0}
 DEFAULT_LOADER_WORKERS = 1
+# Fields of a model that may change between two trainings: they say nothing of what its weights mean.
+OF_TRAINING = {"dropout", "attention_dropout", "activation_dropout", "label_smoothing", "use_cache"}
+
+
+def describe_recipe(recipe: Recipe) -> str:
+    """The name of the recipe that is nearest to `recipe`, and what differs from it."""
+    changes = {name: list(find_changes(known.to_dict(), recipe.to_dict())) for name, known in RECIPES.items()}
+    name = min(changes, key=lambda name: len(changes[name]))
+    return ", ".join([name, *changes[name]])
 
 
 class Setup:
@@ -41,19 +53,23 @@ class Setup:
     Args:
         data: folder written by `vaswani prepare`.
         run: folder to write, or to go on with; all processes must see it.
+        init_from: model folder, run folder or Hub id whose weights a new run starts from; one that goes on does not
+            read it again.
         seed: of initialisation, dropout and the order of the data.
         accumulation_steps: micro-batches per update on each process; changes speed and memory, not results. When not
             given: one on a GPU, on a CPU as many as keep them at about 4,096 tokens.
         mixed_precision: "no", "bf16" or "fp16". When not given: the launcher's choice, "no" without a launcher.
         log_interval: updates between two lines of the log.
+        report_to: trackers of Accelerate that get the same lines, such as "tensorboard".
         score_dev: (model, tokenizer, pairs of text) -> BLEU of the development set, logged at each evaluation.
         change_processes: go on with a run that another number of processes began. No pair is skipped or repeated,
             but dropout draws other numbers.
 
     Raises:
         FileNotFoundError: if `data` is no prepared data.
-        ValueError: if a file of the data is missing or damaged, if the processes do not know each other, or if
-            there is a `score_dev` for a sharded model.
+        ValueError: if a file of the data is missing or damaged, if the processes do not know each other, if the
+            package of a tracker is missing, if `init_from` has another architecture than the recipe or another
+            vocabulary than the data, or if there is a `score_dev` for a sharded model.
     """
 
     def __init__(
@@ -62,22 +78,31 @@ class Setup:
         data: Path,
         run: Path,
         *,
+        init_from: str | None = None,
         seed: int = 0,
         accumulation_steps: int | None = None,
         mixed_precision: str | None = None,
         log_interval: int = 50,
+        report_to: Sequence[str] = (),
         score_dev: Callable[..., float] | None = None,
         change_processes: bool = False,
     ):
         self.recipe, self.data, self.run_folder, self.seed = recipe, data, run, seed
-        self.log_interval, self.change_processes = log_interval, change_processes
+        self.log_interval, self.change_processes, self.init_from = log_interval, change_processes, init_from
         self.checkpoint_folder, self.model_folder = run / "checkpoints", run / "model"
+        check_trackers(report_to)
+        # Accelerate keeps the precision of the process here, and a process may train again in another one.
+        # transformers' Trainer does the same.
+        AcceleratorState._reset_state()
         self.accelerator = Accelerator(
             mixed_precision=mixed_precision,
+            log_with=list(report_to) or None,
+            project_config=ProjectConfiguration(logging_dir=str(run / TRACKER_FOLDER)),
             step_scheduler_with_optimizer=False,
             kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],  # no copy of the gradients
         )
-        if self.accelerator.device.type == "cpu" and self.accelerator.mixed_precision != "no":
+        self.mixed_precision = self.accelerator.mixed_precision  # later that of the newest accelerator
+        if self.accelerator.device.type == "cpu" and self.mixed_precision != "no":
             keep_few_kernels()
         check_processes(self.accelerator.num_processes)
         if accumulation_steps is None:
@@ -97,9 +122,10 @@ class Setup:
         self.dev_set = DevelopmentSet(
             self.accelerator, self._load_pairs("dev"), data / "dev.json", self.tokenizer, score=score_dev
         )
+        self.init_fingerprint: str | None = None
         self.progress = Progress(num_processes=self.accelerator.num_processes)
         self.tally = Tally(self.accelerator)
-        self.log = Log(run, is_main_process=self.accelerator.is_main_process)
+        self.log = Log(run, self.accelerator)
         self._build()
         self.state = TrainingState(
             self.accelerator,
@@ -127,6 +153,8 @@ class Setup:
         recipe = self.recipe
         accelerate.utils.set_seed(self.seed)  # the same weights everywhere ...
         model = self._build_model()
+        if self.init_from is not None and not resumable_checkpoints(self.checkpoint_folder):
+            self._take_weights(model, self.init_from)
         accelerate.utils.set_seed(self.seed, device_specific=True)  # ... but other dropout
         # Without weight decay this is the paper's Adam to the bit.
         optimizer = torch.optim.AdamW(
@@ -163,13 +191,33 @@ class Setup:
             model.set_input_embeddings(model.get_input_embeddings())
         return model
 
+    def _take_weights(self, model: VaswaniForConditionalGeneration, name: str) -> None:
+        """Load the weights of the trained model `name` into `model`."""
+        trained, tokenizer = load_translator(name, dtype="float32")
+        fields = VaswaniConfig.__annotations__.keys() - OF_TRAINING - {"vocab_size"}
+        theirs, ours = ({field: getattr(it.config, field) for field in fields} for it in (trained, model))
+        if changes := list(find_changes(theirs, ours)):
+            raise ValueError(
+                f"{name} has another architecture than the recipe: {'; '.join(changes)}. Take its recipe, or --set "
+                f"these fields."
+            )
+        if tokenizer.get_vocab() != self.tokenizer.get_vocab() or trained.config.vocab_size != model.config.vocab_size:
+            raise ValueError(
+                f"{name} has another vocabulary than {self.data} ({trained.config.vocab_size} and "
+                f"{model.config.vocab_size} entries): prepare the data with --keep_vocabulary {name}."
+            )
+        model.load_state_dict(trained.state_dict())
+        self.init_fingerprint = fingerprint_model(name)
+
     def _describe(self) -> dict:
         """The contents of recipe.json, without versions."""
         return {
             "recipe": self.recipe.to_dict() | {"vocab_size": len(self.tokenizer)},
             "seed": self.seed,
             "data": self.preparation["fingerprint"],
-            "mixed_precision": self.accelerator.mixed_precision,
+            "init_from": self.init_from,
+            "init_fingerprint": self.init_fingerprint,
+            "mixed_precision": self.mixed_precision,
             "num_processes": self.accelerator.num_processes,
             "num_parameters": self.accelerator.unwrap_model(self.model).num_parameters(),
         }

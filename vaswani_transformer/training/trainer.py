@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 
 from ..data.batching import Update
-from .checkpoints import PARTIAL_PREFIX, average_checkpoints, complete_checkpoints
+from .checkpoints import PARTIAL_PREFIX, average_checkpoints, checkpoint_name, complete_checkpoints
 from .diagnosis import describe_batch, explain_out_of_memory
 from .interruption import Interrupted, StopRequest
 from .run_folder import open_run
-from .setup import Setup
+from .setup import Setup, describe_recipe
 from .sharding import is_sharded
 from .tally import sum_dtype
 
@@ -23,6 +23,7 @@ SKIPPED_IN_A_ROW = 10  # updates without a finite gradient that end a run
 # behind the host at best.
 UPDATES_PER_CHECK = {"cpu": 1}
 DEFAULT_UPDATES_PER_CHECK = 10
+UPDATES_TO_MEASURE = 10  # before it is said how long a run will take
 
 
 class Trainer(Setup):
@@ -35,17 +36,22 @@ class Trainer(Setup):
     def _run_updates(self) -> None:
         """The loop: one update after the other, until the recipe or its patience ends."""
         interval = UPDATES_PER_CHECK.get(self.accelerator.device.type, DEFAULT_UPDATES_PER_CHECK)
+        first, measured_from = self.progress.update + 1, None
         for update in self._read_updates():
             self._run_update(update)  # forward, backward, step, schedule
             self.progress.count(update)
             number = self.progress.update
-            is_last = number >= self.recipe.num_updates
-            is_due = is_last or self._is_checkpoint_due(update)
+            is_due = self._is_checkpoint_due() or number >= self.recipe.num_updates
             must_stop = False
             if number % interval == 0 or is_due:
                 must_stop = self._agree_to_stop()
                 self._check_finite(update)
-            if number % self.log_interval == 0 or is_last:
+                if measured_from is not None and number >= first + UPDATES_TO_MEASURE:
+                    self._tell_duration((time.perf_counter() - measured_from) / (number - first))
+                    measured_from = None
+            if number == first:  # which takes longer than others
+                measured_from = time.perf_counter()
+            if number % self.log_interval == 0 or number >= self.recipe.num_updates:
                 self._log_training()
             if is_due:
                 self._evaluate()
@@ -100,6 +106,7 @@ class Trainer(Setup):
         """
         description, warn = self._describe(), self.log.print
         with open_run(self.accelerator, self.run_folder, self.data, description, warn=warn) as checkpoint, self.log:
+            self._tell_settings(description["num_parameters"])
             self._go_to_where_it_stopped(checkpoint)
             with StopRequest() as self._stop_request:
                 if not self._is_finished():
@@ -121,10 +128,30 @@ class Trainer(Setup):
             self.state.load(checkpoint, seed=self.seed, change_processes=self.change_processes)
             self.log.print(f"resuming after update {progress.update} from {checkpoint}")
         accelerator.wait_for_everyone()  # before the first process changes what the others look at
+        if checkpoint and accelerator.is_main_process:
+            # Under another number of updates it may be one to average, or no longer be one.
+            is_scheduled = self._is_checkpoint_due() or progress.update >= self.recipe.num_updates
+            checkpoint.rename(checkpoint.with_name(checkpoint_name(progress.update, is_scheduled=is_scheduled)))
         self.log.open(update=progress.update, num_bytes=progress.log_bytes)
         self._sitting_started = time.perf_counter() - progress.seconds
+
+    def _tell_settings(self, num_parameters: int) -> None:
+        recipe, accelerator = self.recipe, self.accelerator
+        self.log.print(f"recipe {describe_recipe(recipe)}")
+        if self.init_fingerprint is not None:
+            self.log.print(f"starting from the weights of {self.init_from}, fingerprint {self.init_fingerprint}")
+        self.log.print(
+            f"{num_parameters:,} parameters, vocabulary of {len(self.tokenizer):,}; {len(self.train_pairs):,} pairs; "
+            f"{recipe.num_updates:,} updates of up to {recipe.tokens_per_batch:,} tokens per side"
+        )
         devices = f"{accelerator.num_processes} x {accelerator.device.type}"
-        self.log.print(f"training on {devices}, mixed precision {accelerator.mixed_precision}")
+        self.log.print(f"training on {devices}, mixed precision {self.mixed_precision}")
+
+    def _tell_duration(self, seconds: float) -> None:
+        """Tell how long the run will take if each update takes so many `seconds`."""
+        rest = self.recipe.num_updates - self.progress.update
+        duration = timedelta(seconds=int(rest * seconds))
+        self.log.print(f"about {seconds:.2g} s per update: {duration} for the other {rest:,}, evaluations aside")
 
     def _is_finished(self) -> bool:
         patience = self.recipe.patience
@@ -174,17 +201,19 @@ class Trainer(Setup):
         )
         tally.start_line()
 
-    def _is_checkpoint_due(self, update: Update) -> bool:
+    def _is_checkpoint_due(self) -> bool:
+        """True if the recipe wants a checkpoint here, whatever its number of updates."""
         amount, unit = self.recipe.checkpoint_interval
         if unit == "epochs":
-            return update.is_last_of_epoch and self.progress.epoch % amount == 0
+            return self.progress.updates_of_epoch == 0 and self.progress.epoch % amount == 0
         return self.progress.update % amount == 0
 
     def _evaluate(self) -> None:
         """Score the development set, and log it."""
         started, progress = time.perf_counter(), self.progress
         dev_loss, scores = self.dev_set.evaluate(self.model)
-        progress.note_evaluation(dev_loss)
+        if self._is_checkpoint_due():  # else this is the end, from which a run may go on
+            progress.note_evaluation(dev_loss)
         line = {"update": progress.update, "epoch": progress.epoch, **scores}
         self.log.write(line)
         self.log.print("  ".join(f"{name} {value:.4g}" for name, value in line.items()))

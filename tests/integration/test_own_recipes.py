@@ -1,0 +1,196 @@
+"""Recipes of one's own, from the command line: files, changes, going on longer, starting from trained weights."""
+
+import json
+import shutil
+
+import pytest
+from tiny_training import PAIRS, TINY, assert_close, read_log, weights
+
+from vaswani_transformer import cli
+from vaswani_transformer.commands import train
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Data that were prepared with a recipe in a file."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "mine.json").write_text(json.dumps(TINY.to_dict()))
+    for side, name in enumerate(("en", "de")):
+        (folder / f"train.{name}").write_text("".join(f"{pair[side]}\n" for pair in PAIRS))
+        (folder / f"dev.{name}").write_text("".join(f"{pair[side]}\n" for pair in PAIRS[:9]))
+    text = ["--train", *names(folder, "train"), "--dev", *names(folder, "dev"), "--set", "model.dropout=0.2"]
+    assert cli.main(["prepare", "--recipe", str(folder / "mine.json"), *text, "--output", str(folder / "data")]) == 0
+    return folder / "data"
+
+
+def names(folder, stem):
+    return [str(folder / f"{stem}.{language}") for language in ("en", "de")]
+
+
+def train_to(run, data, num_updates, *options):
+    return cli.main(
+        ["train", "--data", str(data), "--output", str(run), "--num_updates", str(num_updates), *map(str, options)]
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(data, tmp_path_factory):
+    """A run of 17 updates, whose checkpoints are two apart, and the last one more."""
+    run = tmp_path_factory.mktemp("whole")
+    assert train_to(run, data, 17) == 0
+    return run
+
+
+def assert_same_bytes(one, other):
+    for name in ("model/model.safetensors", "checkpoints/step-00000016/training_state/optimizer.bin"):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+
+
+def test_training_takes_the_recipe_of_the_data_and_says_what_it_is_about_to_do(data, tmp_path, capsys):
+    assert train_to(tmp_path / "run", data, 13) == 0
+    written = json.loads((tmp_path / "run" / "recipe.json").read_text())["recipe"]
+    assert written["model"] == TINY.model | {"dropout": 0.2}
+    assert (written["tokens_per_batch"], written["num_updates"]) == (160, 13)
+    first, second, third, *others = capsys.readouterr().err.splitlines()
+    assert first.startswith("recipe general_en_de_small, checkpoint_interval was [250, ")  # the nearest one
+    assert "model.dropout was 0.1, is 0.2" in first
+    assert second.endswith("; 60 pairs; 13 updates of up to 160 tokens per side")
+    assert "parameters, vocabulary of 300; " in second
+    assert third == "training on 1 x cpu, mixed precision no"
+    (duration,) = [line for line in others if " s per update: " in line]
+    assert duration.endswith(" for the other 2, evaluations aside")
+
+
+def test_a_recipe_of_a_run_and_changes_start_another_run(data, whole, tmp_path, capsys):
+    changes = ["--set", "model.dropout=0.3", "--set", "tokens_per_batch=99"]
+    options = ["--recipe", whole / "recipe.json", *changes]
+    assert train_to(tmp_path / "run", data, 2, *options) == 0
+    written = json.loads((tmp_path / "run" / "recipe.json").read_text())["recipe"]
+    before = json.loads((whole / "recipe.json").read_text())["recipe"]
+    assert written == before | {"num_updates": 2, "tokens_per_batch": 99, "model": TINY.model | {"dropout": 0.3}}
+
+
+def test_data_that_name_no_recipe_ask_for_one(data, tmp_path, capsys):
+    copy = shutil.copytree(data, tmp_path / "data")
+    (copy / "recipe.json").unlink()
+    assert train_to(tmp_path / "run", copy, 2) == 1
+    assert capsys.readouterr().err == (
+        f"vaswani train: {copy} does not say which recipe it was prepared with: name one by --recipe.\n"
+    )
+
+
+@pytest.mark.parametrize("first", [8, 9])
+def test_a_finished_run_that_is_made_longer_ends_with_the_bytes_of_one_as_long(first, data, whole, tmp_path, capsys):
+    run = tmp_path / "run"
+    assert train_to(run, data, first) == 0
+    assert (run / "model" / "model.safetensors").exists()
+    assert train_to(run, data, 17) == 0
+    assert f"resuming after update {first} from" in capsys.readouterr().err
+    assert_same_bytes(run, whole)
+    assert json.loads((run / "recipe.json").read_text())["recipe"]["num_updates"] == 17
+    assert read_log(run)[-1]["update"] == 17
+
+
+def test_a_run_may_end_earlier_than_planned_but_not_before_what_is_done(data, whole, tmp_path, monkeypatch, capsys):
+    run = tmp_path / "run"
+
+    class Stopped(train.Trainer):
+        def _agree_to_stop(self):
+            return self.progress.update == 9
+
+    with monkeypatch.context() as context:
+        context.setattr(train, "Trainer", Stopped)
+        assert train_to(run, data, 30) == 75
+    assert (run / "checkpoints" / "stopped-00000009").exists()
+    assert train_to(run, data, 8) == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    asked = "and num_updates is 8: give at least 9, or name another output folder."
+    assert error == f"vaswani train: {run} has done 9 updates, {asked}"
+    assert train_to(run, data, 9) == 0
+    assert {path.name for path in (run / "checkpoints").iterdir()} >= {"step-00000008", "step-00000009"}
+    assert train_to(run, data, 17) == 0
+    assert_same_bytes(run, whole)
+
+
+def test_where_a_run_had_ended_does_not_count_for_its_patience(data, tmp_path):
+    changes = ["--set", "lr_scale=0", "--set", "patience=3"]
+    for run, ends in (("whole", [40]), ("longer", [3, 40])):
+        for end in ends:
+            assert train_to(tmp_path / run, data, end, *changes) == 0
+    assert read_log(tmp_path / "whole")[-1]["update"] == read_log(tmp_path / "longer")[-1]["update"] == 8
+
+
+@pytest.fixture
+def trained(whole, tmp_path):
+    return shutil.copytree(whole, tmp_path / "trained")
+
+
+def test_a_run_starts_from_trained_weights_and_goes_on_without_reading_them_again(data, trained, tmp_path, capsys):
+    run, options = tmp_path / "run", ["--init_from", trained, "--set", "model.dropout=0.0", "--set", "lr_scale=0"]
+    assert train_to(run, data, 2, *options) == 0
+    start = weights(trained / "model")
+    assert_close(weights(run / "model"), start)  # nothing was learnt, at a rate of 0
+    description = json.loads((run / "recipe.json").read_text())
+    assert description["init_from"] == str(trained)
+    told = f"starting from the weights of {trained}, fingerprint {description['init_fingerprint']}\n"
+    assert told in capsys.readouterr().err
+    shutil.rmtree(trained)
+    assert train_to(run, data, 4, *options) == 0
+    assert "starting from" not in capsys.readouterr().err
+    assert_close(weights(run / "model"), start)
+    assert json.loads((run / "recipe.json").read_text())["init_fingerprint"] == description["init_fingerprint"]
+    assert train_to(run, data, 4, *options[2:]) == 1
+    assert 'holds another run: init_from was "' in capsys.readouterr().err
+
+
+def test_a_run_from_trained_weights_that_was_made_longer_is_one_as_long(data, trained, tmp_path):
+    for run, ends in (("whole", [6]), ("longer", [3, 6])):
+        for end in ends:
+            assert train_to(tmp_path / run, data, end, "--init_from", trained) == 0
+    assert_close(weights(tmp_path / "whole" / "model"), weights(tmp_path / "longer" / "model"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            "model.d_ff=20",
+            "has another architecture than the recipe: d_ff was 24, is 20. Take its recipe, or ",
+        ),
+        ("model.vocab_size=333", " (300 and 333 entries): prepare the data with --keep_vocabulary "),
+    ],
+)
+def test_trained_weights_of_another_architecture_or_size_are_refused(data, trained, tmp_path, capsys, change, message):
+    assert train_to(tmp_path / "run", data, 2, "--init_from", trained, "--set", change) == 1
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_trained_weights_of_another_vocabulary_are_refused(data, trained, tmp_path, capsys):
+    folder = data.parent
+    text = ["--train", *names(folder, "train"), "--dev", *names(folder, "dev")]
+    recipe = ["--recipe", str(data / "recipe.json"), "--set", "vocab_size=290"]
+    assert cli.main(["prepare", *recipe, *text, "--output", str(tmp_path / "data")]) == 0
+    capsys.readouterr()
+    assert train_to(tmp_path / "run", tmp_path / "data", 2, "--init_from", trained) == 1
+    assert f"{trained} has another vocabulary than {tmp_path / 'data'} (300 and 290 entries)" in capsys.readouterr().err
+
+
+def test_runs_of_different_precision_in_one_process(data, tmp_path):
+    for precision in ("no", "bf16", "no", None):
+        options = [] if precision is None else ["--mixed_precision", precision]
+        run = tmp_path / str(precision)
+        assert train_to(run, data, 2, *options) == 0
+        assert json.loads((run / "recipe.json").read_text())["mixed_precision"] == (precision or "no")
+    half, single, default = (weights(tmp_path / name / "model") for name in ("bf16", "no", "None"))
+    assert_close(single, default)
+    assert any(not half[name].equal(single[name]) for name in half)
+
+
+def test_a_tracker_that_is_not_installed_is_refused_before_training(writers, data, tmp_path, capsys):
+    assert train_to(tmp_path / "run", data, 2, "--report_to", "tensorboard", "wandb") == 1
+    assert capsys.readouterr().err == "vaswani train: reporting to wandb needs its package: pip install wandb\n"
+    assert not (tmp_path / "run").exists()
+    assert train_to(tmp_path / "run", data, 2, "--report_to", "tensorboard") == 0
+    assert [name for name, _, _ in writers[0].points][-1] == "dev_perplexity"
