@@ -12,7 +12,6 @@ from pathlib import Path
 import accelerate
 import torch
 from accelerate import Accelerator
-from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.utils import OPTIMIZER_NAME, RNG_STATE_NAME
 from safetensors.torch import load_file, save_file
 from torch.optim.lr_scheduler import LRScheduler
@@ -73,12 +72,13 @@ class Progress:
 class TrainingState:
     """Saves and restores a run through Accelerate; all processes must call `save` and `load` together.
 
-    A thread of the main process writes what takes time: weights and the averages of Adam, from copies, then digests.
-    The next `save` waits for it.
+    A thread of the main process does what takes time, from copies: it writes weights and Adam's averages, syncs the
+    files and takes their digests. The next `save` waits for it.
 
     Args:
         folder: of the checkpoints.
         model: as Accelerate has prepared it, with the optimizer.
+        optimizer: without Accelerate's wrapper.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class TrainingState:
         accelerator: Accelerator,
         folder: Path,
         model: torch.nn.Module,
-        optimizer: AcceleratedOptimizer,
+        optimizer: torch.optim.Optimizer,
         tokenizer: PreTrainedTokenizerFast,
         *,
         schedule: LRScheduler,
@@ -94,7 +94,7 @@ class TrainingState:
         tally: Tally,
     ):
         self.accelerator, self.folder, self.model, self.tokenizer = accelerator, folder, model, tokenizer
-        self.optimizer, self.progress = optimizer.optimizer, progress
+        self.optimizer, self.progress = optimizer, progress
         self._writer, self._written = ThreadPoolExecutor(max_workers=1), Future()
         self._written.set_result(None)
         accelerator.register_for_checkpointing(schedule, progress, tally)
@@ -121,20 +121,16 @@ class TrainingState:
             self._written = self._writer.submit(self._write, name, weights, averages, keep)
 
     def check(self) -> None:
-        """Raise the error of the writer, if there was one."""
+        """Raise the error of the writing thread, if there was one."""
         if self._written.done():
             self.close()
 
     def close(self) -> None:
-        """Wait, in the main process, until the last checkpoint is complete.
-
-        Raises:
-            OSError: as `save`.
-        """
+        """Wait, in the main process, until the last checkpoint is complete; raises the error of its writing."""
         self._written.result()
 
     def _write_small_files(self, name: str, log: Log) -> tuple[dict, dict]:
-        """Write all but weights and averages of Adam, of which the main process gets copies."""
+        """Write all but weights and Adam's averages, of which the main process gets copies."""
         accelerator, partial = self.accelerator, self.folder / f"{PARTIAL_PREFIX}{name}"
         if accelerator.is_main_process:
             self.progress.log_bytes = log.sync()
@@ -230,18 +226,11 @@ class TrainingState:
         models.clear()
 
 
-def _copy_to_host(state: dict) -> dict:
-    """`state` with its tensors copied, so that no later update changes them.
-
-    Copies from a GPU lie in pinned memory and may still be under way.
-    """
-
-    def copy(value: object) -> object:
-        if isinstance(value, dict):
-            return {key: copy(item) for key, item in value.items()}
-        if isinstance(value, torch.Tensor):
-            host = torch.empty_like(value, device="cpu", pin_memory=value.is_cuda)
-            return host.copy_(value, non_blocking=value.is_cuda)
-        return value
-
-    return copy(state)
+def _copy_to_host(value: object) -> object:
+    """`value` with copies of its tensors, which no update changes; from a GPU in pinned memory, without waiting."""
+    if isinstance(value, torch.Tensor):
+        host = torch.empty_like(value, device="cpu", pin_memory=value.is_cuda)
+        return host.copy_(value, non_blocking=value.is_cuda)
+    if isinstance(value, dict):
+        return {key: _copy_to_host(item) for key, item in value.items()}
+    return value
