@@ -3,9 +3,9 @@
     python scripts/kill_test.py --kills 25
 
 Trains a small model with dropout on the built-in corpus, once undisturbed, then with SIGKILL at random moments: every
-other one while a checkpoint is being written, the rest at any time. After each the same command is started again.
-Prints one line per kill with its place and the state of the newest checkpoint; the last lines compare weights and logs
-of both runs. The exit status is 0 if all is equal.
+other one while the thread is writing a checkpoint, the rest at any time. After each the same command is started again.
+Prints one line per kill with its place and the state of the newest checkpoint; the last lines count the places and
+compare weights and logs of both runs. The exit status is 0 if all is equal.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from safetensors.torch import load_file
 
 from vaswani_transformer.data.phrasebook.pairs import generate_pairs
 from vaswani_transformer.data.preparation import Corpus, prepare
-from vaswani_transformer.training.checkpoints import PARTIAL_PREFIX, resumable_checkpoints
+from vaswani_transformer.training.checkpoints import PARTIAL_PREFIX, STATE_FOLDER, resumable_checkpoints
 from vaswani_transformer.training.recipes import PHRASEBOOK
 from vaswani_transformer.training.trainer import Trainer
 
@@ -37,6 +38,8 @@ RECIPE = replace(
     num_updates=150,
     checkpoint_interval=(5, "updates"),
 )
+# The last file that the loop writes; from then on a checkpoint is the thread's.
+LAST_OF_LOOP = Path(STATE_FOLDER, "custom_checkpoint_2.pkl")
 TIMES = ("seconds", "target_tokens_per_second")  # values of a line of the log that may differ
 
 
@@ -67,15 +70,17 @@ def compare_runs(folder: Path, *, num_kills: int, rng: random.Random) -> int:
     start_child(data, whole).wait()
     length = time.perf_counter() - started
     print(f"undisturbed run: {length:.1f} s")
-    faults = sum(strike(data, killed, number, num_kills, length, rng) for number in range(1, num_kills + 1))
+    strikes = [strike(data, killed, number, num_kills, length, rng) for number in range(1, num_kills + 1)]
     if start_child(data, killed).wait():
         print("the last start FAILED")
         return 1
+    places = Counter(place for place, _ in strikes)
+    print("places: " + ", ".join(f"{count} {place}" for place, count in places.most_common()))
     equal_weights = have_equal_weights(whole / "model", killed / "model")
     logs = [read_log(run) for run in (whole, killed)]
     print(f"weights after {num_kills} kills: {'bitwise equal' if equal_weights else 'DIFFERENT'}")
     print(f"log of {len(logs[0])} lines: {'equal, no gap, no double' if logs[0] == logs[1] else 'DIFFERENT'}")
-    return int(bool(faults) or not equal_weights or logs[0] != logs[1])
+    return int(any(fault for _, fault in strikes) or not equal_weights or logs[0] != logs[1])
 
 
 def start_child(data: Path, run: Path) -> subprocess.Popen:
@@ -83,8 +88,8 @@ def start_child(data: Path, run: Path) -> subprocess.Popen:
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def strike(data: Path, run: Path, number: int, num_kills: int, length: float, rng: random.Random) -> bool:
-    """Start the run, kill it once, print the remains; return True if they are damaged."""
+def strike(data: Path, run: Path, number: int, num_kills: int, length: float, rng: random.Random) -> tuple[str, bool]:
+    """Start the run, kill it once, print the remains; return where it was, and True if they are damaged."""
     checkpoints = run / "checkpoints"
     left_over = find_partial(checkpoints)
     child = start_child(data, run)
@@ -94,7 +99,9 @@ def strike(data: Path, run: Path, number: int, num_kills: int, length: float, rn
     # Each kill waits for at most a share of the run's length, so that the run does not end before the last.
     time.sleep(rng.uniform(0, length / (2 * num_kills)))
     if number % 2:
-        while not find_partial(checkpoints) - left_over and child.poll() is None:
+        while child.poll() is None:
+            if any((checkpoints / name / LAST_OF_LOOP).exists() for name, _ in find_partial(checkpoints) - left_over):
+                break
             time.sleep(0.0005)
         time.sleep(rng.uniform(0, 0.02))
     child.send_signal(signal.SIGKILL)
@@ -110,12 +117,19 @@ def strike(data: Path, run: Path, number: int, num_kills: int, length: float, rn
     if ended != -signal.SIGKILL:
         fault += f"  the run had ended with status {ended}"
     newest = kept[-1].name if kept else "none yet"
-    where = "between saves"
-    if partial:  # a name below the newest checkpoint's is an old one that was being removed
-        is_old = bool(kept) and partial[0].removeprefix(PARTIAL_PREFIX) < newest
-        where = f"inside the {'removal' if is_old else 'save'} of {partial[0].removeprefix(PARTIAL_PREFIX)}"
-    print(f"kill {number:2}: after {count_updates(run)} updates in the log, {where}; goes on from {newest}{fault}")
-    return bool(fault)
+    place, of_what = "between saves", ""
+    if partial:
+        name = partial[0].removeprefix(PARTIAL_PREFIX)
+        writer = "thread" if (checkpoints / partial[0] / LAST_OF_LOOP).exists() else "loop"
+        is_old = bool(kept) and name < newest  # that was being removed
+        place = "in the thread's removal" if is_old else f"in the {writer}'s writing"
+        of_what = f" of {name}"
+    updates = count_updates(run)
+    print(
+        f"kill {number:2}: after {updates} updates in the log, {place}{of_what}; goes on from {newest}{fault}",
+        flush=True,
+    )
+    return place, bool(fault)
 
 
 def find_partial(checkpoints: Path) -> set[tuple[str, int]]:

@@ -142,6 +142,8 @@ run_update = trainer._run_update
 def die_once(update):
     first_life = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
     if first_life and os.environ["RANK"] == "1" and trainer.progress.update == 3:
+        while not (run / "checkpoints" / "step-00000002").exists():  # a thread of the other process writes it
+            pass
         os.kill(os.getpid(), signal.SIGKILL)
     run_update(update)
 

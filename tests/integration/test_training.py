@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from accelerate.state import AcceleratorState
+from safetensors.torch import save_file
 from tiny_training import PAIRS, TINY, WITHOUT_DROPOUT, assert_close, read_log, timeless, weights
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -202,11 +203,49 @@ def test_a_run_goes_on_without_its_log_and_its_cost_can_be_told(
 def test_a_full_disk_is_said_and_the_run_goes_on_when_there_is_room(whole, tiny_data, tmp_path, little_room):
     trainer = Trainer(TINY, tiny_data, tmp_path, log_interval=3)
     with contextlib.ExitStack() as stack:
-        before_update(trainer, 4, lambda: stack.enter_context(little_room(20_000)))
+
+        def fill_disk():
+            trainer.state.close()
+            stack.enter_context(little_room(20_000))
+
+        before_update(trainer, 4, fill_disk)
         with pytest.raises(OSError, match=r"checkpoint of update 4 could not be written: .*step-00000002 is intact"):
             trainer.train()
     assert names_in(tmp_path / "checkpoints") == ["step-00000002"]
     assert_ends_as(whole, tiny_data, tmp_path)
+
+
+def test_training_goes_on_while_a_checkpoint_is_written_and_changes_nothing_in_it(
+    whole, tiny_data, tmp_path, monkeypatch
+):
+    trainer = Trainer(TINY, tiny_data, tmp_path, log_interval=3)
+    late = []
+
+    def save_late(tensors, path, **options):
+        update = checkpoints.checkpoint_step(path.parent)
+        while trainer.progress.update == update < TINY.num_updates:
+            time.sleep(0.001)
+        late.append(trainer.progress.update - update)
+        save_file(tensors, path, **options)
+
+    monkeypatch.setattr(state, "save_file", save_late)
+    trainer.train()
+    assert late == [1, 1, 1, 0]
+    for name in ("step-00000006", "step-00000007"):
+        ours, theirs = (run / "checkpoints" / name for run in (tmp_path, whole))
+        assert_close(weights(ours), weights(theirs))
+        averages = [torch.load(path / "training_state" / "optimizer.bin")["state"] for path in (ours, theirs)]
+        for one, other in zip(*(of_all.values() for of_all in averages), strict=True):
+            assert_close(one, other)
+
+
+def test_an_error_of_the_writing_thread_ends_the_run_at_the_next_check(tiny_data, tmp_path, monkeypatch):
+    trainer = Trainer(TINY, tiny_data, tmp_path)
+    monkeypatch.setattr(state, "save_file", fail)
+    before_update(trainer, 3, lambda: trainer.state._written.exception())  # waits
+    with pytest.raises(RuntimeError, match=r"^NCCL error"):
+        trainer.train()
+    assert trainer.progress.update == 3
 
 
 def fail(*args, **options):

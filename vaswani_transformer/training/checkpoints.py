@@ -18,7 +18,6 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
-from ..model.saving_vaswani import follow_umask
 from ..resuming.files import blaming, digest_files, find_damage, read_object, write_json, write_whole
 
 WEIGHTS = "model.safetensors"
@@ -102,8 +101,12 @@ def begin_checkpoint(folder: Path, name: str) -> Path:
 def finish_checkpoint(partial: Path) -> Path:
     """Sync a filled folder, mark it complete last, then rename it into its place, which must be free."""
     paths = list(partial.rglob("*"))
-    follow_umask(*filter(Path.is_file, paths))
+    # Weights are hidden from other users by safetensors. The umask, which a thread cannot read without changing it for
+    # all threads, has given the folder its mode.
+    mode = partial.stat().st_mode & 0o666
     for path in paths:
+        if path.is_file():
+            path.chmod(mode)
         _sync(path)
     write_json(partial / COMPLETE, {"update": checkpoint_step(partial), "files": digest_files(partial, paths)})
     _sync(partial)

@@ -131,6 +131,7 @@ class Setup:
             self.accelerator,
             self.checkpoint_folder,
             self.model,
+            self.optimizer.optimizer,
             self.tokenizer,
             schedule=self.schedule,
             progress=self.progress,

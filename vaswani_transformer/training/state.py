@@ -1,16 +1,19 @@
 """The state of a run: saved with every checkpoint, restored after a stop."""
 
+import contextlib
 import math
 import pickle
 import shutil
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 import accelerate
 import torch
 from accelerate import Accelerator
-from accelerate.utils import RNG_STATE_NAME
-from safetensors.torch import load_file
+from accelerate.utils import OPTIMIZER_NAME, RNG_STATE_NAME
+from safetensors.torch import load_file, save_file
 from torch.optim.lr_scheduler import LRScheduler
 from transformers import PreTrainedTokenizerFast
 
@@ -21,6 +24,7 @@ from .checkpoints import (
     WEIGHTS,
     begin_checkpoint,
     checkpoint_name,
+    checkpoint_step,
     drop_old_checkpoints,
     finish_checkpoint,
     resumable_checkpoints,
@@ -66,11 +70,15 @@ class Progress:
 
 
 class TrainingState:
-    """Saves and restores a run through Accelerate; all processes must call each method together.
+    """Saves and restores a run through Accelerate; all processes must call `save` and `load` together.
+
+    A thread of the main process does what takes time, from copies: it writes weights and Adam's averages, syncs the
+    files and takes their digests. The next `save` waits for it.
 
     Args:
         folder: of the checkpoints.
         model: as Accelerate has prepared it, with the optimizer.
+        optimizer: without Accelerate's wrapper.
     """
 
     def __init__(
@@ -78,6 +86,7 @@ class TrainingState:
         accelerator: Accelerator,
         folder: Path,
         model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
         tokenizer: PreTrainedTokenizerFast,
         *,
         schedule: LRScheduler,
@@ -85,14 +94,16 @@ class TrainingState:
         tally: Tally,
     ):
         self.accelerator, self.folder, self.model, self.tokenizer = accelerator, folder, model, tokenizer
-        self.progress = progress
+        self.optimizer, self.progress = optimizer, progress
+        self._writer, self._written = ThreadPoolExecutor(max_workers=1), Future()
+        self._written.set_result(None)
         accelerator.register_for_checkpointing(schedule, progress, tally)
         # The checkpoint holds the weights already, as a model like any other.
         accelerator.register_save_state_pre_hook(lambda models, weights, folder: weights.clear())
         accelerator.register_load_state_pre_hook(self._load_weights)
 
     def save(self, log: Log, *, keep: int, is_scheduled: bool) -> None:
-        """Write a checkpoint, and delete those that are no longer needed.
+        """Begin to write a checkpoint of this moment, and then to delete those that are no longer needed.
 
         Args:
             log: of the run; it is on the disk before the checkpoint is.
@@ -100,40 +111,76 @@ class TrainingState:
             is_scheduled: true if it may be averaged, false if it is written because the run was asked to stop.
 
         Raises:
-            OSError: if it cannot be written; the message names the checkpoint that is intact.
+            OSError: if it, or the one before, cannot be written; the message names the checkpoint that is intact.
         """
+        self.close()
         name = checkpoint_name(self.progress.update, is_scheduled=is_scheduled)
-        try:
-            self._write(name, log)
-        except Exception as error:
-            if not is_write_error(error):
-                raise
-            shutil.rmtree(self.folder / f"{PARTIAL_PREFIX}{name}", ignore_errors=True)
-            before = resumable_checkpoints(self.folder)[-1:]
-            intact = f"{before[0]} is intact" if before else "there is none before it"
-            raise OSError(
-                f"the checkpoint of update {self.progress.update} could not be written: {error}. {intact}. "
-                f"Mend the cause, for example make room on the disk, and start the same command again."
-            ) from error
+        with self._explain_write_error(name):
+            weights, averages = self._write_small_files(name, log)
         if self.accelerator.is_main_process:
-            drop_old_checkpoints(self.folder, keep=keep)
-        self.accelerator.wait_for_everyone()
+            self._written = self._writer.submit(self._write, name, weights, averages, keep)
 
-    def _write(self, name: str, log: Log) -> None:
-        accelerator = self.accelerator
+    def check(self) -> None:
+        """Raise the error of the writing thread, if there was one."""
+        if self._written.done():
+            self.close()
+
+    def close(self) -> None:
+        """Wait, in the main process, until the last checkpoint is complete; raises the error of its writing."""
+        self._written.result()
+
+    def _write_small_files(self, name: str, log: Log) -> tuple[dict, dict]:
+        """Write all but weights and Adam's averages, of which the main process gets copies."""
+        accelerator, partial = self.accelerator, self.folder / f"{PARTIAL_PREFIX}{name}"
         if accelerator.is_main_process:
             self.progress.log_bytes = log.sync()
             begin_checkpoint(self.folder, name)
         accelerator.wait_for_everyone()
-        partial = self.folder / f"{PARTIAL_PREFIX}{name}"
         model = gather_model(accelerator, self.model)
+        weights, averages = {}, {}
         if accelerator.is_main_process:
-            model.save_pretrained(partial)
+            model.save_pretrained(partial, state_dict={})
             self.tokenizer.save_pretrained(partial)
-        accelerator.save_state(str(partial / STATE_FOLDER))
+            tied = model.all_tied_weights_keys
+            weights = _copy_to_host({key: value for key, value in model.state_dict().items() if key not in tied})
+            if not is_sharded(accelerator):
+                averages = _copy_to_host(self.optimizer.state_dict())
+            if accelerator.device.type == "cuda":
+                torch.cuda.synchronize()
+        with contextlib.ExitStack() as stack:
+            if not is_sharded(accelerator):  # else each process holds a part, and Accelerate writes it here
+                hook = self.optimizer.register_state_dict_post_hook(lambda optimizer, state: {})
+                stack.callback(hook.remove)
+            accelerator.save_state(str(partial / STATE_FOLDER))
         accelerator.wait_for_everyone()
-        if accelerator.is_main_process:
+        return weights, averages
+
+    def _write(self, name: str, weights: dict, averages: dict, keep: int) -> None:
+        """Complete a checkpoint; the writing thread runs it."""
+        partial = self.folder / f"{PARTIAL_PREFIX}{name}"
+        with self._explain_write_error(name):
+            save_file(weights, partial / WEIGHTS, metadata={"format": "pt"})
+            if averages:
+                torch.save(averages, partial / STATE_FOLDER / f"{OPTIMIZER_NAME}.bin")
             finish_checkpoint(partial)
+        drop_old_checkpoints(self.folder, keep=keep)
+
+    @contextlib.contextmanager
+    def _explain_write_error(self, name: str) -> Iterator[None]:
+        """Remove the unfinished checkpoint `name` where a file of it cannot be written, and say which one is intact."""
+        try:
+            yield
+        except Exception as error:
+            if not is_write_error(error):
+                raise
+            partial = self.folder / f"{PARTIAL_PREFIX}{name}"
+            shutil.rmtree(partial, ignore_errors=True)
+            before = resumable_checkpoints(self.folder)[-1:]
+            intact = f"{before[0]} is intact" if before else "there is none before it"
+            raise OSError(
+                f"the checkpoint of update {checkpoint_step(partial)} could not be written: {error}. {intact}. "
+                f"Mend the cause, for example make room on the disk, and start the same command again."
+            ) from error
 
     def load(self, checkpoint: Path, *, seed: int, change_processes: bool) -> None:
         """Restore the state in `checkpoint`, which is intact.
@@ -177,3 +224,13 @@ class TrainingState:
         mismatch = self.accelerator.unwrap_model(models[0]).load_state_dict(state, strict=False)
         assert not mismatch.unexpected_keys  # missing are the names of tied weights, stored once
         models.clear()
+
+
+def _copy_to_host(value: object) -> object:
+    """`value` with copies of its tensors, which no update changes; from a GPU in pinned memory, without waiting."""
+    if isinstance(value, torch.Tensor):
+        host = torch.empty_like(value, device="cpu", pin_memory=value.is_cuda)
+        return host.copy_(value, non_blocking=value.is_cuda)
+    if isinstance(value, dict):
+        return {key: _copy_to_host(item) for key, item in value.items()}
+    return value

@@ -46,6 +46,7 @@ class Trainer(Setup):
             if number % interval == 0 or is_due:
                 must_stop = self._agree_to_stop()
                 self._check_finite(update)
+                self.state.check()
                 if measured_from is not None and number >= first + UPDATES_TO_MEASURE:
                     self._tell_duration((time.perf_counter() - measured_from) / (number - first))
                     measured_from = None
@@ -60,6 +61,8 @@ class Trainer(Setup):
             if self._is_finished():
                 return
             if must_stop:
+                self.state.close()
+                self.accelerator.wait_for_everyone()  # a launcher ends all processes when the first one ends
                 raise Interrupted(
                     f"stopped by SIGTERM after update {number} and saved; the same command goes on from there."
                 )
@@ -108,7 +111,7 @@ class Trainer(Setup):
         with open_run(self.accelerator, self.run_folder, self.data, description, warn=warn) as checkpoint, self.log:
             self._tell_settings(description["num_parameters"])
             self._go_to_where_it_stopped(checkpoint)
-            with StopRequest() as self._stop_request:
+            with StopRequest() as self._stop_request, contextlib.closing(self.state):
                 if not self._is_finished():
                     self._run_updates()
             self.accelerator.wait_for_everyone()
