@@ -16,6 +16,7 @@ from ..model.pipeline_vaswani import find_model_folder
 from ..parsing.linearisation import read_pairs
 from ..parsing.vocabulary import learn_vocabulary
 from ..training.recipes import load_recipe
+from ..translation.files import find_processes
 from .arguments import describe_inputs, open_reader
 
 Reader = Callable[[], Iterable[Pair]]
@@ -40,7 +41,9 @@ def run(args: argparse.Namespace) -> None:
     if args.task == "parsing" and tokenizer is None:
         learnt_from = partial(read_all, corpora)
         tokenizer = learn_vocabulary(learnt_from, vocab_size=vocab_size, subword_model=recipe.subword_model)
-    with tqdm(unit=" pairs", file=sys.stderr, disable=None) as bar:
+    processes = find_processes()
+    is_main = processes.is_main_process
+    with tqdm(unit=" pairs", file=sys.stderr, disable=None if is_main else True) as bar:
         summary = prepare(
             corpora,
             read_dev,
@@ -53,14 +56,22 @@ def run(args: argparse.Namespace) -> None:
             source_language=args.source_language,
             target_language="trees" if args.task == "parsing" else args.target_language,
             inputs=inputs,
-            log=bar.write,
+            workers=args.workers,
+            processes=processes,
+            log=bar.write if is_main else len,
             on_pairs=bar.update,
         )
-    if len(corpora) > 1:
+    processes.destroy_process_group()
+    if is_main:
+        _print_summary(args, weights, summary, recipe.max_length)
+
+
+def _print_summary(args: argparse.Namespace, weights: list[int], summary: dict, max_length: int) -> None:
+    if len(weights) > 1:
         for names, weight, counts in zip(args.train, weights, summary["train"]["corpora"], strict=True):
-            _print_counts(f"{' '.join(names)}, weight {weight}", counts, recipe.max_length)
+            _print_counts(f"{' '.join(names)}, weight {weight}", counts, max_length)
     for name in ("train", "dev"):
-        _print_counts(name, summary[name], recipe.max_length)
+        _print_counts(name, summary[name], max_length)
     print(f"vocabulary of {summary['vocab_size']:,} and token ids in {args.output}")
 
 
