@@ -1,7 +1,8 @@
 """Parts of a prepared set: files of token ids, written by this process or by workers, and counted.
 
 Reading and filtering stay in one process, in order, because a pair is a duplicate of any that came before; that takes
-a tenth of the processor time. What the workers share is all that comes after: tokenising and writing.
+a tenth of the processor time. What the workers share is all that comes after: tokenising and writing. A worker
+imports this file, so it imports no torch, which would take 5 s and 280 MiB of each.
 """
 
 import multiprocessing
@@ -12,47 +13,40 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from functools import cache
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from transformers import AutoTokenizer
 
 from ..resuming.files import write_whole
-from .batching import WEIGHT
 from .corpus import Pair
 from .encoding import BlockEncoder
 
 SCHEMA = pa.schema({"input_ids": pa.list_(pa.int32()), "labels": pa.list_(pa.int32())})
 
-Block = tuple[Path, list[Pair], int]  # a part that is to be written: its file, its pairs, the weight of its corpus
+Block = tuple[Path, list[Pair], pa.Schema]  # a part that is to be written: its file, its pairs, SCHEMA with metadata
 
 
 class PartWriter:
     """Tokenises blocks of pairs and writes them as parts.
 
     Args:
-        folder: of the prepared data; holds its tokenizer.
         max_length: longest side in tokens of a pair that is written.
     """
 
-    def __init__(self, folder: Path, *, max_length: int):
-        self.folder, self.max_length = folder, max_length
-        self.tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-        self._encoder = BlockEncoder(self.tokenizer)
+    def __init__(self, encoder: BlockEncoder, *, max_length: int):
+        self.encoder, self.max_length = encoder, max_length
 
     def encode(self, pairs: list[Pair]) -> tuple[pa.RecordBatch, pa.BooleanArray]:
         """The token ids of B `pairs`, and a mask (B,) that is true for each pair that is short enough."""
         sources, targets = map(list, zip(*pairs, strict=True))
-        batch = pa.record_batch([self._encoder.encode(sources), self._encoder.encode(targets)], schema=SCHEMA)
+        batch = pa.record_batch([self.encoder.encode(sources), self.encoder.encode(targets)], schema=SCHEMA)
         longer_side = pc.max_element_wise(*(pc.list_value_length(column) for column in batch.columns))
         return batch, pc.less_equal(longer_side, self.max_length)
 
-    def write(self, path: Path, pairs: list[Pair], weight: int) -> None:
+    def write(self, path: Path, pairs: list[Pair], schema: pa.Schema) -> None:
         """Write the pairs that are short enough as the part at `path`."""
         batch, fits = self.encode(pairs)
-        schema = SCHEMA.with_metadata({WEIGHT: str(weight)})
         with write_whole(path) as file, pa.ipc.new_stream(file, schema) as stream:
             stream.write_batch(batch.filter(fits))
 
@@ -74,9 +68,9 @@ def write_parts(blocks: Iterable[Block], writer: PartWriter, *, workers: int) ->
     spawn = multiprocessing.get_context("spawn")  # a fork of a process with threads may wait for ever
     running = deque()
     try:
-        with ProcessPoolExecutor(workers, mp_context=spawn, initializer=_begin_worker) as pool:
+        with ProcessPoolExecutor(workers, mp_context=spawn, initializer=_begin_worker, initargs=(writer,)) as pool:
             for block in blocks:
-                running.append(pool.submit(_write_in_worker, writer.folder, writer.max_length, block))
+                running.append(pool.submit(_write_in_worker, block))
                 if len(running) > workers:
                     running.popleft().result()
             while running:
@@ -88,7 +82,9 @@ def write_parts(blocks: Iterable[Block], writer: PartWriter, *, workers: int) ->
         ) from error
 
 
-def _begin_worker() -> None:
+def _begin_worker(writer: PartWriter) -> None:
+    global _writer
+    _writer = writer
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers are as many as the cores to be used
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the first process says when it is over
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -100,16 +96,13 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-_load_writer = cache(PartWriter)
-
-
-def _write_in_worker(folder: Path, max_length: int, block: Block) -> None:
+def _write_in_worker(block: Block) -> None:
     try:
-        _load_writer(folder, max_length=max_length).write(*block)
+        _writer.write(*block)
     except Exception:
         raise
-    except BaseException as error:  # a panic of the tokenizer's Rust code cannot travel between processes
-        raise ValueError(f"the tokenizer in {folder} gives up on this text: {error}") from error
+    except BaseException as error:  # a panic of the tokenizer's Rust code, which cannot travel between processes
+        raise ValueError(f"the tokenizer gives up on this text: {error}") from error
 
 
 def count_parts(sizes: Mapping[Path, int], *, weight: int) -> dict[str, int]:

@@ -28,14 +28,15 @@ from operator import itemgetter
 from pathlib import Path
 
 from accelerate import PartialState
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ..resuming.files import blaming, digest_files, find_changes, read_object, write_json, write_whole
 from ..resuming.locks import lock_folder
-from .batching import PART_NAMES
+from .batching import PART_NAMES, WEIGHT
 from .corpus import Pair
+from .encoding import BlockEncoder
 from .filtering import DigestSet, FilterCounts, PairFilter, filter_pairs
-from .parts import Block, PartWriter, count_parts, write_parts
+from .parts import SCHEMA, Block, PartWriter, count_parts, write_parts
 from .tokenization import train_tokenizer
 
 FORMAT = 4  # of the folder's files
@@ -172,8 +173,9 @@ def prepare(
         # The other processes compare their own text with that of the first.
         tokenizer_digest = _sha256((folder / TOKENIZER_FILE).read_text(encoding="utf-8"))
         claimed = _claim(folder, settings | {"tokenizer": tokenizer_digest})
-        # With the tokenizer of the folder even if it was learnt just now, so that a second start works with the same.
-        writer = PartWriter(folder, max_length=max_length)
+        # From the folder even if it was learnt just now, so that a second start works with the same one.
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        writer = PartWriter(BlockEncoder(tokenizer), max_length=max_length)
 
         num_parts = len(list((folder / "train").glob(PART_NAMES)))
         log("tokenising" + (f", {num_parts} parts are there already" if num_parts else ""))
@@ -197,7 +199,7 @@ def prepare(
             summary = {
                 "fingerprint": _sha256(json.dumps(claimed, sort_keys=True)),
                 **claimed,
-                "vocab_size": len(writer.tokenizer),
+                "vocab_size": len(tokenizer),
                 "train": train,
                 "dev": asdict(dev_counts) | count_parts(dev_sizes, weight=1),
                 "files": digest_files(folder, [*folder.glob("*.json"), *folder.glob(f"*/{PART_NAMES}")]),
@@ -337,11 +339,12 @@ def _cut(
         share: number of this process, and how many there are.
     """
     (folder / name).mkdir(exist_ok=True)
+    schema = SCHEMA.with_metadata({WEIGHT: str(weight)})
     remaining, (own, num_processes) = iter(pairs), share
     while block := list(islice(remaining, pairs_per_part)):
         number = first_part + len(sizes)
         path = folder / name / PART_NAMES.replace("*", f"{number:05d}")
         sizes[path] = len(block)
         if number % num_processes == own and not path.exists():
-            yield path, block, weight
+            yield path, block, schema
         on_pairs(len(block))
