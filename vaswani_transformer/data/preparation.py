@@ -169,10 +169,10 @@ def prepare(
             if tokenizer is None:
                 tokenizer = _learn_vocabulary(corpora, pair_filter, **learning, log=log)
             _save_tokenizer(tokenizer, folder, max_length=max_length)
+        if is_main:
+            _claim(folder, {"tokenizer": _sha256((folder / TOKENIZER_FILE).read_text(encoding="utf-8"))})
         meet()
-        # The other processes compare their own text with that of the first.
-        tokenizer_digest = _sha256((folder / TOKENIZER_FILE).read_text(encoding="utf-8"))
-        claimed = _claim(folder, settings | {"tokenizer": tokenizer_digest})
+        claimed = _claim(folder, settings)  # by the other processes: is their text that of the first?
         # From the folder even if it was learnt just now, so that a second start works with the same one.
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         writer = PartWriter(BlockEncoder(tokenizer), max_length=max_length)
