@@ -100,9 +100,7 @@ def measure(files: tuple[Path, Path], folder: Path, vocab_size: int, workers: in
     }
 
 
-def prepare_files(
-    files: tuple[Path, Path], folder: Path, vocab_size: int, workers: int, sender: Connection
-) -> None:
+def prepare_files(files: tuple[Path, Path], folder: Path, vocab_size: int, workers: int, sender: Connection) -> None:
     """Prepare in the measured process; send each beginning of a stage, and the CPU seconds until then."""
     summary = prepare(
         [Corpus(lambda: read_parallel_files(*files))],
