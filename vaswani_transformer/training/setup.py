@@ -46,7 +46,7 @@ class Setup:
             given: one on a GPU, on a CPU as many as keep them at about 4,096 tokens.
         mixed_precision: "no", "bf16" or "fp16". When not given: the launcher's choice, "no" without a launcher.
         log_interval: updates between two lines of the log.
-        score_dev: (model, tokenizer, pairs of text) -> BLEU of the development set, logged at each evaluation.
+        score_dev: as `score` of `DevelopmentSet`: BLEU of the development set, logged at each evaluation.
         change_processes: go on with a run that another number of processes began. No pair is skipped or repeated,
             but dropout draws other numbers.
 
