@@ -1,8 +1,8 @@
 """Parts of a prepared set: files of token ids, written by this process or by workers, and counted.
 
-Reading and filtering stay in one process, in order, because a pair is a duplicate of any that came before; that takes
-a tenth of the processor time. What the workers share is all that comes after: tokenising and writing. A worker
-imports this file, so it imports no torch, which would take 5 s and 280 MiB of each.
+Reading and filtering stay in one process, in order, because a pair may repeat any that came before; they take a tenth
+to a fifth of the processor time. The workers share all that comes after: tokenising and writing. A worker imports this
+file, so this file imports no torch, which would take 5 s and 280 MiB of each.
 """
 
 import multiprocessing
