@@ -4,12 +4,13 @@
 
 Pairs are made of real ones: two of them joined, and a number of their own, so that no pair repeats and each
 has a new word, which is more new words than real text has. They are written to files first. Memory is
-the resident memory of the preparing process and of any children together, at its peak.
+the resident memory of the preparing process and of its workers together, at its peak.
 """
 
 import argparse
 import contextlib
 import multiprocessing
+import os
 import random
 import tempfile
 import time
@@ -38,6 +39,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--source", type=Path, nargs="+", help="real sentences; default: the built-in phrasebook")
     parser.add_argument("--target", type=Path, nargs="+", help="their translations, in as many files")
     parser.add_argument("--vocab_size", type=int, default=37_000, help="default: %(default)s")
+    parser.add_argument("--workers", type=int, default=1, help="of `vaswani prepare`; default: %(default)s")
     parser.add_argument("--folder", type=Path, help="where to write, and remove later; default: the system's")
     add_report_options(parser)
     return parser
@@ -70,11 +72,11 @@ def write_pairs(pairs: Iterator[Pair], source_path: Path, target_path: Path) -> 
             targets.write(f"{target}\n")
 
 
-def measure(files: tuple[Path, Path], folder: Path, vocab_size: int) -> dict:
+def measure(files: tuple[Path, Path], folder: Path, vocab_size: int, workers: int) -> dict:
     """Prepare `files` in a fresh process and watch it."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=prepare_files, args=(files, folder, vocab_size, sender))
+    process = context.Process(target=prepare_files, args=(files, folder, vocab_size, workers, sender))
     process.start()
     sender.close()  # so that the end of the process is the end of the pipe
     watched = psutil.Process(process.pid)
@@ -98,7 +100,7 @@ def measure(files: tuple[Path, Path], folder: Path, vocab_size: int) -> dict:
     }
 
 
-def prepare_files(files: tuple[Path, Path], folder: Path, vocab_size: int, sender: Connection) -> None:
+def prepare_files(files: tuple[Path, Path], folder: Path, vocab_size: int, workers: int, sender: Connection) -> None:
     """Prepare in the measured process; send each beginning of a stage, and the CPU seconds until then."""
     summary = prepare(
         [Corpus(lambda: read_parallel_files(*files))],
@@ -106,9 +108,15 @@ def prepare_files(files: tuple[Path, Path], folder: Path, vocab_size: int, sende
         folder,
         vocab_size=vocab_size,
         pair_filter=PAIR_FILTER,
-        log=lambda message: sender.send((message.split()[0], time.process_time(), None)),
+        workers=workers,
+        log=lambda message: sender.send((message.split()[0], cpu_seconds(), None)),
     )
-    sender.send(("done", time.process_time(), summary))
+    sender.send(("done", cpu_seconds(), summary))
+
+
+def cpu_seconds() -> float:
+    """Return the processor time of this process and of all its children that have ended."""
+    return sum(os.times()[:4])
 
 
 def resident_bytes(process: psutil.Process) -> int:
@@ -144,9 +152,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         with tempfile.TemporaryDirectory(dir=args.folder) as folder:
             files = Path(folder, "train.source"), Path(folder, "train.target")
             write_pairs(islice(vary(real_pairs), num_pairs), *files)
-            rows.append(measure(files, Path(folder, "data"), args.vocab_size))
+            rows.append(measure(files, Path(folder, "data"), args.vocab_size, args.workers))
     description = describe_machine() | {
-        "text": f"{len(real_pairs):,} real pairs, varied; vocabulary {args.vocab_size:,}; {PAIR_FILTER}"
+        "text": f"{len(real_pairs):,} real pairs, varied; vocabulary {args.vocab_size:,}; {PAIR_FILTER}",
+        "workers": args.workers,
     }
     report("Preparation, vaswani prepare", description, format_rows(rows), rows, args)
     return 0

@@ -6,10 +6,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import zlib
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import sacrebleu
 import torch
 import yaml
 from accelerate import debug_launcher
@@ -17,7 +21,9 @@ from accelerate.state import AcceleratorState, GradientState
 from tiny_training import TINY, WITHOUT_DROPOUT, assert_close, timeless, weights
 from torch.multiprocessing import ProcessRaisedException
 
+from vaswani_transformer.evaluation import perplexity
 from vaswani_transformer.training.trainer import Trainer
+from vaswani_transformer.translation.translator import Translator
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 RECIPE = replace(TINY, num_updates=5)
@@ -113,6 +119,32 @@ def test_processes_draw_different_dropout_and_a_stopped_run_goes_on_with_it(two_
     (run / "checkpoints" / "step-00000005" / "COMPLETE").unlink()
     stopped = train_in_processes(2, RECIPE, tiny_data, run)
     assert_close(stopped, two_processes)
+
+
+class Checksum:
+    """In place of BLEU, which is 0 for a model that has learnt nothing."""
+
+    def corpus_score(self, translations, references):
+        assert len(translations) == len(references[0]) == 9
+        return SimpleNamespace(score=zlib.crc32("\n".join(translations).encode()))
+
+
+def sum_up_translations(*args, **place):
+    """A checksum of the translated development set, in more batches than there are processes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sacrebleu, "BLEU", Checksum)
+        patch.setattr(perplexity, "Translator", partial(Translator, tokens_per_batch=50))
+        return perplexity.compute_bleu(*args, **place)
+
+
+def test_all_processes_together_translate_the_development_set_as_one_does(tiny_data, tmp_path):
+    sums = []
+    for num_processes in (1, 2):
+        run = tmp_path / str(num_processes)
+        train_in_processes(num_processes, EXACT, tiny_data, run, double=True, score_dev=sum_up_translations)
+        sums.append([line["dev_bleu"] for line in log_of(run) if "dev_bleu" in line])
+    assert sums[0] == sums[1]
+    assert len(set(sums[0])) > 1  # the translations change while it learns
 
 
 LAUNCH = {

@@ -8,6 +8,7 @@ from vaswani_transformer import loading
 from vaswani_transformer.evaluation import perplexity
 from vaswani_transformer.evaluation.perplexity import compute_perplexity, describe_search
 from vaswani_transformer.loading import fingerprint_model, load_translator
+from vaswani_transformer.translation.translator import Hypothesis, Translator
 
 SENTENCES = ["a dog runs", "", "two cats sleep on the big bed", " ", "a dog", "the dog runs and runs"]
 
@@ -38,9 +39,12 @@ def test_perplexity_is_that_of_teacher_forcing_whatever_the_batches(translator):
 
 def test_bleu_of_a_model_is_that_of_its_translations(translator, monkeypatch):
     answers = {"ein Hund läuft schnell nach Hause": "a dog runs home fast", "zwei": "two"}
-    monkeypatch.setattr(
-        perplexity, "translate", lambda model, tokenizer, sentences: [answers[sentence] for sentence in sentences]
-    )
+
+    def translate(self, batch):
+        sources = self.tokenizer.batch_decode(batch.ids, skip_special_tokens=True)
+        return [[Hypothesis(answers[source])] for source in sources]
+
+    monkeypatch.setattr(Translator, "translate", translate)
     assert perplexity.compute_bleu(*translator, answers.items()) == pytest.approx(100)
 
 

@@ -34,6 +34,7 @@ LAYERS = [
     {"registration", "memory", "figures", "resuming.files", "resuming.locks"},
     {"data.corpus", "data.phrasebook", "data.tokenization", "data.batching"},
     {"data.filtering", "data.encoding"},
+    {"data.parts"},
     {"data.preparation"},
     {"loading"},
     {"attention.kinds"},

@@ -193,7 +193,7 @@ def test_nothing_left_to_train_on_is_said(tmp_path):
         prepare([Corpus(lambda: PAIRS)], lambda: PAIRS[2:3], tmp_path / "long_dev", vocab_size=280, max_length=30)
 
 
-@pytest.mark.parametrize("name", ["vocabulary_pairs", "pairs_per_part", "weight"])
+@pytest.mark.parametrize("name", ["vocabulary_pairs", "pairs_per_part", "workers", "weight"])
 def test_a_size_below_one_is_refused(tmp_path, name):
     corpora, sizes = ([Corpus(iter, weight=0)], {}) if name == "weight" else (CORPORA, {name: 0})
     with pytest.raises(ValueError, match=rf"{name} must be at least 1, got 0"):

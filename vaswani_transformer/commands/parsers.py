@@ -85,7 +85,7 @@ def prepare(command: argparse.ArgumentParser) -> None:
 
     With --train phrasebook --dev phrasebook the built-in synthetic corpus is used. Files may be compressed (.gz).
     To learn to parse: --task parsing --recipe parsing_wsj --train train.mrg --dev dev.mrg
-    All cores are used; RAYON_NUM_THREADS=2 in the environment limits them to two.
+    On several machines that share the output folder: accelerate launch -m vaswani_transformer prepare --train ...
     """
     text = "one or two names: source and target text files, a .csv, .tsv, .jsonl or .parquet file, a folder of "
     text += ".parquet, a Hub dataset (wmt/wmt14:de-en); once for each corpus"
@@ -94,6 +94,8 @@ def prepare(command: argparse.ArgumentParser) -> None:
     command.add_argument("--weights", nargs="+", type=positive_int, help=text)
     command.add_argument("--dev", nargs="+", required=True, help="the same for the development set")
     command.add_argument("--output", type=Path, required=True, help="folder for tokenizer and token ids")
+    text = "processes that tokenise, one for each core; without it one process, with threads (RAYON_NUM_THREADS)"
+    command.add_argument("--workers", type=positive_int, default=1, help=text)
     command.add_argument("--source_language", default="en")
     command.add_argument("--target_language", default="de")
     add_column_options(command)

@@ -19,6 +19,7 @@ from ..parsing.vocabulary import learn_vocabulary
 from ..resuming.files import write_json
 from ..training.recipes import load_recipe
 from ..training.run_folder import RECIPE_FILE
+from ..translation.files import find_processes
 from .arguments import describe_inputs, open_reader
 
 Reader = Callable[[], Iterable[Pair]]
@@ -45,7 +46,9 @@ def run(args: argparse.Namespace) -> None:
     if args.task == "parsing" and tokenizer is None:
         learnt_from = partial(read_all, corpora)
         tokenizer = learn_vocabulary(learnt_from, vocab_size=recipe.vocab_size, subword_model=recipe.subword_model)
-    with tqdm(unit=" pairs", file=sys.stderr, disable=None) as bar:
+    processes = find_processes()
+    is_main = processes.is_main_process
+    with tqdm(unit=" pairs", file=sys.stderr, disable=None if is_main else True) as bar:
         summary = prepare(
             corpora,
             read_dev,
@@ -58,15 +61,24 @@ def run(args: argparse.Namespace) -> None:
             source_language=args.source_language,
             target_language="trees" if args.task == "parsing" else args.target_language,
             inputs=inputs,
-            log=bar.write,
+            workers=args.workers,
+            processes=processes,
+            log=bar.write if is_main else lambda line: None,
             on_pairs=bar.update,
         )
-    write_json(args.output / RECIPE_FILE, {"recipe": recipe.to_dict()})  # what `vaswani train` takes by default
-    if len(corpora) > 1:
+    processes.destroy_process_group()
+    if is_main:
+        # What `vaswani train` takes by default.
+        write_json(args.output / RECIPE_FILE, {"recipe": recipe.to_dict()})
+        _print_summary(args, weights, summary, recipe.max_length)
+
+
+def _print_summary(args: argparse.Namespace, weights: list[int], summary: dict, max_length: int) -> None:
+    if len(weights) > 1:
         for names, weight, counts in zip(args.train, weights, summary["train"]["corpora"], strict=True):
-            _print_counts(f"{' '.join(names)}, weight {weight}", counts, recipe.max_length)
+            _print_counts(f"{' '.join(names)}, weight {weight}", counts, max_length)
     for name in ("train", "dev"):
-        _print_counts(name, summary[name], recipe.max_length)
+        _print_counts(name, summary[name], max_length)
     print(f"vocabulary of {summary['vocab_size']:,} and token ids in {args.output}")
 
 

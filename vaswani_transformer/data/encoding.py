@@ -31,7 +31,8 @@ class BlockEncoder:
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast):
         self._tokenizer = tokenizer.backend_tokenizer
-        self._tokenizer.encode_special_tokens = tokenizer.split_special_tokens
+        self._splits_special_tokens = tokenizer.split_special_tokens
+        self._tokenizer.encode_special_tokens = self._splits_special_tokens
         # A tokenizer's file can hold both, and a cut sentence would go unnoticed.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -46,6 +47,11 @@ class BlockEncoder:
             _stages(train_tokenizer([], vocab_size=256 + len(SPECIAL_TOKENS), subword_model=model).backend_tokenizer)
             for model in SUBWORD_MODELS
         ]
+
+    def __setstate__(self, state: dict) -> None:
+        vars(self).update(state)
+        # The tokenizer travels to another process as its file does, and that does not hold this.
+        self._tokenizer.encode_special_tokens = self._splits_special_tokens
 
     def encode(self, texts: Sequence[str]) -> pa.ListArray:
         """Ids of B sentences, `</s>` included: (B,) lists of int32."""

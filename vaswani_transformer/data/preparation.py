@@ -15,6 +15,7 @@ killed and is started again keeps the vocabulary and the parts that are there, r
 ends with the same files and counts as one that was never stopped.
 """
 
+import contextlib
 import copy
 import hashlib
 import json
@@ -26,8 +27,7 @@ from itertools import chain, islice
 from operator import itemgetter
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.compute as pc
+from accelerate import PartialState
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from ..resuming.files import blaming, digest_files, find_changes, read_object, write_json, write_whole
@@ -36,10 +36,10 @@ from .batching import PART_NAMES, WEIGHT
 from .corpus import Pair
 from .encoding import BlockEncoder
 from .filtering import DigestSet, FilterCounts, PairFilter, filter_pairs
+from .parts import SCHEMA, Block, PartWriter, count_parts, write_parts
 from .tokenization import train_tokenizer
 
 FORMAT = 4  # of the folder's files
-SCHEMA = pa.schema({"input_ids": pa.list_(pa.int32()), "labels": pa.list_(pa.int32())})
 KEEP_ALL = PairFilter()
 FINGERPRINT_FILE = "fingerprint.json"
 TOKENIZER_FILE = "tokenizer.json"
@@ -84,16 +84,19 @@ def prepare(
     inputs: Mapping[str, object] | None = None,
     vocabulary_pairs: int = 500_000,
     pairs_per_part: int = 100_000,
+    workers: int = 1,
+    processes: PartialState | None = None,
     log: Callable[[str], object] = lambda message: None,
     on_pairs: Callable[[int], object] = lambda num_pairs: None,
 ) -> dict:
     """Learn the vocabulary and tokenise both sets into `folder`; go on where an earlier call was stopped.
 
     Memory does not grow with the corpus, except by the digests that `drop_duplicates` remembers (`DigestSet`). The
-    same arguments give the same bytes, on any number of cores and after any number of stops.
+    same arguments give the same bytes, by any number of workers, processes and cores, and after any number of stops;
+    a preparation may go on with other numbers than it was begun with.
 
     Args:
-        corpora: of the training set; read three times.
+        corpora: of the training set; read three times by the first of `processes`, once by each other.
         read_dev: each call reads the pairs from the start.
         max_length: longest side of a pair in tokens; longer pairs of both sets are dropped and counted.
         pair_filter: for training pairs; duplicates are looked for in all corpora together, before weights count.
@@ -104,8 +107,11 @@ def prepare(
         vocabulary_pairs: learn from every k-th pair, k as small as this limit allows. Learning takes 1.2 KB of
             memory per different word: without a limit, gigabytes for the paper's 4.5M pairs. Weights do not count
             here, so that runs of different weights have one vocabulary and can be compared by perplexity.
-        pairs_per_part: kept training pairs in a file, the most that a kill loses.
-        log, on_pairs: get a line at each stage, and the number of pairs of each part that is done.
+        pairs_per_part: kept training pairs in a file, the most that a kill loses of each worker's work.
+        workers: processes that tokenise, of one thread each; 1 is this process itself, with a thread for each core.
+        processes: of `accelerate launch`, on machines that share `folder`: the first learns the vocabulary, then each
+            reads and filters all of the text and writes every n-th part. This process alone if not given.
+        log, on_pairs: get a line at each stage, and the number of pairs of each part that is done or given to a worker.
 
     Returns:
         the contents of `preparation.json`. What was read, kept and dropped is counted once; `pairs` and tokens are
@@ -114,9 +120,12 @@ def prepare(
     Raises:
         ValueError: if a weight is below 1; if no training or no development pair is left; if `folder` was begun with
             other arguments; if another process writes there; and as the readers do.
+        FileNotFoundError: if one of `processes` does not see the folder.
+        OSError: as `parts.write_parts`.
     """
     weights = [corpus.weight for corpus in corpora]
-    sizes = {"vocabulary_pairs": vocabulary_pairs, "pairs_per_part": pairs_per_part, "weight": min(weights)}
+    sizes = {"vocabulary_pairs": vocabulary_pairs, "pairs_per_part": pairs_per_part, "workers": workers}
+    sizes["weight"] = min(weights)
     for name, value in sizes.items():
         if value < 1:
             raise ValueError(f"{name} must be at least 1, got {value}.")
@@ -132,9 +141,20 @@ def prepare(
         "weights": weights,
         "inputs": dict(inputs or {}),
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    with lock_folder(folder):
-        _claim(folder, settings)
+    is_main = processes is None or processes.is_main_process
+    share = (0, 1) if processes is None else (processes.process_index, processes.num_processes)
+    meet = partial(bool) if processes is None else processes.wait_for_everyone
+    if is_main:
+        folder.mkdir(parents=True, exist_ok=True)
+    with lock_folder(folder) if is_main else contextlib.nullcontext():
+        if is_main:
+            _claim(folder, settings)
+        meet()
+        if not (folder / FINGERPRINT_FILE).exists():
+            raise FileNotFoundError(
+                f"{folder}, which the first process has made, cannot be seen by all. Processes on several machines "
+                f"need an output folder that they share."
+            )
         if (folder / PREPARATION_FILE).exists():
             log(f"{folder} is complete: nothing to do")
             return read_preparation(folder)
@@ -145,37 +165,48 @@ def prepare(
         dev_pairs = list(filter_pairs(read_dev(), KEEP_ALL, dev_counts))
         if not dev_pairs:
             raise ValueError(f"no development pair is left: {dev_counts.summary()}.")
-        if not (folder / TOKENIZER_FILE).exists():
+        if is_main and not (folder / TOKENIZER_FILE).exists():
             if tokenizer is None:
                 tokenizer = _learn_vocabulary(corpora, pair_filter, **learning, log=log)
             _save_tokenizer(tokenizer, folder, max_length=max_length)
-        claimed = _claim(folder, {"tokenizer": _sha256((folder / TOKENIZER_FILE).read_text(encoding="utf-8"))})
+        if is_main:
+            _claim(folder, {"tokenizer": _sha256((folder / TOKENIZER_FILE).read_text(encoding="utf-8"))})
+        meet()
+        claimed = _claim(folder, settings)  # by the other processes: is their text that of the first?
         # From the folder even if it was learnt just now, so that a second start works with the same one.
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        writer = PartWriter(BlockEncoder(tokenizer), max_length=max_length)
 
         num_parts = len(list((folder / "train").glob(PART_NAMES)))
         log("tokenising" + (f", {num_parts} parts are there already" if num_parts else ""))
-        encode = partial(_encode, encoder=BlockEncoder(tokenizer), max_length=max_length)
-        dev_texts = [pair for pair, fits in zip(dev_pairs, encode(dev_pairs)[1].to_pylist(), strict=True) if fits]
+        dev_texts = [
+            pair for pair, fits in zip(dev_pairs, writer.encode(dev_pairs)[1].to_pylist(), strict=True) if fits
+        ]
         if not dev_texts:
             raise ValueError(f"no development pair is left: {dev_counts.summary()}, {len(dev_pairs)} too long.")
-        write = partial(_write_parts, encode=encode, pairs_per_part=pairs_per_part, on_pairs=on_pairs)
-        train = _write_corpora(corpora, pair_filter, write=partial(write, folder=folder / "train"))
-        if not train["pairs"]:
-            reasons = f"{FilterCounts.of(train).summary()}, {train['over_max_length']} too long"
-            raise ValueError(f"no training pair is left: {reasons}.")
-        dev = write(dev_pairs, folder=folder / "dev")
-        write_json(folder / "dev.json", dev_texts)
-        summary = {
-            "fingerprint": _sha256(json.dumps(claimed, sort_keys=True)),
-            **claimed,
-            "vocab_size": len(tokenizer),
-            "train": train,
-            "dev": asdict(dev_counts) | dev,
-            "files": digest_files(folder, [*folder.glob("*.json"), *folder.glob(f"*/{PART_NAMES}")]),
-        }
-        write_json(folder / PREPARATION_FILE, summary)
-        return summary
+        cut = partial(_cut, folder=folder, pairs_per_part=pairs_per_part, on_pairs=on_pairs)
+        read: list[tuple[FilterCounts, dict[Path, int]]] = []
+        write_parts(_cut_corpora(corpora, pair_filter, read, cut=partial(cut, share=share)), writer, workers=workers)
+        meet()
+        if is_main:
+            train = _count_corpora(corpora, read)
+            if not train["pairs"]:
+                reasons = f"{FilterCounts.of(train).summary()}, {train['over_max_length']} too long"
+                raise ValueError(f"no training pair is left: {reasons}.")
+            dev_sizes: dict[Path, int] = {}
+            write_parts(cut(dev_pairs, dev_sizes, name="dev"), writer, workers=1)
+            write_json(folder / "dev.json", dev_texts)
+            summary = {
+                "fingerprint": _sha256(json.dumps(claimed, sort_keys=True)),
+                **claimed,
+                "vocab_size": len(tokenizer),
+                "train": train,
+                "dev": asdict(dev_counts) | count_parts(dev_sizes, weight=1),
+                "files": digest_files(folder, [*folder.glob("*.json"), *folder.glob(f"*/{PART_NAMES}")]),
+            }
+            write_json(folder / PREPARATION_FILE, summary)
+        meet()
+        return read_preparation(folder)
 
 
 def read_preparation(folder: Path) -> dict:
@@ -259,59 +290,61 @@ def _save_tokenizer(tokenizer: PreTrainedTokenizerFast, folder: Path, *, max_len
                 file.write(path.read_bytes())
 
 
-def _write_corpora(
-    corpora: Sequence[Corpus], pair_filter: PairFilter, *, write: Callable[..., dict[str, int]]
-) -> dict[str, object]:
-    """Filter and tokenise the training set; returns its counts, and in `corpora` those of each corpus."""
-    seen, counts_of_corpora = DigestSet(), []
+def _cut_corpora(
+    corpora: Sequence[Corpus],
+    pair_filter: PairFilter,
+    read: list[tuple[FilterCounts, dict[Path, int]]],
+    *,
+    cut: Callable[..., Iterator[Block]],
+) -> Iterator[Block]:
+    """Filter the training set and yield the blocks to write; `read` gets the counts and sizes of each corpus."""
+    seen, first_part = DigestSet(), 0
     for corpus in corpora:
-        counts, first_part = FilterCounts(), sum(one["parts"] for one in counts_of_corpora)
+        counts, sizes = FilterCounts(), {}
+        read.append((counts, sizes))
         pairs = filter_pairs(corpus.read(), pair_filter, counts, seen=seen)
-        written = write(pairs, weight=corpus.weight, first_part=first_part)
-        counts_of_corpora.append(asdict(counts) | written)
+        yield from cut(pairs, sizes, name="train", weight=corpus.weight, first_part=first_part)
+        first_part += len(sizes)
+
+
+def _count_corpora(
+    corpora: Sequence[Corpus], read: Sequence[tuple[FilterCounts, dict[Path, int]]]
+) -> dict[str, object]:
+    """Counts of the training set, and in `corpora` those of each corpus."""
+    counts_of_corpora = [
+        asdict(counts) | count_parts(sizes, weight=corpus.weight)
+        for corpus, (counts, sizes) in zip(corpora, read, strict=True)
+    ]
     totals = {name: sum(one[name] for one in counts_of_corpora) for name in counts_of_corpora[0]}
     return totals | {"corpora": counts_of_corpora}
 
 
-def _write_parts(
+def _cut(
     pairs: Iterable[Pair],
+    sizes: dict[Path, int],
     *,
     folder: Path,
-    encode: Callable[[list[Pair]], tuple[pa.RecordBatch, pa.BooleanArray]],
+    name: str,
     pairs_per_part: int,
     on_pairs: Callable[[int], object],
     weight: int = 1,
     first_part: int = 0,
-) -> dict[str, int]:
-    """Tokenise `pairs` into the parts that `folder` lacks, from number `first_part` on; returns counts over them."""
-    folder.mkdir(exist_ok=True)
+    share: tuple[int, int] = (0, 1),
+) -> Iterator[Block]:
+    """Cut `pairs` of the set `name` into parts; yields those that `folder` lacks and that this process is to write.
+
+    Args:
+        sizes: gets the number of pairs of every part.
+        first_part: number of the first of them.
+        share: number of this process, and how many there are.
+    """
+    (folder / name).mkdir(exist_ok=True)
     schema = SCHEMA.with_metadata({WEIGHT: str(weight)})
-    remaining = iter(pairs)
-    counts = dict.fromkeys(("pairs", "over_max_length", "source_tokens", "target_tokens", "parts"), 0)
+    remaining, (own, num_processes) = iter(pairs), share
     while block := list(islice(remaining, pairs_per_part)):
-        path = folder / PART_NAMES.replace("*", f"{first_part + counts['parts']:05d}")
-        if not path.exists():
-            batch, fits = encode(block)
-            with write_whole(path) as file, pa.ipc.new_stream(file, schema) as stream:
-                stream.write_batch(batch.filter(fits))
-        with pa.memory_map(str(path)) as file:
-            part = pa.ipc.open_stream(file).read_all()
-        counts["parts"] += 1
-        counts["pairs"] += weight * part.num_rows
-        counts["over_max_length"] += len(block) - part.num_rows
-        counts["source_tokens"] += weight * _num_tokens(part["input_ids"])
-        counts["target_tokens"] += weight * _num_tokens(part["labels"])
+        number = first_part + len(sizes)
+        path = folder / name / PART_NAMES.replace("*", f"{number:05d}")
+        sizes[path] = len(block)
+        if number % num_processes == own and not path.exists():
+            yield path, block, schema
         on_pairs(len(block))
-    return counts
-
-
-def _encode(pairs: list[Pair], *, encoder: BlockEncoder, max_length: int) -> tuple[pa.RecordBatch, pa.BooleanArray]:
-    """The token ids of `pairs`, and a mask that is true for each pair that is short enough."""
-    sources, targets = map(list, zip(*pairs, strict=True))
-    batch = pa.record_batch([encoder.encode(sources), encoder.encode(targets)], schema=SCHEMA)
-    longer_side = pc.max_element_wise(*(pc.list_value_length(column) for column in batch.columns))
-    return batch, pc.less_equal(longer_side, max_length)
-
-
-def _num_tokens(column: pa.ChunkedArray) -> int:
-    return pc.sum(pc.list_value_length(column)).as_py() or 0

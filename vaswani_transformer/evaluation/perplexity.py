@@ -4,20 +4,39 @@ from collections.abc import Iterable
 
 import sacrebleu
 import torch
+from accelerate.utils import gather_object
 from transformers import PreTrainedTokenizerFast
 
 from ..data.batching import plan_batches
 from ..model.loss_vaswani import IGNORE_INDEX
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
-from ..translation.translator import translate
+from ..translation.translator import Translator
 
 
 def compute_bleu(
-    model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, pairs: Iterable[tuple[str, str]]
+    model: VaswaniForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerFast,
+    pairs: Iterable[tuple[str, str]],
+    *,
+    process_index: int = 0,
+    num_processes: int = 1,
 ) -> float:
-    """Return sacreBLEU (13a, cased) of the model's translations of `pairs`, decoded as the model is set to."""
+    """Return sacreBLEU (13a, cased) of the model's translations of `pairs`, decoded as the model is set to.
+
+    Several processes, which must all call it together, share the batches out. The batches are those of one process, so
+    the score is the same for any number.
+    """
     sources, references = zip(*pairs, strict=True)
-    return sacrebleu.BLEU().corpus_score(translate(model, tokenizer, sources), [list(references)]).score
+    translator = Translator(model, tokenizer)
+    translated = [
+        (row, hypotheses[0].text)
+        for batch in translator.plan(sources)[process_index::num_processes]
+        for row, hypotheses in zip(batch.rows, translator.translate(batch), strict=True)
+    ]
+    if num_processes > 1:
+        translated = gather_object(translated)
+    translations = [text for _, text in sorted(translated)]
+    return sacrebleu.BLEU().corpus_score(translations, [list(references)]).score
 
 
 @torch.no_grad()

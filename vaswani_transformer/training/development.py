@@ -19,7 +19,8 @@ class DevelopmentSet:
     Args:
         pairs: as token ids.
         texts: file of the same pairs as text, which `vaswani prepare` has written.
-        score: (model, tokenizer, pairs of text) -> BLEU.
+        score: (model, tokenizer, pairs of text, process_index=, num_processes=) -> BLEU; all processes call it
+            together and share the translating, so that none waits for another until the launcher gives up.
 
     Raises:
         ValueError: if there is a `score` for a sharded model.
@@ -51,9 +52,10 @@ class DevelopmentSet:
         model.eval()
         loss = self.compute_loss(model)
         scores = {"dev_perplexity": perplexity(loss)}
-        if self.score is not None and accelerator.is_main_process:
+        if self.score is not None:
             texts = json.loads(self.texts.read_text(encoding="utf-8"))
-            scores["dev_bleu"] = self.score(model, self.tokenizer, texts)
+            place = {"process_index": accelerator.process_index, "num_processes": accelerator.num_processes}
+            scores["dev_bleu"] = self.score(model, self.tokenizer, texts, **place)
         accelerator.wait_for_everyone()
         return loss, scores
 

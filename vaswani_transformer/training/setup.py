@@ -61,7 +61,7 @@ class Setup:
         mixed_precision: "no", "bf16" or "fp16". When not given: the launcher's choice, "no" without a launcher.
         log_interval: updates between two lines of the log.
         report_to: trackers of Accelerate that get the same lines, such as "tensorboard".
-        score_dev: (model, tokenizer, pairs of text) -> BLEU of the development set, logged at each evaluation.
+        score_dev: as `score` of `DevelopmentSet`: BLEU of the development set, logged at each evaluation.
         change_processes: go on with a run that another number of processes began. No pair is skipped or repeated,
             but dropout draws other numbers.
 
