@@ -51,6 +51,6 @@ def advise_size(device: str, vocab_size: int) -> str | None:
     if device != "cuda" or vocab_size % SIZE_MULTIPLE == 0:
         return None
     return (
-        f"the vocabulary's {vocab_size:,} entries are no multiple of {SIZE_MULTIPLE}: in half precision products with it "
-        f"take two to four times as long; `vaswani prepare` learns one that is a multiple."
+        f"the vocabulary's {vocab_size:,} entries are no multiple of {SIZE_MULTIPLE}: in half precision products with "
+        f"it take two to four times as long; take a vocab_size that is a multiple for `vaswani prepare`."
     )

@@ -137,14 +137,14 @@ recipe = RECIPE
 if "sharded" in sys.argv:  # Accelerate shards over accelerators only: processes on CPUs pass for GPUs
     PartialState._prepare_backend = lambda *args, **kwargs: ("gloo", DistributedType.MULTI_GPU)
     recipe = EXACT
-    reduce_scatter = torch.distributed.reduce_scatter_tensor
+    reduce_scatter = torch.distributed.reduce_scatter_single
 
-    def tell_dtype(output, input, *args, **kwargs):
+    def tell_dtype(**options):
         with run.with_suffix(".dtypes").open("a") as file:
-            print(input.dtype, file=file)
-        return reduce_scatter(output, input, *args, **kwargs)
+            print(options["input"].dtype, file=file)
+        return reduce_scatter(**options)
 
-    torch.distributed.reduce_scatter_tensor = tell_dtype
+    torch.distributed.reduce_scatter_single = tell_dtype
 trainer = Trainer(recipe, Path(sys.argv[1]), run, log_interval=1)
 run_update = trainer._run_update
 

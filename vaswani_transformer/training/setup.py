@@ -10,7 +10,7 @@ import accelerate
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.state import AcceleratorState, PartialState
-from accelerate.utils import ProjectConfiguration, broadcast_object_list
+from accelerate.utils import ProjectConfiguration, broadcast_object_list, parse_flag_from_env
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerFast
 
@@ -102,7 +102,7 @@ class Setup:
         # Accelerate keeps the precision of the process here, and a process may train again in another one.
         # transformers' Trainer does the same.
         AcceleratorState._reset_state()
-        device = PartialState().device.type
+        device = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU")).device.type  # as Accelerator makes it
         avoid_plans_per_shape(device)
         allow_tf32(device)
         launched = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
@@ -187,10 +187,9 @@ class Setup:
         d_model = model.config.d_model
         self.schedule = inverse_sqrt_schedule(optimizer, d_model=d_model, warmup_steps=recipe.warmup_updates)
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
-        # Walking all modules for them takes 2 ms of the host, at each update.
-        self.parameters = list(self.model.parameters())
-        # What an update calls. Evaluation, search and diagnosis call the model itself. Lengths are symbols: compiled for
-        # each of some 300 shapes of batches, the first epoch would spend hours on compiling.
+        self.parameters = list(self.model.parameters())  # to walk all modules for them takes 1 ms of the host
+        # What an update calls; evaluation, search and diagnosis call the model itself. Lengths are symbols: if it were
+        # compiled for each of some 300 shapes of batches, the first epoch would spend hours on compiling.
         self.forward = torch.compile(self.model, dynamic=True) if recipe.compile else self.model
 
     def _build_model(self) -> VaswaniForConditionalGeneration:
