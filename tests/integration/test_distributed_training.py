@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,13 @@ def test_an_update_is_the_same_however_it_is_split(num_processes, accumulation_s
     assert_close(found, one_process[0], tolerance=1e-10)
     for line, expected in zip(log_of(run), one_process[1], strict=True):
         assert line == pytest.approx(expected, abs=1e-10)
+
+
+def test_compiled_processes_learn_the_same(one_process, tiny_data, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))  # without generating code
+    run = tmp_path / "run"
+    found = train_in_processes(2, replace(EXACT, compile=True), tiny_data, run, double=True)
+    assert_close(found, one_process[0], tolerance=1e-10)
 
 
 def test_another_number_of_processes_is_refused_unless_asked_for(one_process, tiny_data, tmp_path):
