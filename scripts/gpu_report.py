@@ -1,4 +1,4 @@
-"""Speed of training on one GPU: base and big on full batches, eager and compiled, beside MarianMTModel.
+"""Speed of training on one GPU and on all: base and big, eager and compiled, beside MarianMTModel.
 
     python scripts/gpu_report.py --data data/general --output results
     python scripts/gpu_report.py --source train.en --target train.de --output results
@@ -9,14 +9,19 @@ without checkpoints, log and the check for SIGTERM. Marian takes the place of ou
 `cross_entropy` on all its logits. A system that fails, for example from lack of memory, is reported, and the others
 follow; the result files are replaced after each.
 
-An update takes the time between two marks that the device sets, which includes reading, copying, forward, backward and
-Adam. The first updates, which include compilation, are left out. Tokens per second count target tokens without padding.
-Host waits count how often the host waited for the device during one more update.
+The same updates run twice. The second time is the steady state: an update takes the time between two marks that the
+device sets, which includes copying, forward, backward and Adam. By how much longer the first time took is called
+building: compilation, plans and memory for shapes that are new. Reading is outside both. Tokens per second count target
+tokens without padding, of all processes.
 
-Model FLOP are counted by `count_flop` of vaswani_transformer/training/cost.py, for the tokens without padding. The
-share is relative to the rate of a large bfloat16 matrix product, measured in the same run. Hours are those of the
-recipe's number of updates at the measured mean. The training cost is the paper's: time x devices x sustained rate of a
-device, for which the matrix rate stands.
+Then, of a few updates more: host ms is the processor time of an update that begins with an idle device; waits count how
+often one makes the host wait; kernels and idle share come from a profile. Idle is what the profiled work of the device
+leaves of the steady time. On a CPU operations take the place of kernels.
+
+Model FLOP of a process are counted by `count_flop` of vaswani_transformer/training/cost.py, for the tokens without
+padding. The share is relative to the rate of a large bfloat16 matrix product, measured in the same run. Hours are those
+of the recipe's number of updates at the measured mean, with as many processes. The training cost is the paper's: time x
+devices x sustained rate of a device, for which the matrix rate stands.
 
 A machine without a network needs wheels of missing or outdated packages. If it has PyTorch with an earlier
 transformers 5, fetch beforehand
@@ -35,14 +40,15 @@ import argparse
 import json
 import os
 import re
+import socket
 import statistics
 import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +67,8 @@ from benchmark_common import (
 )
 from benchmark_peers import Marian
 from torch._dynamo.utils import counters
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
 
 from vaswani_transformer import VaswaniConfig
 from vaswani_transformer.data.batching import Update
@@ -80,6 +88,8 @@ RECIPES: dict[str, Recipe] = {"base": BASE, "big": BIG, "tiny": MULTI30K_TINY}
 EAGER, COMPILED, MARIAN = "eager", "compiled", "marian"
 LABELS = {EAGER: OURS, COMPILED: f"{OURS}, compiled", MARIAN: Marian.label}
 MATRICES = {"cuda": (8192, 200), "cpu": (1024, 5)}  # rows and columns of a square matrix, and number of products
+PROFILED_UPDATES = 3
+HOST_UPDATES = 10  # of whose processor time the median is taken
 
 PAPER_SECONDS = {"base": 0.4, "big": 1.0}  # per update, section 5.2
 
@@ -94,7 +104,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--size", nargs="+", choices=tuple(RECIPES), default=["base", "big"], help="default: base big")
     parser.add_argument("--systems", nargs="+", choices=tuple(LABELS), default=list(LABELS), help="default: all")
     parser.add_argument("--updates", type=int, default=200, help="measured of each system; default: %(default)s")
-    parser.add_argument("--warmup_updates", type=int, default=10, help="before those; default: %(default)s")
+    text = "numbers of processes, one device each; default: 1, and one for each device"
+    parser.add_argument("--processes", type=int, nargs="+", help=text)
     text = f"folder of the result files; default: {RESULTS_FOLDER.name}/"
     parser.add_argument("--output", type=Path, default=RESULTS_FOLDER, help=text)
     return parser
@@ -156,7 +167,7 @@ class MarianTrainer(Trainer):
 
 
 class Run:
-    """The first updates of a training."""
+    """The first updates of a training, twice."""
 
     def __init__(self, system: str, size: str, data: Path, args: argparse.Namespace):
         self.system, self.size, self.data, self.args = system, size, data, args
@@ -170,29 +181,61 @@ class Run:
         trainer_class = MarianTrainer if self.system == MARIAN else Trainer
         with tempfile.TemporaryDirectory() as folder:
             self.trainer = trainer_class(recipe, self.data, Path(folder), mixed_precision="bf16")
-            updates = self.trainer._read_updates()
-            self._warm_up(islice(updates, self.args.warmup_updates))
-            self._measure(islice(updates, self.args.updates))
-            self.host_waits = self._count_host_waits(next(updates))
+            updates = list(islice(self.trainer._read_updates(), self.args.updates))
+            self.first_seconds = self._run_all(updates)
+            self._measure(updates)
+            self.host_ms = statistics.median(self._measure_host(update) for update in updates[:HOST_UPDATES])
+            self.host_waits = self._count_host_waits(updates[0])
+            self.kernels, self.busy_ms = self._profile(updates[:PROFILED_UPDATES])
 
-    def _warm_up(self, updates: Iterable[Update]) -> None:
+    def _wait(self) -> None:
+        """Wait for the device."""
+        if self.args.device == "cuda":
+            torch.cuda.synchronize()
+
+    def _run_all(self, updates: Sequence[Update]) -> float:
+        """Return the seconds that `updates` take, up to the end of the device's work."""
         started = time.perf_counter()
         for update in updates:
             self.trainer._run_update(update)
-        self.trainer.tally.compute_means()  # waits for the device
-        self.warmup_seconds = time.perf_counter() - started
+        self._wait()
+        return time.perf_counter() - started
 
-    def _measure(self, updates: Iterable[Update]) -> None:
+    def _measure(self, updates: Sequence[Update]) -> None:
         pairs = self.trainer.train_pairs
         self.trainer.tally.start_line()
+        self.target_tokens = sum(update.target_tokens for update in updates)
         self.marks.set()
         for update in updates:
             self.trainer._run_update(update)
             self.marks.set()
+        for update in updates:
             rows = np.concatenate(update.rows)
             self.source_lengths.append(pairs.sources.lengths[rows])
             self.target_lengths.append(pairs.targets.lengths[rows])
         self.means = self.trainer.tally.compute_means()
+
+    def _measure_host(self, update: Update) -> float:
+        """Return milliseconds of processor time until all work of an update is handed to the device."""
+        self._wait()
+        started = time.process_time()
+        self.trainer._run_update(update)
+        return 1000 * (time.process_time() - started)
+
+    def _profile(self, updates: Sequence[Update]) -> tuple[float, float]:
+        """Return the kernels of an update, and the milliseconds for which the device is busy with them."""
+        is_cuda = self.args.device == "cuda"
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_cuda else [])]
+        with profile(activities=activities) as recorded:
+            self._run_all(updates)
+        kind = DeviceType.CUDA if is_cuda else DeviceType.CPU
+        events = [event for event in recorded.events() if event.device_type == kind and not event.is_user_annotation]
+        spans = sorted((event.time_range.start, event.time_range.end) for event in events)
+        busy, end = 0.0, 0.0
+        for start, stop in spans:  # of several streams, and on a CPU one within the other
+            busy += max(0.0, stop - max(start, end))
+            end = max(end, stop)
+        return len(events) / len(updates), busy / 1000 / len(updates)
 
     def _count_host_waits(self, update: Update) -> int | None:
         """Count how often one more update makes the host wait for the device; `None` on a CPU."""
@@ -218,10 +261,14 @@ class Run:
             "median_ms": statistics.median(milliseconds),
             "p90_ms": float(np.quantile(milliseconds, 0.9)),
             "mean_ms": statistics.mean(milliseconds),
-            "warmup_seconds": self.warmup_seconds,
+            "building_seconds": self.first_seconds - seconds,
+            "host_ms": self.host_ms,
+            "kernels": self.kernels,
+            "busy_ms": self.busy_ms,
+            "idle_share": max(0.0, 1 - self.busy_ms / statistics.median(milliseconds)),
             "graphs": counters["stats"]["unique_graphs"],
-            "target_tokens_per_update": int(targets.sum()) / len(milliseconds),
-            "target_tokens_per_second": int(targets.sum()) / seconds,
+            "target_tokens_per_update": self.target_tokens / len(milliseconds),
+            "target_tokens_per_second": self.target_tokens / seconds,
             "model_flop_per_second": count_flop(model.config, sources, targets) / seconds,
             "fill": self.means["fill"],
             "loss": self.means["loss"],
@@ -232,21 +279,43 @@ class Run:
 
 
 def measure_system(system: str, size: str, data: Path, args: argparse.Namespace) -> dict:
-    """Train `system` for a few updates; runs in a process of its own."""
+    """Train `system` for a few updates; runs in a process of its own, or in several."""
     run = Run(system, size, data, args)
     memory = measure_peak_memory(run.train, args.device)
     return run.summarise() | {"peak_memory_mib": memory}
+
+
+def measure_in_processes(num_processes: int, *args) -> dict:
+    """Return the row of the first of several processes that train together; `args` are those of `measure_system`."""
+    if num_processes == 1:
+        return measure_in_child(measure_system, *args)
+    with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        free.close()
+        path = Path(folder) / "row.json"
+        torch.multiprocessing.spawn(_measure_rank, (num_processes, port, path, *args), nprocs=num_processes)
+        return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _measure_rank(rank: int, num_processes: int, port: int, path: Path, *args) -> None:
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(num_processes)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    row = measure_system(*args)
+    if rank == 0:
+        path.write_text(json.dumps(row), encoding="utf-8")
+    torch.distributed.destroy_process_group()
 
 
 def measure_all(data: Path, args: argparse.Namespace, on_row: Callable[[list[dict]], None]) -> list[dict]:
     """Return a row for each system of each size; `on_row` gets all rows after each."""
     rows = []
     for size in args.size:
-        for system in args.systems:
-            row = {"size": size, "system": LABELS[system]}
-            print(f"{size}: {row['system']} ...", file=sys.stderr, flush=True)
+        for num_processes, system in product(args.processes, args.systems):
+            row = {"size": size, "system": LABELS[system], "processes": num_processes}
+            print(f"{size}: {row['system']}, processes: {num_processes} ...", file=sys.stderr, flush=True)
             try:
-                row |= measure_in_child(measure_system, system, size, data, args)
+                row |= measure_in_processes(num_processes, system, size, data, args)
             except Exception as error:  # the other systems can still be measured
                 row["error"] = f"{type(error).__name__}: {error}"
                 print(row["error"], file=sys.stderr, flush=True)
@@ -259,24 +328,30 @@ def measure_all(data: Path, args: argparse.Namespace, on_row: Callable[[list[dic
 
 
 def format_row(row: dict, marian: dict | None, matrix_rate: float) -> dict[str, str]:
-    """Return the cells by their headers; `marian` is the row of the same size, if it was measured."""
+    """Return the cells by their headers; `marian` is the row of the same size and processes, if it was measured."""
     if "error" in row:
-        return {"size": row["size"], "system": row["system"], "ms per update": "failed"}
+        place = {"size": row["size"], "system": row["system"], "processes": str(row["processes"])}
+        return place | {"ms per update": "failed"}
     num_updates = RECIPES[row["size"]].num_updates
     seconds = num_updates * row["mean_ms"] / 1000
     speed, rate = row["target_tokens_per_second"], row["model_flop_per_second"]
     return {
         "size": row["size"],
         "system": row["system"],
+        "processes": str(row["processes"]),
         "ms per update": f"{row['median_ms']:.1f}",
         "90 % below": f"{row['p90_ms']:.1f}",
+        "building, s": f"{row['building_seconds']:.0f}",
+        "host ms": f"{row['host_ms']:.1f}",
+        "kernels": f"{row['kernels']:,.0f}",
+        "idle": f"{row['idle_share']:.0%}",
         "target tokens/s": f"{speed:,.0f}",
         "to Marian": f"{speed / marian['target_tokens_per_second']:.2f}" if marian else "",
         "model TFLOP/s": f"{rate / 1e12:.3g}",
         "of matrix rate": f"{rate / matrix_rate:.1%}",
         "memory, GiB": f"{row['peak_memory_mib'] / 2**10:.1f}",
         "hours (updates)": f"{seconds / 3600:,.1f} ({num_updates:,})",
-        "training cost, FLOP": f"{compute_training_cost(seconds, 1, matrix_rate):.1e}",
+        "training cost, FLOP": f"{compute_training_cost(seconds, row['processes'], matrix_rate):.1e}",
         "host waits": "" if row["host_waits"] is None else str(row["host_waits"]),
         "loss": "not finite" if row["loss"] is None else f"{row['loss']:.2f}",
     }
@@ -296,12 +371,18 @@ def format_paper_row(size: str) -> dict[str, str]:
 
 
 def format_rows(rows: list[dict], matrix_rate: float) -> str:
-    marians = {row["size"]: row for row in rows if row["system"] == LABELS[MARIAN] and "error" not in row}
+    whole = [row for row in rows if row["system"] == LABELS[MARIAN] and "error" not in row]
+    marians = {(row["size"], row["processes"]): row for row in whole}
     lines = []
     for size in dict.fromkeys(row["size"] for row in rows):
-        lines += [format_row(row, marians.get(size), matrix_rate) for row in rows if row["size"] == size]
+        of_size = [row for row in rows if row["size"] == size]
+        lines += [format_row(row, marians.get((size, row["processes"])), matrix_rate) for row in of_size]
         lines += [format_paper_row(size)] if size in PAPER_HOURS else []
-    errors = [f"{row['size']}, {row['system']}: {row['error']}" for row in rows if "error" in row]
+    errors = [
+        f"{row['size']}, {row['system']}, processes {row['processes']}: {row['error']}"
+        for row in rows
+        if "error" in row
+    ]
     header = max(lines, key=len)  # of a system that was measured
     table = format_table(list(header), [[cells.get(name, "") for name in header] for cells in lines])
     return "\n\n".join([table, *errors])
@@ -350,6 +431,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise SystemExit("give --data, or --source and --target with as many files each.")
     if args.device == "cuda" and not torch.cuda.is_available():
         raise SystemExit("there is no CUDA device here; --device cpu --size tiny --updates 2 tries the program.")
+    if args.processes is None:
+        args.processes = sorted({1, torch.cuda.device_count() if args.device == "cuda" else 1})
     os.environ["ACCELERATE_USE_CPU"] = str(args.device == "cpu")  # for the processes that train
     matrix_rate = measure_in_child(measure_matrix_rate, args.device)
     size, _ = MATRICES[args.device]
@@ -359,7 +442,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         description |= {
             "data": str(args.data or ", ".join(path.name for path in args.source)),
             "matrix rate": f"{matrix_rate / 1e12:.3g} TFLOP/s, bfloat16, {size:,} x {size:,} x {size:,}",
-            "measured": f"{args.updates} updates after {args.warmup_updates} others, bfloat16 autocast, one device",
+            "measured": f"{args.updates} updates, run for the second time, bfloat16 autocast",
         }
 
         def on_row(rows: list[dict]) -> None:

@@ -11,6 +11,7 @@ import torch
 from huggingface_hub import hf_hub_download
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from .devices import avoid_plans_per_shape
 from .model.configuration_vaswani import VaswaniConfig
 from .model.modeling_vaswani import VaswaniForConditionalGeneration
 from .model.pipeline_vaswani import MODEL_FOLDER as MODEL_FOLDER
@@ -56,6 +57,7 @@ def load_translator(
     _check_fit(folder, model, tokenizer, report)
     if torch.accelerator.is_available() and dtype != "int8":
         model.to(torch.accelerator.current_accelerator())
+        avoid_plans_per_shape(model.device.type)
     return model.eval(), tokenizer
 
 

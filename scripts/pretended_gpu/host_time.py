@@ -17,7 +17,7 @@ from work import build_trainer, find_update
 
 from vaswani_transformer.model import cpu_vaswani, layers_vaswani, masks_vaswani
 
-PARTS = ("train()", "forward", "loss", "backward", "optimizer", "rest", "update")
+PARTS = ("forward", "loss", "backward", "optimizer", "rest", "update")
 WARM_UPDATES = 3
 
 
@@ -25,7 +25,7 @@ def measure_update(recipe_name: str, *, mixed_precision: str, num_updates: int) 
     """Milliseconds of processor time of the parts of an update, each the median of `num_updates`.
 
     Returns:
-        under the names of `PARTS`: the call of `train()`; the forward pass without the loss; the loss, which includes
+        under the names of `PARTS`: the forward pass without the loss; the loss, which includes
         its gradients; the rest of the backward pass; the optimizer's step; what is left; and all of it.
     """
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as patches:
@@ -36,7 +36,6 @@ def measure_update(recipe_name: str, *, mixed_precision: str, num_updates: int) 
         update.micro_batches = [{name: x[[0, -1]] for name, x in batch.items()} for batch in update.micro_batches]
         spent: dict[str, float] = defaultdict(float)
         measured = {
-            "train()": (trainer.model, "train"),
             "forward": (trainer.model, "forward"),
             "loss": (trainer.model, "_sum_loss"),
             "backward": (trainer.accelerator, "backward"),

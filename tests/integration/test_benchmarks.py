@@ -327,7 +327,7 @@ def gpu_report(monkeypatch):
 
 
 def run_gpu_report(gpu_report, corpus, *options) -> int:
-    arguments = ["--device", "cpu", "--size", "tiny", "--updates", 2, "--warmup_updates", 1, "--vocab_size", 300]
+    arguments = ["--device", "cpu", "--size", "tiny", "--updates", 2, "--vocab_size", 300]
     arguments += ["--source", corpus / "text.en", "--target", corpus / "text.de", "--output", corpus, *options]
     return gpu_report.main([str(argument) for argument in arguments])
 
@@ -344,6 +344,9 @@ def test_gpu_report_measures_all_systems_and_writes_both_files(gpu_report, corpu
         assert len(row["milliseconds"]) == row["updates"] == 2
         assert row["median_ms"] <= row["p90_ms"]
         assert row["model_flop_per_second"] > 0
+        assert row["kernels"] > 100
+        assert 0 <= row["idle_share"] < 1
+        assert min(row["host_ms"], row["busy_ms"]) > 0
         assert row["skipped_updates"] == 0
     ours, _, marian = result["rows"]
     assert ours["target_tokens_per_update"] == marian["target_tokens_per_update"]
@@ -356,9 +359,18 @@ def test_gpu_report_goes_on_after_a_system_that_failed(gpu_report, corpus, capsy
     monkeypatch.setattr(gpu_report.MarianTrainer, "_build", fail)
     assert run_gpu_report(gpu_report, corpus, "--systems", "marian", "eager") == 0
     printed = capsys.readouterr().out
-    assert "tiny, MarianMTModel: MemoryError: a batch of (90, 70) does not fit" in printed
+    assert "tiny, MarianMTModel, processes 1: MemoryError: a batch of (90, 70) does not fit" in printed
     assert "\ntiny  vaswani_transformer " in printed
     assert run_gpu_report(gpu_report, corpus, "--systems", "marian") == 1
+
+
+@pytest.mark.slow
+def test_gpu_report_measures_processes_that_train_together(gpu_report, corpus):
+    assert run_gpu_report(gpu_report, corpus, "--systems", "eager", "--processes", "1", "2") == 0
+    (path,) = corpus.glob("*_training_cpu_tiny.json")
+    one, two = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    assert (one["processes"], two["processes"]) == (1, 2)
+    assert one["target_tokens_per_update"] == two["target_tokens_per_update"]
 
 
 def test_gpu_report_has_the_training_cost_of_the_paper():

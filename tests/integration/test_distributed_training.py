@@ -73,6 +73,13 @@ def test_an_update_is_the_same_however_it_is_split(num_processes, accumulation_s
         assert line == pytest.approx(expected, abs=1e-10)
 
 
+def test_compiled_processes_learn_the_same(one_process, tiny_data, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))  # without generating code
+    run = tmp_path / "run"
+    found = train_in_processes(2, replace(EXACT, compile=True), tiny_data, run, double=True)
+    assert_close(found, one_process[0], tolerance=1e-10)
+
+
 def test_another_number_of_processes_is_refused_unless_asked_for(one_process, tiny_data, tmp_path):
     run = tmp_path / "run"
     train_in_processes(2, EXACT, tiny_data, run, double=True)
@@ -156,6 +163,7 @@ LAUNCH = {
 WORKER = """
 import os, signal, sys
 from pathlib import Path
+import torch
 sys.path[:0] = {tests!r}
 from test_distributed_training import EXACT, RECIPE, Trainer
 from accelerate.state import DistributedType, PartialState
@@ -168,6 +176,14 @@ recipe = RECIPE
 if "sharded" in sys.argv:  # Accelerate shards over accelerators only: processes on CPUs pass for GPUs
     PartialState._prepare_backend = lambda *args, **kwargs: ("gloo", DistributedType.MULTI_GPU)
     recipe = EXACT
+    reduce_scatter = torch.distributed.reduce_scatter_single
+
+    def tell_dtype(**options):
+        with run.with_suffix(".dtypes").open("a") as file:
+            print(options["input"].dtype, file=file)
+        return reduce_scatter(**options)
+
+    torch.distributed.reduce_scatter_single = tell_dtype
 trainer = Trainer(recipe, Path(sys.argv[1]), run, log_interval=1)
 run_update = trainer._run_update
 
@@ -242,11 +258,27 @@ def test_sigterm_to_torchrun_saves_though_it_reaches_the_workers_of_the_loaders(
     assert_close(found, two_processes)
 
 
-@pytest.mark.slow
-def test_a_sharded_run_learns_what_a_run_of_whole_models_learns_and_goes_on(script, tiny_data, tmp_path):
+def sharded_environment():
     settings = yaml.safe_load((SCRIPTS / "accelerate" / "8_gpus_fsdp.yaml").read_text())["fsdp_config"]
     environment = {name.upper(): str(value) for name, value in settings.items()}
-    environment |= {"ACCELERATE_USE_FSDP": "true", "ACCELERATE_USE_CPU": "false", "ACCELERATE_TORCH_DEVICE": "cpu"}
+    return environment | {
+        "ACCELERATE_USE_FSDP": "true",
+        "ACCELERATE_USE_CPU": "false",
+        "ACCELERATE_TORCH_DEVICE": "cpu",
+    }
+
+
+@pytest.mark.slow
+def test_a_sharded_run_in_half_precision_adds_gradients_in_float32(script, tiny_data, tmp_path):
+    environment = sharded_environment() | {"ACCELERATE_MIXED_PRECISION": "bf16"}
+    run = tmp_path / "sharded"
+    read_final_weights(run_torchrun(script, tiny_data, run, "sharded", **environment), run)
+    assert set(run.with_suffix(".dtypes").read_text().split()) == {"torch.float32"}
+
+
+@pytest.mark.slow
+def test_a_sharded_run_learns_what_a_run_of_whole_models_learns_and_goes_on(script, tiny_data, tmp_path):
+    environment = sharded_environment()
     run = tmp_path / "sharded"
     found = read_final_weights(run_torchrun(script, tiny_data, run, "sharded", **environment), run)
     whole = train_in_processes(2, EXACT, tiny_data, tmp_path / "whole")

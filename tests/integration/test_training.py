@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -353,12 +354,9 @@ def test_lines_logged_after_the_last_checkpoint_are_written_once(tiny_data, tmp_
 
 def test_batches_of_all_shapes_share_a_compilation_which_changes_no_result(tiny_data, tmp_path, monkeypatch):
     plain = Trainer(WITHOUT_DROPOUT, tiny_data, tmp_path / "plain").train()
-    compile_module = torch.nn.Module.compile
-
-    def without_code_generation(self, **options):  # which takes minutes, and is not what is tested
-        compile_module(self, backend="eager", **options)
-
-    monkeypatch.setattr(torch.nn.Module, "compile", without_code_generation)
+    # Code is not generated, which takes minutes. Loss included, an update is one graph.
+    compile_whole = partial(torch.compile, backend="eager", fullgraph=True)
+    monkeypatch.setattr(torch, "compile", compile_whole)
     torch.compiler.reset()
     torch._dynamo.utils.counters.clear()
     compiled = Trainer(replace(WITHOUT_DROPOUT, compile=True), tiny_data, tmp_path / "compiled").train()

@@ -31,7 +31,7 @@ LAYERS = [
     {"model.generation_vaswani"},
     {"model.saving_vaswani", "model.scoring_vaswani"},
     {"model.modeling_vaswani"},
-    {"registration", "memory", "figures", "resuming.files", "resuming.locks"},
+    {"registration", "memory", "devices", "figures", "resuming.files", "resuming.locks"},
     {"data.corpus", "data.phrasebook", "data.tokenization", "data.batching"},
     {"data.filtering", "data.encoding"},
     {"data.parts"},

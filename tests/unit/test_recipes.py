@@ -153,7 +153,7 @@ def test_changes_are_json_or_else_text_and_leave_the_named_recipe_alone():
         ("num_updates=many", 'num_updates is "many", expected int, such as 100000.'),
         ("num_updates=9.5", "num_updates is 9.5, expected int, such as 100000."),
         ("num_updates=true", "num_updates is true, expected int, such as 100000."),
-        ("compile=1", "compile is 1, expected bool, such as false."),
+        ("compile=1", "compile is 1, expected bool | None."),
         ("patience=no", 'patience is "no", expected int | None.'),
         ("adam_betas=[0.9]", "adam_betas is [0.9], expected tuple[float, float], such as [0.9, 0.98]."),
         ("model.dropout=high", 'model.dropout is "high", expected float | int, such as 0.1.'),

@@ -139,7 +139,17 @@ def test_the_vocabulary_has_the_size_asked_for(subword_model, vocab_size):
 @each_model
 def test_frequent_words_become_one_token(subword_model):
     tokenizer = train_tokenizer(TEXTS, vocab_size=400, subword_model=subword_model)
-    assert len(tokenizer("house Gesetz garden").input_ids) == 3 + 1
+    assert len(tokenizer("Gesetz garden").input_ids) == 2 + 1
+
+
+@each_model
+def test_a_vocabulary_that_comes_out_smaller_than_asked_is_the_next_smaller_multiple_of_8(subword_model):
+    tokenizer = train_tokenizer(TEXTS, vocab_size=400, subword_model=subword_model)
+    assert SMALLEST < len(tokenizer) < 400
+    assert len(tokenizer) % 8 == 0
+    same = train_tokenizer(TEXTS, vocab_size=len(tokenizer), subword_model=subword_model)
+    assert tokenizer.get_vocab() == same.get_vocab()
+    assert all(tokenizer(text).input_ids == same(text).input_ids for text in TEXTS)
 
 
 @each_model

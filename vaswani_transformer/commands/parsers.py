@@ -137,7 +137,9 @@ def train(command: argparse.ArgumentParser) -> None:
     command.add_argument("--divide_widths", type=positive_int, metavar="DIVISOR", help=text)
     text = "parts of an update on each process, for less memory"
     command.add_argument("--accumulation_steps", type=positive_int, help=text)
-    command.add_argument("--mixed_precision", choices=("no", "bf16", "fp16"), help="instead of the launcher's")
+    text = "instead of the launcher's; default: bf16 on a GPU that has it"
+    command.add_argument("--mixed_precision", choices=("no", "bf16", "fp16"), help=text)
+    command.add_argument("--no_compile", action="store_true", help="on a GPU: do not run updates through torch.compile")
     command.add_argument("--log_interval", type=positive_int, default=50, help="updates between two lines of the log")
     command.add_argument("--dev_bleu", action="store_true", help="translate the development set at each evaluation")
     text = "trackers that get what log.jsonl gets: tensorboard, wandb, or another that Accelerate knows"

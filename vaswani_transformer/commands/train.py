@@ -5,6 +5,7 @@ import torch
 
 from ..data.preparation import read_preparation
 from ..evaluation import perplexity
+from ..training.interruption import Interrupted
 from ..training.recipes import Recipe, divide_widths, load_recipe
 from ..training.run_folder import RECIPE_FILE
 from ..training.trainer import Trainer
@@ -26,7 +27,13 @@ def run(args: argparse.Namespace) -> None:
         score_dev=perplexity.compute_bleu if args.dev_bleu else None,
         change_processes=args.change_processes,
     )
-    trainer.train()
+    try:
+        trainer.train()
+    except Interrupted:  # all processes stop together, after the save
+        trainer.accelerator.end_training()
+        raise
+    # After an error in one process the end of NCCL may wait for the others: those are left to the launcher.
+    trainer.accelerator.end_training()
 
 
 def _choose_recipe(args: argparse.Namespace) -> Recipe:
@@ -41,4 +48,6 @@ def _choose_recipe(args: argparse.Namespace) -> Recipe:
     recipe = load_recipe(name, args.changes)
     if args.num_updates is not None:
         recipe = replace(recipe, num_updates=args.num_updates)
+    if args.no_compile:
+        recipe = replace(recipe, compile=False)
     return recipe if args.divide_widths is None else divide_widths(recipe, args.divide_widths)

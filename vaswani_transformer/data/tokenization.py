@@ -4,8 +4,9 @@ Both work on bytes, so that any Unicode text comes back unchanged and no word is
 `PreTrainedTokenizerFast`: `AutoTokenizer` loads it without any code of ours.
 """
 
+import json
 from collections.abc import Iterable
-from itertools import islice
+from itertools import islice, takewhile
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
@@ -15,6 +16,8 @@ SUBWORD_MODELS = ("bpe", "wordpiece")
 SPECIAL_TOKENS = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
 TEXTS_PER_BATCH = 1000  # one call into the trainer for each sentence takes longer than the counting
 PIECE_WINDOW = 200  # longer words are cut into parts of so many bytes before word pieces are looked for
+
+SIZE_MULTIPLE = 8  # of a vocabulary that comes out smaller than asked: other sizes multiply slowly on a GPU
 
 
 def train_tokenizer(
@@ -27,7 +30,7 @@ def train_tokenizer(
 
     Args:
         texts: sentences of both languages, in any order; read once.
-        vocab_size: entries, special tokens and the 256 bytes included. Small corpora may yield fewer.
+        vocab_size: entries, special tokens and the 256 bytes included. Small corpora yield fewer, a multiple of 8.
         subword_model: "bpe" merges pairs in the order learnt (English-German); "wordpiece" takes the longest
             piece that fits, from left to right (English-French, 32,000; Wu et al. 2016).
 
@@ -57,6 +60,9 @@ def train_tokenizer(
     )
     texts = iter(texts)
     tokenizer.train_from_iterator(iter(lambda: list(islice(texts, TEXTS_PER_BATCH)), []), trainer)
+    learnt = tokenizer.get_vocab_size()
+    if learnt < vocab_size and (size := learnt // SIZE_MULTIPLE * SIZE_MULTIPLE) >= smallest:
+        tokenizer = _leave_out_last_entries(tokenizer, size=size)
     if subword_model == "wordpiece":
         # A piece with a space in front begins a word, as in Wu et al.: inner pieces need no mark. The pieces are those
         # of the merges: the trainer for word pieces orders them differently at each run.
@@ -81,3 +87,12 @@ def train_tokenizer(
         model_input_names=["input_ids", "attention_mask"],
         **SPECIAL_TOKENS,
     )
+
+
+def _leave_out_last_entries(tokenizer: Tokenizer, *, size: int) -> Tokenizer:
+    """The byte-pair encoding of the first `size` entries: as if no more had been asked for."""
+    state = json.loads(tokenizer.to_str())
+    model = state["model"]
+    model["vocab"] = {piece: number for piece, number in model["vocab"].items() if number < size}
+    model["merges"] = list(takewhile(lambda pair: "".join(pair) in model["vocab"], model["merges"]))
+    return Tokenizer.from_str(json.dumps(state))

@@ -6,7 +6,12 @@ The target distribution puts 1 - eps on the true token and spreads eps evenly ov
     loss = logsumexp(z) - (1 - eps) z_y - eps mean(z)        dloss/dz = softmax(z) - (1 - eps) onehot(y) - eps / V
 
 Both sides need z only once, so a slice of tokens at a time is projected, scored and differentiated. For a vocabulary
-of 37,000 and 25,000 tokens the whole matrix would be 3.7 GB, three times over.
+of 37,000 and 25,000 tokens the whole matrix would be 3.7 GB, three times over. A compiler gets the plain
+formula instead and fuses it: one product, one matrix of logits.
+
+`torch.nn.functional.linear_cross_entropy` of torch 2.13, in chunks of 512 tokens, takes the same time in float32 and
+1.4 times the memory (1,024 tokens, d_model 256, 20,000 words, one CPU thread). In bfloat16 its sum is a bfloat16,
+10,624 for 10,626.3; with reduction="none" it computes the logits twice. It cannot be compiled.
 """
 
 import contextlib

@@ -35,7 +35,8 @@ class Recipe:
     warmup_updates: int = 4_000
     lr_scale: float = 1.0  # multiplies the rate of equation 3
     weight_decay: float = 0.0  # decoupled as in AdamW: an update takes rate * weight_decay of each weight away
-    compile: bool = False  # run the stacks through torch.compile; the first update then takes minutes
+    # Run updates through torch.compile, of which the first then take minutes; None: on CUDA, but not with FSDP.
+    compile: bool | None = None
     # Section 6.1
     # Paper: a checkpoint every ten minutes, at 0.4 s per update on its machine. Here as many updates, so that the mean
     # does not depend on the hardware, nor on when a run was stopped.

@@ -1,19 +1,22 @@
 """The parts of a training: prepared data, model, optimizer and schedule."""
 
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import accelerate
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
-from accelerate.state import AcceleratorState
-from accelerate.utils import ProjectConfiguration, broadcast_object_list
+from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils import ProjectConfiguration, broadcast_object_list, parse_flag_from_env
 from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerFast
 
 from ..data.batching import TokenizedPairs, Update, UpdateStream
 from ..data.preparation import PREPARATION_FILE, read_preparation
+from ..devices import allow_tf32, avoid_plans_per_shape, choose_precision, has_bfloat16
 from ..loading import fingerprint_model, load_translator
 from ..memory import keep_few_kernels
 from ..model.configuration_vaswani import VaswaniConfig
@@ -27,7 +30,7 @@ from .interruption import outlive_stop_request
 from .log import TRACKER_FOLDER, Log, check_trackers
 from .recipes import RECIPES, Recipe
 from .schedule import inverse_sqrt_schedule
-from .sharding import is_sharded
+from .sharding import is_sharded, reduce_in_float32
 from .state import Progress, TrainingState
 from .tally import Tally
 
@@ -42,7 +45,11 @@ OF_TRAINING = {"dropout", "attention_dropout", "activation_dropout", "label_smoo
 
 def describe_recipe(recipe: Recipe) -> str:
     """The name of the recipe that is nearest to `recipe`, and what differs from it."""
-    changes = {name: list(find_changes(known.to_dict(), recipe.to_dict())) for name, known in RECIPES.items()}
+    # Left open, it follows from the device, which is told elsewhere.
+    changes = {
+        name: list(find_changes(known.to_dict() | {"compile": recipe.compile}, recipe.to_dict()))
+        for name, known in RECIPES.items()
+    }
     name = min(changes, key=lambda name: len(changes[name]))
     return ", ".join([name, *changes[name]])
 
@@ -58,7 +65,8 @@ class Setup:
         seed: of initialisation, dropout and the order of the data.
         accumulation_steps: micro-batches per update on each process; changes speed and memory, not results. When not
             given: one on a GPU, on a CPU as many as keep them at about 4,096 tokens.
-        mixed_precision: "no", "bf16" or "fp16". When not given: the launcher's choice, "no" without a launcher.
+        mixed_precision: "no", "bf16" or "fp16". When not given: the launcher's half precision, or else bf16 on a CUDA
+            device that has it, "no" on others. On CUDA float32 products use TF32.
         log_interval: updates between two lines of the log.
         report_to: trackers of Accelerate that get the same lines, such as "tensorboard".
         score_dev: as `score` of `DevelopmentSet`: BLEU of the development set, logged at each evaluation.
@@ -87,27 +95,38 @@ class Setup:
         score_dev: Callable[..., float] | None = None,
         change_processes: bool = False,
     ):
-        self.recipe, self.data, self.run_folder, self.seed = recipe, data, run, seed
+        self.data, self.run_folder, self.seed = data, run, seed
         self.log_interval, self.change_processes, self.init_from = log_interval, change_processes, init_from
         self.checkpoint_folder, self.model_folder = run / "checkpoints", run / "model"
         check_trackers(report_to)
         # Accelerate keeps the precision of the process here, and a process may train again in another one.
         # transformers' Trainer does the same.
         AcceleratorState._reset_state()
+        device = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU")).device.type  # as Accelerator makes it
+        avoid_plans_per_shape(device)
+        allow_tf32(device)
+        launched = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
         self.accelerator = Accelerator(
-            mixed_precision=mixed_precision,
+            mixed_precision=choose_precision(
+                mixed_precision, launched=launched, device=device, has_bfloat16=has_bfloat16()
+            ),
             log_with=list(report_to) or None,
             project_config=ProjectConfiguration(logging_dir=str(run / TRACKER_FOLDER)),
             step_scheduler_with_optimizer=False,
             kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],  # no copy of the gradients
         )
         self.mixed_precision = self.accelerator.mixed_precision  # later that of the newest accelerator
-        if self.accelerator.device.type == "cpu" and self.mixed_precision != "no":
+        if recipe.compile is None:
+            # FSDP gathers weights in hooks of the layers, which break the graph.
+            recipe = replace(recipe, compile=device == "cuda" and not is_sharded(self.accelerator))
+        self.recipe = recipe
+        if device == "cpu" and self.mixed_precision != "no":
             keep_few_kernels()
+        reduce_in_float32(self.accelerator)
         check_processes(self.accelerator.num_processes)
         if accumulation_steps is None:
             # A GPU wants large products; on a CPU smaller micro-batches stay in the cache, and they pad less.
-            limit = TOKENS_PER_MICRO_BATCH.get(self.accelerator.device.type, math.inf)
+            limit = TOKENS_PER_MICRO_BATCH.get(device, math.inf)
             accumulation_steps = max(1, round(recipe.tokens_per_batch / self.accelerator.num_processes / limit))
         if accumulation_steps < 1:
             raise ValueError(f"accumulation_steps must be at least 1, one micro-batch; got {accumulation_steps}.")
@@ -169,6 +188,10 @@ class Setup:
         d_model = model.config.d_model
         self.schedule = inverse_sqrt_schedule(optimizer, d_model=d_model, warmup_steps=recipe.warmup_updates)
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
+        self.parameters = list(self.model.parameters())  # to walk all modules for them takes 1 ms of the host
+        # What an update calls; evaluation, search and diagnosis call the model itself. Lengths are symbols: if it were
+        # compiled for each of some 300 shapes of batches, the first epoch would spend hours on compiling.
+        self.forward = torch.compile(self.model, dynamic=True) if recipe.compile else self.model
 
     def _build_model(self) -> VaswaniForConditionalGeneration:
         recipe, tokenizer = self.recipe, self.tokenizer
@@ -184,9 +207,6 @@ class Setup:
         model = VaswaniForConditionalGeneration(config)
         model.generation_config.num_beams = recipe.num_beams
         model.generation_config.length_penalty = recipe.length_penalty
-        if recipe.compile:
-            # Not the loss, which is computed in slices. Lengths are symbols, so one compilation serves all batches.
-            model.model.compile(dynamic=True)
         if is_sharded(self.accelerator):
             # One module instead of three that share a matrix: FSDP2 keeps a matrix in one group of modules.
             model.set_input_embeddings(model.get_input_embeddings())

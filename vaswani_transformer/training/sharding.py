@@ -1,5 +1,7 @@
 """Models of which each process holds a part only (FSDP)."""
 
+import dataclasses
+
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
@@ -10,6 +12,19 @@ from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 def is_sharded(accelerator: Accelerator) -> bool:
     """True if each process holds a part of the weights only: then Accelerate saves and loads them."""
     return accelerator.distributed_type == DistributedType.FSDP
+
+
+def reduce_in_float32(accelerator: Accelerator) -> None:
+    """Let the processes of FSDP add gradients in float32, as those of data parallelism do; else nothing changes.
+
+    Accelerate would have them added in the precision of the forward pass, and an update would depend on how it is
+    split.
+    """
+    plugin = getattr(accelerator.state, "fsdp_plugin", None)
+    policy = None if plugin is None else plugin.mixed_precision_policy
+    if policy is not None:
+        # No output dtype: the loss stays in float32.
+        plugin.mixed_precision_policy = dataclasses.replace(policy, reduce_dtype=torch.float32, output_dtype=None)
 
 
 def gather_model(accelerator: Accelerator, model: torch.nn.Module) -> VaswaniForConditionalGeneration | None:

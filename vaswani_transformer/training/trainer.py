@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from ..data.batching import Update
+from ..devices import advise_size
 from .checkpoints import PARTIAL_PREFIX, average_checkpoints, checkpoint_name, complete_checkpoints
 from .diagnosis import describe_batch, explain_out_of_memory
 from .interruption import Interrupted, StopRequest
@@ -37,6 +38,7 @@ class Trainer(Setup):
         """The loop: one update after the other, until the recipe or its patience ends."""
         interval = UPDATES_PER_CHECK.get(self.accelerator.device.type, DEFAULT_UPDATES_PER_CHECK)
         first, measured_from = self.progress.update + 1, None
+        self.model.train()
         for update in self._read_updates():
             self._run_update(update)  # forward, backward, step, schedule
             self.progress.count(update)
@@ -68,8 +70,10 @@ class Trainer(Setup):
                 )
 
     def _run_update(self, update: Update) -> None:
-        """One optimizer step. The loss is the mean over the target tokens of all processes and micro-batches."""
-        self.model.train()
+        """One optimizer step, of a model in training mode.
+
+        The loss is the mean over the target tokens of all processes and micro-batches.
+        """
         device = self.accelerator.device
         losses = torch.zeros(2, dtype=sum_dtype(device), device=device)
         for i, batch in enumerate(update.micro_batches):
@@ -78,11 +82,11 @@ class Trainer(Setup):
             # Gradients travel between the processes once, with the last micro-batch.
             sync = contextlib.nullcontext() if is_last else self.accelerator.no_sync(self.model)
             with sync, explain_out_of_memory(batch):
-                output = self.model(**batch, num_items_in_batch=update.target_tokens)
+                output = self.forward(**batch, num_items_in_batch=update.target_tokens)
                 # Data parallelism takes the mean of the gradients, the formula wants their sum.
                 self.accelerator.backward(output.loss * self.accelerator.num_processes)
             losses += torch.stack([output.loss.detach(), output.nll_loss]) * update.target_tokens
-        gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         is_finite = (norm.full_tensor() if is_sharded(self.accelerator) else norm).isfinite()
         if self.accelerator.scaler is None:
@@ -147,8 +151,15 @@ class Trainer(Setup):
             f"{num_parameters:,} parameters, vocabulary of {len(self.tokenizer):,}; {len(self.train_pairs):,} pairs; "
             f"{recipe.num_updates:,} updates of up to {recipe.tokens_per_batch:,} tokens per side"
         )
-        devices = f"{accelerator.num_processes} x {accelerator.device.type}"
-        self.log.print(f"training on {devices}, mixed precision {self.mixed_precision}")
+        device = accelerator.device.type
+        notes = [f"training on {accelerator.num_processes} x {device}", f"mixed precision {self.mixed_precision}"]
+        if device == "cuda" and self.mixed_precision == "no":
+            notes.append("float32 with TF32")
+        if recipe.compile:
+            notes.append("compiled: the first updates take minutes")
+        self.log.print(", ".join(notes))
+        if advice := advise_size(device, accelerator.unwrap_model(self.model).config.vocab_size):
+            self.log.print(advice)
 
     def _tell_duration(self, seconds: float) -> None:
         """Tell how long the run will take if each update takes so many `seconds`."""
@@ -215,6 +226,7 @@ class Trainer(Setup):
         """Score the development set, and log it."""
         started, progress = time.perf_counter(), self.progress
         dev_loss, scores = self.dev_set.evaluate(self.model)
+        self.model.train()
         if self._is_checkpoint_due():  # else this is the end, from which a run may go on
             progress.note_evaluation(dev_loss)
         line = {"update": progress.update, "epoch": progress.epoch, **scores}

@@ -13,6 +13,7 @@ from transformers import BatchEncoding, PreTrainedTokenizerFast
 from transformers.utils import ModelOutput
 
 from ..data.batching import plan_batches
+from ..devices import avoid_plans_per_shape
 from ..model.engine_vaswani import build_engines
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.pipeline_vaswani import MOST_SOURCE_TOKENS, check_sentence
@@ -67,6 +68,7 @@ class Translator:
         releases: bool = False,
         **generate_kwargs,
     ):
+        avoid_plans_per_shape(model.device.type)
         self.config = generate_kwargs.get("generation_config") or model.generation_config
         beams = (generate_kwargs.get("num_beams"), self.config.num_beams, model.generation_config.num_beams, 1)
         num_beams = next(filter(None, beams))  # as `generate` completes a config that leaves it open

@@ -1,0 +1,39 @@
+import pytest
+import torch
+
+from vaswani_transformer.devices import advise_size, allow_tf32, avoid_plans_per_shape, choose_precision
+
+
+@pytest.mark.parametrize(
+    ("asked", "launched", "device", "has_bfloat16", "expected"),
+    [
+        (None, "no", "cuda", True, "bf16"),
+        (None, "no", "cuda", False, "no"),
+        (None, "fp16", "cuda", True, "fp16"),
+        ("no", "bf16", "cuda", True, "no"),
+        (None, "no", "cpu", True, "no"),
+        (None, "bf16", "cpu", False, "bf16"),
+        ("fp16", "no", "cuda", True, "fp16"),
+    ],
+)
+def test_precision_is_what_is_asked_for_or_launched_or_else_what_the_device_has(
+    asked, launched, device, has_bfloat16, expected
+):
+    assert choose_precision(asked, launched=launched, device=device, has_bfloat16=has_bfloat16) == expected
+
+
+@pytest.mark.parametrize(("device", "expected"), [("cpu", (True, "highest")), ("cuda", (False, "high"))])
+def test_only_cuda_goes_without_plans_per_shape_and_multiplies_in_tf32(device, expected):
+    before = torch.backends.cuda.cudnn_sdp_enabled(), torch.get_float32_matmul_precision()
+    try:
+        avoid_plans_per_shape(device)
+        allow_tf32(device)
+        assert (torch.backends.cuda.cudnn_sdp_enabled(), torch.get_float32_matmul_precision()) == expected
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before[0])
+        torch.set_float32_matmul_precision(before[1])
+
+
+def test_a_vocabulary_of_slow_size_is_told_on_cuda():
+    assert advise_size("cuda", 58_101).startswith("the vocabulary's 58,101 entries are no multiple of 8")
+    assert advise_size("cuda", 37_000) is advise_size("cpu", 58_101) is None

@@ -1,0 +1,56 @@
+"""Settings of PyTorch for a device: precision, TF32, and which kernels attention may use."""
+
+import torch
+
+SIZE_MULTIPLE = 8  # of a matrix, in half precision, for which tensor cores need no padding
+
+
+def choose_precision(asked: str | None, *, launched: str, device: str, has_bfloat16: bool) -> str:
+    """The precision of a training: "no", "bf16" or "fp16".
+
+    What is `asked` for wins, then a half precision of the launcher, then bf16 on a CUDA device that has it. A
+    launcher's "no" counts as no choice: `accelerate launch` says "no" also where its user said nothing.
+
+    Args:
+        device: "cuda", "cpu" or another type of device.
+    """
+    if asked is not None:
+        return asked
+    if launched != "no":
+        return launched
+    return "bf16" if device == "cuda" and has_bfloat16 else "no"
+
+
+def has_bfloat16() -> bool:
+    """True if the CUDA device computes in bfloat16 by itself (compute capability 8.0 and newer)."""
+    return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
+
+
+def avoid_plans_per_shape(device: str) -> None:
+    """Switch cuDNN's attention off on CUDA, in the whole process; elsewhere nothing changes.
+
+    On Hopper PyTorch prefers it, and cuDNN makes a plan for each exact shape, on the host, in 0.1 to 0.5 s. Batches and
+    searches have thousands of shapes. Flash and memory-efficient attention need no plans.
+    """
+    if device == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+def allow_tf32(device: str) -> None:
+    """Let CUDA round the factors of float32 products to TF32, in the whole process; elsewhere nothing changes.
+
+    The environment variable NVIDIA_TF32_OVERRIDE=0 forbids it. `torch.backends.cuda.matmul.fp32_precision` is the newer
+    interface, but the compiler of torch 2.13 reads the older one, which then raises.
+    """
+    if device == "cuda":
+        torch.set_float32_matmul_precision("high")
+
+
+def advise_size(device: str, vocab_size: int) -> str | None:
+    """What to tell of a vocabulary whose products a CUDA device computes slowly; else `None`."""
+    if device != "cuda" or vocab_size % SIZE_MULTIPLE == 0:
+        return None
+    return (
+        f"the vocabulary's {vocab_size:,} entries are no multiple of {SIZE_MULTIPLE}: in half precision products with "
+        f"it take two to four times as long; take a vocab_size that is a multiple for `vaswani prepare`."
+    )
