@@ -39,7 +39,7 @@ setup(
         "torch>=2.13",
         "transformers>=5.23,<6",
         "huggingface_hub>=1.31",
-        "accelerate>=1.10",
+        "accelerate>=1.15",
         "datasets>=4.0",
         "tokenizers>=0.23.1",
         "evaluate>=0.4.6",

@@ -2,11 +2,12 @@
 
 python scripts/pretended_gpu/count.py update --recipe base_en_de
 python scripts/pretended_gpu/count.py search --sentences 64 --beams 4 --steps 40
-python scripts/pretended_gpu/count.py shapes --updates 1000
+python scripts/pretended_gpu/count.py shapes
 python scripts/pretended_gpu/count.py host_time
 """
 
 import argparse
+import itertools
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -40,7 +41,7 @@ def build_parser() -> argparse.ArgumentParser:
     search.add_argument("--sentences", type=int, default=64, help="default: %(default)s")
     search.add_argument("--beams", type=int, default=4, help="default: %(default)s")
     search.add_argument("--steps", type=int, default=40, help="at most; default: %(default)s")
-    shapes.add_argument("--updates", type=int, default=1000, help="default: %(default)s")
+    shapes.add_argument("--updates", type=int, help="the first of the epoch; default: all")
     shapes.add_argument("--pairs", type=int, default=4_500_000, help="of the corpus; default: %(default)s")
     shapes.add_argument("--tokens_per_batch", type=int, default=25_000, help="default: %(default)s")
     host_time.add_argument("--updates", type=int, default=10, help="whose median is taken; default: %(default)s")
@@ -130,10 +131,10 @@ def print_search(args: argparse.Namespace) -> None:
 
 def print_shapes(args: argparse.Namespace) -> None:
     lengths = draw_lengths(args.pairs)
-    for num_processes in (1, 8):
-        options = {"num_updates": args.updates, "num_processes": num_processes}
+    for bucketed, num_processes in itertools.product((False, True), (1, 8)):
+        options = {"num_updates": args.updates, "num_processes": num_processes, "bucketed": bucketed}
         found = count_shapes(*lengths, tokens_per_batch=args.tokens_per_batch, **options)
-        print(f"{num_processes} processes, {found.updates} updates: ", end="")
+        print(f"{'in buckets' if bucketed else 'exact'}, {num_processes} processes, {found.updates} updates: ", end="")
         print(f"{found.shapes} shapes on the process with most, {found.real_share:.1%} real tokens")
 
 

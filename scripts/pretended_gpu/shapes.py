@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vaswani_transformer.data.batching import plan_updates, split_update
+from vaswani_transformer.data.buckets import Buckets
 
 LONGEST = 256  # tokens
 
@@ -36,18 +37,28 @@ def draw_lengths(num_pairs: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def count_shapes(
-    sources: np.ndarray, targets: np.ndarray, *, tokens_per_batch: int, num_updates: int, num_processes: int
+    sources: np.ndarray,
+    targets: np.ndarray,
+    *,
+    tokens_per_batch: int,
+    num_processes: int,
+    bucketed: bool,
+    num_updates: int | None = None,
 ) -> Shapes:
-    """The shapes of the first `num_updates` updates of pairs of lengths `sources` and `targets`."""
-    updates = plan_updates(sources, targets, tokens_per_batch=tokens_per_batch, seed=0, epoch=0)[:num_updates]
+    """The shapes of the first `num_updates` updates, or of all, of pairs of lengths `sources` and `targets`."""
+    plan = plan_updates(sources, targets, tokens_per_batch=tokens_per_batch, seed=0, epoch=0, bucketed=bucketed)
+    buckets = Buckets(sources, targets, tokens_per_batch=tokens_per_batch)
     shapes: list[set] = [set() for _ in range(num_processes)]
     real = padded = 0
-    for rows in updates:
-        for own, part in zip(shapes, split_update(rows, sources, targets, num_parts=num_processes), strict=True):
-            if not len(part):
-                continue
-            shape = len(part), int(sources[part].max()), int(targets[part].max())
+    for rows in plan[:num_updates]:
+        if bucketed:
+            num_rows, *widths = buckets.shape_of(sources[rows], targets[rows])
+            parts = [(-(-num_rows // num_processes), *widths)] * num_processes
+        else:
+            split = split_update(rows, sources, targets, num_parts=num_processes)
+            parts = [(len(part), int(sources[part].max()), int(targets[part].max())) for part in split if len(part)]
+        for own, shape in zip(shapes, parts, strict=False):
             own.add(shape)
-            real += int(sources[part].sum() + targets[part].sum())
-            padded += shape[0] * (shape[1] + shape[2])
-    return Shapes(len(updates), max(map(len, shapes)), real / padded)
+        real += int(sources[rows].sum() + targets[rows].sum())
+        padded += sum(num_rows * (source + target) for num_rows, source, target in parts)
+    return Shapes(len(plan[:num_updates]), max(map(len, shapes)), real / padded)

@@ -28,6 +28,9 @@ MOST_MASKED_ATTENTION = 12  # of 18 calls; to aim at: 12 in a padded batch, 0 in
 MOST_OPERATIONS_OF_STEP = {"going": 148, "leaving": 174}
 MOST_WAITS_OF_STEP = {"going": 2.1, "leaving": 4}
 
+# Of an epoch; of 4.5M pairs 188 and 93.8 %.
+MOST_SHAPES, LEAST_REAL_SHARE = 170, 0.93
+
 
 @pytest.fixture(scope="module")
 def counts():
@@ -65,9 +68,20 @@ def test_shapes_are_counted_per_process_and_padding_over_all(monkeypatch):
     from shapes import count_shapes
 
     sources, targets = np.array([2, 2, 2, 2, 4, 4], np.int32), np.array([3, 3, 3, 3, 4, 2], np.int32)
-    options = {"tokens_per_batch": 8, "num_updates": 9}
+    options = {"tokens_per_batch": 8, "bucketed": False}
     one = count_shapes(sources, targets, **options, num_processes=1)
     two = count_shapes(sources, targets, **options, num_processes=2)
     # Updates of 2, 2 and 2 pairs, of which only the last holds padding: two target tokens.
     assert (one.updates, one.shapes, one.real_share) == (3, 2, 34 / 36)
     assert (two.updates, two.real_share) == (3, 1.0)
+
+
+def test_an_epoch_in_buckets_has_few_shapes_and_little_padding(monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    from shapes import count_shapes, draw_lengths
+
+    lengths = draw_lengths(1_000_000)
+    for num_processes in (1, 8):
+        found = count_shapes(*lengths, tokens_per_batch=25_000, num_processes=num_processes, bucketed=True)
+        assert found.shapes <= MOST_SHAPES
+        assert found.real_share >= LEAST_REAL_SHARE

@@ -431,6 +431,34 @@ def test_a_recipe_may_begin_with_short_pairs(tiny_data, tmp_path):
     assert first[True] == sorted(first[False]) != first[False]
 
 
+def test_batches_are_bucketed_where_the_device_or_the_recipe_wants_it(tiny_data, tmp_path, monkeypatch):
+    def read_shapes(bucketed):
+        trainer = Trainer(replace(TINY, bucketed=bucketed), tiny_data, tmp_path, accumulation_steps=2)
+        updates = itertools.islice(trainer._read_updates(), 20)
+        shapes = {tuple(batch["labels"].shape) for update in updates for batch in update.micro_batches}
+        return trainer._describe()["recipe"]["bucketed"], len(shapes)
+
+    (recorded, exact), (asked_for, few) = read_shapes(None), read_shapes(True)
+    assert recorded is None  # as in runs of earlier versions, which go on
+    assert asked_for is True
+    assert few < exact
+    monkeypatch.setitem(setup.BUCKETED, "cpu", True)  # as for CUDA
+    assert read_shapes(None) == (True, few)
+    assert read_shapes(False) == (None, exact)
+
+
+def test_a_bucketed_run_that_was_stopped_ends_as_one_that_never_was(tiny_data, tmp_path):
+    recipe, options = replace(TINY, bucketed=True), {"accumulation_steps": 3}
+    expected = Trainer(recipe, tiny_data, tmp_path / "whole", **options).train()
+    trainer = Trainer(recipe, tiny_data, tmp_path / "stopped", **options)
+    stop_after(trainer, 2)
+    stop(trainer)
+    with pytest.raises(ValueError, match=r"recipe\.bucketed was true, is null"):
+        Trainer(TINY, tiny_data, tmp_path / "stopped", **options).train()
+    found = Trainer(recipe, tiny_data, tmp_path / "stopped", **options).train()
+    assert_close(weights(found), weights(expected))
+
+
 @pytest.mark.parametrize(("given", "kept"), [(None, "192"), ("7", "7")])
 def test_half_precision_on_a_cpu_keeps_few_kernels(launched_for_bf16, tiny_data, tmp_path, monkeypatch, given, kept):
     names = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")

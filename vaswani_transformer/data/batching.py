@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,8 @@ import pyarrow as pa
 import torch
 
 from ..model.loss_vaswani import IGNORE_INDEX
+from .buckets import Buckets
+from .counting_sort import sort_by_key
 
 PART_NAMES = "part-*.arrow"  # files of token ids, in the folder of a set
 WEIGHT = b"weight"  # metadata of such a file: how often an epoch holds its pairs
@@ -58,21 +61,27 @@ class TokenColumn:
         offsets, row = self._offsets[chunk], index - self._starts[chunk]
         return self._values[chunk][offsets[row] : offsets[row + 1]]
 
-    def pad(self, rows: np.ndarray, *, value: int) -> torch.Tensor:
-        """Sentences `rows`, filled up with `value` on the right: (B, longest)."""
+    def pad(self, rows: np.ndarray, *, value: int, width: int | None = None) -> torch.Tensor:
+        """Sentences `rows`, filled up with `value` on the right: (B, `width` or longest)."""
         lengths = self.lengths[rows]
-        padded = np.full((len(rows), int(lengths.max())), value, dtype=np.int64)
-        is_token = np.arange(padded.shape[1]) < lengths[:, None]
         chunk_of_row = np.searchsorted(self._starts, rows, side="right") - 1
-        for chunk in np.unique(chunk_of_row):
-            here = chunk_of_row == chunk
-            first = self._offsets[chunk][rows[here] - self._starts[chunk]]
-            # No loop over sentences: on a GPU an update lasts no longer than one would take.
-            places = first[:, None] + np.arange(padded.shape[1])
-            block = padded[here]
-            block[is_token[here]] = self._values[chunk][places[is_token[here]]]
-            padded[here] = block
-        return torch.from_numpy(padded)
+        order = chunk_of_row.argsort(kind="stable")
+        chunks, starts = np.unique(chunk_of_row[order], return_index=True)
+        own_rows = [slice(start, end) for start, end in pairwise([*starts, len(rows)])]
+        ends = lengths[order].cumsum()
+        own_tokens = [slice(start, end) for start, end in pairwise([0, *ends[starts[1:] - 1], ends[-1]])]
+        # No loop over sentences: on a GPU an update lasts no longer than one would take.
+        firsts = np.empty(len(rows), dtype=np.int64)  # of each sentence, the place in its chunk
+        for chunk, own in zip(chunks, own_rows, strict=True):
+            firsts[own] = self._offsets[chunk][rows[order[own]] - self._starts[chunk]]
+        places = np.arange(ends[-1]) + np.repeat(firsts - (ends - lengths[order]), lengths[order])
+        tokens = np.empty(len(places), dtype=np.int64)
+        for chunk, own in zip(chunks, own_tokens, strict=True):
+            tokens[own] = self._values[chunk][places[own]]
+        width = int(lengths.max()) if width is None else width
+        padded = np.full((len(rows), width), value, dtype=np.int64)
+        padded[np.arange(width) < lengths[order, None]] = tokens
+        return torch.from_numpy(padded[order.argsort()])
 
 
 class TokenizedPairs(torch.utils.data.Dataset):
@@ -108,11 +117,16 @@ class TokenizedPairs(torch.utils.data.Dataset):
 
     def __getitem__(self, rows: Sequence[int] | np.ndarray) -> dict[str, torch.Tensor]:
         """`input_ids` and `attention_mask` (B, S), `labels` (B, T)."""
-        rows = np.asarray(rows)
-        input_ids = self.sources.pad(rows, value=self.pad_token_id)
+        return self.pad(np.asarray(rows))
+
+    def pad(
+        self, rows: np.ndarray, *, source_width: int | None = None, target_width: int | None = None
+    ) -> dict[str, torch.Tensor]:
+        """As `__getitem__`, with S and T given, where they are."""
+        input_ids = self.sources.pad(rows, value=self.pad_token_id, width=source_width)
         lengths = torch.from_numpy(self.sources.lengths[rows])
         attention_mask = (torch.arange(input_ids.shape[1]) < lengths[:, None]).long()
-        labels = self.targets.pad(rows, value=IGNORE_INDEX)
+        labels = self.targets.pad(rows, value=IGNORE_INDEX, width=target_width)
         return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
 
 
@@ -124,17 +138,20 @@ def plan_updates(
     seed: int,
     epoch: int,
     short_first: bool = False,
+    bucketed: bool = False,
 ) -> list[np.ndarray]:
     """The updates of one epoch, over all processes together, each pair in exactly one of them.
 
     Pairs are sorted by their longer side, as in tensor2tensor, then by their target, then at random, and cut where
-    one more pair would bring the padded source or target over `tokens_per_batch`. The updates are then shuffled. The
-    number of processes and the accumulation of an update change nothing.
+    one more pair would bring the padded source or target over `tokens_per_batch`; or else by their buckets, see
+    `Buckets.cut`. The updates are then shuffled. The number of processes and the accumulation of an update change
+    nothing.
 
     Args:
         source_lengths, target_lengths: tokens of each pair, `</s>` included.
         tokens_per_batch: limit on B * S and on B * T.
         short_first: leave the updates of epoch 0 in order, the shortest pairs first.
+        bucketed: for few shapes, at the price of more padding.
 
     Returns:
         an array of row numbers for each update.
@@ -142,28 +159,44 @@ def plan_updates(
     Raises:
         ValueError: if a single sentence is longer than `tokens_per_batch`.
     """
-    longest = np.maximum(source_lengths, target_lengths).astype(np.int64)
-    if len(longest) and longest.max() > tokens_per_batch:
-        row = int(longest.argmax())
+    longest = max(side.max(initial=0) for side in (source_lengths, target_lengths))
+    if longest > tokens_per_batch:
+        row = int(np.maximum(source_lengths, target_lengths).argmax())
         raise ValueError(
-            f"pair {row} has {longest[row]} tokens, more than tokens_per_batch={tokens_per_batch}. Raise "
+            f"pair {row} has {longest} tokens, more than tokens_per_batch={tokens_per_batch}. Raise "
             f"tokens_per_batch, or prepare the data with a smaller max_length."
         )
     rng = np.random.default_rng([seed, epoch])
-    order = rng.permutation(len(longest))
-    key = longest * (tokens_per_batch + 1) + target_lengths
-    order = order[np.argsort(key[order], kind="stable")]
-    longest = longest[order]
-    updates, start = [], 0
-    while start < len(order):
-        counts = range(1, min(tokens_per_batch // int(longest[start]), len(order) - start) + 1)
-        # The largest number of pairs from `start` on that fits; `longest` ascends.
-        num_pairs = bisect_right(counts, tokens_per_batch, key=lambda n: n * longest[start + n - 1])
-        updates.append(order[start : start + num_pairs])
-        start += num_pairs
+    lengths = source_lengths, target_lengths
+    if bucketed:
+        order, starts = Buckets(*lengths, tokens_per_batch=tokens_per_batch).cut(*lengths, rng)
+    else:
+        order, starts = _cut_exactly(*lengths, rng, tokens_per_batch=tokens_per_batch)
+    updates = [order[start:end] for start, end in pairwise([*starts, len(order)])]
     if epoch or not short_first:
         rng.shuffle(updates)
     return updates
+
+
+def _cut_exactly(
+    source_lengths: np.ndarray, target_lengths: np.ndarray, rng: np.random.Generator, *, tokens_per_batch: int
+) -> tuple[np.ndarray, list[int]]:
+    """All rows, those of like length together, and the starts of updates that are as large as the limit allows."""
+    order = np.arange(len(source_lengths), dtype=np.int32)
+    rng.shuffle(order)
+    # In 16 bits, which are sorted fastest.
+    sources, targets = (side.astype(np.min_scalar_type(tokens_per_batch)) for side in (source_lengths, target_lengths))
+    longest = np.maximum(sources, targets)
+    for keys in (targets, longest):
+        order = sort_by_key(order, keys)
+    longest = longest[order]
+    starts, start = [], 0
+    while start < len(order):
+        starts.append(start)
+        counts = range(1, min(tokens_per_batch // int(longest[start]), len(order) - start) + 1)
+        # The largest number of pairs from `start` on that fits; `longest` ascends.
+        start += bisect_right(counts, tokens_per_batch, key=lambda n: n * int(longest[start + n - 1]))
+    return order, starts
 
 
 def split_update(
@@ -185,26 +218,39 @@ def split_update(
     """
     if num_parts == 1:
         return [rows]
-    cuts = []
-    for lengths in (source_lengths, target_lengths):
+    best = None
+    for lengths, others in ((source_lengths, target_lengths), (target_lengths, source_lengths)):
         order = rows[np.argsort(lengths[rows], kind="stable")]
-        sides = source_lengths[order].astype(np.int64), target_lengths[order].astype(np.int64)
+        sides = lengths[order].astype(np.int64), others[order].astype(np.int64)
         low = int(sum(side.sum() for side in sides)) // num_parts
         high = -(-len(rows) // num_parts) * int(sum(side.max() for side in sides))
+        if best is not None:
+            high = best[0] - 1
+            if low > high or _cut(*sides, limit=high, num_parts=num_parts) is None:
+                continue  # the other side cuts as well
+        fits = partial(_cut, *sides, num_parts=num_parts)
         # The smallest limit that `num_parts` parts can keep.
-        low += bisect_left(range(low, high), True, key=lambda limit: len(_cut(*sides, limit=limit)) <= num_parts)
-        cuts.append((low, order, _cut(*sides, limit=low)))
-    _, order, starts = min(cuts, key=lambda cut: cut[0])
+        low += bisect_left(range(low, high), True, key=lambda limit, fits=fits: fits(limit=limit) is not None)
+        best = low, order, fits(limit=low)
+    _, order, starts = best
     parts = np.split(order, starts[1:])
     return parts + [rows[:0]] * (num_parts - len(parts))
 
 
-def _cut(source_lengths: np.ndarray, target_lengths: np.ndarray, *, limit: int) -> list[int]:
-    """Starts of parts of at most `limit` padded tokens, source and target together, or of one pair."""
+def _cut(ascending: np.ndarray, others: np.ndarray, *, limit: int, num_parts: int) -> list[int] | None:
+    """Starts of parts of at most `limit` padded tokens, of both sides together, or of one pair.
+
+    Returns:
+        `None` if there are more than `num_parts`.
+    """
     starts, start = [], 0
-    while start < len(source_lengths):
+    while start < len(ascending):
+        if len(starts) == num_parts:
+            return None
         starts.append(start)
-        longest = np.maximum.accumulate(source_lengths[start:]) + np.maximum.accumulate(target_lengths[start:])
+        # No more than these fit: the longest of a part is no shorter than its first pair.
+        part = slice(start, start + max(1, limit // int(ascending[start] + others[start])))
+        longest = ascending[part] + np.maximum.accumulate(others[part])
         padded = longest * np.arange(1, len(longest) + 1)
         start += max(1, int(np.searchsorted(padded, limit, side="right")))
     return starts
@@ -233,7 +279,7 @@ class UpdateStream(torch.utils.data.IterableDataset):
     """The updates of one process, without end.
 
     Args:
-        tokens_per_batch, seed, short_first: see `plan_updates`.
+        tokens_per_batch, seed, short_first, bucketed: see `plan_updates`.
         epoch, updates_of_epoch: where to begin: so many updates of that epoch are left out.
         num_processes, process_index: whose part to read.
         accumulation_steps: micro-batches of each process in an update.
@@ -246,6 +292,7 @@ class UpdateStream(torch.utils.data.IterableDataset):
         tokens_per_batch: int,
         seed: int,
         short_first: bool = False,
+        bucketed: bool = False,
         epoch: int = 0,
         updates_of_epoch: int = 0,
         num_processes: int = 1,
@@ -253,13 +300,15 @@ class UpdateStream(torch.utils.data.IterableDataset):
         accumulation_steps: int = 1,
     ):
         self.pairs, self.epoch, self.updates_of_epoch = pairs, epoch, updates_of_epoch
+        lengths = pairs.sources.lengths, pairs.targets.lengths
+        self.buckets = Buckets(*lengths, tokens_per_batch=tokens_per_batch) if bucketed else None
         self.plan = partial(
             plan_updates,
-            pairs.sources.lengths,
-            pairs.targets.lengths,
+            *lengths,
             tokens_per_batch=tokens_per_batch,
             seed=seed,
             short_first=short_first,
+            bucketed=bucketed,
         )
         self.num_parts = num_processes * accumulation_steps
         first = process_index * accumulation_steps
@@ -277,23 +326,47 @@ class UpdateStream(torch.utils.data.IterableDataset):
                 plan, epoch, done = next_plan.result(), epoch + 1, 0
 
     def _build_update(self, rows: np.ndarray, *, is_last_of_epoch: bool) -> Update:
-        sources, targets = self.pairs.sources.lengths, self.pairs.targets.lengths
-        parts = split_update(rows, sources, targets, num_parts=self.num_parts)
-        own_rows = parts[self.own_parts]
-        padded = [len(part) * int(sources[part].max() + targets[part].max()) for part in parts if len(part)]
+        cut = self._cut_exactly if self.buckets is None else self._cut_in_buckets
+        own_rows, micro_batches, padded_tokens = cut(rows)
+        sources, targets = self.pairs.sources.lengths[rows], self.pairs.targets.lengths[rows]
         return Update(
-            micro_batches=[self._build_micro_batch(part, stand_in=rows[:1]) for part in own_rows],
+            micro_batches=micro_batches,
             rows=own_rows,
-            target_tokens=int(targets[rows].sum()),
-            tokens=int(sources[rows].sum() + targets[rows].sum()),
-            padded_tokens=sum(padded),
+            target_tokens=int(targets.sum()),
+            tokens=int(sources.sum() + targets.sum()),
+            padded_tokens=padded_tokens,
             is_last_of_epoch=is_last_of_epoch,
         )
 
-    def _build_micro_batch(self, rows: np.ndarray, *, stand_in: np.ndarray) -> dict[str, torch.Tensor]:
-        """The pairs `rows`, or if there are none, a pair without labels: every process must take part."""
-        if len(rows):
-            return self.pairs[rows]
-        batch = self.pairs[stand_in]
-        batch["labels"].fill_(IGNORE_INDEX)
+    def _cut_exactly(self, rows: np.ndarray) -> tuple[list[np.ndarray], list[dict[str, torch.Tensor]], int]:
+        """Rows and tensors of this process' micro-batches in the update `rows`; padded tokens of all parts."""
+        sources, targets = self.pairs.sources.lengths, self.pairs.targets.lengths
+        parts = split_update(rows, sources, targets, num_parts=self.num_parts)
+        padded = [len(part) * int(sources[part].max() + targets[part].max()) for part in parts if len(part)]
+        own_rows = parts[self.own_parts]
+        return own_rows, [self._fill_up(part, len(part) or 1, stand_in=rows[0]) for part in own_rows], sum(padded)
+
+    def _cut_in_buckets(self, rows: np.ndarray) -> tuple[list[np.ndarray], list[dict[str, torch.Tensor]], int]:
+        """The same with all parts of one shape, which depends on the buckets of the update alone."""
+        sources, targets = self.pairs.sources.lengths[rows], self.pairs.targets.lengths[rows]
+        num_rows, source_width, target_width = self.buckets.shape_of(sources, targets)
+        num_rows = -(-num_rows // self.num_parts)
+        parts = range(self.num_parts)[self.own_parts]
+        own_rows = [rows[part * num_rows : (part + 1) * num_rows] for part in parts]
+        widths = {"source_width": source_width, "target_width": target_width}
+        batches = [self._fill_up(part, num_rows, stand_in=rows[0], **widths) for part in own_rows]
+        return own_rows, batches, self.num_parts * num_rows * (source_width + target_width)
+
+    def _fill_up(
+        self, rows: np.ndarray, num_rows: int, *, stand_in: np.integer, **widths: int
+    ) -> dict[str, torch.Tensor]:
+        """The pairs `rows`, filled up to `num_rows` with the pair `stand_in` without labels.
+
+        A pair without labels changes neither loss nor gradient, and attention finds tokens in it. A process without
+        pairs takes part in an update with it.
+        """
+        filled = np.full(num_rows, stand_in)
+        filled[: len(rows)] = rows
+        batch = self.pairs.pad(filled, **widths)
+        batch["labels"][len(rows) :] = IGNORE_INDEX
         return batch

@@ -138,6 +138,7 @@ class RunCost:
 
     config: VaswaniConfig
     tokens_per_batch: int
+    bucketed: bool
     seed: int
     data_fingerprint: str
     mixed_precision: str
@@ -169,6 +170,7 @@ class RunCost:
             return cls(
                 config=VaswaniConfig(**{"vocab_size": recipe["vocab_size"]} | recipe["model"]),
                 tokens_per_batch=int(recipe["tokens_per_batch"]),
+                bucketed=bool(recipe.get("bucketed")),
                 seed=int(description["seed"]),
                 data_fingerprint=str(description["data"]),
                 mixed_precision=str(description["mixed_precision"]),
@@ -195,7 +197,8 @@ class RunCost:
             raise ValueError(f"{data} holds other data than the run was trained on; name the folder it was trained on.")
         pairs = TokenizedPairs.load(data / "train", pad_token_id=self.config.pad_token_id)
         lengths = pairs.sources.lengths, pairs.targets.lengths
-        updates = plan_updates(*lengths, tokens_per_batch=self.tokens_per_batch, seed=self.seed, epoch=0)
+        options = {"tokens_per_batch": self.tokens_per_batch, "bucketed": self.bucketed}
+        updates = plan_updates(*lengths, **options, seed=self.seed, epoch=0)
         return count_flop(self.config, *lengths) * self.updates / len(updates)
 
 

@@ -39,6 +39,8 @@ TOKENS_PER_MICRO_BATCH = {"cpu": 4_096}  # padded tokens per side
 # there is MPS, processes are not forked, and a worker would get a copy of the corpus.
 LOADER_WORKERS = {"cpu": 0, "mps": 0}
 DEFAULT_LOADER_WORKERS = 1
+# Whether batches have few shapes where the recipe does not say: graphs and plans are made for each shape there.
+BUCKETED = {"cuda": True}
 # Fields of a model that may change between two trainings: they say nothing of what its weights mean.
 OF_TRAINING = {"dropout", "attention_dropout", "activation_dropout", "label_smoothing", "use_cache"}
 
@@ -124,6 +126,9 @@ class Setup:
             keep_few_kernels()
         reduce_in_float32(self.accelerator)
         check_processes(self.accelerator.num_processes)
+        # Not set where false, as in the recipe.json of runs that had no choice.
+        default = BUCKETED.get(self.accelerator.device.type)
+        self.recipe = replace(recipe, bucketed=default if recipe.bucketed is None else recipe.bucketed or None)
         if accumulation_steps is None:
             # A GPU wants large products; on a CPU smaller micro-batches stay in the cache, and they pad less.
             limit = TOKENS_PER_MICRO_BATCH.get(device, math.inf)
@@ -250,6 +255,7 @@ class Setup:
             tokens_per_batch=self.recipe.tokens_per_batch,
             seed=self.seed,
             short_first=self.recipe.short_first,
+            bucketed=bool(self.recipe.bucketed),
             epoch=self.progress.epoch,
             updates_of_epoch=self.progress.updates_of_epoch,
             num_processes=self.accelerator.num_processes,
