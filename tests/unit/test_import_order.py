@@ -13,6 +13,7 @@ LAYERS = [
     {
         "model.configuration_vaswani",
         "model.beam_search_vaswani",
+        "model.leaving_vaswani",
         "model.loss_vaswani",
         "model.cpu_vaswani",
     },
