@@ -54,6 +54,7 @@ LAYERS = [
     {"training.run_folder", "training.curves", "training.development", "training.state"},
     {"training.cost", "training.setup"},
     {"training.trainer"},
+    {"translation.batch_size"},
     {"translation.translator"},
     {"translation.files"},
     {"evaluation.paper_bleu"},
