@@ -36,7 +36,7 @@ class LayerSteps:
         self.layer, self.attend = layer, attend
         attention = layer.cross_attention
         projected = nn.functional.pad(attention.keys_and_values(encoding), (0, 0, 0, num_idle))
-        self.source = split_heads(projected, attention.num_heads).contiguous()  # (L, H, S + num_idle, d_k + d_v)
+        self._take_source(split_heads(projected, attention.num_heads).contiguous())
         # (L, H, N and room, d_k + d_v)
         self.memory = projected.new_zeros(len(encoding), attention.num_heads, 0, sum(layer.attention.widths))
 
@@ -56,8 +56,7 @@ class LayerSteps:
         context = self.attend(q, keys, values, mask, attention.scaling)
         x = self.layer.norm(attention.add_out(_join_heads(context), x))
         q = self._split_heads(cross_attention.query(x))
-        keys, values = self.source.split(cross_attention.widths, dim=-1)
-        context = self.attend(q, keys, values, source_mask, cross_attention.scaling)
+        context = self.attend(q, self.source_keys, self.source_values, source_mask, cross_attention.scaling)
         x = self.layer.cross_norm(cross_attention.add_out(_join_heads(context), x))
         return self.layer.feed_forward(x)
 
@@ -81,7 +80,13 @@ class LayerSteps:
 
     def leave(self, staying: torch.LongTensor, moved: torch.LongTensor | None) -> None:
         """Go on with the sentences of index `staying` only; see `_keep`."""
-        self.memory, self.source = _keep(self.memory, staying, moved), _keep(self.source, staying, moved)
+        self.memory = _keep(self.memory, staying, moved)
+        self._take_source(_keep(self.source, staying, moved))
+
+    def _take_source(self, source: torch.Tensor) -> None:
+        """Go on with the keys and values `source` (L, H, S + num_idle, d_k + d_v)."""
+        self.source = source
+        self.source_keys, self.source_values = source.split(self.layer.cross_attention.widths, dim=-1)
 
 
 class EngineSteps:
