@@ -95,6 +95,20 @@ class DeviceTensor(torch.Tensor):
         return _active[-1].run(func, args, kwargs or {})
 
 
+class Event:
+    """What `torch.Event` is elsewhere. It comes at once, and as on a GPU no wait is counted for one of the past."""
+
+    def __init__(self, device: torch.device):
+        pass
+
+    def record(self) -> None:
+        self.num_operations = _active[-1].counts.operations.total()
+
+    def synchronize(self) -> None:
+        if _active[-1].counts.operations.total() == self.num_operations:  # nothing is left to compute meanwhile
+            _active[-1].counts.waits["event", project_line()] += 1
+
+
 class PretendedGpu(TorchDispatchMode):
     """In the block, "gpu" can be used like "cuda".
 
@@ -125,6 +139,7 @@ class PretendedGpu(TorchDispatchMode):
         torch._C._set_only_lift_cpu_tensors(True)
         self._patches.enter_context(emulate_autocast("gpu", DeviceTensor))
         self._patches.enter_context(mock.patch.object(nn.functional, "scaled_dot_product_attention", attend))
+        self._patches.enter_context(mock.patch.object(torch, "Event", Event))
         _foreach_supported_types.append(DeviceTensor)
         self._patches.callback(_foreach_supported_types.remove, DeviceTensor)
         _active.append(self)

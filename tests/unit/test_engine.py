@@ -140,9 +140,9 @@ def test_keys_that_no_beam_goes_on_from_are_forgotten(build_tiny_model, monkeypa
     forget, forgotten = EngineSteps._forget_keys, []
 
     def count(self, mask):
-        kept = forget(self, mask)
-        forgotten.append(mask.shape[-1] - kept.shape[-1])
-        assert all(layer.length == kept.shape[-1] for layer in self.layers)
+        num_keys, kept = self.num_keys, forget(self, mask)
+        forgotten.append(num_keys - self.num_keys)
+        assert kept.shape[-1] == self.num_keys
         return kept
 
     monkeypatch.setattr(EngineSteps, "_forget_keys", count)
@@ -155,11 +155,13 @@ def test_keys_that_no_beam_goes_on_from_are_forgotten(build_tiny_model, monkeypa
 def test_a_layer_remembers_everything_in_the_order_it_came(tiny_model):
     layer = DecoderProducts(tiny_model.get_decoder().layers[0], cpu_vaswani.Products(None))
     steps_of_layer = LayerSteps(layer, None, torch.randn(2, 6, 12), num_idle=0)
-    steps = [torch.randn(2, 3, num_beams, 5) for num_beams in (3, *[4] * 40)]
+    width = sum(layer.attention.widths)
+    steps, length = [torch.randn(2, 3, num_beams, width) for num_beams in (3, *[4] * 40)], 0
     for count, step in enumerate(steps, start=1):
-        keys, values = steps_of_layer.remember(step, step + 1)
-        assert torch.equal(keys, torch.cat(steps[:count], dim=2))
-        assert torch.equal(values, keys + 1)
+        remembered = steps_of_layer.remember(step, length, num_slots=length + 10)
+        length += step.shape[2]
+        assert torch.equal(remembered[:, :, :length], torch.cat(steps[:count], dim=2))
+        assert not remembered[:, :, length:].any()  # what is hidden must be finite
 
 
 # A snapshot

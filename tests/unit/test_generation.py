@@ -16,11 +16,11 @@ from transformers.generation import (
 
 from vaswani_transformer import VaswaniForConditionalGeneration
 from vaswani_transformer.model.beam_search_vaswani import (
-    BeamSearch,
     best_sums,
     gnmt_length_penalty,
     power_length_penalty,
 )
+from vaswani_transformer.model.leaving_vaswani import find_staying
 
 START, PAD, END = 0, 1, 2
 # Sentences of 2, 5, 7 and 4 tokens with </s>.
@@ -191,21 +191,8 @@ def test_the_search_ends_when_nothing_can_win_any_more(build_tiny_model):
 
 @given(st.lists(st.booleans(), min_size=1, max_size=200))
 def test_all_open_sentences_stay_and_batches_have_few_sizes(done):
-    prompt = torch.zeros(len(done), 1, dtype=torch.long)
-    search = BeamSearch(
-        prompt,
-        num_beams=1,
-        num_kept=1,
-        limits=torch.full((len(done),), 9),
-        must_end=torch.full((len(done),), True),
-        length_penalty=lambda length: length,
-        early_stopping="never",
-        eos_token_ids=[END],
-        pad_token_id=PAD,
-    )
-    search.done, search.num_done = torch.tensor(done), sum(done)
-    staying = search.find_staying()
-    places = list(range(len(done))) if staying is None else staying.tolist()
+    staying = find_staying(done)
+    places = list(range(len(done))) if staying is None else staying
     still_open = {place for place, is_done in enumerate(done) if not is_done}
     assert still_open <= set(places)
     assert len(set(places)) == len(places)

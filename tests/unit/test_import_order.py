@@ -13,6 +13,7 @@ LAYERS = [
     {
         "model.configuration_vaswani",
         "model.beam_search_vaswani",
+        "model.leaving_vaswani",
         "model.loss_vaswani",
         "model.cpu_vaswani",
     },
@@ -54,6 +55,7 @@ LAYERS = [
     {"training.run_folder", "training.curves", "training.development", "training.state"},
     {"training.cost", "training.setup"},
     {"training.trainer"},
+    {"translation.batch_size"},
     {"translation.translator"},
     {"translation.files"},
     {"evaluation.paper_bleu"},

@@ -65,9 +65,8 @@ def add_search_options(command: argparse.ArgumentParser) -> None:
     decoding.add_argument("--ensemble", nargs="+", default=[], metavar="MODEL", help=text)
     text = "UTF-8 text or list of words; nothing but tokens that occur in it is generated"
     decoding.add_argument("--shortlist", type=Path, metavar="FILE", help=text)
-    decoding.add_argument(
-        "--tokens_per_batch", type=positive_int, default=2_000, help="padded source tokens of a batch"
-    )
+    text = "padded source tokens of a batch; when not given, 2,000 on a CPU, and by the device's memory on CUDA"
+    decoding.add_argument("--tokens_per_batch", type=positive_int, help=text)
 
 
 def add_recipe_options(command: argparse.ArgumentParser, *, default: str) -> None:

@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> None:
     columns = {"is_numbered": args.nbest is not None, "is_scored": args.scores}
     to_lines = partial(format_lines, **columns, is_distinct=args.distinct)
     if is_resumable:
-        settings = _describe(args, search.get("shortlist"))
+        settings = _describe(args, search.get("shortlist")) | {"tokens_per_batch": translator.tokens_per_batch}
         translate_file(translator, args.input, args.output, to_lines=to_lines, settings=settings, processes=processes)
     else:
         with _open_windows(args.input) as windows, open_output(args.output) as output:

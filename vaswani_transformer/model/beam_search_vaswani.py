@@ -19,6 +19,7 @@ from torch import nn
 
 Length = int | torch.Tensor
 
+ROOM = 16  # tokens by which histories grow
 NUM_COLUMNS = 256  # at least, of `best_sums`
 FEW_SUMS = 100_000  # folding them takes as long as PyTorch's `topk`
 
@@ -82,9 +83,9 @@ class BeamSearch:
         do_sample: bool = False,
     ):
         device = prompt.device
-        num_sentences = prompt.shape[0] // num_beams
+        num_sentences, self.prompt_length = prompt.shape[0] // num_beams, prompt.shape[1]
         self.num_beams = num_beams
-        self.limits = limits
+        self.limits = limits.clamp(min=1)
         self.must_end = must_end
         self.length_penalty = length_penalty
         self.early_stopping = early_stopping
@@ -95,48 +96,39 @@ class BeamSearch:
         self.min_length = min_length
         self.can_rise = can_rise
         # Places in the shortlist, if there is one.
-        self.end_places, self.last_tokens = eos_token_ids, list(forced_token_ids or eos_token_ids)
+        self.end_places = self.end_tokens
+        self.last_tokens = torch.tensor(list(forced_token_ids or eos_token_ids), dtype=torch.long, device=device)
         if shortlist is not None:
             self.end_places, self.last_tokens = (
-                torch.searchsorted(shortlist, shortlist.new_tensor(ids)).tolist()
-                for ids in (self.end_places, self.last_tokens)
+                torch.searchsorted(shortlist, ids) for ids in (self.end_places, self.last_tokens)
             )
         self.pad_token_id = pad_token_id
         self.do_sample = do_sample
-        self.prompt_length = prompt.shape[1]
+        # What the host knows from the start, so that no step asks the device: the lengths that are a limit of some
+        # sentence, and those at which a token must end it.
+        limits_on_host = self.limits.tolist()
+        self.limit_lengths = set(limits_on_host)
+        self.end_lengths = {limit for limit, ends in zip(limits_on_host, must_end.tolist(), strict=True) if ends}
+        self.is_on_host = device.type == "cpu"  # where looking at a result costs nothing
 
-        self.places = torch.arange(
-            num_sentences, device=device
-        )  # (L,) places in the batch of those still in the search
+        self.length = 0  # new tokens so far
+        self.places = torch.arange(num_sentences, device=device)  # (L,) in the batch, of those still in the search
         self.done = torch.zeros(num_sentences, dtype=torch.bool, device=device)  # (L,) done but still here
-        # (2, L, b, T): tokens, and the row of B * b that each grew from, -1 in the prompt
+        # (2, L, b, T and room): tokens, and the beam that each grew from, -1 in the prompt and behind the end
         self.history = torch.stack((prompt, torch.full_like(prompt, -1))).unflatten(1, (num_sentences, num_beams))
         # All beams start equal: only the first may grow, or the b best continuations would be b times the same.
         self.scores = torch.full((num_sentences, num_beams), -torch.inf, device=device)
         self.scores[:, 0] = 0.0
+        self.limit_penalties = length_penalty(self.limits)
 
         self.kept_scores = torch.full((num_sentences, num_kept), -torch.inf, device=device)
-        # (2, B, num_kept, T), -1 behind the end; it grows with them, because a limit may be far away.
-        self.kept_history = self.history[:, :, :1].expand(-1, -1, num_kept, -1)
-        self._prepare_checks()
-
-    def _prepare_checks(self) -> None:
-        """What the checks of each step read."""
-        self.num_done = int(self.done.sum())
-        self.worst = self.kept_scores[self.places, -1]
-        self.limit_penalties = self.length_penalty(self.limits)
-        limits = self.limits[~self.done]
-        self.next_limit = int(limits.min()) if len(limits) else 0
+        self.kept_history = self.history[:, :, :1].expand(-1, -1, num_kept, -1)  # (2, L, num_kept, T and room)
+        self.left: list[tuple[torch.Tensor, ...]] = []  # places, kept scores and histories before each leaving
 
     @property
     def flat_tokens(self) -> torch.LongTensor:
         """(L * b, T) as the model reads them."""
-        return self.history[0].flatten(0, 1)
-
-    @property
-    def length(self) -> int:
-        """New tokens so far."""
-        return self.history.shape[-1] - self.prompt_length
+        return self.history[0].flatten(0, 1)[:, : self.prompt_length + self.length]
 
     def restrict(self, log_probs: torch.Tensor) -> torch.Tensor:
         """`log_probs` (L * b, V) of the next token with -inf at what may not come; changed in place for `min_length`.
@@ -144,11 +136,10 @@ class BeamSearch:
         Where an end is forced it is 0, so that what is recorded of the step adds up to the score of a hypothesis.
         """
         if self.length < self.min_length:
-            log_probs[:, self.end_places] = -torch.inf
-        at_limit = self._find_at_limit()
-        if at_limit is None:
+            log_probs.index_fill_(1, self.end_places, -torch.inf)
+        if self.length + 1 not in self.end_lengths:
             return log_probs
-        must_end = (at_limit & self.must_end).repeat_interleave(self.num_beams)
+        must_end = ((self.limits == self.length + 1) & self.must_end).repeat_interleave(self.num_beams)
         return only_end(log_probs, must_end, self.last_tokens, self.is_forced)
 
     def advance(
@@ -168,53 +159,36 @@ class BeamSearch:
         Returns:
             (L, b) the beam each new one grew from.
         """
-        length, at_limit = self.length + 1, self._find_at_limit()
         scores, beams, words = self._best_continuations(log_probs)  # (L, candidates) each
         if self.shortlist is not None:
             words = self.shortlist[words]
+        history = self._grow(beams, words)
+        self.length += 1
         finished = (words[..., None] == self.end_tokens).any(dim=-1)
-        if at_limit is not None:
-            finished = finished | at_limit[:, None]
+        if self.length in self.limit_lengths:
+            finished = finished | (self.limits == self.length)[:, None]
         if stops is not None:
-            tokens = self._grow(beams, words)[0]
+            tokens = history[0, :, :, : self.prompt_length + self.length]
             finished = finished | stops(tokens.flatten(0, 1)).unflatten(0, finished.shape)
-        if self.num_done:
-            finished = finished & ~self.done[:, None]
-        if finished.any():
-            penalised = scores / self.length_penalty(length)
+        # A device keeps what it finds, maybe nothing, for which the host would have to wait.
+        if not self.is_on_host or (finished & (scores > -torch.inf)).any():
+            penalised = scores / self.length_penalty(self.length)
             if bonus is not None:
                 penalised = penalised + bonus.gather(1, beams)
-            self._keep(penalised, self._grow(beams, words), finished)
+            self._keep(penalised, history, finished)
             scores = scores.masked_fill(finished, -torch.inf)
         self.scores, order = scores.topk(self.num_beams)
-        beams, words = beams.gather(1, order), words.gather(1, order)
-        self.history = self._grow(beams, words)
-        self.done = self.done | self._is_decided(length)
-        if at_limit is not None:
-            self.done = self.done | at_limit
-        self.num_done = int(self.done.sum())
-        return beams
-
-    def find_staying(self) -> torch.LongTensor | None:
-        """Places of the sentences to go on with, the last ones in the gaps, so that few move; `None` if all shall stay.
-
-        Some that are done stay too, so that batches have few sizes: for each new one oneDNN makes kernels, which took
-        8 % of a search of 64 sentences.
-        """
-        count = _round_up(len(self.done) - self.num_done)
-        if count >= len(self.done):
-            return None
-        staying = torch.arange(count, device=self.done.device)
-        gaps, movers = self.done[:count].nonzero()[:, 0], count + (~self.done[count:]).nonzero()[:, 0]
-        staying[gaps[: len(movers)]] = movers
-        return staying
+        self.history = _pick(history, order)
+        self.done = self._is_decided()
+        self.scores = self.scores.masked_fill(self.done[:, None], -torch.inf)  # nothing more is found of them
+        return beams.gather(1, order)
 
     def leave(self, staying: torch.Tensor) -> None:
-        """Go on with the sentences at the places `staying` only."""
-        self.places, self.limits, self.scores = self.places[staying], self.limits[staying], self.scores[staying]
-        self.history, self.done = self.history[:, staying], self.done[staying]
-        self.must_end = self.must_end[staying]
-        self._prepare_checks()
+        """Go on with the sentences at the places `staying` (n,) only."""
+        self.left.append((self.places, self.kept_scores, self.kept_history))
+        for name in ("places", "limits", "must_end", "limit_penalties", "scores", "done", "kept_scores"):
+            setattr(self, name, getattr(self, name)[staying])
+        self.history, self.kept_history = self.history[:, staying], self.kept_history[:, staying]
 
     def best(self, count: int) -> tuple[torch.LongTensor, torch.Tensor, torch.LongTensor]:
         """The `count` best hypotheses of each sentence, best first, cropped to the longest of them.
@@ -224,18 +198,28 @@ class BeamSearch:
             grew from (B * count, T - P), -1 behind the end. A sentence with fewer hypotheses gets empty ones of
             score -inf.
         """
-        scores = self.kept_scores[:, :count].flatten()
-        tokens, parents = self.kept_history[:, :, :count].flatten(1, 2)
+        scores, history = self._gather_kept()
+        scores = scores[:, :count].flatten()
+        tokens, parents = history[:, :, :count].flatten(1, 2)
         parents = parents[:, self.prompt_length :].masked_fill((scores == -torch.inf)[:, None], -1)
         longest = int((parents >= 0).sum(dim=-1).max()) if parents.numel() else 0
         parents = parents[:, :longest]
-        new = tokens[:, self.prompt_length :][:, :longest].masked_fill(parents < 0, self.pad_token_id)
+        is_behind_end = parents < 0
+        new = tokens[:, self.prompt_length :][:, :longest].masked_fill(is_behind_end, self.pad_token_id)
+        first_rows = torch.arange(len(history[0]), device=new.device).repeat_interleave(count) * self.num_beams
+        parents = torch.where(is_behind_end, -1, parents + first_rows[:, None])
         return torch.cat([tokens[:, : self.prompt_length], new], dim=-1), scores, parents
 
-    def _find_at_limit(self) -> torch.Tensor | None:
-        """(L,) True where the next token is the last there may be; `None` where that is so nowhere."""
-        length = self.length + 1
-        return (self.limits <= length) & ~self.done if length >= self.next_limit else None
+    def _gather_kept(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Kept scores (B, num_kept) and histories (2, B, num_kept, T and room), also of the sentences that left."""
+        parts = *self.left, (self.places, self.kept_scores, self.kept_history)
+        num_sentences, [_, _, num_kept, length] = len(parts[0][0]), self.kept_history.shape
+        scores = self.kept_scores.new_empty(num_sentences, num_kept)
+        histories = self.kept_history.new_full((2, num_sentences, num_kept, length), -1)
+        for places, some_scores, some in parts:
+            scores[places] = some_scores
+            histories[:, places, :, : some.shape[-1]] = some
+        return scores, histories
 
     def _best_continuations(self, log_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Scores, beams and words, each (L, candidates), of log_probs (L * b, V)."""
@@ -255,37 +239,37 @@ class BeamSearch:
         return scores, choice // vocab_size, choice % vocab_size
 
     def _grow(self, beams: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
-        """The histories of `beams` (L, n) with a word more each, (2, L, n, T + 1)."""
-        rows = beams + self.places[:, None] * self.num_beams
-        return torch.cat([_pick(self.history, beams), torch.stack((words, rows))[..., None]], dim=-1)
+        """The histories of `beams` (L, n) with a word more each, (2, L, n, T + 1 and room)."""
+        place = self.prompt_length + self.length
+        if place >= self.history.shape[-1]:
+            self.history, self.kept_history = (
+                nn.functional.pad(history, (0, ROOM), value=-1) for history in (self.history, self.kept_history)
+            )
+        history = _pick(self.history, beams)
+        history[0, :, :, place], history[1, :, :, place] = words, beams
+        return history
 
     def _keep(self, penalised: torch.Tensor, history: torch.Tensor, finished: torch.Tensor) -> None:
         """Merge newly finished hypotheses among the b best into the kept ones."""
         # A candidate past the b best is there to go on with; it may not finish (as in transformers).
-        finished = finished & (torch.arange(penalised.shape[1], device=penalised.device) < self.num_beams)
-        penalised = penalised.masked_fill(~finished, -torch.inf)
-        num_kept = self.kept_scores.shape[1]
-        best, order = torch.cat([self.kept_scores[self.places], penalised], dim=1).topk(num_kept)
-        room = history.shape[-1] - self.kept_history.shape[-1]
-        self.kept_history = nn.functional.pad(self.kept_history, (0, room), value=-1)
-        kept = self.kept_history[:, self.places]
-        self.kept_scores[self.places] = best
-        self.kept_history[:, self.places] = _pick(torch.cat([kept, history], dim=2), order)
-        self.worst = best[:, -1]
+        b = self.num_beams
+        new = torch.where(finished[:, :b], penalised[:, :b], -torch.inf)
+        self.kept_scores, order = torch.cat([self.kept_scores, new], dim=1).topk(self.kept_scores.shape[1])
+        self.kept_history = _pick(torch.cat([self.kept_history, history[:, :, :b]], dim=2), order)
 
-    def _is_decided(self, length: int) -> torch.Tensor:
+    def _is_decided(self) -> torch.Tensor:
         """(L,) True where no running beam can beat the worst kept hypothesis."""
+        worst, best_open = self.kept_scores[:, -1], self.scores[:, 0]
         if self.early_stopping is True:
-            return self.worst > -torch.inf
-        # The coverage penalty of an open hypothesis may still rise to 0, so the bound is that of log P / lp alone.
-        best_open = self.scores[:, 0]
-        bound = best_open / self.length_penalty(length)
+            return (worst > -torch.inf) | (best_open == -torch.inf)
+        penalty = self.length_penalty(self.length)
         if self.early_stopping == "never":
             if self.can_rise:
                 return best_open == -torch.inf
             # log P only falls. Where the penalty grows with the length, the limit flatters an open hypothesis most.
-            bound = torch.maximum(bound, best_open / self.limit_penalties)
-        return bound <= self.worst
+            penalty = self.limit_penalties.clamp(min=penalty)
+        # The coverage penalty of an open hypothesis may still rise to 0, so the bound is that of log P / lp alone.
+        return best_open / penalty <= worst
 
 
 def best_sums(
@@ -321,25 +305,21 @@ def best_sums(
     return sums, places // vocab_size, places % vocab_size
 
 
-def _round_up(count: int) -> int:
-    """To at most four sizes between two powers of 2: 1 to 8, 10, 12, 14, 16, 20, 24, 28, 32, 40 and so on."""
-    unit = 2 ** max(0, (count - 1).bit_length() - 3)
-    return -(-count // unit) * unit
-
-
 def _pick(history: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """Rows `index` (L, n) of `history` (2, L, b, T) -> (2, L, n, T)."""
     return history.gather(2, index[..., None].expand(2, -1, -1, history.shape[-1]))
 
 
-def only_end(scores: torch.Tensor, must_end: torch.Tensor, last_tokens: list[int], is_forced: bool) -> torch.Tensor:
-    """`scores` (rows, V) with -inf at all but the `last_tokens` in the rows that must end.
+def only_end(scores: torch.Tensor, must_end: torch.Tensor, last_tokens: torch.Tensor, is_forced: bool) -> torch.Tensor:
+    """`scores` (rows, V) with -inf at all but the `last_tokens` (n,) in the rows that must end.
 
     They keep their own scores, unless all of them are forbidden; where they are forced their probability is 1.
     """
-    if not last_tokens or not must_end.any():
+    if not len(last_tokens):
         return scores
-    ending = torch.full_like(scores, -torch.inf)
-    ending[:, last_tokens] = 0.0 if is_forced else scores[:, last_tokens]
-    ends = must_end & ending.isfinite().any(dim=-1)
+    own = scores.index_select(1, last_tokens)
+    ending = torch.full_like(scores, -torch.inf).index_copy_(
+        1, last_tokens, torch.zeros_like(own) if is_forced else own
+    )
+    ends = must_end if is_forced else must_end & (own > -torch.inf).any(dim=-1)
     return torch.where(ends[:, None], ending, scores)

@@ -107,8 +107,16 @@ class Products:
         biases = [layer.bias for layer in layers]
         bias = None if biases[0] is None else torch.cat(biases)
         product = self.build(self._prepare(torch.cat([layer.weight for layer in layers])), self._prepare(bias))
-        sizes = [layer.out_features for layer in layers]
+        sizes = [len(layer.weight) for layer in layers]
         return lambda x: product(x).split(sizes, dim=-1)
+
+    def adding(self, layer: nn.Linear) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+        """The product of x (rows, D) with `layer`, added to `residual` (rows, F): of both, (rows, F)."""
+        if layer.bias is None and type(self) is Products:
+            weight = self._prepare(layer.weight).t()
+            return lambda x, residual: torch.addmm(residual, x, weight)
+        product = self.one(layer)
+        return lambda x, residual: residual + product(x)
 
     def build(self, weight: torch.Tensor, bias: torch.Tensor | None, *, relu: bool = False) -> Product:
         """The product with `weight` (F, D) and `bias` (F,), which is not written to."""

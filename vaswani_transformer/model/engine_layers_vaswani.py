@@ -4,6 +4,7 @@ Shapes: B batch, S source tokens, D d_model, H heads, K d_k or d_v.
 """
 
 import copy
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -18,17 +19,43 @@ def linear_of(module: nn.Module) -> nn.Linear:
     return merged_layer(module) or module
 
 
+class Matrix(NamedTuple):
+    """What products read of a linear layer."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
+
 class AttentionProducts:
-    """The projections of one `MultiHeadAttention`."""
+    """The projections of one `MultiHeadAttention`; keys and values of a head lie side by side, as one."""
 
     def __init__(self, attention: MultiHeadAttention, products: Products, *, is_cross: bool):
         self.num_heads, self.scaling = attention.num_heads, attention.scaling
         q, k, v = (linear_of(layer) for layer in (attention.q_proj, attention.k_proj, attention.v_proj))
+        self.widths = k.out_features // self.num_heads, v.out_features // self.num_heads
         if is_cross:
-            self.query, self.keys_and_values = products.one(q), products.several(k, v)
+            self.query, self.keys_and_values = products.one(q), self._side_by_side(k, v, products)
+        elif products.dtype is None:
+            query, keys_and_values = products.one(q), self._side_by_side(k, v, products)
+            self.project = lambda x: (query(x), keys_and_values(x))
         else:
-            self.project = products.several(q, k, v)
-        self.out = products.one(linear_of(attention.out_proj))
+            self.project = products.several(q, self._interleave(k, v))
+        self.add_out = products.adding(linear_of(attention.out_proj))
+
+    def _side_by_side(self, k: nn.Linear, v: nn.Linear, products: Products) -> Product:
+        """The product (..., D) -> (..., H * (d_k + d_v)) with keys and values, those of the first head first."""
+        if products.dtype is not None:
+            return products.one(self._interleave(k, v))
+        product, num_heads = products.several(k, v), self.num_heads  # nothing is copied
+        return lambda x: torch.cat([y.unflatten(-1, (num_heads, -1)) for y in product(x)], dim=-1).flatten(-2)
+
+    def _interleave(self, k: nn.Linear, v: nn.Linear) -> Matrix:
+        """The rows of both, those of the first head first."""
+        weight, bias = (
+            x if x is None else torch.cat([rows.unflatten(0, (self.num_heads, -1)) for rows in (x, y)], 1).flatten(0, 1)
+            for x, y in ((k.weight, v.weight), (k.bias, v.bias))
+        )
+        return Matrix(weight, bias)
 
 
 class FeedForwardProducts:
@@ -60,10 +87,11 @@ class EncoderProducts:
     def __call__(self, x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         """(B, S, D) -> (B, S, D); `mask` is True where a query may look, broadcastable to (B, H, S, S)."""
         attention = self.attention
-        q, k, v = (split_heads(projected, attention.num_heads) for projected in attention.project(x))
+        q, keys_and_values = (split_heads(projected, attention.num_heads) for projected in attention.project(x))
+        k, v = keys_and_values.split(attention.widths, dim=-1)
         context = nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=attention.scaling)
-        x = self.norm(x + attention.out(context.transpose(1, 2).flatten(2)))
-        return self.feed_forward(x)
+        added = attention.add_out(context.transpose(1, 2).flatten(2).flatten(0, 1), x.flatten(0, 1))
+        return self.feed_forward(self.norm(added.view(x.shape)))
 
 
 class DecoderProducts:

@@ -1,7 +1,7 @@
 """The steps of one search through an engine, which owns the keys and values of that search.
 
 Shapes: L sentences still in the search, b beams, S source tokens, T tokens so far, V vocab_size, D d_model, H heads,
-K d_k or d_v, N slots of keys: those of the prompt, then b for each step.
+K d_k or d_v, N slots of keys, the first used by the prompt, then b by each step, the last for steps to come.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,16 +14,17 @@ from .engine_layers_vaswani import DecoderProducts
 from .layers_vaswani import PositionEncoding, split_heads
 
 ROOM = 16  # steps for which `LayerSteps` makes room at least
-FEW_KEYS = 32  # below, a search is too short to look for keys that no hypothesis goes on from any more
-VECTOR = 16  # float32 numbers in a register of AVX-512
+# Below, a search is too short to look for keys that no hypothesis goes on from any more; a device waits for the look.
+FEW_KEYS, FEW_KEYS_OF_DEVICE = 32, 256
+VECTOR = 16  # float32 numbers in a register of AVX-512; to this CUDA's fused attention aligns a mask
 
 
 class LayerSteps:
     """A decoder layer, one token of each hypothesis at a time, and what it remembers of the search.
 
     Keys and values of all beams of a sentence lie in one row, where they were written, whichever hypothesis goes on
-    from them; the mask of `EngineSteps` knows whose they are. Copies are made where sentences leave and, now and then,
-    where keys are forgotten that no hypothesis goes on from.
+    from them; the mask of `EngineSteps` knows whose they are, and hides slots that nothing is written in yet. Copies
+    are made where sentences leave and, now and then, where keys are forgotten that no hypothesis goes on from.
 
     Args:
         attend: equation 1, (queries, keys, values, mask, scaling) -> (L, H, b, K).
@@ -33,62 +34,59 @@ class LayerSteps:
 
     def __init__(self, layer: DecoderProducts, attend: Callable, encoding: torch.Tensor, *, num_idle: int):
         self.layer, self.attend = layer, attend
-        self.keys = self.values = None  # (L, H, N, K)
-        self.length = 0  # N; behind it there may be room for more
         attention = layer.cross_attention
-        self.source_keys, self.source_values = (  # (L, H, S + num_idle, K)
-            split_heads(nn.functional.pad(projected, (0, 0, 0, num_idle)), attention.num_heads).contiguous()
-            for projected in attention.keys_and_values(encoding)
-        )
+        projected = nn.functional.pad(attention.keys_and_values(encoding), (0, 0, 0, num_idle))
+        self._take_source(split_heads(projected, attention.num_heads).contiguous())
+        # (L, H, N and room, d_k + d_v)
+        self.memory = projected.new_zeros(len(encoding), attention.num_heads, 0, sum(layer.attention.widths))
 
-    def __call__(self, x: torch.Tensor, mask: torch.Tensor, source_mask: torch.Tensor | None) -> torch.Tensor:
+    def __call__(
+        self, x: torch.Tensor, start: int, mask: torch.Tensor, source_mask: torch.Tensor | None
+    ) -> torch.Tensor:
         """(L * b, D) -> (L * b, D); the tokens of a prompt are read at once, as if each were a beam.
 
         Args:
-            mask: which of the remembered keys a beam sees, (L, 1, b, N).
+            start: the first slot for the keys of this step.
+            mask: which of the slots a beam sees, (L, 1, b, N).
             source_mask: broadcastable to (L, H, 1, S + num_idle).
         """
         attention, cross_attention = self.layer.attention, self.layer.cross_attention
-        q, k, v = map(self._split_heads, attention.project(x))
-        keys, values = self.remember(k, v)
+        q, keys_and_values = map(self._split_heads, attention.project(x))
+        keys, values = self.remember(keys_and_values, start, mask.shape[-1]).split(attention.widths, dim=-1)
         context = self.attend(q, keys, values, mask, attention.scaling)
-        x = self.layer.norm(x + attention.out(_join_heads(context)))
+        x = self.layer.norm(attention.add_out(_join_heads(context), x))
         q = self._split_heads(cross_attention.query(x))
         context = self.attend(q, self.source_keys, self.source_values, source_mask, cross_attention.scaling)
-        x = self.layer.cross_norm(x + cross_attention.out(_join_heads(context)))
+        x = self.layer.cross_norm(cross_attention.add_out(_join_heads(context), x))
         return self.layer.feed_forward(x)
 
     def _split_heads(self, x: torch.Tensor) -> torch.Tensor:
         """(L * b, H * K) -> (L, H, b, K), by one operation: a step of a small model makes many."""
         num_heads = self.layer.attention.num_heads
-        return x.view(len(self.source_keys), -1, num_heads, x.shape[-1] // num_heads).transpose(1, 2)
+        return x.view(len(self.source), -1, num_heads, x.shape[-1] // num_heads).transpose(1, 2)
 
-    def remember(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Add (L, H, b, K) of a step; all keys and values so far, (L, H, N, K)."""
-        num_new = keys.shape[2]
-        start, self.length = self.length, self.length + num_new
-        if self.keys is None:
-            self.keys, self.values = keys[:, :, :0], values[:, :, :0]
-        if self.length > self.keys.shape[2]:
-            room = max(start, ROOM * num_new)
-            self.keys, self.values = _make_room(self.keys, room), _make_room(self.values, room)
-        self.keys[:, :, start : self.length] = keys
-        self.values[:, :, start : self.length] = values
-        return self.keys[:, :, : self.length], self.values[:, :, : self.length]
+    def remember(self, keys_and_values: torch.Tensor, start: int, num_slots: int) -> torch.Tensor:
+        """Write those of a step (L, H, b, d_k + d_v) from slot `start` on; the first `num_slots` slots of all."""
+        num_new, room = keys_and_values.shape[2], self.memory.shape[2]
+        if num_slots > room:
+            self.memory = nn.functional.pad(self.memory, (0, 0, 0, num_slots - room + max(room, ROOM * num_new)))
+        self.memory[:, :, start : start + num_new] = keys_and_values
+        return self.memory[:, :, :num_slots]
 
-    def forget(self, kept: torch.LongTensor) -> None:
-        """Go on with the slots `kept` (L, n) only; the mask hides those that fill up a row."""
-        num_rows, num_heads, num_slots = self.keys.shape[:3]
-        first = torch.arange(num_rows * num_heads, device=kept.device).view(num_rows, num_heads, 1) * num_slots
-        rows, self.length = first + kept[:, None], kept.shape[1]
-        for x in (self.keys, self.values):
-            x[:, :, : self.length] = x.flatten(0, 2)[rows.flatten()].unflatten(0, rows.shape)
+    def forget(self, rows: torch.LongTensor) -> None:
+        """Go on with the slots `rows` (L, H, n) only, counted over all sentences and heads."""
+        kept = self.memory.flatten(0, 2)[rows.flatten()].unflatten(0, rows.shape)
+        self.memory[:, :, : rows.shape[2]] = kept
 
-    def leave(self, staying: torch.LongTensor, moved: torch.LongTensor) -> None:
-        """Go on with the sentences of index `staying` only; those at the new places `moved` lay elsewhere before."""
-        self.keys, self.values, self.source_keys, self.source_values = (
-            _keep(x, staying, moved) for x in (self.keys, self.values, self.source_keys, self.source_values)
-        )
+    def leave(self, staying: torch.LongTensor, moved: torch.LongTensor | None) -> None:
+        """Go on with the sentences of index `staying` only; see `_keep`."""
+        self.memory = _keep(self.memory, staying, moved)
+        self._take_source(_keep(self.source, staying, moved))
+
+    def _take_source(self, source: torch.Tensor) -> None:
+        """Go on with the keys and values `source` (L, H, S + num_idle, d_k + d_v)."""
+        self.source = source
+        self.source_keys, self.source_values = source.split(self.layer.cross_attention.widths, dim=-1)
 
 
 class EngineSteps:
@@ -125,15 +123,18 @@ class EngineSteps:
         with torch.autocast(self.encoding.device.type, enabled=False):  # an engine has the dtype it was built in
             if not self.layers:
                 return self._read_prompt(tokens)
-            return self.project(self._run_layers(tokens[:, -1], next(self.positions), self.mask))
+            start = self.num_keys - self.num_beams
+            return self.project(self._run_layers(tokens[:, -1], next(self.positions), start, self.mask))
 
     @torch.inference_mode()  # a step takes 6 % less; the logits, made outside, are ordinary tensors again
-    def _run_layers(self, tokens: torch.LongTensor, positions: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Tokens (rows,) at `positions` (1 or rows, D) -> (rows, D)."""
+    def _run_layers(
+        self, tokens: torch.LongTensor, positions: torch.Tensor, start: int, mask: torch.Tensor
+    ) -> torch.Tensor:
+        """Tokens (rows,) at `positions` (1 or rows, D), whose keys begin at slot `start` -> (rows, D)."""
         x = self.embed(tokens)
         x = x + positions.to(x.dtype)
         for layer in self.layers:
-            x = layer(x, mask[:, None], self.source_mask)
+            x = layer(x, start, mask[:, None], self.source_mask)
         return x
 
     def _read_prompt(self, tokens: torch.LongTensor) -> torch.Tensor:
@@ -147,14 +148,15 @@ class EngineSteps:
             self.layers = [LayerSteps(layer, attend, states, num_idle=num_idle) for layer in self.decoder_layers]
         self.positions = _count_positions(self.encode_positions, tokens.device)
         positions = torch.cat([next(self.positions) for _ in range(prompt_length)])
-        hidden = torch.finfo(states.dtype).min
-        causal = states.new_full((1, prompt_length, prompt_length), hidden).triu(1)
-        x = self._run_layers(prompt.flatten(), positions.repeat(len(prompt), 1), causal)
+        self.hidden = torch.finfo(states.dtype).min
+        causal = states.new_full((1, prompt_length, prompt_length), self.hidden).triu(1)
+        causal = _pad_slots(causal, prompt_length, self.hidden)
+        x = self._run_layers(prompt.flatten(), positions.repeat(len(prompt), 1), 0, causal)
         # (L, b, N): 0 at the keys that a beam goes on from, and those of the next step.
-        self.mask = states.new_zeros(len(states), num_beams, prompt_length)
-        self.next_mask = states.new_full((1, num_beams, num_beams), hidden)
-        self.next_mask.diagonal(dim1=1, dim2=2).zero_()
-        self.most_keys = max(FEW_KEYS, 2 * prompt_length)
+        self.mask, self.num_keys = states.new_zeros(len(states), num_beams, prompt_length), prompt_length
+        self.next_mask = states.new_full((num_beams, num_beams), self.hidden).fill_diagonal_(0.0)
+        self.few_keys = FEW_KEYS if states.device.type == "cpu" else FEW_KEYS_OF_DEVICE
+        self.most_keys = max(self.few_keys, 2 * prompt_length)
         logits = self.project(x.view(*prompt.shape, -1)[:, -1])
         return logits.repeat_interleave(num_beams, dim=0)
 
@@ -162,16 +164,19 @@ class EngineSteps:
         """Go on from the beams (L, b) of the sentences `staying`, or of all."""
         mask = self.mask.gather(1, beams[..., None].expand_as(self.mask))
         if staying is not None:
-            mask = mask[staying]
-            moved = (staying != torch.arange(len(staying), device=staying.device)).nonzero()[:, 0]
+            mask, moved = mask[staying], None
+            if mask.device.type == "cpu":
+                moved = (staying != torch.arange(len(staying))).nonzero()[:, 0]
             with torch.inference_mode():  # where the keys were made
                 for layer in self.layers:
                     layer.leave(staying, moved)
             if self.source_mask is not None:
                 self.source_mask = self.source_mask[staying]
-        if mask.shape[-1] >= self.most_keys:
+        if self.num_keys >= self.most_keys:
             mask = self._forget_keys(mask)
-        self.mask = torch.cat([mask, self.next_mask.expand(len(mask), -1, -1)], dim=-1)
+        start, self.num_keys = self.num_keys, self.num_keys + self.num_beams
+        self.mask = _pad_slots(mask, self.num_keys, self.hidden)
+        self.mask[:, :, start : self.num_keys] = self.next_mask
 
     def _forget_keys(self, mask: torch.Tensor) -> torch.Tensor:
         """Drop the keys that no beam sees from the layers and from `mask` (L, b, N).
@@ -179,12 +184,14 @@ class EngineSteps:
         A sentence keeps as many as the one that needs most, so that all lie in one tensor.
         """
         is_seen = (mask == 0).any(dim=1)  # (L, N)
-        num_kept = int(is_seen.sum(dim=1).max())
-        self.most_keys = max(FEW_KEYS, 2 * num_kept)  # so that each key is copied about once
-        kept = is_seen.sort(dim=1, descending=True, stable=True).indices[:, :num_kept]
+        self.num_keys = int(is_seen.sum(dim=1).max())
+        self.most_keys = max(self.few_keys, 2 * self.num_keys)  # so that each key is copied about once
+        kept = is_seen.sort(dim=1, descending=True, stable=True).indices[:, : self.num_keys]
+        num_rows, num_heads, num_slots = self.layers[0].memory.shape[:3]
+        first = torch.arange(num_rows * num_heads, device=kept.device).view(num_rows, num_heads, 1) * num_slots
         with torch.inference_mode():  # where the keys were made
             for layer in self.layers:
-                layer.forget(kept)
+                layer.forget(first + kept[:, None])
         return mask.gather(2, kept[:, None].expand(-1, mask.shape[1], -1))
 
 
@@ -239,9 +246,10 @@ def _count_idle_keys(encoding: torch.Tensor) -> int:
 
     With 12 to 15 keys both kinds of attention on a CPU took 1.2 to 2.4 times as long as with 16, with 28 to 31 1.1 to
     1.3 times as long as with 32, but with 17 to 20 less: it pays where at least half of the register is there already.
+    CUDA's fused attention would align the mask in every call.
     """
-    rest = encoding.shape[1] % VECTOR
-    return VECTOR - rest if encoding.device.type == "cpu" and rest >= VECTOR // 2 else 0
+    missing = -encoding.shape[1] % VECTOR
+    return missing if encoding.device.type != "cpu" or missing <= VECTOR // 2 else 0
 
 
 def _as_additive(mask: torch.Tensor | None, encoding: torch.Tensor, *, num_idle: int) -> torch.Tensor | None:
@@ -257,14 +265,15 @@ def _as_additive(mask: torch.Tensor | None, encoding: torch.Tensor, *, num_idle:
     return nn.functional.pad(additive, (0, num_idle), value=-torch.inf)
 
 
-def _make_room(x: torch.Tensor, room: int) -> torch.Tensor:
-    """`x` (L, H, N, K) with `room` more slots, (L, H, N + room, K), in which nothing is written yet."""
-    larger = x.new_empty(*x.shape[:2], x.shape[2] + room, x.shape[3])
-    larger[:, :, : x.shape[2]] = x
-    return larger
+def _pad_slots(mask: torch.Tensor, num_keys: int, hidden: float) -> torch.Tensor:
+    """`mask` (..., N) with slots for `num_keys` keys, and some more so that there are few N; new ones are hidden."""
+    missing = -(-num_keys // VECTOR) * VECTOR - mask.shape[-1]
+    return nn.functional.pad(mask, (0, missing), value=hidden) if missing > 0 else mask
 
 
-def _keep(x: torch.Tensor, staying: torch.LongTensor, moved: torch.LongTensor) -> torch.Tensor:
-    """`x[staying]`, written over `x`, of which only the rows `moved` have to be copied."""
+def _keep(x: torch.Tensor, staying: torch.LongTensor, moved: torch.LongTensor | None) -> torch.Tensor:
+    """`x[staying]`; where it is known which rows get new places, `moved`, only these are copied."""
+    if moved is None:
+        return x[staying]
     x[moved] = x[staying[moved]]
     return x[: len(staying)]

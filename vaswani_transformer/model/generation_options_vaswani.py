@@ -187,11 +187,11 @@ class SourceLengthLimit(LogitsProcessor):
 
     def __init__(self, limits: torch.Tensor, *, prompt_length: int, last_tokens: list[int], is_forced: bool):
         self.limits, self.prompt_length = limits, prompt_length
-        self.last_tokens, self.is_forced = last_tokens, is_forced
+        self.last_tokens, self.is_forced = torch.tensor(last_tokens, dtype=torch.long, device=limits.device), is_forced
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.Tensor) -> torch.Tensor:
         at_limit = _has_grown_to(self.limits, input_ids, input_ids.shape[1] - self.prompt_length + 1)
-        return only_end(scores, at_limit, self.last_tokens, self.is_forced)
+        return only_end(scores, at_limit, self.last_tokens, self.is_forced) if at_limit.any() else scores
 
 
 class SourceLengthStop(StoppingCriteria):

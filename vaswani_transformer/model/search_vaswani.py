@@ -13,6 +13,7 @@ from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 from .beam_search_vaswani import BeamSearch
 from .coverage_vaswani import BeamCoverage
 from .ensemble_vaswani import mean_log_probs
+from .leaving_vaswani import LateLook, as_index, find_staying
 from .steps_vaswani import Steps
 
 
@@ -86,7 +87,9 @@ def run_search(
         goes_on: whether to take a step more, given that all is decided here: the processes of a sharded model wait for
             each other.
     """
-    all_done = False
+    all_done, last_limit = False, max(search.limit_lengths)
+    # What reads the steps, or waits for other processes, shall see no step too many.
+    done_sentences = LateLook(is_late=may_leave and not search.is_on_host)
     while goes_on(all_done):
         logits_of_models = [steps(search.flat_tokens) for steps in members]
         if all_done:  # the other processes of a sharded model still need this one's forward passes
@@ -106,9 +109,11 @@ def run_search(
         bonus = None if coverage is None else coverage.add([steps.outputs.cross_attentions for steps in members])
         stops = None if not criteria else (lambda tokens: criteria(tokens, records.steps.get("scores")))
         beams = search.advance(log_probs, stops, bonus)
-        all_done = search.num_done == len(search.done)
-        staying = search.find_staying() if may_leave and search.num_done and not all_done else None
+        done = done_sentences.look(search.done)
+        all_done = search.length == last_limit or (done is not None and all(done))
+        staying = find_staying(done) if may_leave and done is not None and not all_done else None
         if staying is not None:
+            staying = as_index(staying, beams.device)
             search.leave(staying)
         for follower in members if coverage is None else (*members, coverage):
             follower.follow(beams, staying)

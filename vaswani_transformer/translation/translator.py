@@ -17,6 +17,7 @@ from ..devices import avoid_plans_per_shape
 from ..model.engine_vaswani import build_engines
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.pipeline_vaswani import MOST_SOURCE_TOKENS, check_sentence
+from .batch_size import choose_tokens_per_batch, find_memory
 
 TEXTS_PER_CALL = 1_000  # the tokenizer's answer takes some 100 bytes per token
 # Per-step outputs are never read here, so they are off, whatever the model's generation config asks for.
@@ -45,7 +46,8 @@ class Translator:
             print(hypotheses[0].score, hypotheses[0].text)
 
     Args:
-        tokens_per_batch: padded source tokens of a batch, before beams; a longer sentence is a batch of its own.
+        tokens_per_batch: padded source tokens of a batch, before beams; a longer sentence is a batch of its own. When
+            not given, 2,000 on a CPU, and by the memory of the device on CUDA.
         num_hypotheses: different translations of each sentence; the beam must be as wide.
         with_scores: give the scores of the search; greedy search and sampling of one model have none, and take one
             more pass over each batch through `model.score`.
@@ -62,7 +64,7 @@ class Translator:
         model: VaswaniForConditionalGeneration,
         tokenizer: PreTrainedTokenizerFast,
         *,
-        tokens_per_batch: int = 2_000,
+        tokens_per_batch: int | None = None,
         num_hypotheses: int = 1,
         with_scores: bool = False,
         releases: bool = False,
@@ -78,7 +80,10 @@ class Translator:
                 f"for. Ask for fewer, or widen num_beams."
             )
         self.model, self.tokenizer = model, tokenizer
-        self.tokens_per_batch, self.num_hypotheses, self.with_scores = tokens_per_batch, num_hypotheses, with_scores
+        self.num_hypotheses, self.with_scores = num_hypotheses, with_scores
+        self.tokens_per_batch = tokens_per_batch or choose_tokens_per_batch(
+            model.config, find_memory(model.device), num_beams=num_beams, bytes_per_number=model.dtype.itemsize
+        )
         models = (model, *generate_kwargs.get("ensemble", ()))
         self.generate_kwargs = generate_kwargs | {"engine": build_engines(models, releases=releases)}
         self.num_over_long = 0  # sentences so far that are longer than any that training has seen
