@@ -264,6 +264,8 @@ def test_a_recipe_is_changed_where_the_command_says_so(monkeypatch):
     recipes = []
 
     class Recorder:
+        accelerator = SimpleNamespace(end_training=lambda: None)
+
         def __init__(self, recipe, *args, **options):
             recipes.append(recipe)
 
