@@ -46,7 +46,7 @@ def saved():
 
 
 @pytest.fixture(scope="module")
-def executed(saved, tmp_path_factory):
+def executed(saved, bundled_model, tmp_path_factory):
     """The notebook, run from the beginning in an empty folder."""
     folder, notebook = tmp_path_factory.mktemp("tour"), copy.deepcopy(saved)
     for cell in code_cells(notebook):
