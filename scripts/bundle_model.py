@@ -4,8 +4,8 @@
     python scripts/bundle_model.py --model model_cards/everyday_en_de --output model_cards/everyday_en_de
 
 Weights are rounded to bfloat16, which halves their file. config.json says float32 all the same, so that they are
-computed with in float32 unless a caller asks for another dtype: few CPUs multiply in bfloat16, and on the others it is
-many times slower. The second command changes nothing but the code, because rounded weights are rounded to themselves.
+computed with in float32 unless a caller asks for another dtype: most CPUs have no instructions for bfloat16, and take
+twice as long in it. The second command changes nothing but the code, because rounded weights are rounded to themselves.
 """
 
 import argparse

@@ -30,7 +30,7 @@ import torch, transformers
 torch.set_num_threads(1)
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 folder, sentence = sys.argv[1:]
-tokenizer = AutoTokenizer.from_pretrained(folder)
+tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
 model = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=True)
 tokens = model.generate(**tokenizer(sentence, return_tensors="pt"))
 translate = transformers.pipeline("translation", model=folder, trust_remote_code=True)
