@@ -226,7 +226,8 @@ def check_examples(page: Page) -> str:
     sentence, before = examples[-1].text, page.answer()
     examples[-1].click()
     page.wait(lambda: page.rows() and page.answer() != before)
-    assert page.driver.find_element(By.TAG_NAME, "textarea").get_attribute("value") == sentence, sentence
+    box = page.driver.find_element(By.TAG_NAME, "textarea")
+    page.wait(lambda: box.get_attribute("value") == sentence)  # the page fills one part of itself after the other
     return f"a click on {sentence!r} translates it: {page.rows()[0]}"
 
 
