@@ -2,7 +2,7 @@
 
     apt-get install chromium chromium-driver
     pip install ".[demo]" selenium
-    python scripts/check_demo_page.py --model runs/demo --screenshots runs/screenshots
+    python scripts/check_demo_page.py --screenshots runs/screenshots
 
 Starts the page on a free port and prints one line per check. Exits with 1 if one of them failed.
 """
@@ -226,7 +226,8 @@ def check_examples(page: Page) -> str:
     sentence, before = examples[-1].text, page.answer()
     examples[-1].click()
     page.wait(lambda: page.rows() and page.answer() != before)
-    assert page.driver.find_element(By.TAG_NAME, "textarea").get_attribute("value") == sentence, sentence
+    box = page.driver.find_element(By.TAG_NAME, "textarea")
+    page.wait(lambda: box.get_attribute("value") == sentence)  # the page fills one part of itself after the other
     return f"a click on {sentence!r} translates it: {page.rows()[0]}"
 
 
@@ -286,12 +287,12 @@ CHECKS = (
 
 
 @contextmanager
-def serving(model: str):
+def serving(options: list[str]):
     """Yield the address of the page, and the process that serves it."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "vaswani_transformer", "demo", "--model", model, "--port", str(port)]
+    command = [sys.executable, "-m", "vaswani_transformer", "demo", *options, "--port", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         line = process.stdout.readline()
@@ -318,12 +319,12 @@ def browsing():
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, help="model folder or run folder")
+    parser.add_argument("--model", help="model folder or run folder; the page's own default if not given")
     parser.add_argument("--screenshots", type=Path, default=Path("runs/screenshots"), help="folder for pictures")
     args = parser.parse_args()
     args.screenshots.mkdir(parents=True, exist_ok=True)
     num_failed = 0
-    with serving(args.model) as (url, server), browsing() as driver:
+    with serving([] if args.model is None else ["--model", args.model]) as (url, server), browsing() as driver:
         page = Page(driver, url, server, args.screenshots)
         for check in CHECKS:
             name = check.__name__.removeprefix("check_")

@@ -29,6 +29,8 @@ for name in ("attention/page.html", "hub/card_template.md", "model/modeling_vasw
 sdist = {name.partition("/")[2] for name in tarfile.open(sys.argv[2]).getnames()}
 for name in ("scripts/demo.sh", "tests/conftest.py", "model_cards/README.md", "constraints.txt", "CITATION.cff"):
     assert name in sdist, f"the sdist lacks {name}"
+weights = [name for name in (*wheel, *sdist) if name.endswith(".safetensors")]
+assert not weights, f"weights come with a clone only, and not in a package: {weights}"
 print(f"{len(wheel)} files in the wheel, {len(sdist)} in the sdist")
 END
 

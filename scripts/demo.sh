@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The main job on the built-in data: train, score, translate, look inside.
+# Translate with the model that comes with the repository; then the main job on the built-in data: train, score,
+# translate, look inside.
 #   bash scripts/demo.sh ["your sentence"]
 # Takes about five minutes on two cores, seconds when run again. Everything it makes is in runs/demo.
 set -euo pipefail
@@ -9,6 +10,18 @@ source scripts/setup_venv.sh plots
 run=runs/demo
 sentence=${1:-"Today these birds did not see the young snake next to the river."}
 pairs=40000
+bundled=model_cards/everyday_en_de
+
+show_translations() { # model, sentences
+    printf '%s\n' "${@:2}" | vaswani translate --model "$1" | paste -d '\n' <(printf '  %s\n' "${@:2}") - | sed 'n; s/^/  -> /'
+}
+
+echo "== Translate with $bundled, which has learnt from real text"
+if [ -e $bundled/model.safetensors ]; then
+    show_translations $bundled "I have never seen such a beautiful house." "Where did you buy that red jacket?" "$sentence"
+else
+    echo "  left out: only a clone of the repository has its weights"
+fi
 
 echo "== Prepare: $pairs sentence pairs of the phrasebook, a synthetic English-German corpus"
 [ -e $run/data/preparation.json ] ||
@@ -20,11 +33,8 @@ echo "== Train"
 echo "== Score on sentences that never occur in training"
 vaswani evaluate --model $run --test phrasebook --num_pairs 500
 
-echo "== Translate"
-for text in "Do you know whether he cleans the kitchen?" "The farmers will thank the boy." "$sentence"; do
-    echo "  $text"
-    echo "  -> $(echo "$text" | vaswani translate --model $run)"
-done
+echo "== Translate with it"
+show_translations $run "Do you know whether he cleans the kitchen?" "The farmers will thank the boy." "$sentence"
 python - "$sentence" $pairs <<'E2'
 import re
 import sys

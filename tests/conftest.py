@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerFast
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, train_tokenizer
 from vaswani_transformer.data.preparation import Corpus, prepare
+from vaswani_transformer.loading import BUNDLED_MODEL
 from vaswani_transformer.resuming.locks import lock_folder
 
 # Several threads are slower than one on models this small, and change the last bits of a sum: neither here nor in the
@@ -151,6 +152,14 @@ def another_process_in():
         os.kill(child, signal.SIGKILL)
 
     return start
+
+
+@pytest.fixture(scope="session")
+def bundled_model() -> Path:
+    """The folder of the model that comes with the repository."""
+    if not (BUNDLED_MODEL / "model.safetensors").exists():
+        pytest.skip(f"needs the weights of {BUNDLED_MODEL.name}, which a clone has and a package has not")
+    return BUNDLED_MODEL
 
 
 @pytest.fixture(scope="session")

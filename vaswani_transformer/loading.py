@@ -26,6 +26,8 @@ SEARCH_SETTINGS: dict[str, tuple[type | UnionType, float, float]] = {
 }
 TOKEN_IDS = ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id")
 TASK = re.compile(r"translation_([a-z]+)_to_([a-z]+)")
+# The model that comes with a clone of the repository, but not with the wheel.
+BUNDLED_MODEL = Path(__file__).parents[1] / "model_cards" / "everyday_en_de"
 TOKENIZER_FILES = ("tokenizer.json", "source.spm")  # one of them: ours, or of a model that was MarianMT's
 
 

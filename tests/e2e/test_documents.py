@@ -17,7 +17,7 @@ from vaswani_transformer.parsing.vocabulary import learn_vocabulary
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("vaswani_transformer", "scripts", "tests", "model_cards")
 READMES = [ROOT / "README.md", *(path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("README.md")))]
-CARDS = sorted(set((ROOT / "model_cards").glob("*.md")) - set(READMES))
+CARDS = sorted({*(ROOT / "model_cards").rglob("*.md")} - {ROOT / "model_cards" / "README.md"})
 TEXTS = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
     for path in (*READMES, model_card.TEMPLATE, *CARDS)
@@ -38,7 +38,7 @@ def blocks(language):
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory):
-    """A folder in which every model that a document names is there, and has learnt nothing."""
+    """A folder in which every model that a document names is there; those that we do not have have learnt nothing."""
     folder = tmp_path_factory.mktemp("desk")
     tokenizer = train_tokenizer(["the dog runs ."] * 3, vocab_size=290)
     torch.manual_seed(0)
@@ -47,9 +47,13 @@ def desk(tmp_path_factory):
     )
     model = VaswaniForConditionalGeneration(config)
     named = re.findall(r'(?:model=|from_pretrained\(|load_translator\()"([^"]+)"', "\n".join(TEXTS.values()))
+    (folder / "model_cards").mkdir()
     for name in {name.replace("$model_id", "OWNER/NAME") for name in named}:
-        model.save_pretrained(folder / name)
-        tokenizer.save_pretrained(folder / name)
+        if name.startswith("model_cards/") and (ROOT / name / "model.safetensors").exists():
+            (folder / name).symlink_to(ROOT / name)
+        else:
+            model.save_pretrained(folder / name)
+            tokenizer.save_pretrained(folder / name)
     trees = [("The dog barks .", "(S (NP XX XX )NP (VP XX )VP XX )S")]
     tokenizer = learn_vocabulary(lambda: trees, vocab_size=290, subword_model="bpe")
     model.resize_token_embeddings(len(tokenizer))
@@ -65,6 +69,13 @@ def test_every_python_block_runs(block, desk, capsys, monkeypatch):
     with chdir(desk):
         exec(compile(block.replace("$model_id", "OWNER/NAME"), "block", "exec"), {})
     assert capsys.readouterr().out
+
+
+def test_the_first_lines_of_the_readme_print_what_stands_below_them(bundled_model, capsys):
+    code, output = re.search(r"```python\n(.*?)```\n\n```\n(.*?)```", TEXTS["README.md"], re.DOTALL).groups()
+    with chdir(bundled_model.parents[1]):
+        exec(compile(code, "block", "exec"), {})
+    assert capsys.readouterr().out == output
 
 
 @pytest.mark.parametrize("block", blocks("bash"))
@@ -100,7 +111,7 @@ def test_every_command_of_a_shell_block_exists(block):
                 pytest.fail(f"no test knows how to check {words}")
 
 
-@pytest.mark.parametrize("path", [*READMES, *CARDS], ids=lambda path: path.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("path", sorted({*READMES, *CARDS}), ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_every_link_to_a_file_leads_to_one(path):
     missing = [link for link in LINK.findall(path.read_text(encoding="utf-8")) if not (path.parent / link).exists()]
     assert not missing
@@ -111,7 +122,7 @@ def test_every_program_that_a_document_names_exists(name):
     assert set(NAMED_FILE.findall(TEXTS[name])) <= FILES
 
 
-@pytest.mark.parametrize("path", CARDS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", CARDS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_finished_cards_have_the_form_of_the_template_and_valid_metadata(path):
     text = path.read_text(encoding="utf-8")
     check_card(text)

@@ -238,7 +238,18 @@ def test_the_command_serves_this_machine_alone_unless_told_otherwise(page, tmp_p
     for place in ([], ["--host", "0.0.0.0", "--port", "80"]):
         assert cli.main(["demo", "--model", str(tmp_path / "tiny"), *place]) == 0
     assert served == [{"host": "127.0.0.1", "port": 7860}, {"host": "0.0.0.0", "port": 80}]
-    assert shown[0] == {"name": "tiny", "languages": None}
+    monkeypatch.setattr("vaswani_transformer.loading.BUNDLED_MODEL", tmp_path / "tiny")
+    assert cli.main(["demo"]) == 0
+    assert shown == [{"name": "tiny", "languages": None}] * 3
+
+
+def test_without_the_bundled_model_the_command_asks_for_a_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("vaswani_transformer.commands.demo.import_gradio", lambda: None)
+    monkeypatch.setattr("vaswani_transformer.loading.BUNDLED_MODEL", tmp_path / "everyday_en_de")
+    assert cli.main(["demo"]) == 1
+    error = capsys.readouterr().err
+    assert "everyday_en_de, comes with a clone of the repository" in error
+    assert "name a model by --model" in error
 
 
 def test_a_port_that_cannot_be_is_refused():

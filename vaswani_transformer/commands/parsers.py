@@ -350,11 +350,13 @@ def heads(command: argparse.ArgumentParser) -> None:
 def demo(command: argparse.ArgumentParser) -> None:
     """Serve a page to try a model: its translations of a sentence, their scores, and what each word looked at.
 
+    vaswani demo
     vaswani demo --model runs/base
 
     Open the address that is printed in a browser of this machine; Ctrl+C ends it. Nothing is fetched from elsewhere.
     """
-    command.add_argument("--model", required=True, help="model folder, run folder or Hub id")
+    text = "model folder, run folder or Hub id; the one that comes with the repository, everyday_en_de, if not given"
+    command.add_argument("--model", help=text)
     text = f"address to listen at: {HOST}, this machine alone, if not given; 0.0.0.0 lets the whole network in"
     command.add_argument("--host", default=HOST, help=text)
     command.add_argument("--port", type=positive_int, default=PORT, help=f"{PORT} if not given")
