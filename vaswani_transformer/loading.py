@@ -82,10 +82,15 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
 
 @contextlib.contextmanager
 def naming_damage(name: str | Path) -> Iterator[None]:
-    """Raise a ValueError that names the model for any error of a reader over a damaged file."""
+    """Raise a ValueError that names the model for any error of a reader over a damaged file, an OSError for the Hub's."""
     try:
         yield
-    except (OSError, MemoryError, ImportError):  # these say what is missing
+    except OSError as error:
+        if Path(name).exists():  # the error names the file
+            raise
+        reason = str(error).strip().replace("\n", " ")
+        raise OSError(f"there is no folder {name}, and the Hub gave no model of that name: {reason}") from error
+    except (MemoryError, ImportError):  # these say what is missing
         raise
     except BaseException as error:  # any: readers of weights and tokenizers have errors of their own
         if not (isinstance(error, Exception) or is_panic(error)):

@@ -224,6 +224,7 @@ def test_empty_sides_are_counted(tmp_path, capsys):
     ("arguments", "message"),
     [
         (["translate", "--model", "no/such/model"], "no/such/model does not exist; name a model folder"),
+        (["translate", "--model", "runs/gone"], "there is no folder runs/gone, and the Hub gave no model of that name"),
         (["train", "--recipe", "huge", "--data", "x", "--output", "y"], "there is no recipe 'huge'"),
         (["average", "--run", "nowhere", "--output", "y"], "nowhere/recipe.json does not exist; name the --output of"),
         (["average", "--run", "nowhere", "--last", "5", "--output", "y"], "holds 0 checkpoints, 5 are asked for"),
@@ -263,19 +264,14 @@ def test_numbers_of_things_are_whole_and_positive(command, name, value, capsys):
 def test_a_recipe_is_changed_where_the_command_says_so(monkeypatch):
     recipes = []
 
-    class Recorder:
-        accelerator = SimpleNamespace(end_training=lambda: None)
+    def record(recipe, *args, **options):
+        recipes.append(recipe)
+        raise ValueError("enough")
 
-        def __init__(self, recipe, *args, **options):
-            recipes.append(recipe)
-
-        def train(self):
-            pass
-
-    monkeypatch.setattr("vaswani_transformer.commands.train.Trainer", Recorder)
+    monkeypatch.setattr("vaswani_transformer.commands.train.Trainer", record)
     changes = ["--set", "compile=true", "--set", "warmup_updates=5", "--set", "model.dropout=0.3", "--num_updates", "7"]
     for options in (["--recipe", "base_en_de", *changes], ["--recipe", "table3_C4", "--divide_widths", "4"]):
-        assert cli.main(["train", "--data", "x", "--output", "y", *options]) == 0
+        assert cli.main(["train", "--data", "x", "--output", "y", *options]) == 1
     assert recipes == [
         replace(BASE, model={"dropout": 0.3}, compile=True, num_updates=7, warmup_updates=5),
         replace(TABLE_3["C4"], model={"d_model": 64, "d_ff": 512, "d_k": 8, "d_v": 8}),
