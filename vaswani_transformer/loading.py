@@ -82,7 +82,7 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
 
 @contextlib.contextmanager
 def naming_damage(name: str | Path) -> Iterator[None]:
-    """Raise a ValueError that names the model for any error of a reader over a damaged file, an OSError for the Hub's."""
+    """Name the model in the error of a reader over a damaged file, a ValueError, and in the Hub's, an OSError."""
     try:
         yield
     except OSError as error:

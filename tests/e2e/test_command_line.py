@@ -224,7 +224,6 @@ def test_empty_sides_are_counted(tmp_path, capsys):
     ("arguments", "message"),
     [
         (["translate", "--model", "no/such/model"], "no/such/model does not exist; name a model folder"),
-        (["translate", "--model", "runs/gone"], "there is no folder runs/gone, and the Hub gave no model of that name"),
         (["train", "--recipe", "huge", "--data", "x", "--output", "y"], "there is no recipe 'huge'"),
         (["average", "--run", "nowhere", "--output", "y"], "nowhere/recipe.json does not exist; name the --output of"),
         (["average", "--run", "nowhere", "--last", "5", "--output", "y"], "holds 0 checkpoints, 5 are asked for"),
@@ -318,6 +317,16 @@ def test_an_error_is_one_line_whoever_wrote_it(monkeypatch, capsys):
 def test_a_folder_to_convert_that_does_not_exist_is_not_looked_for_on_the_hub(model, tmp_path, capsys):
     assert cli.main(["convert", "--from", "marian", "--model", model, "--output", str(tmp_path / "new")]) == 1
     assert capsys.readouterr().err == f"vaswani convert: {model} does not exist; name a model folder or a Hub id.\n"
+
+
+def test_a_model_that_is_neither_here_nor_on_the_hub_is_named(monkeypatch):
+    def refuse(*_, **__):
+        raise OSError("no connection")
+
+    monkeypatch.setattr(VaswaniConfig, "from_pretrained", refuse)
+    expected = "there is no folder runs/gone, and the Hub gave no model of that name: no connection"
+    with pytest.raises(OSError, match=expected):
+        loading.load_translator("runs/gone")
 
 
 def test_debug_shows_where_an_error_arose():

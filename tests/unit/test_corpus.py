@@ -226,6 +226,12 @@ def test_columns_named_in_a_header_are_read(tmp_path):
     assert open_en_de(write_json_lines(tmp_path / "a.jsonl", records), **names) == PAIRS
 
 
+def test_two_sides_of_one_name_are_refused(tmp_path):
+    table = write(tmp_path / "a.csv", "en,de\nHi,Hallo\n")
+    with pytest.raises(ValueError, match=r"a\.csv: 'en' is the name of both sides\. Give two languages, or"):
+        open_en_de(table, target_column="en")
+
+
 def test_json_lines_are_nested_or_flat_and_empty_lines_are_skipped(tmp_path):
     flat = [{"id": 7, "de": target, "en": source} for source, target in PAIRS]
     for name, records in (("flat", flat), ("nested", [{"translation": record} for record in flat])):
@@ -254,9 +260,9 @@ JSON = '{"en": "a", "de": "b"}\n'
         ("a.csv", 'en,de\n"' + "a\n" * 70_000, r"line \d+: not \.csv \(field larger than field limit \(131072\)\)"),
         ("a.parquet", "no parquet here", "expected a complete parquet file"),
         ("a.jsonl", JSON + "[", r"line 2, column 2: not a JSON object .*jq"),
-        ("a.jsonl", JSON + "3", r"line 2: expected 'en' and 'de', found int\."),
-        ("a.jsonl", JSON + '["a", "b"]', r"line 2: expected 'en' and 'de', found list"),
-        ("a.jsonl", JSON + '{"translation": "a"}', r"line 2: expected 'en' and 'de', found str"),
+        ("a.jsonl", JSON + "3", r"line 2: expected 'en' and 'de', found a value of type int\."),
+        ("a.jsonl", JSON + '["a", "b"]', r"line 2: expected 'en' and 'de', found a value of type list"),
+        ("a.jsonl", JSON + '{"translation": "a"}', r"line 2: expected 'en' and 'de', found a value of type str"),
         (
             "a.jsonl",
             JSON + '{"translation": {"en": "a", "cs": "b"}}',

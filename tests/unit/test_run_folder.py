@@ -7,7 +7,13 @@ import pytest
 from vaswani_transformer.training import run_folder
 from vaswani_transformer.training.run_folder import claim_run, describe_versions
 
-RUN = {"recipe": {"num_updates": 7, "patience": None, "lr_scale": 1.0}, "seed": 0, "data": "1f", "mixed_precision": "no", "num_processes": 2}
+RUN = {
+    "recipe": {"num_updates": 7, "patience": None, "lr_scale": 1.0},
+    "seed": 0,
+    "data": "1f",
+    "mixed_precision": "no",
+    "num_processes": 2,
+}
 
 
 def test_a_folder_tells_which_run_it_holds(tmp_path):

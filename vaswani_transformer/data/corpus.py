@@ -30,7 +30,7 @@ ACCEPTED_FORMS = (
     "two plain text files, source and target, one sentence per line; "
     "one .csv, .tsv, .jsonl, .json or .parquet file; a folder of .parquet files; "
     "a quoted glob such as 'data/*.parquet'; or a dataset of the Hugging Face Hub such as wmt/wmt14:de-en. "
-    "Text and JSON may be compressed (.gz)"
+    "Text, tables and JSON may be compressed (.gz)"
 )
 
 # A name that ends like this means a file: if there is none, it is missing, not a dataset of the hub.
@@ -168,8 +168,7 @@ def _read_table(path: Path, columns: Columns, **dialect) -> Iterator[Pair]:
     rows = csv.reader((f"{line}\n" for line in read_lines(path)), strict=True, **dialect)
     try:
         header = next(rows, [])
-        if not set(columns) <= set(header):
-            raise _missing_column(header, columns, where=str(path))
+        _check_columns(header, columns, where=str(path))
         places = tuple(map(header.index, columns))
         for row in filter(None, rows):
             if len(row) != len(header):
@@ -229,8 +228,7 @@ def _read_parquet(path: Path, columns: Columns) -> Iterator[Pair]:
         schema = file.schema_arrow
         is_nested = "translation" in schema.names and pyarrow.types.is_struct(schema.field("translation").type)
         found = [field.name for field in schema.field("translation").type] if is_nested else schema.names
-        if not set(columns) <= set(found):
-            raise _missing_column(found, columns, where=str(path))
+        _check_columns(found, columns, where=str(path))
         fields = [f"translation.{column}" if is_nested else column for column in columns]
         first_row = 1
         for batch in file.iter_batches(batch_size=ROWS_PER_BATCH, columns=fields):
@@ -281,18 +279,23 @@ def _records_of_batch(batch: dict[str, list]) -> Iterable[object]:
 def _pair_of_record(record: object, columns: Columns, *, where: str) -> Pair:
     """The two sides of `{"translation": {"en": ..., "de": ...}}`, or of the inner object alone; other keys may be."""
     texts = record.get("translation", record) if isinstance(record, dict) else record
-    if not isinstance(texts, dict):
-        raise _missing_column([type(texts).__name__], columns, where=where)
-    if not set(columns) <= texts.keys():
-        raise _missing_column(texts, columns, where=where)
+    found = texts if isinstance(texts, dict) else [f"a value of type {type(texts).__name__}"]
+    _check_columns(found, columns, where=where)
     return _checked_pair(*(texts[column] for column in columns), where=where)
 
 
-def _missing_column(found: Iterable[str], columns: Columns, *, where: str) -> ValueError:
-    return ValueError(
-        f"{where}: expected {' and '.join(map(repr, columns))}, found {', '.join(found) or 'nothing'}. Give the "
-        f"names used there as source_column and target_column."
-    )
+def _check_columns(found: Iterable[str], columns: Columns, *, where: str) -> None:
+    """Refuse one column for both sides, and columns that are not among those `found`."""
+    if columns[0] == columns[1]:
+        raise ValueError(
+            f"{where}: {columns[0]!r} is the name of both sides. Give two languages, or the names used there as "
+            f"source_column and target_column."
+        )
+    if not set(columns).issubset(found):
+        raise ValueError(
+            f"{where}: expected {' and '.join(map(repr, columns))}, found {', '.join(found) or 'nothing'}. Give the "
+            f"names used there as source_column and target_column."
+        )
 
 
 def _checked_pair(source: object, target: object, *, where: str) -> Pair:

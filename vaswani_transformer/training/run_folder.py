@@ -51,7 +51,8 @@ def open_run(
 
     Raises:
         ValueError: if the folder holds another run, if none of its checkpoints is intact, if it holds a final model
-            without checkpoints, if another process is training in it, or if a process does not find in `folder` and `data` what the main process finds.
+            without checkpoints, if another process is training in it, or if a process does not find in `folder` and
+            `data` what the main process finds.
     """
     with contextlib.ExitStack() as stack:
         found = None
@@ -145,8 +146,8 @@ def claim_run(folder: Path, description: dict, *, done: int) -> str:
         )
     if ends["num_updates"] < done:
         raise ValueError(
-            f"{folder} has done {done} updates, and num_updates is {ends['num_updates']}: give at least {done}, or name "
-            f"another output folder."
+            f"{folder} has done {done} updates, and num_updates is {ends['num_updates']}: give at least {done}, or "
+            f"name another output folder."
         )
     if earlier["recipe"] != recorded["recipe"]:
         write_json(path, recorded | {"recipe": earlier["recipe"]})
