@@ -165,9 +165,3 @@ def test_a_treebank_is_prepared_for_training(treebank, tmp_path, capsys):
     assert "train: read 6 pairs, kept 6" in capsys.readouterr().out
     dev = json.loads((tmp_path / "data" / "dev.json").read_text(encoding="utf-8"))
     assert dev[0] == ["The dog barks .", "(S (NP The dog )NP (VP barks )VP . )S"]
-
-
-def test_copying_words_is_for_parsing(tmp_path, capsys):
-    command = ["prepare", "--train", "a", "b", "--dev", "a", "b", "--output", str(tmp_path), "--copy_words"]
-    assert cli.main(command) == 1
-    assert "--copy_words is about trees: add --task parsing" in capsys.readouterr().err

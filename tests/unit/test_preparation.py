@@ -361,9 +361,6 @@ def test_the_command_counts_each_corpus(command, tmp_path, capsys):
     assert "train: 52 pairs of" in printed
     pairs = TokenizedPairs.load(tmp_path / "data" / "train", pad_token_id=1)
     assert AutoTokenizer.from_pretrained(tmp_path / "data").decode(pairs.targets[51][:-1]) == 'say "no"'
-    for weights in (["1"], ["1", "4", "2"]):
-        assert command("--train", str(table), *columns, "--weights", *weights) == 1
-        assert f"--weights: expected one for each --train, 2, got {len(weights)}." in capsys.readouterr().err
 
 
 def test_a_development_set_among_the_training_text_is_refused_by_what_it_holds(command, tmp_path, capsys):

@@ -34,11 +34,7 @@ def run(args: argparse.Namespace) -> None:
         drop_duplicates=args.drop_duplicates,
         drop_identical=args.drop_identical,
     )
-    if args.copy_words and args.task != "parsing":
-        raise ValueError("--copy_words is about trees: add --task parsing, or leave it out.")
     weights = args.weights or [1] * len(args.train)
-    if len(weights) != len(args.train):
-        raise ValueError(f"--weights: expected one for each --train, {len(args.train)}, got {len(weights)}.")
     readers, read_dev, inputs = (_open_trees if args.task == "parsing" else _open_text)(args)
     _refuse_shared_files(inputs)
     corpora = [Corpus(read, weight) for read, weight in zip(readers, weights, strict=True)]
