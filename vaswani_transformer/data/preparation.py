@@ -44,6 +44,8 @@ KEEP_ALL = PairFilter()
 FINGERPRINT_FILE = "fingerprint.json"
 TOKENIZER_FILE = "tokenizer.json"
 PREPARATION_FILE = "preparation.json"
+DEV_FILE = "dev.json"
+OWN_FILES = (FINGERPRINT_FILE, TOKENIZER_FILE, "tokenizer_config.json", DEV_FILE)  # of which digests are taken
 
 
 @dataclass(frozen=True)
@@ -195,14 +197,16 @@ def prepare(
                 raise ValueError(f"no training pair is left: {reasons}.")
             dev_sizes: dict[Path, int] = {}
             write_parts(cut(dev_pairs, dev_sizes, name="dev"), writer, workers=1)
-            write_json(folder / "dev.json", dev_texts)
+            write_json(folder / DEV_FILE, dev_texts)
             summary = {
                 "fingerprint": _sha256(json.dumps(claimed, sort_keys=True)),
                 **claimed,
                 "vocab_size": len(tokenizer),
                 "train": train,
                 "dev": asdict(dev_counts) | count_parts(dev_sizes, weight=1),
-                "files": digest_files(folder, [*folder.glob("*.json"), *folder.glob(f"*/{PART_NAMES}")]),
+                "files": digest_files(
+                    folder, [*(folder / name for name in OWN_FILES), *folder.glob(f"*/{PART_NAMES}")]
+                ),
             }
             write_json(folder / PREPARATION_FILE, summary)
         meet()
