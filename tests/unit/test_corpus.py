@@ -18,7 +18,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from vaswani_transformer.data import corpus
-from vaswani_transformer.data.corpus import describe_source, open_parallel, read_lines, read_parallel_files
+from vaswani_transformer.data.corpus import describe_source, open_parallel, read_parallel_files
+from vaswani_transformer.data.lines import is_too_long, read_lines
 
 PAIRS = [
     ("A dog runs.", "Ein Hund rennt."),
@@ -117,8 +118,8 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
 @pytest.fixture
 def short_limit(monkeypatch):
     """Lines of more than 20 bytes are too long."""
-    monkeypatch.setattr(corpus, "MOST_LINE_BYTES", 20)
-    monkeypatch.setattr(corpus, "BYTES_OF_LONG_LINE", 24)
+    monkeypatch.setattr("vaswani_transformer.data.lines.MOST_LINE_BYTES", 20)
+    monkeypatch.setattr("vaswani_transformer.data.lines.BYTES_OF_LONG_LINE", 24)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
@@ -135,7 +136,7 @@ def test_of_a_line_that_is_too_long_the_beginning_is_read(tmp_path, short_limit,
     first, beginning, last = read_lines(path, cut_long=True)
     assert (first, last) == ("a", "b")
     assert beginning == "\u2028" * min(num_characters, 8)
-    assert corpus.is_too_long(beginning)
+    assert is_too_long(beginning)
 
 
 def test_a_line_without_end_does_not_fill_the_memory(tmp_path):
@@ -145,7 +146,7 @@ def test_a_line_without_end_does_not_fill_the_memory(tmp_path):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert pair == ("b", "b")
-    assert corpus.is_too_long(long)
+    assert is_too_long(long)
     assert peak < 16 * 2**20
 
 
@@ -156,7 +157,7 @@ def test_a_long_line_of_any_form_is_a_pair_that_is_too_long(tmp_path, short_limi
     for path in (tsv, lines):
         first, long, last = open_en_de(path)
         assert (first, last) == (("a", "b"), ("d", "e"))
-        assert all(map(corpus.is_too_long, long))
+        assert all(map(is_too_long, long))
 
 
 def test_a_missing_file_or_a_folder_is_reported_at_once(tmp_path):

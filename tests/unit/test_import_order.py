@@ -33,6 +33,7 @@ LAYERS = [
     {"model.saving_vaswani", "model.scoring_vaswani"},
     {"model.modeling_vaswani"},
     {"registration", "memory", "devices", "figures", "resuming.files", "resuming.locks"},
+    {"data.lines"},
     {"data.corpus", "data.phrasebook", "data.tokenization", "data.counting_sort"},
     {"data.filtering", "data.encoding", "data.buckets"},
     {"data.batching", "data.parts"},
