@@ -53,7 +53,7 @@ class Corpus:
     """Training text, and how often an epoch holds each of its pairs.
 
     A pair is filtered, tokenised and stored once; `batching.TokenizedPairs` lists the parts of a corpus `weight` times.
-    So a repetition costs 24 bytes of memory per pair, for its lengths and its place in two plans of an epoch, no room
+    So a repetition costs 16 bytes of memory per pair, for its lengths and its place in two plans of an epoch, no room
     on the disk, and no rule in the plan. Weights are whole numbers because every epoch holds the same pairs; 1 and 1.5
     are 2 and 3.
 
