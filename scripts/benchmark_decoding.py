@@ -61,7 +61,7 @@ from decoding_systems import (
 from transformers import PreTrainedTokenizerFast
 
 from vaswani_transformer import VaswaniForConditionalGeneration
-from vaswani_transformer.data.corpus import read_lines
+from vaswani_transformer.data.lines import read_lines
 from vaswani_transformer.data.tokenization import train_tokenizer
 from vaswani_transformer.loading import load_translator
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from vaswani_transformer.data.corpus import read_lines
+from vaswani_transformer.data.lines import read_lines
 from vaswani_transformer.loading import load_translator
 
 Hypothesis = tuple[int, ...]

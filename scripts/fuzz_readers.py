@@ -42,6 +42,7 @@ from vaswani_transformer.commands.arguments import read_shortlist
 from vaswani_transformer.conversion import fairseq, marian
 from vaswani_transformer.conversion.fairseq_dictionary import build_tokenizer, read_dictionary
 from vaswani_transformer.data import corpus
+from vaswani_transformer.data import lines as text_lines
 from vaswani_transformer.hub.card import CardText, build_card, check_card, read_scores
 from vaswani_transformer.loading import load_translator
 from vaswani_transformer.parsing.linearisation import read_pairs
@@ -202,7 +203,7 @@ class Fuzz:
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), buffer)
         files = {
             "two text files": ("a.en", text, self._read_two_files),
-            "gzip": ("a.gz", gzip.compress(text), lambda path: list(corpus.read_lines(path))),
+            "gzip": ("a.gz", gzip.compress(text), lambda path: list(text_lines.read_lines(path))),
             "tsv": ("a.tsv", text.replace(b" ", b"\t", 1), self._read_corpus),
             "csv": ("a.csv", b'en,de\n"' + text.replace(b" ", b'","', 1) + b'"', self._read_corpus),
             "JSON lines": ("a.jsonl", lines, self._read_corpus),

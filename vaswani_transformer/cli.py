@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         message = str(error).strip().replace("\n", " ")  # one line, also where a library wrote several
         if is_panic(error):
-            folder = getattr(args, "tokenizer", None) or getattr(args, "model", "the model")
+            folder = getattr(args, "keep_vocabulary", None) or getattr(args, "model", "the model")
             message = (
                 f"a regular expression in tokenizer.json of {folder} gives up on this text ({message}): the file is "
                 f"damaged, or made to do harm. Take another model."

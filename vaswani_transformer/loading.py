@@ -84,10 +84,15 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
 
 @contextlib.contextmanager
 def naming_damage(name: str | Path) -> Iterator[None]:
-    """Raise a ValueError that names the model for any error of a reader over a damaged file."""
+    """Name the model in the error of a reader over a damaged file, a ValueError, and in the Hub's, an OSError."""
     try:
         yield
-    except (OSError, MemoryError, ImportError):  # these say what is missing
+    except OSError as error:
+        if Path(name).exists():  # the error names the file
+            raise
+        reason = str(error).strip().replace("\n", " ")
+        raise OSError(f"there is no folder {name}, and the Hub gave no model of that name: {reason}") from error
+    except (MemoryError, ImportError):  # these say what is missing
         raise
     except BaseException as error:  # any: readers of weights and tokenizers have errors of their own
         if not (isinstance(error, Exception) or is_panic(error)):
@@ -124,19 +129,19 @@ def _check_fit(
     folder: str | Path, model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, report: dict
 ) -> None:
     """Refuse files that are whole, but not parts of one model: it would translate into noise."""
-    amiss = []
+    faults = []
     for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if report[what]:
-            amiss.append(f"{what.partition('_')[0]} weights: {', '.join(sorted(map(str, report[what]))[:3])}")
+            faults.append(f"{what.partition('_')[0]} weights: {', '.join(sorted(map(str, report[what]))[:3])}")
     num_entries = 1 + max(tokenizer.get_vocab().values())
     if num_entries > model.config.vocab_size:
-        amiss.append(f"the tokenizer has {num_entries} entries, the model {model.config.vocab_size}")
-    amiss += _faults_of_search(model)
+        faults.append(f"the tokenizer has {num_entries} entries, the model {model.config.vocab_size}")
+    faults += _faults_of_search(model)
     parameters = model.named_parameters()
-    amiss += [f"{name} has a value that is not finite" for name, value in parameters if not value.isfinite().all()]
-    if amiss:
+    faults += [f"{name} has a value that is not finite" for name, value in parameters if not value.isfinite().all()]
+    if faults:
         raise ValueError(
-            f"the files of {folder} do not belong together, or are damaged: {'; '.join(amiss[:3])}. Copy or download "
+            f"the files of {folder} do not belong together, or are damaged: {'; '.join(faults[:3])}. Copy or download "
             f"the model again."
         )
 

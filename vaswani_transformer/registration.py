@@ -52,7 +52,7 @@ class TaskAliases(dict):
 
 
 class SavedTasks:
-    """The tasks that a config is saved with, unchanged but for `in`, which finds none.
+    """The tasks that a config is saved with, unchanged except that `in` finds none.
 
     `transformers.pipeline` asks there first, and would ask the user to trust the code that was saved with the model,
     which the package has; the registered tasks come second.

@@ -263,19 +263,14 @@ def test_numbers_of_things_are_whole_and_positive(command, name, value, capsys):
 def test_a_recipe_is_changed_where_the_command_says_so(monkeypatch):
     recipes = []
 
-    class Recorder:
-        accelerator = SimpleNamespace(end_training=lambda: None)
+    def record(recipe, *args, **options):
+        recipes.append(recipe)
+        raise ValueError("enough")
 
-        def __init__(self, recipe, *args, **options):
-            recipes.append(recipe)
-
-        def train(self):
-            pass
-
-    monkeypatch.setattr("vaswani_transformer.commands.train.Trainer", Recorder)
+    monkeypatch.setattr("vaswani_transformer.commands.train.Trainer", record)
     changes = ["--set", "compile=true", "--set", "warmup_updates=5", "--set", "model.dropout=0.3", "--num_updates", "7"]
     for options in (["--recipe", "base_en_de", *changes], ["--recipe", "table3_C4", "--divide_widths", "4"]):
-        assert cli.main(["train", "--data", "x", "--output", "y", *options]) == 0
+        assert cli.main(["train", "--data", "x", "--output", "y", *options]) == 1
     assert recipes == [
         replace(BASE, model={"dropout": 0.3}, compile=True, num_updates=7, warmup_updates=5),
         replace(TABLE_3["C4"], model={"d_model": 64, "d_ff": 512, "d_k": 8, "d_v": 8}),
@@ -322,6 +317,16 @@ def test_an_error_is_one_line_whoever_wrote_it(monkeypatch, capsys):
 def test_a_folder_to_convert_that_does_not_exist_is_not_looked_for_on_the_hub(model, tmp_path, capsys):
     assert cli.main(["convert", "--from", "marian", "--model", model, "--output", str(tmp_path / "new")]) == 1
     assert capsys.readouterr().err == f"vaswani convert: {model} does not exist; name a model folder or a Hub id.\n"
+
+
+def test_a_model_that_is_neither_here_nor_on_the_hub_is_named(monkeypatch):
+    def refuse(*_, **__):
+        raise OSError("no connection")
+
+    monkeypatch.setattr(VaswaniConfig, "from_pretrained", refuse)
+    expected = "there is no folder runs/gone, and the Hub gave no model of that name: no connection"
+    with pytest.raises(OSError, match=expected):
+        loading.load_translator("runs/gone")
 
 
 def test_debug_shows_where_an_error_arose():

@@ -177,9 +177,8 @@ def test_the_wsj_sample_is_split_by_position(record, tmp_path):
 def test_table_3_shares_its_data_and_scores_the_development_set(record, tmp_path):
     for row in ("base", "C4"):
         (tmp_path / "run" / row).mkdir(parents=True)  # training would make it
-    commands = record(
-        "table3.sh", "base C4", "2", "--num_updates", "9", NUM_PAIRS="50", PREPARED=str(tmp_path / "data")
-    )
+    variables = {"DATA": "phrasebook", "NUM_PAIRS": "50", "PREPARED": str(tmp_path / "data")}
+    commands = record("table3.sh", "base C4", "2", "--num_updates", "9", **variables)
     assert launch_options(commands[1])["--num_processes"] == "2"
     prepare, *rows = map(understood, commands[:-1])
     assert (prepare.output, prepare.num_pairs) == (tmp_path / "data", 50)

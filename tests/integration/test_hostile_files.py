@@ -163,12 +163,19 @@ def test_every_reader_of_a_model_says_that_code_of_the_model_is_not_run():
 @pytest.mark.parametrize("place", ["pre_tokenizer", "normalizer"])
 def test_a_regular_expression_that_gives_up_is_said_with_its_file(folder, tmp_path, capsys, place):
     add_pattern(folder, place, "(a+)+$")
-    text = tmp_path / "text"
-    text.write_text("a" * 60 + "!\n")
-    assert cli.main(["translate", "--model", str(folder), "--input", str(text)]) == 1
-    told = capsys.readouterr().err
-    assert told.endswith("\n")
-    assert f"vaswani translate: a regular expression in tokenizer.json of {folder} gives up on this text (Onig" in told
+    text, dev = str(tmp_path / "text"), str(tmp_path / "dev")
+    for path, line in ((text, "a" * 60 + "!\n"), (dev, "b\n")):
+        Path(path).write_text(line)
+    pairs = ["--train", text, text, "--dev", dev, dev, "--output", str(tmp_path / "data")]
+    for command in (
+        ["translate", "--model", str(folder), "--input", text],
+        ["prepare", "--keep_vocabulary", str(folder), *pairs],
+    ):
+        assert cli.main(command) == 1
+        told = capsys.readouterr().err
+        assert told.endswith("\n")
+        reason = f"a regular expression in tokenizer.json of {folder} gives up on this text (Onig"
+        assert f"vaswani {command[0]}: {reason}" in told
 
 
 def add_pattern(folder, place, pattern):

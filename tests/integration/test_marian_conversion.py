@@ -315,6 +315,16 @@ def test_a_vocabulary_for_each_language_is_refused(marian_folder, monkeypatch):
         conversion.load_tokenizer("folder")
 
 
+def test_no_data_are_prepared_with_the_tokenizer_of_marian(marian_folder, tmp_path, capsys):
+    for name in "abc":
+        (tmp_path / name).write_text(f"the dog runs {name}\n")
+    a, b, c = (str(tmp_path / name) for name in "abc")
+    options = ["--keep_vocabulary", str(marian_folder), "--output", str(tmp_path / "data")]
+    assert cli.main(["prepare", "--train", a, b, "--dev", c, c, *options]) == 1
+    error = capsys.readouterr().err
+    assert f"the tokenizer of {marian_folder} is a MarianTokenizer, and only one with a tokenizer.json" in error
+
+
 def test_without_sentencepiece_the_package_is_named(monkeypatch):
     def raise_error(name, **_):
         raise ImportError("MarianTokenizer requires the SentencePiece library")

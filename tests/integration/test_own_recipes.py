@@ -112,6 +112,25 @@ def test_a_run_may_end_earlier_than_planned_but_not_before_what_is_done(data, wh
     assert_same_bytes(run, whole)
 
 
+def test_a_run_that_its_patience_has_ended_says_so_and_goes_on_with_more(data, tmp_path, capsys):
+    changes = ["--set", "lr_scale=0", "--set"]
+    for num_updates in (30, 40):
+        assert train_to(tmp_path / "run", data, num_updates, *changes, "patience=2") == 0
+        told = f"ended after update 6 of {num_updates}: 2 evaluations in a row without a better development loss."
+        assert told in capsys.readouterr().err
+    assert train_to(tmp_path / "run", data, 30, *changes, "patience=4") == 0
+    assert train_to(tmp_path / "whole", data, 30, *changes, "patience=4") == 0
+    assert read_log(tmp_path / "run")[-1]["update"] == read_log(tmp_path / "whole")[-1]["update"] == 10
+
+
+def test_a_final_model_whose_checkpoints_are_gone_is_not_overwritten(data, whole, tmp_path, capsys):
+    run = tmp_path / "run"
+    shutil.copytree(whole / "model", run / "model")
+    assert train_to(run, data, 17) == 1
+    assert f"{run} holds a final model and no checkpoint to go on from" in capsys.readouterr().err
+    assert_close(weights(run / "model"), weights(whole / "model"))
+
+
 def test_where_a_run_had_ended_does_not_count_for_its_patience(data, tmp_path):
     changes = ["--set", "lr_scale=0", "--set", "patience=3"]
     for run, ends in (("whole", [40]), ("longer", [3, 40])):

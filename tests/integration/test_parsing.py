@@ -9,7 +9,7 @@ from vaswani_transformer.parsing import parser as parser_module
 from vaswani_transformer.parsing.linearisation import read_pairs
 from vaswani_transformer.parsing.parser import Parser, load_parser, split_words
 from vaswani_transformer.parsing.trees import parse_trees, read_trees
-from vaswani_transformer.parsing.vocabulary import learn_vocabulary
+from vaswani_transformer.parsing.vocabulary import check_vocabulary, learn_vocabulary
 
 TREEBANK = """
 ((S (NP-SBJ (DT The) (NN dog)) (VP (VBZ barks)) (. .)))
@@ -54,6 +54,9 @@ def test_the_word_xx_of_a_sentence_is_no_symbol_where_words_are_copied(tmp_path)
     for copy_words in (False, True):
         tokenizer = learn_vocabulary(lambda c=copy_words: read_pairs(path, copy_words=c), vocab_size=300)
         assert ("XX" in tokenizer.get_added_vocab()) == (not copy_words)
+        check_vocabulary(tokenizer, copy_words=copy_words)
+        with pytest.raises(ValueError, match=r"the model's vocabulary is of trees .* --copy_words"):
+            check_vocabulary(tokenizer, copy_words=not copy_words)
 
 
 def test_the_vocabulary_holds_brackets_within_its_size(treebank, tokenizer):
@@ -165,9 +168,3 @@ def test_a_treebank_is_prepared_for_training(treebank, tmp_path, capsys):
     assert "train: read 6 pairs, kept 6" in capsys.readouterr().out
     dev = json.loads((tmp_path / "data" / "dev.json").read_text(encoding="utf-8"))
     assert dev[0] == ["The dog barks .", "(S (NP The dog )NP (VP barks )VP . )S"]
-
-
-def test_copying_words_is_for_parsing(tmp_path, capsys):
-    command = ["prepare", "--train", "a", "b", "--dev", "a", "b", "--output", str(tmp_path), "--copy_words"]
-    assert cli.main(command) == 1
-    assert "--copy_words is about trees: add --task parsing" in capsys.readouterr().err

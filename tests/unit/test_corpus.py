@@ -18,7 +18,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from vaswani_transformer.data import corpus
-from vaswani_transformer.data.corpus import describe_source, open_parallel, read_lines, read_parallel_files
+from vaswani_transformer.data.corpus import describe_source, open_parallel, read_parallel_files
+from vaswani_transformer.data.lines import is_too_long, read_lines
 
 PAIRS = [
     ("A dog runs.", "Ein Hund rennt."),
@@ -117,8 +118,8 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
 @pytest.fixture
 def short_limit(monkeypatch):
     """Lines of more than 20 bytes are too long."""
-    monkeypatch.setattr(corpus, "MOST_LINE_BYTES", 20)
-    monkeypatch.setattr(corpus, "BYTES_OF_LONG_LINE", 24)
+    monkeypatch.setattr("vaswani_transformer.data.lines.MOST_LINE_BYTES", 20)
+    monkeypatch.setattr("vaswani_transformer.data.lines.BYTES_OF_LONG_LINE", 24)
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
@@ -135,7 +136,7 @@ def test_of_a_line_that_is_too_long_the_beginning_is_read(tmp_path, short_limit,
     first, beginning, last = read_lines(path, cut_long=True)
     assert (first, last) == ("a", "b")
     assert beginning == "\u2028" * min(num_characters, 8)
-    assert corpus.is_too_long(beginning)
+    assert is_too_long(beginning)
 
 
 def test_a_line_without_end_does_not_fill_the_memory(tmp_path):
@@ -145,7 +146,7 @@ def test_a_line_without_end_does_not_fill_the_memory(tmp_path):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert pair == ("b", "b")
-    assert corpus.is_too_long(long)
+    assert is_too_long(long)
     assert peak < 16 * 2**20
 
 
@@ -156,7 +157,7 @@ def test_a_long_line_of_any_form_is_a_pair_that_is_too_long(tmp_path, short_limi
     for path in (tsv, lines):
         first, long, last = open_en_de(path)
         assert (first, last) == (("a", "b"), ("d", "e"))
-        assert all(map(corpus.is_too_long, long))
+        assert all(map(is_too_long, long))
 
 
 def test_a_missing_file_or_a_folder_is_reported_at_once(tmp_path):
@@ -226,6 +227,12 @@ def test_columns_named_in_a_header_are_read(tmp_path):
     assert open_en_de(write_json_lines(tmp_path / "a.jsonl", records), **names) == PAIRS
 
 
+def test_two_sides_of_one_name_are_refused(tmp_path):
+    table = write(tmp_path / "a.csv", "en,de\nHi,Hallo\n")
+    with pytest.raises(ValueError, match=r"a\.csv: 'en' is the name of both sides\. Give two languages, or"):
+        open_en_de(table, target_column="en")
+
+
 def test_json_lines_are_nested_or_flat_and_empty_lines_are_skipped(tmp_path):
     flat = [{"id": 7, "de": target, "en": source} for source, target in PAIRS]
     for name, records in (("flat", flat), ("nested", [{"translation": record} for record in flat])):
@@ -254,9 +261,9 @@ JSON = '{"en": "a", "de": "b"}\n'
         ("a.csv", 'en,de\n"' + "a\n" * 70_000, r"line \d+: not \.csv \(field larger than field limit \(131072\)\)"),
         ("a.parquet", "no parquet here", "expected a complete parquet file"),
         ("a.jsonl", JSON + "[", r"line 2, column 2: not a JSON object .*jq"),
-        ("a.jsonl", JSON + "3", r"line 2: expected 'en' and 'de', found int\."),
-        ("a.jsonl", JSON + '["a", "b"]', r"line 2: expected 'en' and 'de', found list"),
-        ("a.jsonl", JSON + '{"translation": "a"}', r"line 2: expected 'en' and 'de', found str"),
+        ("a.jsonl", JSON + "3", r"line 2: expected 'en' and 'de', found a value of type int\."),
+        ("a.jsonl", JSON + '["a", "b"]', r"line 2: expected 'en' and 'de', found a value of type list"),
+        ("a.jsonl", JSON + '{"translation": "a"}', r"line 2: expected 'en' and 'de', found a value of type str"),
         (
             "a.jsonl",
             JSON + '{"translation": {"en": "a", "cs": "b"}}',

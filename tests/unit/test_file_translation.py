@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import pytest
 from tqdm import tqdm
 
-from vaswani_transformer.data import corpus
 from vaswani_transformer.translation import files as file_translation
 from vaswani_transformer.translation.files import (
     find_processes,
@@ -493,8 +492,8 @@ def test_lines_before_one_that_is_not_utf_8_are_written_and_that_one_is_named(pi
 def test_a_line_of_a_stream_that_does_not_end_does_not_fill_the_memory(pipe, monkeypatch):
     monkeypatch.setattr(file_translation, "BYTES_PER_READ", 7)
     monkeypatch.setattr(file_translation, "BYTES_OF_LONG_LINE", 24)
-    monkeypatch.setattr(corpus, "BYTES_OF_LONG_LINE", 24)
-    monkeypatch.setattr(corpus, "MOST_LINE_BYTES", 20)
+    monkeypatch.setattr("vaswani_transformer.data.lines.BYTES_OF_LONG_LINE", 24)
+    monkeypatch.setattr("vaswani_transformer.data.lines.MOST_LINE_BYTES", 20)
     pipe[1](b"one\n" + "ä".encode() * 1_000 + b"\n" + b"x" * 20 + b"\nlast")
     pipe[1](b"")
     kept = []

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vaswani_transformer.data import filtering
-from vaswani_transformer.data.corpus import MOST_LINE_BYTES
 from vaswani_transformer.data.filtering import MOST_WORD_BYTES, DigestSet, FilterCounts, PairFilter, filter_pairs
+from vaswani_transformer.data.lines import MOST_LINE_BYTES
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=20)
 

@@ -118,6 +118,8 @@ def test_a_recipe_is_read_from_a_file_and_from_the_recipe_json_of_a_run(tmp_path
     assert load_recipe(str(path)) == replace(
         BASE, model={"dropout": 0.3}, checkpoint_interval=(2, "epochs"), lr_scale=1
     )
+    path.write_text('{"model": {"d_model": 256, "dropout": 0.2}, "model.dropout": 0.3}')
+    assert load_recipe(str(path)) == replace(BASE, model={"d_model": 256, "dropout": 0.3})
     path.write_text(json.dumps({"recipe": IWSLT14_DE_EN.to_dict(), "seed": 3}))
     assert load_recipe(str(path)) == IWSLT14_DE_EN
 
@@ -153,7 +155,7 @@ def test_changes_are_json_or_else_text_and_leave_the_named_recipe_alone():
         ("num_updates=many", 'num_updates is "many", expected int, such as 100000.'),
         ("num_updates=9.5", "num_updates is 9.5, expected int, such as 100000."),
         ("num_updates=true", "num_updates is true, expected int, such as 100000."),
-        ("compile=1", "compile is 1, expected bool | None."),
+        ("compile=1", "compile is 1, expected bool | None, such as true."),
         ("patience=no", 'patience is "no", expected int | None.'),
         ("adam_betas=[0.9]", "adam_betas is [0.9], expected tuple[float, float], such as [0.9, 0.98]."),
         ("model.dropout=high", 'model.dropout is "high", expected float | int, such as 0.1.'),

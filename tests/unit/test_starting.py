@@ -95,12 +95,26 @@ def test_the_version_is_that_of_the_installed_package(capsys):
     assert vaswani_transformer.__version__ == metadata.version("vaswani-transformer")
 
 
+PREPARE = ["prepare", "--train", "a.csv", "--dev", "b.csv", "--output", "c"]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["plot", "--run", "a", "--output", "b.svg", "--oops", "3"], "unrecognized arguments: --oops 3"),
         (["plot", "--run", "a"], "the following arguments are required: --output"),
         (["translate", "--model", "a", "--distinct"], "--distinct is for the lists of --nbest: give it too."),
+        ([*PREPARE, "--copy_words"], "--copy_words is about trees: add --task parsing, or leave it out."),
+        ([*PREPARE, "--weights", "1", "2"], "--weights: expected one for each --train, 1, got 2."),
+        ([*PREPARE, "--num_pairs", "9"], "--num_pairs is for the phrasebook, of which it says how much to write; "),
+        (
+            ["evaluate", "--model", "a", "--test", "b", "--num_pairs", "9"],
+            "--num_pairs is for the phrasebook, of which",
+        ),
+        (
+            ["average", "--models", "a", "b", "--last", "1", "--output", "c"],
+            "--last is for a --run; of --models all",
+        ),
         (["translate", "--model", "a", "--num_beams", "0"], "argument --num_beams: expected a whole number of at"),
     ],
 )
@@ -109,7 +123,7 @@ def test_a_usage_error_shows_the_usage_of_its_command(words, message, capsys):
         cli.main(words)
     assert stop.value.code == 2
     usage, *_, error = capsys.readouterr().err.splitlines()
-    assert usage.startswith(f"usage: vaswani {words[0]} [-h] --")
+    assert usage.startswith(f"usage: vaswani {words[0]} [-h]")
     assert error.startswith(f"vaswani {words[0]}: error: {message}")
 
 

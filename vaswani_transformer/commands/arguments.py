@@ -11,12 +11,12 @@ from typing import TextIO
 from transformers import PreTrainedTokenizerFast
 
 from .. import loading
-from ..data.corpus import Pair, describe_source, open_parallel, read_lines
+from ..data.corpus import Pair, describe_source, open_parallel
+from ..data.lines import read_lines
 from ..data.phrasebook.pairs import generate_pairs
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..translation.translator import TEXTS_PER_CALL
-
-PHRASEBOOK = "phrasebook"
+from .parsers import PHRASEBOOK
 
 
 def open_reader(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from tqdm import tqdm
 
 from .. import loading
-from ..data.corpus import read_lines
+from ..data.lines import read_lines
 from ..evaluation import perplexity, scores
 from ..translation.translator import translate
 from .arguments import open_output, open_reader, search_options

@@ -23,7 +23,8 @@ from ..attention.heads import (
 )
 from ..attention.kinds import KINDS
 from ..attention.maps import show_codes
-from ..data.corpus import read_lines, read_parallel_files
+from ..data.corpus import read_parallel_files
+from ..data.lines import read_lines
 from ..translation.translator import translate
 from .arguments import open_output
 from .tables import format_table

@@ -3,7 +3,7 @@ import sys
 
 from tqdm import tqdm
 
-from ..data.corpus import read_lines
+from ..data.lines import read_lines
 from ..parsing.bracket_f1 import BracketScore, compare
 from ..parsing.parser import Parser, load_parser
 from ..parsing.trees import format_tree, pretty, read_trees, strip

@@ -16,6 +16,8 @@ OF_MODELS = (
     *("num_beams", "length_penalty", "coverage_penalty", "max_length_offset", "ensemble", "shortlist"),
     *("tokens_per_batch", "dtype"),
 )
+PHRASEBOOK = "phrasebook"  # a name of text: the built-in corpus
+ONLY_PHRASEBOOK = "--num_pairs is for the phrasebook, of which it says how much to write; other text is read whole."
 HOST, PORT = "127.0.0.1", 7860  # of `vaswani demo`: this machine alone, and Gradio's port
 
 
@@ -115,6 +117,17 @@ def prepare(command: argparse.ArgumentParser) -> None:
     filters.add_argument("--drop_duplicates", action="store_true")
     filters.add_argument("--drop_identical", action="store_true", help="pairs whose two sides are equal")
 
+    def find_fault(args: argparse.Namespace) -> str | None:
+        if args.copy_words and args.task != "parsing":
+            return "--copy_words is about trees: add --task parsing, or leave it out."
+        if args.weights and len(args.weights) != len(args.train):
+            return f"--weights: expected one for each --train, {len(args.train)}, got {len(args.weights)}."
+        if args.num_pairs != command.get_default("num_pairs") and [PHRASEBOOK] not in [*args.train, args.dev]:
+            return ONLY_PHRASEBOOK
+        return None
+
+    command.find_fault = find_fault
+
 
 def train(command: argparse.ArgumentParser) -> None:
     """Train a recipe on prepared data (section 5); start it again to resume after an interruption.
@@ -169,6 +182,8 @@ def average(command: argparse.ArgumentParser) -> None:
     text = "checkpoints of the run to average; as many as its recipe says if not given"
     command.add_argument("--last", type=positive_int, help=text)
     command.add_argument("--output", type=Path, required=True)
+    text = "--last is for a --run; of --models all are averaged."
+    command.find_fault = lambda args: text if args.models and args.last else None
 
 
 def translate(command: argparse.ArgumentParser) -> None:
@@ -249,6 +264,8 @@ def evaluate(command: argparse.ArgumentParser) -> None:
         if args.model is not None:
             if args.test is None or args.references is not None:
                 return "a model translates and is scored on --test, source and reference; --references is for files."
+            if args.num_pairs != command.get_default("num_pairs") and args.test != [PHRASEBOOK]:
+                return ONLY_PHRASEBOOK
         elif args.references is None:
             return "--hypotheses are scored against --references: name the file."
         elif given := [f"--{name}" for name in OF_MODELS if getattr(args, name) != command.get_default(name)]:

@@ -7,7 +7,7 @@ from itertools import chain
 from pathlib import Path
 
 from tqdm import tqdm
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerFast
 
 from ..data.corpus import Pair, describe_source
 from ..data.filtering import FilterCounts, PairFilter
@@ -15,7 +15,7 @@ from ..data.preparation import Corpus, prepare, read_all
 from ..loading import TOKENIZER_FILES, load_tokenizer
 from ..model.pipeline_vaswani import find_model_folder
 from ..parsing.linearisation import read_pairs
-from ..parsing.vocabulary import learn_vocabulary
+from ..parsing.vocabulary import check_vocabulary, learn_vocabulary
 from ..resuming.files import write_json
 from ..training.recipes import load_recipe
 from ..training.run_folder import RECIPE_FILE
@@ -34,16 +34,14 @@ def run(args: argparse.Namespace) -> None:
         drop_duplicates=args.drop_duplicates,
         drop_identical=args.drop_identical,
     )
-    if args.copy_words and args.task != "parsing":
-        raise ValueError("--copy_words is about trees: add --task parsing, or leave it out.")
     weights = args.weights or [1] * len(args.train)
-    if len(weights) != len(args.train):
-        raise ValueError(f"--weights: expected one for each --train, {len(args.train)}, got {len(weights)}.")
     readers, read_dev, inputs = (_open_trees if args.task == "parsing" else _open_text)(args)
     _refuse_shared_files(inputs)
     corpora = [Corpus(read, weight) for read, weight in zip(readers, weights, strict=True)]
-    tokenizer = None if args.keep_vocabulary is None else _load_vocabulary(args.keep_vocabulary)
-    if args.task == "parsing" and tokenizer is None:
+    tokenizer = None
+    if args.keep_vocabulary is not None:
+        tokenizer = _load_vocabulary(args.keep_vocabulary, args)
+    elif args.task == "parsing":
         learnt_from = partial(read_all, corpora)
         tokenizer = learn_vocabulary(learnt_from, vocab_size=recipe.vocab_size, subword_model=recipe.subword_model)
     processes = find_processes()
@@ -82,8 +80,13 @@ def _print_summary(args: argparse.Namespace, weights: list[int], summary: dict, 
     print(f"vocabulary of {summary['vocab_size']:,} and token ids in {args.output}")
 
 
-def _load_vocabulary(name: str) -> PreTrainedTokenizerBase:
-    """Load the tokenizer in a model folder, a run folder or prepared data, or of a model on the Hub."""
+def _load_vocabulary(name: str, args: argparse.Namespace) -> PreTrainedTokenizerFast:
+    """Load the tokenizer in a model folder, a run folder or prepared data, or of a model on the Hub.
+
+    Raises:
+        OSError: if there is none.
+        ValueError: if it is not one of token ids from a tokenizer.json, or not one for the task.
+    """
     path = find_model_folder(Path(name))
     is_hub_id = not path.exists() and len(path.parts) == 2 and not path.is_absolute()
     if not is_hub_id and not any((path / file).exists() for file in TOKENIZER_FILES):
@@ -91,7 +94,15 @@ def _load_vocabulary(name: str) -> PreTrainedTokenizerBase:
             f"--keep_vocabulary: {path} holds no tokenizer.json. Name a model folder, the folder of a finished run, "
             f"prepared data or a Hub id."
         )
-    return load_tokenizer(name if is_hub_id else path)
+    tokenizer = load_tokenizer(name if is_hub_id else path)
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise ValueError(
+            f"--keep_vocabulary: the tokenizer of {name} is a {type(tokenizer).__name__}, and only one with a "
+            f"tokenizer.json prepares data. Fine-tune that model with transformers' Seq2SeqTrainer."
+        )
+    if args.task == "parsing":
+        check_vocabulary(tokenizer, copy_words=args.copy_words)
+    return tokenizer
 
 
 def _print_counts(name: str, counts: Mapping[str, int], max_length: int) -> None:

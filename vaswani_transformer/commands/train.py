@@ -32,6 +32,12 @@ def run(args: argparse.Namespace) -> None:
     except Interrupted:  # all processes stop together, after the save
         trainer.accelerator.end_training()
         raise
+    done, recipe = trainer.progress.update, trainer.recipe
+    if done < recipe.num_updates:
+        trainer.log.print(
+            f"ended after update {done} of {recipe.num_updates}: {recipe.patience} evaluations in a row without a "
+            f"better development loss. To go on, give a larger patience: --set patience={2 * recipe.patience}"
+        )
     # After an error in one process the end of NCCL may wait for the others: those are left to the launcher.
     trainer.accelerator.end_training()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from transformers import GenerationConfig
 
 from .. import loading
-from ..data.corpus import read_lines
+from ..data.lines import read_lines
 from ..model.pipeline_vaswani import MOST_SOURCE_TOKENS
 from ..model.steps_vaswani import MOST_BEAMS
 from ..translation.files import find_processes, read_file_windows, read_windows, translate_file, translate_stream

@@ -10,18 +10,15 @@ needs no more memory than one of ten. A missing file is reported at once, a faul
 
 import csv
 import glob
-import gzip
 import json
 import re
-import zlib
-from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import BinaryIO
 
 from ..resuming.files import digest_file
+from .lines import is_too_long, read_lines, require_file
 
 Pair = tuple[str, str]
 Columns = tuple[str, str]  # names of source and target where a record names its sides
@@ -30,7 +27,7 @@ ACCEPTED_FORMS = (
     "two plain text files, source and target, one sentence per line; "
     "one .csv, .tsv, .jsonl, .json or .parquet file; a folder of .parquet files; "
     "a quoted glob such as 'data/*.parquet'; or a dataset of the Hugging Face Hub such as wmt/wmt14:de-en. "
-    "Text and JSON may be compressed (.gz)"
+    "Text, tables and JSON may be compressed (.gz)"
 )
 
 # A name that ends like this means a file: if there is none, it is missing, not a dataset of the hub.
@@ -42,72 +39,6 @@ PAIR_SUFFIXES = frozenset({".csv", ".tsv", ".jsonl", ".json", ".parquet"})  # bo
 SPLIT_NAMES = frozenset({"train", "validation", "valid", "val", "dev", "test"})
 HUB_ID = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(:(?P<config>[\w.+-]+))?")
 ROWS_PER_BATCH = 1_000  # of parquet and hub datasets: ten times as many are a tenth faster
-# No sentence is longer; a line without end, such as a gigabyte of zeros in a small .gz, must not fill the memory.
-MOST_LINE_BYTES = 2**20
-BYTES_OF_LONG_LINE = MOST_LINE_BYTES + 4  # so much of a longer line is read: still too long if its end is no character
-
-
-def read_lines(path: Path, *, cut_long: bool = False) -> Iterator[str]:
-    """Lines of a UTF-8 text file, one at a time in memory.
-
-    Only "\\n" or "\\r\\n" ends a line. Text mode also splits at a lone "\\r", and `str.splitlines` at U+2028, U+0085
-    and others; all occur inside sentences of web text, and each such split would shift all later lines against the
-    other language. A byte order mark at the start of the file is dropped.
-
-    Args:
-        path: a text file, or a pipe; compressed with gzip if the name ends in `.gz`.
-        cut_long: cut a line of more than `MOST_LINE_BYTES`, to a little more than that, instead of refusing it.
-
-    Raises:
-        FileNotFoundError: at once, if there is no such file.
-        ValueError: at the first line that is not UTF-8 or too long, or where a compressed file is damaged.
-    """
-    _require_file(path)
-    return _lines_of_file(path, cut_long=cut_long)
-
-
-def _lines_of_file(path: Path, *, cut_long: bool) -> Iterator[str]:
-    # Iterating in binary splits at b"\n" only, and no other UTF-8 character contains that byte.
-    with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
-        try:
-            yield from decode_lines(_bounded_lines(file), name=str(path), cut_long=cut_long)
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise ValueError(f"{path} is not a whole gzip file ({error}): download or compress it again.") from error
-
-
-def _bounded_lines(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of a file read in binary, each cut to its first `BYTES_OF_LONG_LINE`."""
-    while line := file.readline(BYTES_OF_LONG_LINE):
-        yield line
-        while len(line) == BYTES_OF_LONG_LINE and not line.endswith(b"\n"):
-            line = file.readline(BYTES_OF_LONG_LINE)
-
-
-def decode_lines(raw_lines: Iterable[bytes], *, name: str, cut_long: bool = False) -> Iterator[str]:
-    """The text of lines read in binary, see `read_lines`; messages call their file `name`."""
-    for number, raw_line in enumerate(raw_lines, start=1):
-        is_long = len(raw_line) > MOST_LINE_BYTES and len(raw_line.rstrip(b"\r\n")) > MOST_LINE_BYTES
-        if is_long and not cut_long:
-            raise ValueError(
-                f'{name}, line {number}: more than {MOST_LINE_BYTES:,} bytes, which is no sentence. Only "\\n" ends a '
-                f"line: split it, or remove it."
-            )
-        try:
-            # The last character of a line that is cut may be cut too.
-            decode = getincrementaldecoder("utf-8")().decode if is_long else bytes.decode
-            line = decode(raw_line[:BYTES_OF_LONG_LINE])
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{name}, line {number}: not UTF-8 at byte offset {error.start} of the line, counted "
-                f"from 0 ({error.reason}: 0x{raw_line[error.start]:02x}). Text must be UTF-8: re-encode "
-                f"it, for example `iconv -f LATIN1 -t UTF-8 {name}`, or unpack the file first if it is "
-                f"compressed."
-            ) from None
-        if number == 1:
-            line = line.removeprefix("\ufeff")
-        if line.endswith("\n"):
-            line = line[:-2] if line.endswith("\r\n") else line[:-1]
-        yield line
 
 
 def read_parallel_files(source_path: Path, target_path: Path) -> Iterator[Pair]:
@@ -139,11 +70,6 @@ def _aligned_pairs(
         yield source, target
 
 
-def is_too_long(text: str) -> bool:
-    """True for a line, or a sentence from JSON or parquet, of more than `MOST_LINE_BYTES`."""
-    return 4 * len(text) > MOST_LINE_BYTES and len(text.encode("utf-8", "surrogatepass")) > MOST_LINE_BYTES
-
-
 def _read_tsv(path: Path) -> Iterator[Pair]:
     """Source, tab, target on each line. A `"` is a character like any other: there is no quoting."""
     for number, line in enumerate(read_lines(path, cut_long=True), start=1):
@@ -168,8 +94,7 @@ def _read_table(path: Path, columns: Columns, **dialect) -> Iterator[Pair]:
     rows = csv.reader((f"{line}\n" for line in read_lines(path)), strict=True, **dialect)
     try:
         header = next(rows, [])
-        if not set(columns) <= set(header):
-            raise _missing_column(header, columns, where=str(path))
+        _check_columns(header, columns, where=str(path))
         places = tuple(map(header.index, columns))
         for row in filter(None, rows):
             if len(row) != len(header):
@@ -220,7 +145,7 @@ def _read_parquet(path: Path, columns: Columns) -> Iterator[Pair]:
     import pyarrow
     import pyarrow.parquet
 
-    _require_file(path)
+    require_file(path)
     try:
         file = pyarrow.parquet.ParquetFile(path)
     except pyarrow.ArrowInvalid as error:
@@ -229,8 +154,7 @@ def _read_parquet(path: Path, columns: Columns) -> Iterator[Pair]:
         schema = file.schema_arrow
         is_nested = "translation" in schema.names and pyarrow.types.is_struct(schema.field("translation").type)
         found = [field.name for field in schema.field("translation").type] if is_nested else schema.names
-        if not set(columns) <= set(found):
-            raise _missing_column(found, columns, where=str(path))
+        _check_columns(found, columns, where=str(path))
         fields = [f"translation.{column}" if is_nested else column for column in columns]
         first_row = 1
         for batch in file.iter_batches(batch_size=ROWS_PER_BATCH, columns=fields):
@@ -281,18 +205,23 @@ def _records_of_batch(batch: dict[str, list]) -> Iterable[object]:
 def _pair_of_record(record: object, columns: Columns, *, where: str) -> Pair:
     """The two sides of `{"translation": {"en": ..., "de": ...}}`, or of the inner object alone; other keys may be."""
     texts = record.get("translation", record) if isinstance(record, dict) else record
-    if not isinstance(texts, dict):
-        raise _missing_column([type(texts).__name__], columns, where=where)
-    if not set(columns) <= texts.keys():
-        raise _missing_column(texts, columns, where=where)
+    found = texts if isinstance(texts, dict) else [f"a value of type {type(texts).__name__}"]
+    _check_columns(found, columns, where=where)
     return _checked_pair(*(texts[column] for column in columns), where=where)
 
 
-def _missing_column(found: Iterable[str], columns: Columns, *, where: str) -> ValueError:
-    return ValueError(
-        f"{where}: expected {' and '.join(map(repr, columns))}, found {', '.join(found) or 'nothing'}. Give the "
-        f"names used there as source_column and target_column."
-    )
+def _check_columns(found: Iterable[str], columns: Columns, *, where: str) -> None:
+    """Refuse one column for both sides, and columns that are not among those `found`."""
+    if columns[0] == columns[1]:
+        raise ValueError(
+            f"{where}: {columns[0]!r} is the name of both sides. Give two languages, or the names used there as "
+            f"source_column and target_column."
+        )
+    if not set(columns).issubset(found):
+        raise ValueError(
+            f"{where}: expected {' and '.join(map(repr, columns))}, found {', '.join(found) or 'nothing'}. Give the "
+            f"names used there as source_column and target_column."
+        )
 
 
 def _checked_pair(source: object, target: object, *, where: str) -> Pair:
@@ -303,14 +232,6 @@ def _checked_pair(source: object, target: object, *, where: str) -> Pair:
         f"{where}: expected text on both sides, found {type(source).__name__} and {type(target).__name__}. "
         f"Remove the row, or write a missing side as '', which the filter skips and counts."
     )
-
-
-def _require_file(path: Path) -> None:
-    """Refuse a missing file or a folder; a pipe, such as the shell's `<(zcat train.en.gz)`, may be read."""
-    if not Path(path).exists():
-        raise FileNotFoundError(f"{path} does not exist: expected a file. Check the path.")
-    if Path(path).is_dir():
-        raise ValueError(f"{path} is a folder: expected a file. Give a file in it.")
 
 
 def open_parallel(
@@ -337,7 +258,7 @@ def open_parallel(
 
     A name that looks like a path (an ending such as `.tsv` or `.en`, more than one `/`, or `.`, `~` or `/` in front)
     is never looked for on the hub. Sentences of JSON, parquet and the hub may contain line breaks. A line of more than
-    `MOST_LINE_BYTES` is cut, and `filter_pairs` drops and counts it; below a header it is refused.
+    `lines.MOST_LINE_BYTES` is cut, and `filter_pairs` drops and counts it; below a header it is refused.
 
     Args:
         source_language, target_language: names of the two sides.

@@ -8,7 +8,8 @@ from itertools import islice
 
 import numpy as np
 
-from .corpus import MOST_LINE_BYTES, Pair, is_too_long
+from .corpus import Pair
+from .lines import MOST_LINE_BYTES, is_too_long
 
 DUPLICATES_BLOCK = 16_384  # pairs looked up at a time
 # Learning byte-pair encoding from one word takes time that grows with the square of its bytes: 20,000 take 0.3 s, 5 MB
@@ -21,7 +22,7 @@ LONG_WORD = re.compile(rb"\S{%d}|\s{%d}" % (MOST_WORD_BYTES + 1, MOST_WORD_BYTES
 class PairFilter:
     """Settings of `filter_pairs`. The paper mentions no filter; the defaults drop empty and endless sides only.
 
-    A side is endless if it has more than `corpus.MOST_LINE_BYTES`, or a word of more than `MOST_WORD_BYTES`: no
+    A side is endless if it has more than `lines.MOST_LINE_BYTES`, or a word of more than `MOST_WORD_BYTES`: no
     vocabulary could be learned from it. `prepare` drops pairs that are merely long, by their tokens.
 
     Attributes:

@@ -44,6 +44,8 @@ KEEP_ALL = PairFilter()
 FINGERPRINT_FILE = "fingerprint.json"
 TOKENIZER_FILE = "tokenizer.json"
 PREPARATION_FILE = "preparation.json"
+DEV_FILE = "dev.json"
+OWN_FILES = (FINGERPRINT_FILE, TOKENIZER_FILE, "tokenizer_config.json", DEV_FILE)  # of which digests are taken
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Corpus:
     """Training text, and how often an epoch holds each of its pairs.
 
     A pair is filtered, tokenised and stored once; `batching.TokenizedPairs` lists the parts of a corpus `weight` times.
-    So a repetition costs 24 bytes of memory per pair, for its lengths and its place in two plans of an epoch, no room
+    So a repetition costs 16 bytes of memory per pair, for its lengths and its place in two plans of an epoch, no room
     on the disk, and no rule in the plan. Weights are whole numbers because every epoch holds the same pairs; 1 and 1.5
     are 2 and 3.
 
@@ -195,14 +197,16 @@ def prepare(
                 raise ValueError(f"no training pair is left: {reasons}.")
             dev_sizes: dict[Path, int] = {}
             write_parts(cut(dev_pairs, dev_sizes, name="dev"), writer, workers=1)
-            write_json(folder / "dev.json", dev_texts)
+            write_json(folder / DEV_FILE, dev_texts)
             summary = {
                 "fingerprint": _sha256(json.dumps(claimed, sort_keys=True)),
                 **claimed,
                 "vocab_size": len(tokenizer),
                 "train": train,
                 "dev": asdict(dev_counts) | count_parts(dev_sizes, weight=1),
-                "files": digest_files(folder, [*folder.glob("*.json"), *folder.glob(f"*/{PART_NAMES}")]),
+                "files": digest_files(
+                    folder, [*(folder / name for name in OWN_FILES), *folder.glob(f"*/{PART_NAMES}")]
+                ),
             }
             write_json(folder / PREPARATION_FILE, summary)
         meet()

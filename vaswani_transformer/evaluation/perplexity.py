@@ -2,15 +2,14 @@
 
 from collections.abc import Iterable
 
+import numpy as np
 import sacrebleu
-import torch
 from accelerate.utils import gather_object
 from transformers import PreTrainedTokenizerFast
 
-from ..data.batching import plan_batches
-from ..model.loss_vaswani import IGNORE_INDEX
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..translation.translator import Translator
+from .pairs import score_pairs
 
 
 def compute_bleu(
@@ -39,7 +38,6 @@ def compute_bleu(
     return sacrebleu.BLEU().corpus_score(translations, [list(references)]).score
 
 
-@torch.no_grad()
 def compute_perplexity(
     model: VaswaniForConditionalGeneration,
     tokenizer: PreTrainedTokenizerFast,
@@ -48,17 +46,9 @@ def compute_perplexity(
     tokens_per_batch: int = 8_192,
 ) -> float:
     """Return exp of the mean of -log P over the sub-words of the targets, with `</s>`, without label smoothing."""
-    sources, targets = zip(*pairs, strict=True)
-    source_ids, target_ids = tokenizer(list(sources)).input_ids, tokenizer(text_target=list(targets)).input_ids
-    longest = [max(map(len, sides)) for sides in zip(source_ids, target_ids, strict=True)]
-    nll, num_tokens = 0.0, sum(map(len, target_ids))
-    model.eval()
-    for rows in plan_batches(longest, limit=tokens_per_batch):
-        inputs = tokenizer.pad({"input_ids": [source_ids[row] for row in rows]}, return_tensors="pt")
-        labels = tokenizer.pad({"input_ids": [target_ids[row] for row in rows]}, return_tensors="pt")
-        inputs["labels"] = labels["input_ids"].masked_fill(labels["attention_mask"] == 0, IGNORE_INDEX)
-        nll += float(model(**inputs.to(model.device), num_items_in_batch=1, skip_logits=True).loss)
-    return float(torch.tensor(nll / num_tokens, dtype=torch.float64).exp())
+    rated = score_pairs(model.eval(), tokenizer, pairs, tokens_per_batch=tokens_per_batch, coverage_penalty=0.0)
+    log_probs, lengths, _ = zip(*rated, strict=True)
+    return float(np.exp(-sum(log_probs) / sum(lengths)))
 
 
 def describe_search(model: VaswaniForConditionalGeneration, **generate_kwargs) -> str:

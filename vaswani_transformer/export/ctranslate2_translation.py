@@ -25,7 +25,7 @@ from pathlib import Path
 import ctranslate2
 from transformers import GenerationConfig
 
-from ..data.corpus import decode_lines
+from ..data.lines import decode_lines
 from ..loading import TOKENIZER_FILES, load_tokenizer
 from ..model.beam_search_vaswani import LENGTH_PENALTIES, power_length_penalty
 from ..model.generation_options_vaswani import OWN_OPTIONS

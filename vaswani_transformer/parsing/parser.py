@@ -17,7 +17,7 @@ from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..translation.translator import Batch, Translator
 from .linearisation import NORMALISED, rebuild
 from .trees import Leaf, Tree
-from .vocabulary import is_bracket
+from .vocabulary import find_brackets
 from .well_formed import WellFormed
 
 # Sub-words of a sentence; the longest in our treebanks has 859, in 327 words. The search may take `LENGTH_OFFSET` more
@@ -63,14 +63,8 @@ class Parser:
         self.generate_kwargs = {"max_length_offset": LENGTH_OFFSET} | generate_kwargs
         self._planner = Translator(model, tokenizer, tokens_per_batch=tokens_per_batch)
         self.generate_kwargs["engine"] = self._planner.generate_kwargs["engine"]
-        added = tokenizer.get_added_vocab()
-        self._normalised = added.get(NORMALISED)  # the token for every word, or None where words are copied
-        self._brackets = {token_id: symbol for symbol, token_id in added.items() if is_bracket(symbol)}
-        if not self._brackets:
-            raise ValueError(
-                "the model's vocabulary has no brackets such as '(NP': it was not trained to parse. Give a model that "
-                "was trained on data of `vaswani prepare --task parsing`."
-            )
+        self._normalised = tokenizer.get_added_vocab().get(NORMALISED)  # for every word; None where words are copied
+        self._brackets = find_brackets(tokenizer)
         self.repairs: Counter[str] = Counter()
         self.num_repaired = 0
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ..data.corpus import read_lines
+from ..data.lines import read_lines
 
 TOP = "TOP"
 TRACE = "-NONE-"

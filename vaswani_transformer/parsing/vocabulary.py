@@ -46,6 +46,28 @@ def learn_vocabulary(
     return tokenizer
 
 
+def find_brackets(tokenizer: PreTrainedTokenizerFast) -> dict[int, str]:
+    """Return the brackets of a vocabulary by their ids; raises ValueError if there is none."""
+    brackets = {token_id: symbol for symbol, token_id in tokenizer.get_added_vocab().items() if is_bracket(symbol)}
+    if not brackets:
+        raise ValueError(
+            "the model's vocabulary has no brackets such as '(NP': it was not trained to parse. Give a model that was "
+            "trained on data of `vaswani prepare --task parsing`."
+        )
+    return brackets
+
+
+def check_vocabulary(tokenizer: PreTrainedTokenizerFast, *, copy_words: bool) -> None:
+    """Refuse a given vocabulary in which trees cannot be written, with their words copied or with XX for each."""
+    find_brackets(tokenizer)
+    if (NORMALISED in tokenizer.get_added_vocab()) == copy_words:
+        raise ValueError(
+            f"the model's vocabulary is of trees with {NORMALISED} for each word: leave --copy_words out."
+            if copy_words
+            else "the model's vocabulary is of trees that hold their words: add --copy_words."
+        )
+
+
 def is_bracket(symbol: str) -> bool:
     """Return True if a symbol of a linearised tree is a bracket."""
     return symbol.startswith(("(", ")"))

@@ -77,7 +77,7 @@ def read_object(path: Path) -> dict:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged: expected a JSON object ({error}). Copy it again.") from error
+        raise ValueError(f"{path} is damaged: expected a JSON object ({error}). Mend it, or copy it again.") from error
     if not isinstance(value, dict):
         raise ValueError(f"{path} is damaged: expected a JSON object, found {type(value).__name__}. Copy it again.")
     return value

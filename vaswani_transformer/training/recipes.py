@@ -254,8 +254,8 @@ def load_recipe(name: str, changes: Iterable[str] = ()) -> Recipe:
 
     Args:
         name: of `RECIPES`, or of a file with an object of fields of `Recipe`, the others being those of the base
-            model; or with such an object as its "recipe", as the recipe.json of a run and of
-            prepared data are.
+            model; or with such an object as its "recipe", as the recipe.json of a run and of prepared data
+            are.
         changes: "FIELD=VALUE", fields of the model as "model.FIELD"; values are JSON, or else text.
 
     Raises:
@@ -279,13 +279,15 @@ def load_recipe(name: str, changes: Iterable[str] = ()) -> Recipe:
             value = json.loads(text)
         except (json.JSONDecodeError, RecursionError):
             value = text
-        is_of_model = place.startswith("model.")
-        (values["model"] if is_of_model else values)[place.removeprefix("model.")] = value
+        values[place] = value
     return build_recipe(values)
 
 
 def build_recipe(values: object) -> Recipe:
-    """Make a recipe of JSON values; raises ValueError for a wrong name, type or value of a field."""
+    """Make a recipe of JSON values; raises ValueError for a wrong name, type or value of a field.
+
+    A field of the model stands in the object `model`, or beside it as `model.FIELD`.
+    """
     # Imported here, so that the names of recipes are known without importing transformers, which takes seconds.
     from ..model.configuration_vaswani import VaswaniConfig
 
@@ -298,9 +300,11 @@ def build_recipe(values: object) -> Recipe:
     if not isinstance(values, Mapping):
         raise ValueError(f"a recipe is an object of fields and values, got {json.dumps(values):.40}.")
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    beside = {name.removeprefix("model."): values.pop(name) for name in list(values) if name in of_model}
     for name, value in values.items():
         _check_field(name, value, kinds | of_model, getattr(BASE, name, None))
-    for name, value in values.get("model", {}).items():
+    values["model"] = values.get("model", {}) | beside
+    for name, value in values["model"].items():
         _check_field(f"model.{name}", value, of_model, getattr(VaswaniConfig, name, None))
     recipe = Recipe(**values)
     VaswaniConfig(**recipe.model)  # checks its values
@@ -315,6 +319,7 @@ def _check_field(name: str, value: object, kinds: Mapping[str, object], default:
         raise ValueError(f"a recipe has no field {name}: {advice}")
     if not _is_of_kind(value, kinds[name]):
         kind = kinds[name] if get_args(kinds[name]) else kinds[name].__name__
+        default = True if bool in get_args(kind) else default  # JSON's, which is not Python's
         example = "" if default is None else f", such as {json.dumps(default)}"
         raise ValueError(f"{name} is {json.dumps(value)}, expected {kind}{example}.")
 

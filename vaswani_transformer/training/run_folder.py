@@ -1,6 +1,6 @@
 """The folder of a run: identified by its recipe.json, locked while it is trained in, seen by all processes.
 
-The same command started again goes on from what the folder holds, also with another number of updates:
+The same command started again goes on from what the folder holds, also with another number of updates or patience:
 
     run/
         recipe.json         the resolved recipe, seed, fingerprint of the data, precision, processes, versions
@@ -23,15 +23,17 @@ from pathlib import Path
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 
+from ..loading import MODEL_FOLDER
 from ..resuming.files import blaming, find_changes, read_object, write_json
 from ..resuming.locks import lock_folder
 from .checkpoints import COMPLETE, checkpoint_step, find_intact, set_aside
 
 RECIPE_FILE = "recipe.json"
 PACKAGES = ("torch", "transformers", "accelerate", "tokenizers")
-# Entries of recipe.json that identify a run; the others inform. Of the recipe, the number of updates does not count:
-# nothing before the end depends on it.
+# Entries of recipe.json that identify a run; the others inform. Of the recipe, what says where a run ends does not
+# count: nothing before the end depends on it.
 IDENTITY = ("recipe", "seed", "data", "mixed_precision", "init_from")
+ENDS = ("num_updates", "patience")
 
 
 @contextlib.contextmanager
@@ -48,8 +50,9 @@ def open_run(
         warn: gets a line for each damaged checkpoint.
 
     Raises:
-        ValueError: if the folder holds another run, if none of its checkpoints is intact, if another process is
-            training in it, or if a process does not find in `folder` and `data` what the main process finds.
+        ValueError: if the folder holds another run, if none of its checkpoints is intact, if it holds a final model
+            without checkpoints, if another process is training in it, or if a process does not find in `folder` and
+            `data` what the main process finds.
     """
     with contextlib.ExitStack() as stack:
         found = None
@@ -58,6 +61,11 @@ def open_run(
                 folder.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(lock_folder(folder))
                 checkpoint = _choose_checkpoint(folder / "checkpoints", warn)
+                if checkpoint is None and (folder / MODEL_FOLDER).exists():
+                    raise ValueError(
+                        f"{folder} holds a final model and no checkpoint to go on from, and a run from the beginning "
+                        f"would overwrite it: name another output folder, or remove {folder / MODEL_FOLDER}."
+                    )
                 recipe = claim_run(folder, description, done=checkpoint_step(checkpoint) if checkpoint else 0)
                 found = checkpoint and checkpoint.name, recipe, description["data"]
             except (OSError, ValueError) as error:
@@ -117,7 +125,7 @@ def claim_run(folder: Path, description: dict, *, done: int) -> str:
         done: updates after which the run goes on; 0 if it is not begun.
 
     Returns:
-        the text of recipe.json, with the number of updates that is asked for now.
+        the text of recipe.json, with the `ENDS` that are asked for now.
 
     Raises:
         ValueError: if recipe.json is damaged, if the folder belongs to another run, with the differences, or if fewer
@@ -127,19 +135,19 @@ def claim_run(folder: Path, description: dict, *, done: int) -> str:
     if not done or not path.exists():
         write_json(path, description | {"versions": describe_versions()})
     recorded, description = read_object(path), json.loads(json.dumps(description))
-    num_updates = description["recipe"]["num_updates"]
+    ends = {name: description["recipe"][name] for name in ENDS}
     with blaming(path):
         earlier = {name: recorded.get(name) for name in IDENTITY}
-        earlier["recipe"] = recorded["recipe"] | {"num_updates": num_updates}
+        earlier["recipe"] = recorded["recipe"] | ends
     if changes := list(find_changes(earlier, {name: description.get(name) for name in IDENTITY})):
         raise ValueError(
             f"{folder} holds another run: {'; '.join(changes)}. Name another output folder, or give the settings it "
             f"was started with."
         )
-    if num_updates < done:
+    if ends["num_updates"] < done:
         raise ValueError(
-            f"{folder} has done {done} updates, and num_updates is {num_updates}: give at least {done}, or name "
-            f"another output folder."
+            f"{folder} has done {done} updates, and num_updates is {ends['num_updates']}: give at least {done}, or "
+            f"name another output folder."
         )
     if earlier["recipe"] != recorded["recipe"]:
         write_json(path, recorded | {"recipe": earlier["recipe"]})

@@ -35,7 +35,7 @@ from accelerate import PartialState
 from accelerate.utils import parse_flag_from_env
 from tqdm import tqdm
 
-from ..data.corpus import BYTES_OF_LONG_LINE, decode_lines, read_lines
+from ..data.lines import BYTES_OF_LONG_LINE, decode_lines, read_lines
 from ..resuming.files import find_changes, read_object, write_json, write_whole
 from ..resuming.locks import LOCK_FILE, check_processes, lock_folder
 from .translator import Hypothesis, Translator
@@ -275,7 +275,7 @@ def translate_stream(
 
 
 def read_file_windows(path: Path) -> Iterator[list[str]]:
-    """Windows of the lines of a file, which may be compressed; see `data.corpus.read_lines`."""
+    """Windows of the lines of a file, which may be compressed; see `data.lines.read_lines`."""
     return _in_windows(read_lines(path, cut_long=True))
 
 

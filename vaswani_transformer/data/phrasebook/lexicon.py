@@ -878,23 +878,3 @@ QUANTIFIERS = _adverbs("""
     some | einige
     many | viele
 """)
-
-
-def list_words() -> list[tuple[str, str]]:
-    """All words as (English, German), with verbs in the infinitive."""
-    words = [
-        *NOUNS.values(),
-        *ADJECTIVES.values(),
-        *TIME_ADVERBS.values(),
-        *FREQUENCY_ADVERBS.values(),
-        *MANNER_ADVERBS.values(),
-        *DEGREE_ADVERBS.values(),
-        *NEGATORS.values(),
-        *CONJUNCTIONS.values(),
-        *QUESTION_WORDS.values(),
-        *QUANTIFIERS.values(),
-    ]
-    verbs = [BE, *MODALS.values(), *VERBS.values(), *CLAUSE_VERBS.values()]
-    pairs = [(word.english, word.german) for word in words]
-    pairs += [(verb.english.base, verb.german.infinitive) for verb in verbs]
-    return list(dict.fromkeys(pairs))
