@@ -19,7 +19,7 @@ results=${RESULTS:-scripts/benchmarks/results/table3_reduced}
 export OMP_NUM_THREADS=1
 
 # With eleven checkpoints kept the oldest is that of the best epoch, once ten epochs were no better.
-size=(--divide_widths 4 --set tokens_per_batch=2048 --set warmup_updates=1000 --set lr_scale=0.5
+size=(--divide_widths 4 --set tokens_per_batch=2048 --set warmup_updates=1000 --set lr_scale=0.3
     --set 'checkpoint_interval=[1, "epochs"]' --set patience=10 --set num_averaged_checkpoints=11
     --num_updates 1000000 --mixed_precision bf16 --threads 1 --log_interval 500)
 
