@@ -62,6 +62,7 @@ for row in $rows; do
     train_row "$row" > "$run/$row.log" 2>&1 &
 done
 wait
+trap - TERM INT
 
 python scripts/print_table3.py "$results" | tee "$results/table.md"
 python scripts/plot_table3.py "$results" --output "$results/curves.svg"
