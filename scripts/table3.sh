@@ -5,13 +5,9 @@
 # ROWS are names such as "base A1 E"; all if not given. Start it again to go on, or with other rows to add them. RUN,
 # runs/table3 if not given, holds the prepared data, a folder for each row, and table.md.
 #
-# All rows alike can be made smaller: --divide_widths divides d_model, d_ff, d_k and d_v, --num_updates shortens
-# training, --set tokens_per_batch=... makes an update smaller. DATA may be a folder with train.en,
-# train.de, val.en and val.de, and VOCAB_SIZE the entries of its vocabulary. A study of Multi30k on one CPU core:
-#   DATA=FOLDER VOCAB_SIZE=4000 ACCELERATE_CONFIG=scripts/accelerate/1_cpu.yaml bash scripts/table3.sh "base D1 C1" 1 \
-#       --divide_widths 4 --num_updates 4000 --set warmup_updates=2500 --set tokens_per_batch=2048 --threads 1
-# How far a row moves by chance is seen by training base again: the same with RUN=runs/seed1, PREPARED=runs/table3/data
-# and --seed 1. To try the script within minutes:
+# A row base_seed1 is base with --seed 1; two seeds or more say how far a row moves by chance. DATA may be a folder with
+# train.en, train.de, val.en and val.de, and VOCAB_SIZE the entries of its vocabulary. All rows alike can be made
+# smaller by arguments of vaswani train; table3_reduced.sh does so, for one CPU. To try the script within minutes:
 #   DATA=phrasebook NUM_PAIRS=50 ACCELERATE_CONFIG=scripts/accelerate/1_cpu.yaml \
 #       bash scripts/table3.sh "C1 C4" 1 --num_updates 2 --set tokens_per_batch=300 --mixed_precision no
 # NUM_PAIRS is how many sentences of the phrasebook to train on and to score. What else can be changed is in
@@ -31,8 +27,9 @@ if [ -e "$data/train.en" ]; then train_text=("$data"/train.{en,de}) dev_text=("$
 prepare --train "${train_text[@]}" --dev "${dev_text[@]}" ${VOCAB_SIZE:+--vocab_size "$VOCAB_SIZE"} \
     ${NUM_PAIRS:+--num_pairs "$NUM_PAIRS"}
 for row in $rows; do
-    recipe=table3_$row run=$RUN/$row
-    train "${2:-8}" "${@:3}"
+    recipe=table3_${row%_seed*} run=$RUN/$row seed=0
+    if [[ $row == *_seed* ]]; then seed=${row#*_seed}; fi
+    train "${2:-8}" --seed "$seed" "${@:3}"
     if [ ! -e "$run/dev_scores.txt" ]; then
         vaswani evaluate --model "$run" --test "${dev_text[@]}" --split validation \
             ${NUM_PAIRS:+--num_pairs "$NUM_PAIRS"} > "$run/scores.partial"

@@ -6,8 +6,10 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import plot_table3
 import print_table3 as table3
 import pyarrow
 import pyarrow.parquet
@@ -15,7 +17,7 @@ import pytest
 
 from vaswani_transformer import cli
 from vaswani_transformer.data.phrasebook.pairs import generate_pairs
-from vaswani_transformer.training.recipes import RECIPES, TABLE_3
+from vaswani_transformer.training.recipes import RECIPES, TABLE_3, divide_widths, load_recipe
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 COMMANDS_OF_PACKAGE = Path(sys.executable).parent
@@ -25,7 +27,17 @@ OPEN_SOURCES = (
     *("ms_dynamics365_business", "ms_dynamics365_projops_insights"),
 )
 EVERYDAY_CORPORA = ("tatoeba_en_de", "europarl_en_de", *(f"more_en_de/{source}" for source in OPEN_SOURCES))
-VARIABLES = {"DATA", "RUN", "PREPARED", "RECIPE", "NUM_PAIRS", "VOCAB_SIZE", "ACCELERATE_CONFIG", "ACCELERATE_USE_CPU"}
+VARIABLES = {
+    "DATA",
+    "RUN",
+    "RESULTS",
+    "PREPARED",
+    "RECIPE",
+    "NUM_PAIRS",
+    "VOCAB_SIZE",
+    "ACCELERATE_CONFIG",
+    "ACCELERATE_USE_CPU",
+}
 # Writes down how it was called, one argument a line and an empty line at the end, and does nothing.
 STUB = '#!/bin/sh\nprintf "%s\\n" "{name}" "$@" "" >> "$COMMANDS"\n'
 
@@ -222,6 +234,76 @@ def test_table_3_started_again_scores_only_the_rows_without_scores(record, tmp_p
     assert [command.model for command in commands if command.command == "evaluate"] == [str(tmp_path / "run" / "E")]
 
 
+def test_a_row_of_table_3_is_trained_again_with_the_seed_of_its_name(record, tmp_path):
+    (tmp_path / "run" / "base_seed3").mkdir(parents=True)
+    _, train, score, _ = record("table3.sh", "base_seed3", "1")
+    assert (understood(train).recipe, understood(train).seed) == ("table3_base", 3)
+    assert understood(score).model == str(tmp_path / "run" / "base_seed3")
+
+
+@pytest.fixture
+def reduced(tmp_path):
+    """Arguments and variables of table3_reduced.sh, with a corpus of six pairs and rows C1 and D1 trained."""
+    data, run = tmp_path / "my tatoeba", tmp_path / "run"
+    data.mkdir()
+    for side in ("en", "de"):
+        (data / f"train.{side}").write_text("".join(f"{side} {number}\n" for number in range(1, 7)))
+    for row in ("C1", "D1"):
+        (run / row / "checkpoints" / "step-00000009").mkdir(parents=True)
+        (run / row / "checkpoints" / "step-00000010").mkdir()
+        for name in ("recipe.json", "log.jsonl"):
+            (run / row / name).write_text(f"{name} of {row}")
+    return {"data": data, "run": run, "results": tmp_path / "results"}
+
+
+def test_a_reduced_row_is_trained_until_patience_ends_and_its_best_epoch_is_scored(record, reduced):
+    prepare, train, score, *tables = record("table3_reduced.sh", reduced["data"], "C1", RESULTS=str(reduced["results"]))
+    prepare, train, score = map(understood, (prepare, train, score))
+    assert (reduced["run"] / "train.de").read_text() == "de 1\nde 4\n"
+    assert prepare.train == [[f"{reduced['run']}/train.en", f"{reduced['run']}/train.de"]]
+    assert prepare.dev == score.test == [f"{reduced['data']}/dev.en", f"{reduced['data']}/dev.de"]
+    assert (train.recipe, train.data, train.threads, train.seed) == ("table3_C1", prepare.output, 1, 0)
+    recipe = divide_widths(load_recipe(train.recipe, train.changes), train.divide_widths)
+    assert recipe.checkpoint_interval == (1, "epochs")
+    # The best epoch and the ten without gain.
+    assert recipe.num_averaged_checkpoints == recipe.patience + 1 == 11
+    assert score.model == f"{reduced['run']}/C1/checkpoints/step-00000009"
+    assert [words[:3] for words in tables] == [
+        ["python", f"scripts/{name}_table3.py", str(reduced["results"])] for name in ("print", "plot")
+    ]
+    assert (reduced["results"] / "C1" / "log.jsonl").read_text() == "log.jsonl of C1"
+    assert (reduced["results"] / "C1" / "dev_scores.txt").read_text().startswith("processor ")
+
+
+def test_a_reduced_row_whose_results_are_there_is_not_trained_again(record, reduced):
+    (reduced["results"] / "C1").mkdir(parents=True)
+    (reduced["results"] / "C1" / "dev_scores.txt").touch()
+    commands = record("table3_reduced.sh", reduced["data"], "C1 D1", RESULTS=str(reduced["results"]))
+    assert [command[3] for command in commands if command[1] == "train"] == ["table3_D1"]
+
+
+def test_sigterm_reaches_the_trainings_of_both_reduced_rows(record, reduced, tmp_path):
+    training = tmp_path / "stubs" / "vaswani"
+    training.write_text(
+        '#!/bin/sh\n[ "$1" = train ] || exit 0\n'
+        "trap 'echo saved; exit 75' TERM\n"
+        'echo begun; while kill -0 "$WATCH"; do sleep 0.1; done\n'
+    )
+    environment = os.environ | {"PATH": f"{training.parent}{os.pathsep}{os.environ['PATH']}", "WATCH": str(os.getpid())}
+    environment |= {"RUN": str(reduced["run"]), "RESULTS": str(reduced["results"])}
+    command = ["bash", str(SCRIPTS / "table3_reduced.sh"), str(reduced["data"]), "C1 D1"]
+    logs = [reduced["run"] / f"{row}.log" for row in ("C1", "D1")]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as script:
+        while not all(log.exists() and log.read_text() for log in logs):
+            assert script.poll() is None
+            time.sleep(0.02)
+        script.terminate()
+        _, errors = script.communicate()
+    assert (script.returncode, errors) == (75, b"stopped; the same command goes on\n")
+    assert [log.read_text().splitlines()[-1] for log in logs] == ["saved"] * 2
+    assert not reduced["results"].exists()
+
+
 @pytest.fixture
 def print_table3(monkeypatch):
     """The program, to be called with its argument."""
@@ -234,16 +316,32 @@ def print_table3(monkeypatch):
     return run
 
 
-def write_row(folder, row, perplexity, bleu, **model):
-    """What the training and the scoring of a row leave behind."""
+def write_row(folder, row, perplexity, bleu, *, warmup_updates=4_000, **model):
+    """What the training and the scoring of a row leave behind; its second epoch is the best."""
     (folder / row).mkdir()
-    description = {"recipe": {"num_updates": 100_000, "model": model}, "num_parameters": 27_890_000}
+    description = {
+        "recipe": {"num_updates": 100_000, "warmup_updates": warmup_updates, "model": model},
+        "data": "f00d",
+        "mixed_precision": "bf16",
+        "num_parameters": 27_890_000,
+    }
     (folder / row / "recipe.json").write_text(json.dumps(description))
+    curve = [
+        {"update": 7 * epoch, "epoch": epoch, "dev_perplexity": perplexity + (epoch - 2) ** 2} for epoch in (1, 2, 3)
+    ]
+    log = [curve[0], {"update": 10, "loss": 3.0, "seconds": 1.0, "target_tokens_per_second": 9.0}, *curve[1:]]
+    (folder / row / "log.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in log))
     (folder / row / "dev_scores.txt").write_text(
         "BLEU 9.99  nrefs:1|tok:13a\n"
         f"BLEU, tokenised, compounds split as in the paper {bleu:.2f}  nrefs:1|tok:split\n"
-        f"perplexity {perplexity:.3f} per sub-word\nsearch num_beams:4\n"
+        f"perplexity {perplexity:.3f} per sub-word\nsearch num_beams:4\nprocessor Z80, bfloat16 by float32\n"
     )
+
+
+def write_bases(folder):
+    """Base with three seeds: perplexity 10 within 2 %, BLEU 20 within 0.5."""
+    for name, perplexity, bleu in (("base", 9.9, 20.0), ("base_seed1", 10.1, 19.75), ("base_seed2", 10.0, 20.25)):
+        write_row(folder, name, perplexity, bleu)
 
 
 def test_the_table_stands_beside_the_paper_s(print_table3, tmp_path, capsys):
@@ -253,48 +351,70 @@ def test_the_table_stands_beside_the_paper_s(print_table3, tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     sizes = "6 | 128 | 512 | 8 | 16 | 16 | 0.1 | 0.1 | sinusoidal"
     assert lines[2:4] == [
-        f"| base | {sizes} | 100,000 | 5.01 | 4.92 | 25.8 | 25.8 | 27.9 | 65 |",
-        "| C4 |  | 64 |  |  | 8 | 8 |  |  |  | 100,000 | 70.50 | 5.75 | 3.1 | 24.5 | 27.9 | 28 |",
+        f"| base | {sizes} | 3 | 2 | 6.01 | 5.01 | 4.92 | 25.8 | 25.8 | 27.9 | 65 |",
+        "| C4 |  | 64 |  |  | 8 | 8 |  |  |  | 3 | 2 | 71.50 | 70.50 | 5.75 | 3.1 | 24.5 | 27.9 | 28 |",
     ]
-    assert {line.count("|") for line in lines[:4]} == {18}
-    assert lines[5] == "BLEU of tokens, compounds split as in the paper: nrefs:1|tok:split"
+    assert {line.count("|") for line in lines[:4]} == {20}
+    assert "compounds split as in the paper: nrefs:1|tok:split" in lines[5]
+    assert lines[5].endswith("Precision and processor, with rows: bf16, Z80, bfloat16 by float32 (2)")
 
 
 # The paper's rows against its base: D1 has both worse, C5 both better, C3 a better perplexity and a worse BLEU, E none.
 @pytest.mark.parametrize(
     ("row", "perplexity", "bleu", "expected"),
     [
-        ("D1", 10.2, 19.5, "| D1 | +2.0 % | +17.3 % | agrees | -0.5 | -1.2 | agrees |"),
-        ("D1", 9.7, 20.5, "| D1 | -3.0 % | +17.3 % | does not agree | +0.5 | -1.2 | does not agree |"),
-        ("D1", 10.19, 19.51, "| D1 | +1.9 % | +17.3 % | too close to tell | -0.5 | -1.2 | too close to tell |"),
+        ("D1", 10.21, 19.4, "| D1 | +2.1 % | +17.3 % | agrees | -0.6 | -1.2 | agrees |"),
+        ("D1", 9.7, 20.6, "| D1 | -3.0 % | +17.3 % | does not agree | +0.6 | -1.2 | does not agree |"),
+        ("D1", 10.19, 19.6, "| D1 | +1.9 % | +17.3 % | too close to tell | -0.4 | -1.2 | too close to tell |"),
         ("C5", 9.0, 25.0, "| C5 | -10.0 % | -5.3 % | agrees | +5.0 | +0.2 | agrees |"),
         ("C3", 9.0, 25.0, "| C3 | -10.0 % | -0.8 % | agrees | +5.0 | -0.3 | does not agree |"),
         ("E", 10.1, 20.1, "| E | +1.0 % | +0.0 % | agrees | +0.1 | -0.1 | agrees |"),
         ("E", 12.0, 20.1, "| E | +20.0 % | +0.0 % | does not agree | +0.1 | -0.1 | agrees |"),
     ],
 )
-def test_a_row_s_way_from_base_is_held_against_the_paper_s(
+def test_a_row_s_way_from_base_is_held_against_the_paper_s_and_the_spread_of_seeds(
     print_table3, tmp_path, capsys, row, perplexity, bleu, expected
 ):
-    write_row(tmp_path, "base", 10.0, 20.0)
+    write_bases(tmp_path)
     write_row(tmp_path, row, perplexity, bleu)
     print_table3(tmp_path)
     *_, moves, _, legend = capsys.readouterr().out.splitlines()
     assert moves == expected
-    assert "at least 2.0 % of perplexity or 0.5 BLEU here" in legend
+    assert legend.startswith(
+        "Base, 3 seeds: PPL 10.00 within 2.0 %, BLEU 20.0 within 0.5, from the least to the greatest"
+    )
 
 
-def test_rows_without_base_are_not_compared(print_table3, tmp_path, capsys):
-    write_row(tmp_path, "C4", 70.5, 3.1, d_model=64)
+def test_other_trainings_of_base_have_lines_of_their_own_and_are_not_compared_with_it(print_table3, tmp_path, capsys):
+    write_bases(tmp_path)
+    write_row(tmp_path, "C1", 11.0, 19.0)
     print_table3(tmp_path)
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[2].startswith("| C4 | 6 | 64 | 2048 | 8 | 8 | 8 |")
-    assert lines[-1] == "Without base no row can be compared with it: train it too."
+    scored, _, moves, *_ = capsys.readouterr().out.split("\n\n")
+    names = [[line.split(" | ")[0] for line in table.splitlines()[2:]] for table in (scored, moves)]
+    assert names == [["| base", "| base_seed1", "| base_seed2", "| C1"], ["| C1"]]
+
+
+def test_rows_are_not_compared_with_base_until_its_spread_is_known(print_table3, tmp_path, capsys):
+    write_row(tmp_path, "C4", 70.5, 3.1, d_model=64)
+    for name in (None, "base"):
+        if name:
+            write_row(tmp_path, name, 10.0, 20.0)
+        print_table3(tmp_path)
+        *table, last = capsys.readouterr().out.splitlines()
+        assert any(line.startswith("| C4 | ") for line in table)
+        assert last.startswith("No row is compared with base: that takes base of another seed too (base_seed1)")
+
+
+def test_rows_that_were_not_trained_alike_are_refused(print_table3, tmp_path, capsys):
+    write_row(tmp_path, "base", 10.0, 20.0)
+    write_row(tmp_path, "E", 10.0, 20.0, warmup_updates=999)
+    with pytest.raises(SystemExit):
+        print_table3(tmp_path)
+    assert 'E and base were not trained alike: {"data": "f00d", "warmup_updates": 999}' in capsys.readouterr().err
 
 
 def test_a_score_of_before_is_named_with_what_to_do(print_table3, tmp_path, capsys):
-    (tmp_path / "E").mkdir()
-    (tmp_path / "E" / "recipe.json").write_text(json.dumps({"recipe": {"num_updates": 1}, "num_parameters": 1}))
+    write_row(tmp_path, "E", 10.0, 20.0)
     (tmp_path / "E" / "dev_scores.txt").write_text("BLEU 9.99  nrefs:1|tok:13a\nperplexity 5.003 per sub-word\n")
     with pytest.raises(SystemExit):
         print_table3(tmp_path)
@@ -305,6 +425,18 @@ def test_a_table_without_rows_is_refused(print_table3, tmp_path, capsys):
     with pytest.raises(SystemExit):
         print_table3(tmp_path)
     assert "holds no row with a dev_scores.txt; run scripts/table3.sh first" in capsys.readouterr().err
+
+
+def test_every_row_has_a_curve_beside_base_s(tmp_path):
+    write_bases(tmp_path)
+    for row in ("A1", "C1", "D1", "big"):
+        write_row(tmp_path, row, 12.0, 18.0)
+    text = plot_table3.draw(table3.read_rows(tmp_path), tmp_path / "curves.svg").read_text(encoding="utf-8")
+    assert {name: text.count(f">{name}<") for name in ("base", "base_seed2", "A1", "C1", "D1", "big", "E")} == {
+        "base": 4,
+        **dict.fromkeys(("base_seed2", "A1", "C1", "D1", "big"), 1),
+        "E": 0,
+    }
 
 
 def test_mixed_text_is_prepared_corpus_by_corpus(record, tmp_path):
