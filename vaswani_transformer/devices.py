@@ -1,6 +1,9 @@
-"""Settings of PyTorch for a device: precision, TF32, and which kernels attention may use."""
+"""Settings of PyTorch for a device: precision, TF32, which kernels attention may use, how the compiler sees shapes."""
+
+from collections.abc import Callable
 
 import torch
+from torch import nn
 
 SIZE_MULTIPLE = 8  # of a matrix, in half precision, for which tensor cores need no padding
 
@@ -44,6 +47,19 @@ def allow_tf32(device: str) -> None:
     """
     if device == "cuda":
         torch.set_float32_matmul_precision("high")
+
+
+def compile_once(model: nn.Module) -> Callable:
+    """`model`, compiled at its first call for batches of all shapes, except where a size is one.
+
+    Sizes are symbols: compiled for each of some 300 shapes of batches, the first epoch would spend hours on it. For
+    compilers in the whole process, all other numbers are constants, and sizes that are equal in the first batch need
+    not be in others. With `dynamic=True` alone PyTorch makes symbols of the rates of dropout too, must trace again with
+    constants, and compiles again when the lengths of source and target differ for the first time.
+    """
+    torch._dynamo.config.specialize_float = True
+    torch.fx.experimental._config.use_duck_shape = False
+    return torch.compile(model, dynamic=True)
 
 
 def advise_size(device: str, vocab_size: int) -> str | None:

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ..data.batching import TokenizedPairs, Update, UpdateStream
 from ..data.preparation import PREPARATION_FILE, read_preparation
-from ..devices import allow_tf32, avoid_plans_per_shape, choose_precision, has_bfloat16
+from ..devices import allow_tf32, avoid_plans_per_shape, choose_precision, compile_once, has_bfloat16
 from ..loading import fingerprint_model, load_translator
 from ..memory import keep_few_kernels
 from ..model.configuration_vaswani import VaswaniConfig
@@ -194,9 +194,8 @@ class Setup:
         self.schedule = inverse_sqrt_schedule(optimizer, d_model=d_model, warmup_steps=recipe.warmup_updates)
         self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
         self.parameters = list(self.model.parameters())  # to walk all modules for them takes 1 ms of the host
-        # What an update calls; evaluation, search and diagnosis call the model itself. Lengths are symbols: if it were
-        # compiled for each of some 300 shapes of batches, the first epoch would spend hours on compiling.
-        self.forward = torch.compile(self.model, dynamic=True) if recipe.compile else self.model
+        # What an update calls; evaluation, search and diagnosis call the model itself.
+        self.forward = compile_once(self.model) if recipe.compile else self.model
 
     def _build_model(self) -> VaswaniForConditionalGeneration:
         recipe, tokenizer = self.recipe, self.tokenizer
