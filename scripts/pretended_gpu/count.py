@@ -22,6 +22,7 @@ from work import build_model, build_search, build_trainer, find_update, run_upda
 
 from vaswani_transformer.training.recipes import RECIPES
 
+NUM_CAPTURING = 2  # searches that capture steps: the first finds out how much memory they need
 LIMIT_OFFSET = 2  # tokens by which a translation may be longer than its source, so that sentences leave one by one
 
 
@@ -77,6 +78,8 @@ def count_search(*, num_sentences: int, num_beams: int, num_steps: int, ends: bo
     expected = build_search(model, "cpu", **options)(max_new_tokens=num_steps)
     with PretendedGpu() as gpu:
         search = build_search(model, "gpu", **options)
+        for _ in range(NUM_CAPTURING):
+            search(max_new_tokens=num_steps)
         with gpu.counting() as start:
             search(max_new_tokens=1)
         with gpu.counting() as whole:

@@ -43,6 +43,7 @@ class Counts:
 
     Attributes:
         operations: that a GPU would have to start a kernel for, under (name, line).
+        captured: operations that a graph started, under (name, line).
         waits: of the host for the device, blocking copies included, under (cause, line).
         copies: from host to device, under (is_blocking, line).
         mixed: operations that CUDA refuses because a tensor of the host is among the others, under (name, line).
@@ -51,6 +52,7 @@ class Counts:
     """
 
     operations: Counter = field(default_factory=Counter)
+    captured: Counter = field(default_factory=Counter)
     waits: Counter = field(default_factory=Counter)
     copies: Counter = field(default_factory=Counter)
     mixed: Counter = field(default_factory=Counter)
@@ -65,6 +67,7 @@ class Counts:
         """The numbers that tests hold."""
         return {
             "operations": self.operations.total(),
+            "operations in graphs": self.captured.total(),
             "waits": self.waits.total(),
             "copies to the device": self.copies.total(),
             "blocking copies to the device": sum(n for (is_blocking, _), n in self.copies.items() if is_blocking),

@@ -9,16 +9,19 @@ module in a process of its own.
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from unittest import mock
 
 import torch
 from autocast import emulate_autocast
 from counts import Counts, project_line, remembering_lines
+from graph import RecordedCapture
 from torch import nn
 from torch.utils import backend_registration
 from torch.utils._foreach_utils import _foreach_supported_types
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from vaswani_transformer.model.engine_graphs_vaswani import CAPTURES
 
 aten = torch.ops.aten
 WAITS = {  # for their result, or for its size
@@ -109,6 +112,33 @@ class Event:
             _active[-1].counts.waits["event", project_line()] += 1
 
 
+class Capture(RecordedCapture):
+    """Graphs of the pretended GPU: to start one is one operation, those inside are counted apart."""
+
+    def __call__(self, step: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+        gpu = _active[-1]
+        outside, gpu.counts = gpu.counts, Counts()
+        try:
+            repeat_uncounted = super().__call__(step)
+        finally:
+            inside, gpu.counts = gpu.counts, outside
+        if inside.waits or inside.copies or inside.mixed:
+            raise RuntimeError(f"CUDA cannot capture waits, copies from the host or mixed devices: {inside}")
+        gpu.counts.operations.update(inside.operations)  # CUDA computes a step once before its capture
+
+        def repeat() -> torch.Tensor:
+            outside, gpu.counts = gpu.counts, Counts()
+            try:
+                result = repeat_uncounted()
+            finally:
+                gpu.counts = outside
+            gpu.counts.operations["graph", project_line()] += 1
+            gpu.counts.captured.update(inside.operations)
+            return result
+
+        return repeat
+
+
 class PretendedGpu(TorchDispatchMode):
     """In the block, "gpu" can be used like "cuda".
 
@@ -140,6 +170,7 @@ class PretendedGpu(TorchDispatchMode):
         self._patches.enter_context(emulate_autocast("gpu", DeviceTensor))
         self._patches.enter_context(mock.patch.object(nn.functional, "scaled_dot_product_attention", attend))
         self._patches.enter_context(mock.patch.object(torch, "Event", Event))
+        self._patches.enter_context(mock.patch.dict(CAPTURES, {DEVICE.type: Capture}))
         _foreach_supported_types.append(DeviceTensor)
         self._patches.callback(_foreach_supported_types.remove, DeviceTensor)
         _active.append(self)

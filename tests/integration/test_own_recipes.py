@@ -123,6 +123,11 @@ def test_a_run_that_its_patience_has_ended_says_so_and_goes_on_with_more(data, t
     assert read_log(tmp_path / "run")[-1]["update"] == read_log(tmp_path / "whole")[-1]["update"] == 10
 
 
+def test_a_vocabulary_smaller_than_the_data_s_is_refused(data, tmp_path, capsys):
+    assert train_to(tmp_path / "run", data, 5, "--set", "model.vocab_size=20") == 1
+    assert "model.vocab_size is 20, but the vocabulary of" in capsys.readouterr().err
+
+
 def test_a_final_model_whose_checkpoints_are_gone_is_not_overwritten(data, whole, tmp_path, capsys):
     run = tmp_path / "run"
     shutil.copytree(whole / "model", run / "model")

@@ -6,6 +6,7 @@ import weakref
 
 import pytest
 import torch
+from pretended_gpu.graph import RecordedCapture
 from torch import nn
 from transformers import GenerationConfig
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
@@ -13,10 +14,12 @@ from transformers.generation import BaseStreamer
 
 from vaswani_transformer import VaswaniForConditionalGeneration, pipeline
 from vaswani_transformer.hub.demo import Demo
-from vaswani_transformer.model import cpu_vaswani, engine_steps_vaswani
+from vaswani_transformer.model import cpu_vaswani, engine_graphs_vaswani, engine_steps_vaswani
 from vaswani_transformer.model.cpu_vaswani import PRIVATE_NAMES, Int8Products, find_private
+from vaswani_transformer.model.engine_graphs_vaswani import CAPTURES, CapturedSteps, FixedMemory
 from vaswani_transformer.model.engine_layers_vaswani import DecoderProducts
 from vaswani_transformer.model.engine_steps_vaswani import EngineSteps, LayerSteps
+from vaswani_transformer.model.engine_vaswani import Engine
 from vaswani_transformer.model.plain_vaswani import find_obstacle
 from vaswani_transformer.model.steps_vaswani import ForwardSteps
 from vaswani_transformer.translation.translator import Translator
@@ -158,10 +161,136 @@ def test_a_layer_remembers_everything_in_the_order_it_came(tiny_model):
     width = sum(layer.attention.widths)
     steps, length = [torch.randn(2, 3, num_beams, width) for num_beams in (3, *[4] * 40)], 0
     for count, step in enumerate(steps, start=1):
-        remembered = steps_of_layer.remember(step, length, num_slots=length + 10)
-        length += step.shape[2]
+        start, length = length, length + step.shape[2]
+        remembered = steps_of_layer.remember(step, slice(start, length), num_slots=start + 10)
         assert torch.equal(remembered[:, :, :length], torch.cat(steps[:count], dim=2))
         assert not remembered[:, :, length:].any()  # what is hidden must be finite
+
+
+# Captured steps, by graphs that do recorded operations again on the same tensors
+
+
+@pytest.fixture
+def captured(monkeypatch):
+    """Engines built meanwhile capture; a list of the bucket of each step, and whether the step was captured first."""
+    steps, run = [], FixedMemory.run
+
+    def run_and_list(memory, bucket, step):
+        steps.append((bucket, bucket not in memory.captured))
+        return run(memory, bucket, step)
+
+    monkeypatch.setitem(CAPTURES, "cpu", RecordedCapture)
+    monkeypatch.setattr(FixedMemory, "run", run_and_list)
+    monkeypatch.setattr(CapturedSteps, "key_bucket", 16)
+    monkeypatch.setattr(engine_steps_vaswani, "_can_attend_unfused", lambda states, mask: False)  # as on any GPU
+    return steps
+
+
+def test_captured_steps_give_the_logits_of_forward_in_later_searches_too(build_tiny_model, captured):
+    model = build_tiny_model(noise=0.4, decoder_layers=2)
+    engine = model.build_engine()
+    for prompt in ((0,), (0, 5, 6)):
+        for source in SOURCES.values():
+            compare(engine, model, source=source, prompt=prompt)
+    [memory] = engine.idle_memory
+    addresses = {name: storage.data_ptr() for name, storage in memory.storage.items()}
+    captured.clear()
+    for name in ("on the right", "no padding"):
+        compare(engine, model, source=SOURCES[name])
+    assert captured
+    assert not any(is_first for _, is_first in captured)
+    assert {name: storage.data_ptr() for name, storage in memory.storage.items()} == addresses
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"num_return_sequences": 4, "decoder_input_ids": torch.tensor([[0, 5, 6]] * 3)},
+        {"shortlist": [2, 4, 5, 9, 13, 20, 21, 30]},
+    ],
+    ids=["beam", "prompt", "shortlist"],
+)
+def test_captured_steps_find_the_translations_of_forward(build_ending_model, captured, options):
+    model = build_ending_model(end_bias=2.0, max_length_offset=6)
+    engine, sources = model.build_engine(), [SOURCES["on the right"], SOURCES["no padding"]]
+    expected = [model.generate(source, **options, **RECORDED).sequences for source in sources]
+    for _ in range(3):
+        captured.clear()
+        for source, sequences in zip(sources, expected, strict=True):
+            assert torch.equal(model.generate(source, engine=engine, **options), sequences)
+    # Memory has had its last size since the first round, and all shapes came in the second.
+    assert not any(is_first for _, is_first in captured)
+
+
+def test_captured_steps_leave_the_caller_the_logits_of_each_step(build_tiny_model, captured):
+    model, options = build_tiny_model(noise=0.4), {"return_dict_in_generate": True, "output_logits": True}
+    options |= {"num_beams": NUM_BEAMS, "max_new_tokens": 6}
+    expected, found = (
+        model.generate(SOURCE, **options, **given).logits for given in ({}, {"engine": model.build_engine()})
+    )
+    torch.testing.assert_close(torch.stack(found), torch.stack(expected))
+
+
+def test_keys_that_are_forgotten_leave_captured_steps_a_smaller_bucket(build_tiny_model, captured, monkeypatch):
+    monkeypatch.setattr(engine_steps_vaswani, "FEW_KEYS", 16)
+    monkeypatch.setattr(CapturedSteps, "key_bucket", 4)
+    model = build_tiny_model(noise=0.4, decoder_layers=2)
+    compare(model.build_engine(), model, num_steps=14, leaving_at=None)
+    num_slots = [bucket[2] for bucket, _ in captured]
+    assert num_slots != sorted(num_slots)
+
+
+def test_searches_at_the_same_time_have_fixed_memory_of_their_own(build_tiny_model, captured):
+    model = build_tiny_model(noise=0.4)
+    engine = model.build_engine()
+    expected = model.generate(SOURCE, ensemble=[model], max_new_tokens=8)
+    for _ in range(2):
+        found = model.generate(SOURCE, ensemble=[model], engine=[engine, engine], max_new_tokens=8)
+        assert torch.equal(found, expected)
+    assert len(engine.idle_memory) == 2
+
+
+def test_few_captured_steps_are_kept(build_tiny_model, captured, monkeypatch):
+    monkeypatch.setattr(engine_graphs_vaswani, "MOST_GRAPHS", 1)
+    model = build_tiny_model(noise=0.4, decoder_layers=2)
+    engine = model.build_engine()
+    for _ in range(2):
+        compare(engine, model, num_steps=8)
+        [memory] = engine.idle_memory
+        assert len(memory.captured) == 1
+    first = [bucket for bucket, is_first in captured if is_first]
+    assert len(first) > len(set(first))  # what was dropped is captured again
+
+
+def test_an_engine_of_one_call_captures_nothing(build_tiny_model, captured):
+    model = build_tiny_model()
+    model.generate(SOURCE, max_new_tokens=6)
+    assert not captured
+
+
+def test_a_captured_step_never_asks_the_host_and_is_traced_once_per_bucket(build_tiny_model, monkeypatch):
+    traced = []
+
+    class CompiledCapture:
+        """Compiles a step; the closure is good for one search."""
+
+        def __init__(self, device):
+            pass
+
+        def __call__(self, step):
+            return torch.compile(step, backend=self.trace, fullgraph=True, dynamic=False)
+
+        @staticmethod
+        def trace(graph, inputs):
+            traced.append(graph)
+            return graph
+
+    monkeypatch.setitem(CAPTURES, "cpu", CompiledCapture)
+    model = build_tiny_model(noise=0.4, decoder_layers=1)
+    engine = Engine(model, cpu_vaswani.Products(torch.float32))  # those of a GPU
+    compare(engine, model)
+    assert len(traced) == 2  # of all sentences, and of those that stay
 
 
 # A snapshot

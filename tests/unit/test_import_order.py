@@ -27,6 +27,7 @@ LAYERS = [
     {"model.layers_vaswani", "model.masks_vaswani", "model.steps_vaswani"},
     {"model.engine_layers_vaswani", "model.search_vaswani"},
     {"model.engine_steps_vaswani"},
+    {"model.engine_graphs_vaswani"},
     {"model.engine_vaswani"},
     {"model.pipeline_vaswani", "model.search_inputs_vaswani"},
     {"model.generation_vaswani"},

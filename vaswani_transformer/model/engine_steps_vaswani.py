@@ -18,6 +18,8 @@ ROOM = 16  # steps for which `LayerSteps` makes room at least
 FEW_KEYS, FEW_KEYS_OF_DEVICE = 32, 256
 VECTOR = 16  # float32 numbers in a register of AVX-512; to this CUDA's fused attention aligns a mask
 
+Slots = slice | torch.LongTensor  # the same places; an index (b,) can change in memory without the host
+
 
 class LayerSteps:
     """A decoder layer, one token of each hypothesis at a time, and what it remembers of the search.
@@ -41,18 +43,18 @@ class LayerSteps:
         self.memory = projected.new_zeros(len(encoding), attention.num_heads, 0, sum(layer.attention.widths))
 
     def __call__(
-        self, x: torch.Tensor, start: int, mask: torch.Tensor, source_mask: torch.Tensor | None
+        self, x: torch.Tensor, slots: Slots, mask: torch.Tensor, source_mask: torch.Tensor | None
     ) -> torch.Tensor:
         """(L * b, D) -> (L * b, D); the tokens of a prompt are read at once, as if each were a beam.
 
         Args:
-            start: the first slot for the keys of this step.
+            slots: for the keys of this step.
             mask: which of the slots a beam sees, (L, 1, b, N).
             source_mask: broadcastable to (L, H, 1, S + num_idle).
         """
         attention, cross_attention = self.layer.attention, self.layer.cross_attention
         q, keys_and_values = map(self._split_heads, attention.project(x))
-        keys, values = self.remember(keys_and_values, start, mask.shape[-1]).split(attention.widths, dim=-1)
+        keys, values = self.remember(keys_and_values, slots, mask.shape[-1]).split(attention.widths, dim=-1)
         context = self.attend(q, keys, values, mask, attention.scaling)
         x = self.layer.norm(attention.add_out(_join_heads(context), x))
         q = self._split_heads(cross_attention.query(x))
@@ -65,12 +67,12 @@ class LayerSteps:
         num_heads = self.layer.attention.num_heads
         return x.view(len(self.source), -1, num_heads, x.shape[-1] // num_heads).transpose(1, 2)
 
-    def remember(self, keys_and_values: torch.Tensor, start: int, num_slots: int) -> torch.Tensor:
-        """Write those of a step (L, H, b, d_k + d_v) from slot `start` on; the first `num_slots` slots of all."""
+    def remember(self, keys_and_values: torch.Tensor, slots: Slots, num_slots: int) -> torch.Tensor:
+        """Write those of a step (L, H, b, d_k + d_v) in `slots`; the first `num_slots` slots of all."""
         num_new, room = keys_and_values.shape[2], self.memory.shape[2]
         if num_slots > room:
             self.memory = nn.functional.pad(self.memory, (0, 0, 0, num_slots - room + max(room, ROOM * num_new)))
-        self.memory[:, :, start : start + num_new] = keys_and_values
+        self.memory[:, :, slots] = keys_and_values
         return self.memory[:, :, :num_slots]
 
     def forget(self, rows: torch.LongTensor) -> None:
@@ -102,6 +104,7 @@ class EngineSteps:
 
     owns_logits = True
     outputs = cache = None
+    key_bucket = VECTOR  # N is a multiple of it, so that there are few
 
     def __init__(
         self,
@@ -123,18 +126,21 @@ class EngineSteps:
         with torch.autocast(self.encoding.device.type, enabled=False):  # an engine has the dtype it was built in
             if not self.layers:
                 return self._read_prompt(tokens)
-            start = self.num_keys - self.num_beams
-            return self.project(self._run_layers(tokens[:, -1], next(self.positions), start, self.mask))
+            return self.project(self._take_step(tokens[:, -1], next(self.positions), self.num_keys - self.num_beams))
+
+    def _take_step(self, tokens: torch.LongTensor, position: torch.Tensor, start: int) -> torch.Tensor:
+        """Tokens (L * b,) at `position` (1, D), whose keys begin at slot `start` -> (L * b, D)."""
+        return self._run_layers(tokens, position, slice(start, start + self.num_beams), self.mask)
 
     @torch.inference_mode()  # a step takes 6 % less; the logits, made outside, are ordinary tensors again
     def _run_layers(
-        self, tokens: torch.LongTensor, positions: torch.Tensor, start: int, mask: torch.Tensor
+        self, tokens: torch.LongTensor, positions: torch.Tensor, slots: Slots, mask: torch.Tensor
     ) -> torch.Tensor:
-        """Tokens (rows,) at `positions` (1 or rows, D), whose keys begin at slot `start` -> (rows, D)."""
+        """Tokens (rows,) at `positions` (1 or rows, D), whose keys belong in `slots` -> (rows, D)."""
         x = self.embed(tokens)
         x = x + positions.to(x.dtype)
         for layer in self.layers:
-            x = layer(x, start, mask[:, None], self.source_mask)
+            x = layer(x, slots, mask[:, None], self.source_mask)
         return x
 
     def _read_prompt(self, tokens: torch.LongTensor) -> torch.Tensor:
@@ -150,8 +156,8 @@ class EngineSteps:
         positions = torch.cat([next(self.positions) for _ in range(prompt_length)])
         self.hidden = torch.finfo(states.dtype).min
         causal = states.new_full((1, prompt_length, prompt_length), self.hidden).triu(1)
-        causal = _pad_slots(causal, prompt_length, self.hidden)
-        x = self._run_layers(prompt.flatten(), positions.repeat(len(prompt), 1), 0, causal)
+        causal = self._pad_slots(causal, prompt_length)
+        x = self._run_layers(prompt.flatten(), positions.repeat(len(prompt), 1), slice(prompt_length), causal)
         # (L, b, N): 0 at the keys that a beam goes on from, and those of the next step.
         self.mask, self.num_keys = states.new_zeros(len(states), num_beams, prompt_length), prompt_length
         self.next_mask = states.new_full((num_beams, num_beams), self.hidden).fill_diagonal_(0.0)
@@ -175,8 +181,13 @@ class EngineSteps:
         if self.num_keys >= self.most_keys:
             mask = self._forget_keys(mask)
         start, self.num_keys = self.num_keys, self.num_keys + self.num_beams
-        self.mask = _pad_slots(mask, self.num_keys, self.hidden)
+        self.mask = self._pad_slots(mask, self.num_keys)
         self.mask[:, :, start : self.num_keys] = self.next_mask
+
+    def _pad_slots(self, mask: torch.Tensor, num_keys: int) -> torch.Tensor:
+        """`mask` (..., N) with slots for `num_keys` keys, and some more up to a full bucket; new ones are hidden."""
+        missing = -(-num_keys // self.key_bucket) * self.key_bucket - mask.shape[-1]
+        return nn.functional.pad(mask, (0, missing), value=self.hidden) if missing > 0 else mask
 
     def _forget_keys(self, mask: torch.Tensor) -> torch.Tensor:
         """Drop the keys that no beam sees from the layers and from `mask` (L, b, N).
@@ -263,12 +274,6 @@ def _as_additive(mask: torch.Tensor | None, encoding: torch.Tensor, *, num_idle:
         mask = encoding.new_ones(encoding.shape[:2])
     additive = encoding.new_zeros(mask.shape).masked_fill(mask == 0, -torch.inf)[:, None, None]
     return nn.functional.pad(additive, (0, num_idle), value=-torch.inf)
-
-
-def _pad_slots(mask: torch.Tensor, num_keys: int, hidden: float) -> torch.Tensor:
-    """`mask` (..., N) with slots for `num_keys` keys, and some more so that there are few N; new ones are hidden."""
-    missing = -(-num_keys // VECTOR) * VECTOR - mask.shape[-1]
-    return nn.functional.pad(mask, (0, missing), value=hidden) if missing > 0 else mask
 
 
 def _keep(x: torch.Tensor, staying: torch.LongTensor, moved: torch.LongTensor | None) -> torch.Tensor:

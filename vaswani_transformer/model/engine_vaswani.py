@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from .cpu_vaswani import Product, Products, build_products
+from .engine_graphs_vaswani import CAPTURES, CapturedSteps, FixedMemory
 from .engine_layers_vaswani import DecoderProducts, EncoderProducts, linear_of
 from .engine_steps_vaswani import EngineSteps
 from .plain_vaswani import find_obstacle, refuse_released
@@ -31,8 +32,8 @@ class Engine:
     moment it was built, whatever happens to the model afterwards. `for_call` makes the exception, for a single call.
 
     A device must offer two things. `Products` multiplies by the matrices of a layer: float32, bfloat16 and int8 differ
-    in nothing else. `start` begins a search and returns its `Steps`, which own the keys and values of that search; a
-    device on which steps are captured in graphs differs in what `start` returns.
+    in nothing else. `start` begins a search and returns its `Steps`, which own the keys and values of that search; on a
+    device that captures steps in graphs they lie in memory that the engine keeps, with the graphs, for later searches.
 
     Args:
         model: a `VaswaniForConditionalGeneration` in which `find_obstacle` finds nothing.
@@ -62,6 +63,9 @@ class Engine:
             is_shared = encoder.embed_tokens.weight is decoder.embed_tokens.weight
             self.source_embedding = self.target_embedding if is_shared else keep(encoder.embed_tokens.weight)
             self.encoder_layers = [EncoderProducts(layer, products) for layer in encoder.layers]
+        # A single call does not repeat a step often enough for its capture to pay.
+        self.captures = encodes and self.device.type in CAPTURES
+        self.idle_memory: list[FixedMemory] = []  # of captured steps; searches at one time have one each
         if releases:
             self._release(model)
 
@@ -151,15 +155,24 @@ class Engine:
             num_beams: b, at most 32.
             shortlist: (n,) token ids to compute logits of; all when not given.
         """
-        return EngineSteps(
-            layers=self.decoder_layers,
-            embed=lambda tokens: nn.functional.embedding(tokens, self.target_embedding) * self.embed_scale,
-            positions=self.target_positions,
-            project=self.projection(shortlist),
-            encoding=encoding.to(self.dtype),
-            source_mask=source_mask,
-            num_beams=num_beams,
-        )
+        given = {
+            "layers": self.decoder_layers,
+            "embed": lambda tokens: nn.functional.embedding(tokens, self.target_embedding) * self.embed_scale,
+            "positions": self.target_positions,
+            "project": self.projection(shortlist),
+            "encoding": encoding.to(self.dtype),
+            "source_mask": source_mask,
+            "num_beams": num_beams,
+        }
+        if not self.captures:
+            return EngineSteps(**given)
+        try:
+            memory = self.idle_memory.pop()
+        except IndexError:
+            memory = FixedMemory(self.device)
+        steps = CapturedSteps(memory=memory, **given)
+        weakref.finalize(steps, self.idle_memory.append, memory)
+        return steps
 
     def projection(self, shortlist: torch.LongTensor | None) -> Product:
         """The product with the vocabulary's rows of `shortlist` (n,), or with all of them: (..., D) -> (..., n)."""

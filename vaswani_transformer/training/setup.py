@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerFast
 
 from ..data.batching import TokenizedPairs, Update, UpdateStream
-from ..data.preparation import PREPARATION_FILE, read_preparation
+from ..data.preparation import DEV_FILE, PREPARATION_FILE, read_preparation
 from ..devices import allow_tf32, avoid_plans_per_shape, choose_precision, compile_once, has_bfloat16
 from ..loading import fingerprint_model, load_translator
 from ..memory import keep_few_kernels
@@ -78,8 +78,9 @@ class Setup:
     Raises:
         FileNotFoundError: if `data` is no prepared data.
         ValueError: if a file of the data is missing or damaged, if the processes do not know each other, if the
-            package of a tracker is missing, if `init_from` has another architecture than the recipe or another
-            vocabulary than the data, or if there is a `score_dev` for a sharded model.
+            package of a tracker is missing, if the recipe's `vocab_size` is smaller than the data's, if `init_from` has
+            another architecture than the recipe or another vocabulary than the data, or if there is a `score_dev` for a
+            sharded model.
     """
 
     def __init__(
@@ -144,7 +145,7 @@ class Setup:
         self.tokenizer = PreTrainedTokenizerFast.from_pretrained(data, trust_remote_code=False)
         self.train_pairs = self._load_pairs("train")
         self.dev_set = DevelopmentSet(
-            self.accelerator, self._load_pairs("dev"), data / "dev.json", self.tokenizer, score=score_dev
+            self.accelerator, self._load_pairs("dev"), data / DEV_FILE, self.tokenizer, score=score_dev
         )
         self.init_fingerprint: str | None = None
         self.progress = Progress(num_processes=self.accelerator.num_processes)
@@ -199,6 +200,11 @@ class Setup:
 
     def _build_model(self) -> VaswaniForConditionalGeneration:
         recipe, tokenizer = self.recipe, self.tokenizer
+        if recipe.model.get("vocab_size", len(tokenizer)) < len(tokenizer):
+            raise ValueError(
+                f"model.vocab_size is {recipe.model['vocab_size']}, but the vocabulary of {self.data} has "
+                f"{len(tokenizer)} entries: give at least as many, or leave it out."
+            )
         config = VaswaniConfig(
             **{"vocab_size": len(tokenizer)} | recipe.model,
             bos_token_id=tokenizer.bos_token_id,
