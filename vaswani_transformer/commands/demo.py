@@ -6,8 +6,8 @@ from ..hub.demo import Demo, build_page, import_gradio, serve
 
 
 def run(args: argparse.Namespace) -> None:
-    import_gradio()  # a missing one shows before the model is loaded
     name = _bundled_model() if args.model is None else args.model
+    import_gradio()  # a missing one shows before the model is loaded
     model, tokenizer = loading.load_translator(name)
     languages = loading.find_languages(getattr(model.config, "custom_pipelines", None))
     page = build_page(Demo(model, tokenizer), name=Path(name).resolve().name, languages=languages)
