@@ -231,7 +231,8 @@ class Trainer(Setup):
             progress.note_evaluation(dev_loss)
         line = {"update": progress.update, "epoch": progress.epoch, **scores}
         self.log.write(line)
-        self.log.print("  ".join(f"{name} {value:.4g}" for name, value in line.items()))
+        shown = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in line.items()}
+        self.log.print("  ".join(f"{name} {value}" for name, value in shown.items()))
         self.tally.leave_out(time.perf_counter() - started)
 
     def _save(self, *, is_scheduled: bool) -> None:
