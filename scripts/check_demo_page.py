@@ -26,7 +26,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
-SENTENCE = "The tired doctor does not open the red door."
+SENTENCE = "The young doctor does not open the red door."
 # Sets a variable of the page if any of it is read as markup or as a template.
 MARKUP = '<script>alert(1)</script><img src=x onerror="window.hacked=1"> ${window.hacked=1} {{7*7}}'
 PATIENCE = 120  # seconds, for a busy machine
