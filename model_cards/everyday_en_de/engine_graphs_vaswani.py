@@ -19,7 +19,7 @@ from torch import nn
 
 from .engine_steps_vaswani import EngineSteps
 
-MOST_GRAPHS = 128  # for one search at a time; a file of sentences meets fewer buckets
+MOST_GRAPHS = 512  # for one search at a time; a large file of sentences, longest first, meets some 250 buckets again
 CAPTURE_LOCK = threading.Lock()  # PyTorch captures one graph at a time
 
 Step = Callable[[], torch.Tensor]
@@ -30,6 +30,10 @@ class CudaCapture:
 
     def __init__(self, device: torch.device):
         self.device, self.stream = device, torch.cuda.Stream(device)
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Give later graphs memory of their own: once its graphs are gone, a pool can take no more."""
         self.pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, step: Step) -> Step:
@@ -37,13 +41,17 @@ class CudaCapture:
         with CAPTURE_LOCK, torch.cuda.device(self.device):
             present = torch.cuda.current_stream()
             self.stream.wait_stream(present)
+            graph = torch.cuda.CUDAGraph()
             with torch.cuda.stream(self.stream):
                 step()  # libraries choose kernels and allocate, which they may not during a capture
+                # The context manager torch.cuda.graph would wait for the device and empty PyTorch's caches each time.
+                # Other threads may go on meanwhile, such as one that pins the batches of a training.
+                graph.capture_begin(self.pool, capture_error_mode="thread_local")
+                try:
+                    result = step()
+                finally:
+                    graph.capture_end()
             present.wait_stream(self.stream)
-            graph = torch.cuda.CUDAGraph()
-            # Other threads may go on meanwhile, such as one that pins the batches of a training.
-            with torch.cuda.graph(graph, self.pool, self.stream, capture_error_mode="thread_local"):
-                result = step()
 
         def repeat() -> torch.Tensor:
             graph.replay()
@@ -74,6 +82,7 @@ class FixedMemory:
             size = x.numel() if storage is None else max(x.numel(), 2 * storage.numel())
             storage = self.storage[name] = x.new_empty(size)
             self.captured.clear()  # they work on the smaller one
+            self.capture.begin_anew()
         return storage[: x.numel()].view(x.shape).copy_(x)
 
     def run(self, bucket: Hashable, step: Step) -> torch.Tensor:

@@ -98,13 +98,20 @@ class DeviceTensor(torch.Tensor):
         return _active[-1].run(func, args, kwargs or {})
 
 
-class Event:
-    """What `torch.Event` is elsewhere. It comes at once, and as on a GPU no wait is counted for one of the past."""
+class Stream:
+    """What `torch.Stream` is elsewhere; there is one."""
 
     def __init__(self, device: torch.device):
         pass
 
-    def record(self) -> None:
+    def record_event(self) -> "Event":
+        return Event()
+
+
+class Event:
+    """What `torch.Event` is elsewhere. It comes at once, and as on a GPU no wait is counted for one of the past."""
+
+    def __init__(self):
         self.num_operations = _active[-1].counts.operations.total()
 
     def synchronize(self) -> None:
@@ -169,7 +176,7 @@ class PretendedGpu(TorchDispatchMode):
         torch._C._set_only_lift_cpu_tensors(True)
         self._patches.enter_context(emulate_autocast("gpu", DeviceTensor))
         self._patches.enter_context(mock.patch.object(nn.functional, "scaled_dot_product_attention", attend))
-        self._patches.enter_context(mock.patch.object(torch, "Event", Event))
+        self._patches.enter_context(mock.patch.object(torch.accelerator, "current_stream", Stream))
         self._patches.enter_context(mock.patch.dict(CAPTURES, {DEVICE.type: Capture}))
         _foreach_supported_types.append(DeviceTensor)
         self._patches.callback(_foreach_supported_types.remove, DeviceTensor)

@@ -14,6 +14,9 @@ class RecordedCapture(TorchDispatchMode):
         super().__init__()
         self.recorded: list[tuple] = []
 
+    def begin_anew(self) -> None:
+        pass  # each graph has memory of its own
+
     def __call__(self, step: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
         """A function that does again what `step` does now, in the same memory, its result included."""
         self.recorded = recorded = []

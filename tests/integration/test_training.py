@@ -402,6 +402,20 @@ def test_the_development_set_can_be_scored_as_text(tiny_data, tmp_path):
     assert read_log(tmp_path)[-1]["dev_bleu"] == 12.5
 
 
+def test_in_half_precision_too_the_development_set_is_translated_by_an_engine(tiny_data, tmp_path):
+    obstacles = []
+
+    def score(model, tokenizer, pairs, **place):
+        obstacles.append(model.engine_obstacle())
+        return 0.0
+
+    trainer = Trainer(replace(TINY, num_updates=2), tiny_data, tmp_path, score_dev=score, mixed_precision="bf16")
+    wrapper = vars(trainer.model)["forward"]
+    trainer.train()
+    assert obstacles == [None]
+    assert vars(trainer.model)["forward"] is wrapper
+
+
 def test_a_run_does_not_go_on_under_other_settings_or_with_other_data(stopped_run, tiny_data, tmp_path):
     with pytest.raises(
         ValueError, match=r"holds another run: recipe\.warmup_updates was 10, is 9; seed was 0, is 1\. Name"

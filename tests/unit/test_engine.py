@@ -272,11 +272,8 @@ def test_an_engine_of_one_call_captures_nothing(build_tiny_model, captured):
 def test_a_captured_step_never_asks_the_host_and_is_traced_once_per_bucket(build_tiny_model, monkeypatch):
     traced = []
 
-    class CompiledCapture:
+    class CompiledCapture(RecordedCapture):
         """Compiles a step; the closure is good for one search."""
-
-        def __init__(self, device):
-            pass
 
         def __call__(self, step):
             return torch.compile(step, backend=self.trace, fullgraph=True, dynamic=False)

@@ -19,8 +19,11 @@ class LateDevice:
         self.num_started += 1
         return LateTensor(self, torch.tensor([step, 10 * step]))
 
-    def event(self, device: "LateDevice") -> "LateEvent":
-        assert device is self
+    def current_stream(self, device: "LateDevice") -> "LateDevice":
+        assert device is self  # another device's stream has nothing to wait for
+        return self
+
+    def record_event(self) -> "LateEvent":
         return LateEvent(self)
 
 
@@ -38,9 +41,7 @@ class LateTensor:
 class LateEvent:
     def __init__(self, device: LateDevice):
         self.device = device
-
-    def record(self) -> None:
-        self.num_copies, self.step = len(self.device.copies), self.device.num_started
+        self.num_copies, self.step = len(device.copies), device.num_started
 
     def synchronize(self) -> None:
         """All that was asked for before the event was recorded is there; the wait is short if more was asked since."""
@@ -51,7 +52,7 @@ class LateEvent:
 
 def test_on_a_device_the_host_sees_every_fourth_step_one_step_later(monkeypatch):
     device = LateDevice()
-    monkeypatch.setattr(torch, "Event", device.event)
+    monkeypatch.setattr(torch.accelerator, "current_stream", device.current_stream)
     look = LateLook(is_late=True)
     seen = {step: look.look(device.start(step)) for step in range(1, 15)}
     assert {step: values for step, values in seen.items() if values is not None} == {

@@ -31,8 +31,7 @@ class LateLook:
         self.num_steps += 1
         if self.num_steps % STEPS_BETWEEN_LOOKS == 0:
             self.copy = x.to("cpu", non_blocking=True)  # in pinned memory
-            self.copied = torch.Event(x.device)
-            self.copied.record()
+            self.copied = torch.accelerator.current_stream(x.device).record_event()  # not of the current device
         elif self.copy is not None:
             self.copied.synchronize()  # the device has the present step to compute meanwhile
             values, self.copy = self.copy.tolist(), None

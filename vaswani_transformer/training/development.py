@@ -55,7 +55,12 @@ class DevelopmentSet:
         if self.score is not None:
             texts = json.loads(self.texts.read_text(encoding="utf-8"))
             place = {"process_index": accelerator.process_index, "num_processes": accelerator.num_processes}
-            scores["dev_bleu"] = self.score(model, self.tokenizer, texts, **place)
+            autocast = vars(model).pop("forward", None)  # Accelerate's; around it no engine can be built
+            try:
+                scores["dev_bleu"] = self.score(model, self.tokenizer, texts, **place)
+            finally:
+                if autocast is not None:
+                    model.forward = autocast
         accelerator.wait_for_everyone()
         return loss, scores
 
