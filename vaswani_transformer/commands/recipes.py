@@ -14,7 +14,7 @@ FACTS: dict[str, tuple[float, str, str, str]] = {
     "iwslt14_de_en": (36.6, "", "100,000 to 500,000 pairs; IWSLT 2014", ""),
     "general_en_de": (30.2, "", "100,000 to 500,000 pairs", ""),
     "general_en_de_small": (8.1, "", "100,000 to 500,000 pairs", "1 CPU core, bfloat16, 1.6 hours"),
-    "everyday_en_de": (9.1, "", "100,000 to 1,000,000 short pairs", "2 CPU cores, bfloat16, 5 hours"),
+    "everyday_en_de": (9.1, "", "100,000 to 1,000,000 short pairs", "2 CPU cores, bfloat16, 4 hours"),
     "phrasebook": (1.2, "", "the built-in synthetic corpus", "2 CPU cores, 4 minutes"),
     "parsing_wsj": (133.9, "table 4, WSJ only", "Penn Treebank, 40,000 trees", ""),
     "parsing_semi_supervised": (150.3, "table 4, semi-supervised", "17M trees", ""),
