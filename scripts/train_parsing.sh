@@ -5,8 +5,8 @@
 # FOLDER holds treebank_craft/{train,dev}.mrg and treebank_wsj_sample/wsj_sample.mrg, one tree a line. The sample is split
 # by position: lines 1 to 3,314 to learn from, the next 300 for development, the last 300 for the score. Do not compare
 # with the paper's F1, which is of Section 23 after training on the 40,000 trees of Sections 2 to 21.
-# Hours on two cores; an interrupted run goes on when the command is given again. RUN in the environment names another
-# run folder. For the paper's model and the Penn Treebank itself, on a GPU:
+# More arguments go to vaswani train. Hours on two cores; an interrupted run goes on when the command is given again.
+# RUN in the environment names another run folder. For the paper's model and the Penn Treebank itself, on a GPU:
 #   vaswani prepare --task parsing --recipe parsing_wsj --train wsj_02-21.mrg --dev wsj_22.mrg --output data
 #   vaswani train --recipe parsing_wsj --data data --output runs/parsing_wsj --mixed_precision bf16
 #   vaswani parse --model runs/parsing_wsj --gold wsj_23.mrg --unconstrained --output wsj_23.parsed.mrg
@@ -37,5 +37,5 @@ case $kind in
 esac
 
 vaswani prepare --task parsing --copy_words --recipe parsing_small --train "$train" --dev "$dev" --output "$run/data"
-vaswani train --recipe parsing_small --num_updates $num_updates --data "$run/data" --output "$run" --threads 2
+vaswani train --recipe parsing_small --num_updates $num_updates --data "$run/data" --output "$run" --threads 2 "${@:3}"
 vaswani parse --model "$run" --gold "$test" --output "$run/parsed.mrg"
