@@ -58,6 +58,7 @@ setup(
         "demo": DEMO,
         "dev": [
             "pytest>=8",
+            "pytest-xdist>=3.5",
             "hypothesis>=6.100",
             "peft>=0.21",
             "ruff>=0.14",
