@@ -146,7 +146,7 @@ def test_what_is_of_one_model_is_refused(model, name):
         ({"prompt_lookup_num_tokens": 3, "num_beams": 1}, "not for assisted_generation"),
         ({"custom_generate": lambda *_, **__: None}, "ensemble cannot be used with custom_generate"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
 def test_modes_without_ensembles_are_refused(model, options, message):
     with pytest.raises(ValueError, match=message):

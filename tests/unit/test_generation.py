@@ -689,7 +689,7 @@ def test_the_cache_changes_nothing(brief, options, way):
         {"prefix_allowed_tokens_fn": lambda _, tokens: [END, 5, 9, int(tokens[-1])]},
         {"do_sample": True, "num_beams": 3},
     ],
-    ids=str,
+    ids=lambda options: " ".join(options) or "no option",
 )
 def test_calling_parts_of_the_model_finds_what_calling_it_finds(request, fixture, options):
     model = request.getfixturevalue(fixture)

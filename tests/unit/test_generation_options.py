@@ -173,7 +173,7 @@ def test_every_refusal_has_an_example(name):
             "a SynthID watermark follows one hypothesis",
         ),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
 def test_what_cannot_be_honoured_is_refused(model, options, message):
     with pytest.raises((ValueError), match=message):

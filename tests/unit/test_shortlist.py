@@ -40,7 +40,7 @@ def forbidding(model):
         {"use_cache": False},
         {"cache_implementation": "static"},
     ],
-    ids=str,
+    ids=" ".join,
 )
 def test_a_shortlist_equals_forbidding_all_other_words(model, forbidding, options):
     expected = forbidding.generate(SOURCE, **WITH_SCORES, **options)
