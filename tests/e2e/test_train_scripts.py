@@ -168,12 +168,13 @@ def test_a_script_without_its_arguments_says_which(record, name, arguments, mess
 
 
 def test_the_parser_is_trained_and_scored_on_one_treebank(record, tmp_path):
-    prepare, train, parse = map(understood, record("train_parsing.sh", tmp_path, "craft"))
+    prepare, train, parse = map(understood, record("train_parsing.sh", tmp_path, "craft", "--seed", "7"))
     assert prepare.train == [[f"{tmp_path}/treebank_craft/train.mrg"]]
     assert prepare.dev == [str(parse.gold)] == [f"{tmp_path}/treebank_craft/dev.mrg"]
     assert (prepare.task, prepare.copy_words) == ("parsing", True)
     assert prepare.recipe == train.recipe == "parsing_small"
     assert (train.data, parse.model) == (prepare.output, str(train.output))
+    assert train.seed == 7
 
 
 def test_the_wsj_sample_is_split_by_position(record, tmp_path):
