@@ -35,6 +35,8 @@ VARIABLES = {
     "RECIPE",
     "NUM_PAIRS",
     "VOCAB_SIZE",
+    "PARSER",
+    "INIT_FROM",
     "ACCELERATE_CONFIG",
     "ACCELERATE_USE_CPU",
 }
@@ -139,11 +141,11 @@ def test_number_of_gpus_arguments_and_environment_reach_the_commands(record, tmp
 @pytest.mark.parametrize(("kind", "infix", "tokenize"), [("lc", ".lc.norm.tok", "none"), ("raw", "", "13a")])
 def test_multi30k_is_prepared_trained_and_scored_on_two_sets(record, tmp_path, kind, infix, tokenize):
     folder = tmp_path / "multi 30k"
-    prepare, train, *scores = map(understood, record("train_multi30k.sh", folder, kind))
+    prepare, train, *scores = map(understood, record("train_multi30k.sh", folder, kind, "--seed", "7"))
     assert prepare.train == [[f"{folder}/train{infix}.en", f"{folder}/train{infix}.de"]]
     assert prepare.dev == [f"{folder}/val{infix}.en", f"{folder}/val{infix}.de"]
     assert prepare.recipe == train.recipe == "multi30k_tiny"
-    assert train.data == prepare.output
+    assert (train.data, train.seed) == (prepare.output, 7)
     assert [score.test for score in scores] == [
         prepare.dev,
         [f"{folder}/test_2016_flickr{infix}.en", f"{folder}/test_2016_flickr{infix}.de"],
@@ -159,7 +161,7 @@ def test_multi30k_is_prepared_trained_and_scored_on_two_sets(record, tmp_path, k
             for name in ("iwslt14_de_en", "general_en_de", "everyday_en_de", "multi30k")
         ),
         ("multi30k", ["."], "the second argument is lc or raw, got: "),
-        ("parsing", ["."], "the second argument is craft or wsj_sample, got: "),
+        ("parsing", ["."], "the second argument is craft, craft_and_text or wsj_sample, got: "),
     ],
 )
 def test_a_script_without_its_arguments_says_which(record, name, arguments, message):
@@ -175,6 +177,21 @@ def test_the_parser_is_trained_and_scored_on_one_treebank(record, tmp_path):
     assert prepare.recipe == train.recipe == "parsing_small"
     assert (train.data, parse.model) == (prepare.output, str(train.output))
     assert train.seed == 7
+
+
+def test_the_parser_is_trained_on_news_that_another_parsed_beside_the_treebank(record, tmp_path):
+    (tmp_path / "news_en-de").mkdir()
+    (tmp_path / "news_en-de" / "train.en").touch()
+    (_, *_), first, prepare, train, _ = record("train_parsing.sh", tmp_path, "craft_and_text", PARSER="first")
+    first, prepare, train = map(understood, (first, prepare, train))
+    assert (first.model, first.input) == ("first", tmp_path / "run" / "news.txt")
+    assert prepare.train == [[f"{tmp_path}/treebank_craft/train.mrg"], [str(first.output)]]
+    assert (train.data, train.init_from) == (prepare.output, None)
+
+
+def test_the_parser_goes_on_from_another_with_its_vocabulary(record, tmp_path):
+    prepare, train, _ = map(understood, record("train_parsing.sh", tmp_path, "craft", INIT_FROM="another parser"))
+    assert prepare.keep_vocabulary == train.init_from == "another parser"
 
 
 def test_the_wsj_sample_is_split_by_position(record, tmp_path):
