@@ -155,11 +155,22 @@ def another_process_in():
 
 
 @pytest.fixture(scope="session")
-def bundled_model() -> Path:
-    """The folder of the model that comes with the repository."""
-    if not (BUNDLED_MODEL / "model.safetensors").exists():
-        pytest.skip(f"needs the weights of {BUNDLED_MODEL.name}, which a clone has and a package has not")
-    return BUNDLED_MODEL
+def find_bundled():
+    """A function that returns the folder of a model that comes with the repository, or skips the test."""
+
+    def find(name: str) -> Path:
+        folder = BUNDLED_MODEL.with_name(name)
+        if not (folder / "model.safetensors").exists():
+            pytest.skip(f"needs the weights of {name}, which a clone has and a package has not")
+        return folder
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def bundled_model(find_bundled) -> Path:
+    """The folder of the translation model that comes with the repository."""
+    return find_bundled(BUNDLED_MODEL.name)
 
 
 @pytest.fixture(scope="session")

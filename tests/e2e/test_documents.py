@@ -40,6 +40,15 @@ def blocks(language):
 def desk(tmp_path_factory):
     """A folder in which every model that a document names is there; those that we do not have have learnt nothing."""
     folder = tmp_path_factory.mktemp("desk")
+    (folder / "model_cards").mkdir()
+
+    def place(name):
+        if name.startswith("model_cards/") and (ROOT / name / "model.safetensors").exists():
+            (folder / name).symlink_to(ROOT / name)
+        else:
+            model.save_pretrained(folder / name)
+            tokenizer.save_pretrained(folder / name)
+
     tokenizer = train_tokenizer(["the dog runs ."] * 3, vocab_size=290)
     torch.manual_seed(0)
     config = VaswaniConfig(
@@ -47,19 +56,13 @@ def desk(tmp_path_factory):
     )
     model = VaswaniForConditionalGeneration(config)
     named = re.findall(r'(?:model=|from_pretrained\(|load_translator\()"([^"]+)"', "\n".join(TEXTS.values()))
-    (folder / "model_cards").mkdir()
     for name in {name.replace("$model_id", "OWNER/NAME") for name in named}:
-        if name.startswith("model_cards/") and (ROOT / name / "model.safetensors").exists():
-            (folder / name).symlink_to(ROOT / name)
-        else:
-            model.save_pretrained(folder / name)
-            tokenizer.save_pretrained(folder / name)
+        place(name)
     trees = [("The dog barks .", "(S (NP XX XX )NP (VP XX )VP XX )S")]
     tokenizer = learn_vocabulary(lambda: trees, vocab_size=290, subword_model="bpe")
     model.resize_token_embeddings(len(tokenizer))
-    for name in re.findall(r'load_parser\("([^"]+)"', "\n".join(TEXTS.values())):
-        model.save_pretrained(folder / name)
-        tokenizer.save_pretrained(folder / name)
+    for name in set(re.findall(r'load_parser\("([^"]+)"', "\n".join(TEXTS.values()))):
+        place(name)
     return folder
 
 

@@ -23,6 +23,8 @@ MOST_BYTES = 20_000_000
 # Translations of these lines were recorded, see `test_it_translates_as_recorded`.
 SENTENCES = Path(__file__).with_name("everyday_en_de.en")
 RECORDED = SENTENCES.with_suffix(".de")
+PARSED = Path(__file__).with_name("parsing_craft.txt")
+RECORDED_TREES = PARSED.with_suffix(".mrg")
 WITHOUT_THE_PACKAGE = """
 import sys
 sys.modules["vaswani_transformer"] = None  # importing it fails
@@ -107,6 +109,14 @@ def test_it_translates_as_recorded(bundled_model, tmp_path):
     assert cli.main([*command, str(tmp_path / "found.de")]) == 0
     assert len(read(RECORDED)) >= 10
     assert read(tmp_path / "found.de") == read(RECORDED), f"vaswani {' '.join(command)} {RECORDED}"
+
+
+def test_the_parser_parses_as_recorded(find_bundled, tmp_path):
+    """Sentences that are parsed alike in bfloat16, as above; its command has no --dtype, `load_translator` has one."""
+    command = ["parse", "--model", str(find_bundled("parsing_craft")), "--input", str(PARSED), "--output"]
+    assert cli.main([*command, str(tmp_path / "found.mrg")]) == 0
+    assert len(read(RECORDED_TREES)) >= 6
+    assert read(tmp_path / "found.mrg") == read(RECORDED_TREES), f"vaswani {' '.join(command)} {RECORDED_TREES}"
 
 
 def test_ways_of_loading_it_agree_and_compute_in_float32(bundled_model):
