@@ -7,7 +7,7 @@
 #   ACCELERATE_CONFIG=scripts/accelerate/1_cpu.yaml bash scripts/train_everyday_en_de.sh FOLDER 1 --threads 2
 # or, where processes are faster than threads:
 #   ACCELERATE_CONFIG=scripts/accelerate/8_cpu_processes.yaml bash scripts/train_everyday_en_de.sh FOLDER 2 --threads 1
-# The model that comes with the repository was trained so; scripts/bundle_model.py made its folder of the run.
+# model_cards/everyday_en_de was trained so; scripts/bundle_model.py made its folder of the run.
 # What else can be changed is in scripts/run_recipe.sh.
 set -euo pipefail
 folder=$(realpath "${1:?give the folder that the top of this file describes}")

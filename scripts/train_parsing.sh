@@ -9,8 +9,9 @@
 # Sections 2 to 21.
 # More arguments go to vaswani train. Hours on two cores; an interrupted run goes on when the command is given again.
 # In the environment, RUN names another run folder, PARSER another parser than model_cards/parsing_craft, and INIT_FROM
-# a model whose weights and vocabulary training begins with: give it a short warm-up and a lower rate, such as
-#   INIT_FROM=model_cards/parsing_craft bash scripts/train_parsing.sh FOLDER wsj_sample \
+# a model whose weights and vocabulary training begins with; their paths start from the root of the repository. Another
+# PARSER or INIT_FROM needs another RUN, and INIT_FROM a short warm-up and a lower rate:
+#   INIT_FROM=model_cards/parsing_craft RUN=runs/parsing_tuned bash scripts/train_parsing.sh FOLDER wsj_sample \
 #       --set warmup_updates=200 --set lr_scale=0.1 --set short_first=false
 # For the paper's model and the Penn Treebank itself, on a GPU:
 #   vaswani prepare --task parsing --recipe parsing_wsj --train wsj_02-21.mrg --dev wsj_22.mrg --output data
@@ -45,7 +46,8 @@ case $kind in
             mkdir -p "$run"
             split_words < "$folder/news_en-de/train.en" > "$run/news.txt"
             vaswani parse --model "${PARSER:-model_cards/parsing_craft}" --num_beams 4 --input "$run/news.txt" \
-                --output "$run/news.mrg" # written at the end, whole
+                --output "$run/partial"
+            mv "$run/partial" "$run/news.mrg"
         fi
         train+=(--train "$run/news.mrg")
         ;;
@@ -54,10 +56,12 @@ case $kind in
         dev=$run/dev.mrg test=$run/test.mrg num_updates=2000
         train=(--train "$run/train.mrg")
         mkdir -p "$run"
-        # Not written again when they are there: another start of this script may be reading them.
-        [ -e "$run/train.mrg" ] || sed -n '1,3314p' "$sample" > "$run/train.mrg"
-        [ -e "$dev" ] || sed -n '3315,3614p' "$sample" > "$dev"
-        [ -e "$test" ] || sed -n '3615,3914p' "$sample" > "$test"
+        take() { # lines, file; not written again when it is there: another start of this script may be reading it
+            [ -e "$2" ] || { sed -n "$1p" "$sample" > "$run/partial" && mv "$run/partial" "$2"; }
+        }
+        take 1,3314 "$run/train.mrg"
+        take 3315,3614 "$dev"
+        take 3615,3914 "$test"
         ;;
     *) echo "the second argument is craft, craft_and_text or wsj_sample, got: $kind" >&2 && exit 1 ;;
 esac

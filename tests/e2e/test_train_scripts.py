@@ -180,13 +180,38 @@ def test_the_parser_is_trained_and_scored_on_one_treebank(record, tmp_path):
 
 
 def test_the_parser_is_trained_on_news_that_another_parsed_beside_the_treebank(record, tmp_path):
-    (tmp_path / "news_en-de").mkdir()
-    (tmp_path / "news_en-de" / "train.en").touch()
+    for name in ("news_en-de/train.en", "run/partial"):  # parsing would write the second
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
     (_, *_), first, prepare, train, _ = record("train_parsing.sh", tmp_path, "craft_and_text", PARSER="first")
     first, prepare, train = map(understood, (first, prepare, train))
     assert (first.model, first.input) == ("first", tmp_path / "run" / "news.txt")
-    assert prepare.train == [[f"{tmp_path}/treebank_craft/train.mrg"], [str(first.output)]]
+    news = tmp_path / "run" / "news.mrg"
+    assert prepare.train == [[f"{tmp_path}/treebank_craft/train.mrg"], [str(news)]]
     assert (train.data, train.init_from) == (prepare.output, None)
+    assert news.exists()
+    assert not first.output.exists()
+    commands = record("train_parsing.sh", tmp_path, "craft_and_text", PARSER="first")
+    assert [command[1] for command in commands[5:]] == ["prepare", "train", "parse"]
+
+
+def test_news_is_split_into_words_as_treebanks_are():
+    script = (SCRIPTS / "train_parsing.sh").read_text()
+    function = script[script.index("split_words() {") : script.index("\n}\n")]
+    lines = ["Hi!", "He can't do it, and they're \"here\" (don't ask).", "word " * 41, "The isn't 5% a café's."]
+    done = subprocess.run(
+        ["bash", "-c", f"{function}\n}}\nsplit_words"],
+        env=os.environ | {"PATH": f"{COMMANDS_OF_PACKAGE}{os.pathsep}{os.environ['PATH']}"},
+        input="".join(f"{line}\n" for line in lines),
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    assert done.stdout.split("\n") == [
+        "He ca n't do it , and they 're \" here \" ( do n't ask ) .",
+        "The is n't 5 % a café 's .",
+        "",
+    ]
 
 
 def test_the_parser_goes_on_from_another_with_its_vocabulary(record, tmp_path):

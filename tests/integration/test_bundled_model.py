@@ -112,7 +112,7 @@ def test_it_translates_as_recorded(bundled_model, tmp_path):
 
 
 def test_the_parser_parses_as_recorded(find_bundled, tmp_path):
-    """Sentences that are parsed alike in bfloat16, as above; its command has no --dtype, `load_translator` has one."""
+    """Sentences that are parsed alike in bfloat16, as above: `Parser(*load_translator(folder, dtype="bfloat16"))`."""
     command = ["parse", "--model", str(find_bundled("parsing_craft")), "--input", str(PARSED), "--output"]
     assert cli.main([*command, str(tmp_path / "found.mrg")]) == 0
     assert len(read(RECORDED_TREES)) >= 6

@@ -9,7 +9,7 @@ from vaswani_transformer.parsing import parser as parser_module
 from vaswani_transformer.parsing.linearisation import read_pairs
 from vaswani_transformer.parsing.parser import Parser, load_parser, split_words
 from vaswani_transformer.parsing.trees import parse_trees, read_trees
-from vaswani_transformer.parsing.vocabulary import check_vocabulary, learn_vocabulary
+from vaswani_transformer.parsing.vocabulary import check_vocabulary, count_missing_labels, learn_vocabulary
 
 TREEBANK = """
 ((S (NP-SBJ (DT The) (NN dog)) (VP (VBZ barks)) (. .)))
@@ -63,6 +63,30 @@ def test_the_vocabulary_holds_brackets_within_its_size(treebank, tokenizer):
     assert len(tokenizer) <= 310
     symbols = {symbol for symbol in tokenizer.get_added_vocab() if symbol[0] in "()"}
     assert symbols == {f"{side}{label}" for side in "()" for label in ("S", "NP", "VP", "PP")}
+
+
+def test_labels_that_a_vocabulary_lacks_are_counted(treebank, tokenizer):
+    assert not count_missing_labels(tokenizer, read_pairs(treebank))
+    others = [("dog dog dog", "(FRAG (NP dog )NP (NX dog )NX (NX dog )NX )FRAG")]
+    assert count_missing_labels(tokenizer, others) == {"NX": 2, "FRAG": 1}
+
+
+def test_preparing_with_the_vocabulary_of_another_treebank_names_the_labels_that_it_lacks(tmp_path, treebank, capsys):
+    other = tmp_path / "other.mrg"
+    other.write_text(TREEBANK.replace("PP", "NX"), encoding="utf-8")
+    options = ["prepare", "--task", "parsing", "--copy_words"]
+    first = ["--train", str(treebank), "--dev", str(other), "--vocab_size", "310", "--output", str(tmp_path / "first")]
+    assert cli.main([*options, *first]) == 0
+    assert "lacks" not in capsys.readouterr().err
+    second = ["--train", str(other), "--dev", str(treebank), "--output", str(tmp_path / "second")]
+    assert cli.main([*options, *second, "--keep_vocabulary", str(tmp_path / "first")]) == 0
+    assert "lacks the brackets of NX 1: no parse will have these labels." in capsys.readouterr().err
+
+
+def test_the_command_refuses_an_output_that_cannot_be_written_before_the_search(saved, treebank, tmp_path, monkeypatch):
+    monkeypatch.setattr(Parser, "__call__", None)  # the search, had it begun, could not go on
+    command = ["parse", "--model", str(saved), "--gold", str(treebank), "--output", str(tmp_path)]
+    assert cli.main(command) == 1
 
 
 def test_a_vocabulary_too_small_for_the_brackets_is_refused_with_their_number(treebank):

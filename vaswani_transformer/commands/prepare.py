@@ -15,7 +15,7 @@ from ..data.preparation import Corpus, prepare, read_all
 from ..loading import TOKENIZER_FILES, load_tokenizer
 from ..model.pipeline_vaswani import find_model_folder
 from ..parsing.linearisation import read_pairs
-from ..parsing.vocabulary import check_vocabulary, learn_vocabulary
+from ..parsing.vocabulary import check_vocabulary, count_missing_labels, learn_vocabulary
 from ..resuming.files import write_json
 from ..training.recipes import load_recipe
 from ..training.run_folder import RECIPE_FILE
@@ -41,6 +41,8 @@ def run(args: argparse.Namespace) -> None:
     tokenizer = None
     if args.keep_vocabulary is not None:
         tokenizer = _load_vocabulary(args.keep_vocabulary, args)
+        if args.task == "parsing":
+            _warn_of_missing_labels(tokenizer, read_all(corpora))
     elif args.task == "parsing":
         learnt_from = partial(read_all, corpora)
         tokenizer = learn_vocabulary(learnt_from, vocab_size=recipe.vocab_size, subword_model=recipe.subword_model)
@@ -103,6 +105,16 @@ def _load_vocabulary(name: str, args: argparse.Namespace) -> PreTrainedTokenizer
     if args.task == "parsing":
         check_vocabulary(tokenizer, copy_words=args.copy_words)
     return tokenizer
+
+
+def _warn_of_missing_labels(tokenizer: PreTrainedTokenizerFast, pairs: Iterable[Pair]) -> None:
+    if missing := count_missing_labels(tokenizer, pairs):
+        counts = ", ".join(f"{label} {count:,}" for label, count in missing.most_common())
+        print(
+            f"the vocabulary of --keep_vocabulary lacks the brackets of {counts}: no parse will have these labels. "
+            f"Rename or remove them in the training trees, or learn a vocabulary.",
+            file=sys.stderr,
+        )
 
 
 def _print_counts(name: str, counts: Mapping[str, int], max_length: int) -> None:

@@ -18,7 +18,7 @@ FACTS: dict[str, tuple[float, str, str, str]] = {
     "phrasebook": (1.2, "", "the built-in synthetic corpus", "2 CPU cores, 4 minutes"),
     "parsing_wsj": (133.9, "table 4, WSJ only", "Penn Treebank, 40,000 trees", ""),
     "parsing_semi_supervised": (150.3, "table 4, semi-supervised", "17M trees", ""),
-    "parsing_small": (4.7, "", "30,000 trees", "1 CPU core, bfloat16, 1.4 hours"),
+    "parsing_small": (4.7, "", "30,000 trees", "1 CPU core, bfloat16, 1.2 hours"),
 }
 TABLE_3_MILLIONS = {
     "B1": 56.0,

@@ -1,5 +1,6 @@
 """The shared vocabulary of section 6.3: sub-words of the sentences, and one token per bracket."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 from tokenizers import AddedToken
@@ -66,6 +67,16 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerFast, *, copy_words: bool) ->
             if copy_words
             else "the model's vocabulary is of trees that hold their words: add --copy_words."
         )
+
+
+def count_missing_labels(tokenizer: PreTrainedTokenizerFast, pairs: Iterable[Pair]) -> Counter[str]:
+    """Count, by label, the constituents of linearised trees whose bracket the vocabulary lacks.
+
+    Such a bracket would be spelt in sub-words, and the search among well-formed trees never opens it.
+    """
+    known = tokenizer.get_added_vocab()
+    symbols = (symbol for _, tree in pairs for symbol in tree.split(" "))
+    return Counter(symbol[1:] for symbol in symbols if symbol.startswith("(") and symbol not in known)
 
 
 def is_bracket(symbol: str) -> bool:
