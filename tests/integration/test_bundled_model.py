@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import sacrebleu
 import torch
 import transformers
 from bundle_model import main as bundle
@@ -25,6 +26,7 @@ SENTENCES = Path(__file__).with_name("everyday_en_de.en")
 RECORDED = SENTENCES.with_suffix(".de")
 PARSED = Path(__file__).with_name("parsing_craft.txt")
 RECORDED_TREES = PARSED.with_suffix(".mrg")
+RECORDED_CAPTIONS = Path(__file__).with_name("multi30k_tiny_lc.de")
 WITHOUT_THE_PACKAGE = """
 import sys
 sys.modules["vaswani_transformer"] = None  # importing it fails
@@ -117,6 +119,20 @@ def test_the_parser_parses_as_recorded(find_bundled, tmp_path):
     assert cli.main([*command, str(tmp_path / "found.mrg")]) == 0
     assert len(read(RECORDED_TREES)) >= 6
     assert read(tmp_path / "found.mrg") == read(RECORDED_TREES), f"vaswani {' '.join(command)} {RECORDED_TREES}"
+
+
+def test_the_captions_of_its_test_set_are_translated_as_recorded(find_bundled, data_folder, tmp_path):
+    """One of the first 50 may differ: with nearly equal hypotheses, rounding of float32 decides between them."""
+    stem = data_folder / "multi30k" / "test_2016_flickr.lc.norm.tok"
+    for side in ("en", "de"):
+        lines = read(stem.with_name(f"{stem.name}.{side}"))[:50]
+        (tmp_path / f"first.{side}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    command = ["translate", "--model", str(find_bundled("multi30k_tiny_lc")), "--input", str(tmp_path / "first.en")]
+    assert cli.main([*command, "--length_penalty", "1.4", "--output", str(tmp_path / "found.de")]) == 0
+    found, recorded = read(tmp_path / "found.de"), read(RECORDED_CAPTIONS)
+    assert len(recorded) == 50
+    assert sum(ours != theirs for ours, theirs in zip(found, recorded, strict=True)) <= 1
+    assert sacrebleu.corpus_bleu(found, [read(tmp_path / "first.de")], tokenize="none").score > 35
 
 
 def test_ways_of_loading_it_agree_and_compute_in_float32(bundled_model):

@@ -1,0 +1,111 @@
+"""The layers of section 3 as an engine has them: the same functions, by its products.
+
+Shapes: B batch, S source tokens, D d_model, H heads, K d_k or d_v.
+"""
+
+import copy
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from .cpu_vaswani import Product, Products
+from .layers_vaswani import DecoderLayer, EncoderLayer, MultiHeadAttention, split_heads
+from .plain_vaswani import merged_layer
+
+
+def linear_of(module: nn.Module) -> nn.Linear:
+    """The linear layer that a call of `module` computes: itself, or the one that an adapter was merged into."""
+    return merged_layer(module) or module
+
+
+class Matrix(NamedTuple):
+    """What products read of a linear layer."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
+
+class AttentionProducts:
+    """The projections of one `MultiHeadAttention`; keys and values of a head lie side by side, as one."""
+
+    def __init__(self, attention: MultiHeadAttention, products: Products, *, is_cross: bool):
+        self.num_heads, self.scaling = attention.num_heads, attention.scaling
+        q, k, v = (linear_of(layer) for layer in (attention.q_proj, attention.k_proj, attention.v_proj))
+        self.widths = k.out_features // self.num_heads, v.out_features // self.num_heads
+        if is_cross:
+            self.query, self.keys_and_values = products.one(q), self._side_by_side(k, v, products)
+        elif products.dtype is None:
+            query, keys_and_values = products.one(q), self._side_by_side(k, v, products)
+            self.project = lambda x: (query(x), keys_and_values(x))
+        else:
+            self.project = products.several(q, self._interleave(k, v))
+        self.add_out = products.adding(linear_of(attention.out_proj))
+
+    def _side_by_side(self, k: nn.Linear, v: nn.Linear, products: Products) -> Product:
+        """The product (..., D) -> (..., H * (d_k + d_v)) with keys and values, those of the first head first."""
+        if products.dtype is not None:
+            return products.one(self._interleave(k, v))
+        product, num_heads = products.several(k, v), self.num_heads  # nothing is copied
+        return lambda x: torch.cat([y.unflatten(-1, (num_heads, -1)) for y in product(x)], dim=-1).flatten(-2)
+
+    def _interleave(self, k: nn.Linear, v: nn.Linear) -> Matrix:
+        """The rows of both, those of the first head first."""
+        weight, bias = (
+            x if x is None else torch.cat([rows.unflatten(0, (self.num_heads, -1)) for rows in (x, y)], 1).flatten(0, 1)
+            for x, y in ((k.weight, v.weight), (k.bias, v.bias))
+        )
+        return Matrix(weight, bias)
+
+
+class FeedForwardProducts:
+    """Equation 2 and its residual."""
+
+    def __init__(self, layer: EncoderLayer | DecoderLayer, products: Products):
+        module = layer.feed_forward
+        is_relu = type(module.activation) is nn.ReLU
+        self.fc1, self.fc2 = products.one(linear_of(module.fc1), relu=is_relu), products.one(linear_of(module.fc2))
+        self.activation = None if is_relu else module.activation
+        if products.dtype is not None and not is_relu:  # some have weights
+            self.activation = copy.deepcopy(module.activation).to(products.dtype)
+        self.norm = _copy_norm(layer.feed_forward_residual.norm, products)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """(..., D) -> (..., D)."""
+        inner = self.fc1(x)
+        return self.norm(x + self.fc2(inner if self.activation is None else self.activation(inner)))
+
+
+class EncoderProducts:
+    """An `EncoderLayer`."""
+
+    def __init__(self, layer: EncoderLayer, products: Products):
+        self.attention = AttentionProducts(layer.self_attention, products, is_cross=False)
+        self.norm = _copy_norm(layer.self_attention_residual.norm, products)
+        self.feed_forward = FeedForwardProducts(layer, products)
+
+    def __call__(self, x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """(B, S, D) -> (B, S, D); `mask` is True where a query may look, broadcastable to (B, H, S, S)."""
+        attention = self.attention
+        q, keys_and_values = (split_heads(projected, attention.num_heads) for projected in attention.project(x))
+        k, v = keys_and_values.split(attention.widths, dim=-1)
+        context = nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=attention.scaling)
+        added = attention.add_out(context.transpose(1, 2).flatten(2).flatten(0, 1), x.flatten(0, 1))
+        return self.feed_forward(self.norm(added.view(x.shape)))
+
+
+class DecoderProducts:
+    """A `DecoderLayer`."""
+
+    def __init__(self, layer: DecoderLayer, products: Products):
+        self.attention = AttentionProducts(layer.self_attention, products, is_cross=False)
+        self.cross_attention = AttentionProducts(layer.cross_attention, products, is_cross=True)
+        self.norm = _copy_norm(layer.self_attention_residual.norm, products)
+        self.cross_norm = _copy_norm(layer.cross_attention_residual.norm, products)
+        self.feed_forward = FeedForwardProducts(layer, products)
+
+
+def _copy_norm(norm: nn.LayerNorm, products: Products) -> Product:
+    weight, bias = products.keep(norm.weight), products.keep(norm.bias)
+    shape, eps = norm.normalized_shape, norm.eps
+    return lambda x: torch.layer_norm(x, shape, weight, bias, eps)

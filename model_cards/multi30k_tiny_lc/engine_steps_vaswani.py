@@ -1,0 +1,284 @@
+"""The steps of one search through an engine, which owns the keys and values of that search.
+
+Shapes: L sentences still in the search, b beams, S source tokens, T tokens so far, V vocab_size, D d_model, H heads,
+K d_k or d_v, N slots of keys, the first used by the prompt, then b by each step, the last for steps to come.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import nn
+
+from .cpu_vaswani import Product
+from .engine_layers_vaswani import DecoderProducts
+from .layers_vaswani import PositionEncoding, split_heads
+
+ROOM = 16  # steps for which `LayerSteps` makes room at least
+# Below, a search is too short to look for keys that no hypothesis goes on from any more; a device waits for the look.
+FEW_KEYS, FEW_KEYS_OF_DEVICE = 32, 256
+VECTOR = 16  # float32 numbers in a register of AVX-512; to this CUDA's fused attention aligns a mask
+
+Slots = slice | torch.LongTensor  # the same places; an index (b,) can change in memory without the host
+
+
+class LayerSteps:
+    """A decoder layer, one token of each hypothesis at a time, and what it remembers of the search.
+
+    Keys and values of all beams of a sentence lie in one row, where they were written, whichever hypothesis goes on
+    from them; the mask of `EngineSteps` knows whose they are, and hides slots that nothing is written in yet. Copies
+    are made where sentences leave and, now and then, where keys are forgotten that no hypothesis goes on from.
+
+    Args:
+        attend: equation 1, (queries, keys, values, mask, scaling) -> (L, H, b, K).
+        encoding: of the source, (L, S, D).
+        num_idle: keys of the source to add, which its mask hides.
+    """
+
+    def __init__(self, layer: DecoderProducts, attend: Callable, encoding: torch.Tensor, *, num_idle: int):
+        self.layer, self.attend = layer, attend
+        attention = layer.cross_attention
+        projected = nn.functional.pad(attention.keys_and_values(encoding), (0, 0, 0, num_idle))
+        self._take_source(split_heads(projected, attention.num_heads).contiguous())
+        # (L, H, N and room, d_k + d_v)
+        self.memory = projected.new_zeros(len(encoding), attention.num_heads, 0, sum(layer.attention.widths))
+
+    def __call__(
+        self, x: torch.Tensor, slots: Slots, mask: torch.Tensor, source_mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        """(L * b, D) -> (L * b, D); the tokens of a prompt are read at once, as if each were a beam.
+
+        Args:
+            slots: for the keys of this step.
+            mask: which of the slots a beam sees, (L, 1, b, N).
+            source_mask: broadcastable to (L, H, 1, S + num_idle).
+        """
+        attention, cross_attention = self.layer.attention, self.layer.cross_attention
+        q, keys_and_values = map(self._split_heads, attention.project(x))
+        keys, values = self.remember(keys_and_values, slots, mask.shape[-1]).split(attention.widths, dim=-1)
+        context = self.attend(q, keys, values, mask, attention.scaling)
+        x = self.layer.norm(attention.add_out(_join_heads(context), x))
+        q = self._split_heads(cross_attention.query(x))
+        context = self.attend(q, self.source_keys, self.source_values, source_mask, cross_attention.scaling)
+        x = self.layer.cross_norm(cross_attention.add_out(_join_heads(context), x))
+        return self.layer.feed_forward(x)
+
+    def _split_heads(self, x: torch.Tensor) -> torch.Tensor:
+        """(L * b, H * K) -> (L, H, b, K), by one operation: a step of a small model makes many."""
+        num_heads = self.layer.attention.num_heads
+        return x.view(len(self.source), -1, num_heads, x.shape[-1] // num_heads).transpose(1, 2)
+
+    def remember(self, keys_and_values: torch.Tensor, slots: Slots, num_slots: int) -> torch.Tensor:
+        """Write those of a step (L, H, b, d_k + d_v) in `slots`; the first `num_slots` slots of all."""
+        num_new, room = keys_and_values.shape[2], self.memory.shape[2]
+        if num_slots > room:
+            self.memory = nn.functional.pad(self.memory, (0, 0, 0, num_slots - room + max(room, ROOM * num_new)))
+        self.memory[:, :, slots] = keys_and_values
+        return self.memory[:, :, :num_slots]
+
+    def forget(self, rows: torch.LongTensor) -> None:
+        """Go on with the slots `rows` (L, H, n) only, counted over all sentences and heads."""
+        kept = self.memory.flatten(0, 2)[rows.flatten()].unflatten(0, rows.shape)
+        self.memory[:, :, : rows.shape[2]] = kept
+
+    def leave(self, staying: torch.LongTensor, moved: torch.LongTensor | None) -> None:
+        """Go on with the sentences of index `staying` only; see `_keep`."""
+        self.memory = _keep(self.memory, staying, moved)
+        self._take_source(_keep(self.source, staying, moved))
+
+    def _take_source(self, source: torch.Tensor) -> None:
+        """Go on with the keys and values `source` (L, H, S + num_idle, d_k + d_v)."""
+        self.source = source
+        self.source_keys, self.source_values = source.split(self.layer.cross_attention.widths, dim=-1)
+
+
+class EngineSteps:
+    """The steps of one search.
+
+    Args:
+        layers: of the decoder.
+        embed: token ids (...) -> (..., D).
+        positions: what is added to the embeddings.
+        project: (..., D) -> logits.
+        encoding, source_mask, num_beams: see `Engine.start`.
+    """
+
+    owns_logits = True
+    outputs = cache = None
+    key_bucket = VECTOR  # N is a multiple of it, so that there are few
+
+    def __init__(
+        self,
+        *,
+        layers: Sequence[DecoderProducts],
+        embed: Product,
+        positions: PositionEncoding,
+        project: Product,
+        encoding: torch.Tensor,
+        source_mask: torch.Tensor | None,
+        num_beams: int,
+    ):
+        self.decoder_layers, self.embed, self.encode_positions, self.project = layers, embed, positions, project
+        self.encoding, self.given_mask, self.num_beams = encoding, source_mask, num_beams
+        self.layers: list[LayerSteps] = []  # from the first step on
+
+    def __call__(self, tokens: torch.LongTensor) -> torch.Tensor:
+        """(L * b, T) -> logits (L * b, V)."""
+        with torch.autocast(self.encoding.device.type, enabled=False):  # an engine has the dtype it was built in
+            if not self.layers:
+                return self._read_prompt(tokens)
+            return self.project(self._take_step(tokens[:, -1], next(self.positions), self.num_keys - self.num_beams))
+
+    def _take_step(self, tokens: torch.LongTensor, position: torch.Tensor, start: int) -> torch.Tensor:
+        """Tokens (L * b,) at `position` (1, D), whose keys begin at slot `start` -> (L * b, D)."""
+        return self._run_layers(tokens, position, slice(start, start + self.num_beams), self.mask)
+
+    @torch.inference_mode()  # a step takes 6 % less; the logits, made outside, are ordinary tensors again
+    def _run_layers(
+        self, tokens: torch.LongTensor, positions: torch.Tensor, slots: Slots, mask: torch.Tensor
+    ) -> torch.Tensor:
+        """Tokens (rows,) at `positions` (1 or rows, D), whose keys belong in `slots` -> (rows, D)."""
+        x = self.embed(tokens)
+        x = x + positions.to(x.dtype)
+        for layer in self.layers:
+            x = layer(x, slots, mask[:, None], self.source_mask)
+        return x
+
+    def _read_prompt(self, tokens: torch.LongTensor) -> torch.Tensor:
+        """Logits (L * b, V) of the first step, where all beams of a sentence are equal: one is enough."""
+        num_beams, prompt_length, states = self.num_beams, tokens.shape[1], self.encoding
+        prompt = tokens[::num_beams]  # (L, P)
+        num_idle = _count_idle_keys(states)
+        self.source_mask = _as_additive(self.given_mask, states, num_idle=num_idle)
+        attend = _attend_few if _can_attend_unfused(states, self.given_mask) else _attend_fused
+        with torch.inference_mode():
+            self.layers = [LayerSteps(layer, attend, states, num_idle=num_idle) for layer in self.decoder_layers]
+        self.positions = _count_positions(self.encode_positions, tokens.device)
+        positions = torch.cat([next(self.positions) for _ in range(prompt_length)])
+        self.hidden = torch.finfo(states.dtype).min
+        causal = states.new_full((1, prompt_length, prompt_length), self.hidden).triu(1)
+        causal = self._pad_slots(causal, prompt_length)
+        x = self._run_layers(prompt.flatten(), positions.repeat(len(prompt), 1), slice(prompt_length), causal)
+        # (L, b, N): 0 at the keys that a beam goes on from, and those of the next step.
+        self.mask, self.num_keys = states.new_zeros(len(states), num_beams, prompt_length), prompt_length
+        self.next_mask = states.new_full((num_beams, num_beams), self.hidden).fill_diagonal_(0.0)
+        self.few_keys = FEW_KEYS if states.device.type == "cpu" else FEW_KEYS_OF_DEVICE
+        self.most_keys = max(self.few_keys, 2 * prompt_length)
+        logits = self.project(x.view(*prompt.shape, -1)[:, -1])
+        return logits.repeat_interleave(num_beams, dim=0)
+
+    def follow(self, beams: torch.Tensor, staying: torch.Tensor | None) -> None:
+        """Go on from the beams (L, b) of the sentences `staying`, or of all."""
+        mask = self.mask.gather(1, beams[..., None].expand_as(self.mask))
+        if staying is not None:
+            mask, moved = mask[staying], None
+            if mask.device.type == "cpu":
+                moved = (staying != torch.arange(len(staying))).nonzero()[:, 0]
+            with torch.inference_mode():  # where the keys were made
+                for layer in self.layers:
+                    layer.leave(staying, moved)
+            if self.source_mask is not None:
+                self.source_mask = self.source_mask[staying]
+        if self.num_keys >= self.most_keys:
+            mask = self._forget_keys(mask)
+        start, self.num_keys = self.num_keys, self.num_keys + self.num_beams
+        self.mask = self._pad_slots(mask, self.num_keys)
+        self.mask[:, :, start : self.num_keys] = self.next_mask
+
+    def _pad_slots(self, mask: torch.Tensor, num_keys: int) -> torch.Tensor:
+        """`mask` (..., N) with slots for `num_keys` keys, and some more up to a full bucket; new ones are hidden."""
+        missing = -(-num_keys // self.key_bucket) * self.key_bucket - mask.shape[-1]
+        return nn.functional.pad(mask, (0, missing), value=self.hidden) if missing > 0 else mask
+
+    def _forget_keys(self, mask: torch.Tensor) -> torch.Tensor:
+        """Drop the keys that no beam sees from the layers and from `mask` (L, b, N).
+
+        A sentence keeps as many as the one that needs most, so that all lie in one tensor.
+        """
+        is_seen = (mask == 0).any(dim=1)  # (L, N)
+        self.num_keys = int(is_seen.sum(dim=1).max())
+        self.most_keys = max(self.few_keys, 2 * self.num_keys)  # so that each key is copied about once
+        kept = is_seen.sort(dim=1, descending=True, stable=True).indices[:, : self.num_keys]
+        num_rows, num_heads, num_slots = self.layers[0].memory.shape[:3]
+        first = torch.arange(num_rows * num_heads, device=kept.device).view(num_rows, num_heads, 1) * num_slots
+        with torch.inference_mode():  # where the keys were made
+            for layer in self.layers:
+                layer.forget(first + kept[:, None])
+        return mask.gather(2, kept[:, None].expand(-1, mask.shape[1], -1))
+
+
+def _count_positions(encode: PositionEncoding, device: torch.device) -> Iterator[torch.Tensor]:
+    """Encodings (1, D) of position 0, 1, 2 and so on.
+
+    No method: a generator that holds the steps would keep their keys and values until a garbage collection.
+    """
+    # Sinusoids of a block take as long as those of one position; a learned table may end within a block.
+    start, length = 0, 32 if encode.config.position_embedding_type == "sinusoidal" else 1
+    while True:
+        block = encode(length, start=start, mask=None, device=device)
+        yield from block.unbind(dim=1)
+        start += length
+
+
+def _attend_fused(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, scaling: float
+) -> torch.Tensor:
+    """Equation 1 by PyTorch's fused kernels: queries (L, H, b, K), keys and values (L, H, S, K) -> (L, H, b, K)."""
+    return nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=scaling)
+
+
+def _attend_few(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, scaling: float
+) -> torch.Tensor:
+    """Equation 1 as written, for the few queries of a step.
+
+    With 4 queries and 16 to 128 keys, 64 sentences and 8 heads, fused attention took 1.5 to 5 times as long on a CPU.
+    """
+    scores = q @ k.transpose(-2, -1)
+    scores = scores * scaling if mask is None else torch.add(mask, scores, alpha=scaling)
+    return scores.softmax(dim=-1) @ v
+
+
+def _can_attend_unfused(states: torch.Tensor, source_mask: torch.Tensor | None) -> bool:
+    """True where equation 1 as written gives what fused attention to `states` (L, S, D) gives, and sooner."""
+    if states.device.type != "cpu" or states.dtype != torch.float32:
+        return False
+    # For a source that is hidden altogether fused attention gives zeros, a softmax nothing.
+    return source_mask is None or bool(source_mask.any(dim=-1).all())
+
+
+def _join_heads(context: torch.Tensor) -> torch.Tensor:
+    """(L, H, b, K) -> (L * b, H * K)."""
+    num_rows, num_heads, num_beams, width = context.shape
+    return context.transpose(1, 2).reshape(num_rows * num_beams, num_heads * width)
+
+
+def _count_idle_keys(encoding: torch.Tensor) -> int:
+    """Keys to add to those of a source (L, S, D), so that attention to it is computed sooner.
+
+    With 12 to 15 keys both kinds of attention on a CPU took 1.2 to 2.4 times as long as with 16, with 28 to 31 1.1 to
+    1.3 times as long as with 32, but with 17 to 20 less: it pays where at least half of the register is there already.
+    CUDA's fused attention would align the mask in every call.
+    """
+    missing = -encoding.shape[1] % VECTOR
+    return missing if encoding.device.type != "cpu" or missing <= VECTOR // 2 else 0
+
+
+def _as_additive(mask: torch.Tensor | None, encoding: torch.Tensor, *, num_idle: int) -> torch.Tensor | None:
+    """What the scores of a source (L, S, D) get added, (L, 1, 1, S + num_idle); `None` where nothing is hidden.
+
+    A boolean mask would be turned into this by every call of fused attention.
+    """
+    if mask is None or bool(mask.all()):
+        if not num_idle:
+            return None
+        mask = encoding.new_ones(encoding.shape[:2])
+    additive = encoding.new_zeros(mask.shape).masked_fill(mask == 0, -torch.inf)[:, None, None]
+    return nn.functional.pad(additive, (0, num_idle), value=-torch.inf)
+
+
+def _keep(x: torch.Tensor, staying: torch.LongTensor, moved: torch.LongTensor | None) -> torch.Tensor:
+    """`x[staying]`; where it is known which rows get new places, `moved`, only these are copied."""
+    if moved is None:
+        return x[staying]
+    x[moved] = x[staying[moved]]
+    return x[: len(staying)]

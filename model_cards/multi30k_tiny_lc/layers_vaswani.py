@@ -1,0 +1,342 @@
+"""Building blocks of the Transformer, in the order of section 3 of the paper.
+
+Shapes: B batch, T query length, S key length, D d_model, F d_ff, H num_heads, K d_k or d_v.
+A mask is boolean (True where a query may look), or 0 where it may look and the dtype's minimum where not, or whatever
+else the attention kernel of `config._attn_implementation` asks for.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from transformers.activations import ACT2FN
+from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from .attention_window_vaswani import WindowBlocks, windowed_attention
+from .configuration_vaswani import WEIGHT_KERNELS, VaswaniConfig
+from .cpu_vaswani import Dropout, prefers_equation_1
+
+
+def scaled_dot_product_attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V      (equation 1, section 3.2.1)
+
+    A query that may look nowhere gets zeros: its softmax has no defined value.
+
+    Args:
+        query: (B, H, T, K).
+        key, value: (B, H, S, K).
+        attention_mask: of either kind, broadcastable to (B, H, T, S); `None` lets every query see every
+            key, or every key up to its own position where `module.is_causal`.
+        scaling: 1 / sqrt(d_k).
+        dropout: probability of dropping an attention weight; 0 in the paper.
+
+    Returns:
+        context (B, T, H, K) and attention weights (B, H, T, S).
+    """
+    scores = query @ key.transpose(-2, -1) * scaling  # (B, H, T, S)
+    hidden = _hidden_positions(module, scores, attention_mask)
+    if hidden is not None:
+        scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
+    # Softmax in float32: in half precision a row of near-equal scores loses the small weights.
+    weights = scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
+    if hidden is not None:
+        weights = weights.masked_fill(hidden, 0.0)
+    weights = nn.functional.dropout(weights.to(query.dtype), p=dropout, training=module.training)
+    return (weights @ value).transpose(1, 2), weights
+
+
+def _hidden_positions(
+    module: nn.Module, scores: torch.Tensor, attention_mask: torch.Tensor | None
+) -> torch.Tensor | None:
+    """True where a query may not look, broadcastable to `scores` (B, H, T, S)."""
+    if attention_mask is not None:
+        if attention_mask.dtype == torch.bool:
+            return ~attention_mask
+        return attention_mask <= torch.finfo(attention_mask.dtype).min
+    query_length, key_length = scores.shape[-2:]
+    if module.is_causal and query_length > 1:
+        # Fused kernels get no mask where each query sees all keys up to its own position.
+        offset = key_length - query_length
+        return torch.ones(query_length, key_length, dtype=torch.bool, device=scores.device).triu(offset + 1)
+    return None
+
+
+class MultiHeadAttention(nn.Module):
+    """Multi-head attention (section 3.2.2, figure 2 right).
+
+        MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O
+        head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V)
+
+    The h matrices W_i are stored side by side in one. The three uses of section 3.2.3 differ only in where
+    keys and values come from: pass `key_value_states` for encoder-decoder attention, else it is self-attention.
+    """
+
+    def __init__(self, config: VaswaniConfig, layer_idx: int, *, is_causal: bool = False):
+        super().__init__()
+        self.config = config
+        self.layer_idx = layer_idx
+        self.is_causal = is_causal  # read by the fused kernels when there is no mask
+        self.scaling = config.d_k**-0.5
+        # Reading a field of a transformers config takes as long as a small tensor operation.
+        self.num_heads, self.attention_dropout = config.num_heads, config.attention_dropout
+        bias = config.attention_bias
+        self.q_proj = nn.Linear(config.d_model, config.num_heads * config.d_k, bias=bias)
+        self.k_proj = nn.Linear(config.d_model, config.num_heads * config.d_k, bias=bias)
+        self.v_proj = nn.Linear(config.d_model, config.num_heads * config.d_v, bias=bias)
+        self.out_proj = nn.Linear(config.num_heads * config.d_v, config.d_model, bias=bias)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        key_value_states: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | WindowBlocks | None = None,
+        past_key_values: Cache | None = None,
+        **kwargs,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Attend from `hidden_states` (B, T, D) to `key_value_states` (B, S, D), or to itself.
+
+        Args:
+            attention_mask: broadcastable to (B, H, T, S); or the blocks of a window, in which
+                self-attention is then computed.
+            past_key_values: keys and values of earlier decoding steps: grown in place by self-attention,
+                filled once and then reused by encoder-decoder attention.
+
+        Returns:
+            output (B, T, D) and attention weights (B, H, T, S), or `None` from kernels that never build them.
+        """
+        q = split_heads(self.q_proj(hidden_states), self.num_heads)
+        k, v = self._keys_and_values(hidden_states, key_value_states, past_key_values)
+        attend = self._find_kernel(q, k, attention_mask, **kwargs)
+        dropout = self.attention_dropout if self.training else 0.0
+        context, weights = attend(self, q, k, v, attention_mask, scaling=self.scaling, dropout=dropout, **kwargs)
+        return self.out_proj(context.flatten(2)), weights  # (B, T, H, K) -> (B, T, H * K) -> (B, T, D)
+
+    def _keys_and_values(
+        self, hidden_states: torch.Tensor, key_value_states: torch.Tensor | None, past_key_values: Cache | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values, each (B, H, S, K), projected now or taken from the cache."""
+        is_cross, cache = key_value_states is not None, past_key_values
+        if isinstance(past_key_values, EncoderDecoderCache):
+            if is_cross and past_key_values.is_updated.get(self.layer_idx):
+                # The encoder output does not change while decoding, so the first step's projection still holds.
+                layer = past_key_values.cross_attention_cache.layers[self.layer_idx]
+                return layer.keys, layer.values
+            cache = past_key_values.cross_attention_cache if is_cross else past_key_values.self_attention_cache
+            if is_cross:
+                past_key_values.is_updated[self.layer_idx] = True
+        source = key_value_states if is_cross else hidden_states
+        k, v = (split_heads(project(source), self.num_heads) for project in (self.k_proj, self.v_proj))
+        return (k, v) if cache is None else cache.update(k, v, self.layer_idx)
+
+    def _find_kernel(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        attention_mask: torch.Tensor | WindowBlocks | None,
+        output_attentions: bool | None = None,
+        **kwargs,
+    ) -> Callable:
+        """Equation 1 as computed by `config._attn_implementation`.
+
+        Raises:
+            ValueError: if that kernel cannot give the attention weights that are asked for.
+        """
+        kernel = self.config._attn_implementation
+        if isinstance(attention_mask, WindowBlocks):
+            return windowed_attention
+        if output_attentions and kernel not in WEIGHT_KERNELS:
+            raise ValueError(
+                f"attn_implementation={kernel!r} cannot give attention weights: use "
+                f'model.set_attn_implementation("eager").'
+            )
+        if output_attentions or (kernel == "sdpa" and prefers_equation_1(query, key)):
+            return scaled_dot_product_attention
+        return ALL_ATTENTION_FUNCTIONS.get_interface(kernel, scaled_dot_product_attention)
+
+
+def split_heads(x: torch.Tensor, num_heads: int) -> torch.Tensor:
+    """(B, T, H * K) -> (B, H, T, K)."""
+    return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+
+
+class FeedForward(nn.Module):
+    """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2      (equation 2, section 3.3)"""
+
+    def __init__(self, config: VaswaniConfig):
+        super().__init__()
+        self.fc1 = nn.Linear(config.d_model, config.d_ff)
+        self.fc2 = nn.Linear(config.d_ff, config.d_model)
+        self.activation = ACT2FN[config.activation_function]
+        self.dropout = Dropout(config.activation_dropout)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(B, T, D) -> (B, T, D), each position by itself."""
+        return self.fc2(self.dropout(self.activation(self.fc1(x))))
+
+
+class TokenEmbedding(nn.Embedding):
+    """The shared matrix as an input layer: rows are multiplied by sqrt(d_model) (section 3.4)."""
+
+    @property
+    def embed_scale(self) -> float:
+        """sqrt(d_model), under the name by which peft's adapters of embeddings look for it."""
+        return self.embedding_dim**0.5
+
+    def forward(self, input_ids: torch.LongTensor) -> torch.Tensor:
+        """(B, T) -> (B, T, D)."""
+        return super().forward(input_ids) * self.embed_scale
+
+
+def sinusoids(positions: torch.Tensor, *, d_model: int, layout: str = "interleaved") -> torch.Tensor:
+    """Positional encodings of `positions` (section 3.5), for any position: there is no table to outgrow.
+
+        PE(pos, 2i)     = sin(pos / 10000^(2i / d_model))
+        PE(pos, 2i + 1) = cos(pos / 10000^(2i / d_model))
+
+    Args:
+        positions: (...) integers, counted from 0.
+        d_model: width, even.
+        layout: "interleaved" as above; "concatenated": all sines, then all cosines; or "fairseq": the same of
+            10000^(2i / (d_model - 2)), with positions counted from 2, for its padding has position 1.
+
+    Returns:
+        (..., d_model) in float32.
+    """
+    # float64: at position 5000 an angle in float32 is already off by 3e-4. MPS devices have no float64.
+    dtype = torch.float32 if positions.device.type == "mps" else torch.float64
+    two_i = torch.arange(0, d_model, 2, dtype=dtype, device=positions.device)
+    first, last = (2, d_model - 2) if layout == "fairseq" else (0, d_model)
+    angles = (positions[..., None].to(dtype) + first) / 10000 ** (two_i / last)
+    sines, cosines = angles.sin(), angles.cos()
+    if layout == "interleaved":
+        return torch.stack((sines, cosines), dim=-1).flatten(-2).float()
+    return torch.cat((sines, cosines), dim=-1).float()
+
+
+class PositionEncoding(nn.Module):
+    """What is added to the embeddings: sinusoids (section 3.5), or learned vectors (row E of table 3).
+
+    Sinusoids are computed when needed and kept nowhere, so that no way of loading, casting or moving a model
+    can leave a wrong table behind.
+    """
+
+    def __init__(self, config: VaswaniConfig):
+        super().__init__()
+        self.config = config
+        if config.position_embedding_type == "learned":
+            self.embedding = nn.Embedding(config.max_position_embeddings, config.d_model)
+
+    def forward(
+        self, length: int, *, start: int | torch.Tensor = 0, mask: torch.Tensor | None, device: torch.device
+    ) -> torch.Tensor:
+        """Encodings of `length` positions from `start`, (1 or B, length, D).
+
+        Args:
+            start: tokens already decoded.
+            mask: (B, start + length) with 0 at padding, which then takes no position, so that a sentence
+                padded on the left is encoded like the same sentence alone; `None` where nothing is padded.
+
+        Raises:
+            ValueError: if a learned table is too short.
+        """
+        if mask is None or mask.dim() != 2:
+            return self._encode(torch.arange(length, device=device) + start, end=start + length)[None]
+        positions = (mask.long().cumsum(dim=-1) - 1).clamp(min=0)[:, -length:]  # (B, length)
+        if length == 1:  # while decoding: one position per row
+            return self._encode(positions, end=start + length)
+        if isinstance(start, int):
+            # One encoding per position, looked up B times, instead of B * length sines.
+            table = self._encode(torch.arange(start + length, device=device), end=start + length)
+            return nn.functional.embedding(positions, table)
+        return self._encode(positions, end=start + length)
+
+    def _encode(self, positions: torch.Tensor, end: int | torch.Tensor) -> torch.Tensor:
+        config = self.config
+        if config.position_embedding_type == "sinusoidal":
+            return sinusoids(positions, d_model=config.d_model, layout=config.position_layout)
+        if isinstance(end, int) and end > config.max_position_embeddings:
+            raise ValueError(
+                f"a sequence of {end} tokens is longer than the learned positions "
+                f"(max_position_embeddings={config.max_position_embeddings}). Shorten it, or train with a larger "
+                f"table or sinusoidal positions, which have no limit."
+            )
+        return self.embedding(positions)
+
+
+class Residual(nn.Module):
+    """LayerNorm(x + Dropout(Sublayer(x)))      (sections 3.1 and 5.4): post-norm, as the paper has it."""
+
+    def __init__(self, config: VaswaniConfig):
+        super().__init__()
+        self.norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, x: torch.Tensor, sublayer_output: torch.Tensor) -> torch.Tensor:
+        """(B, T, D), (B, T, D) -> (B, T, D)."""
+        return self.norm(x + self.dropout(sublayer_output))
+
+
+class EncoderLayer(GradientCheckpointingLayer):
+    """Self-attention, then feed-forward (section 3.1)."""
+
+    def __init__(self, config: VaswaniConfig, layer_idx: int):
+        super().__init__()
+        self.self_attention = MultiHeadAttention(config, layer_idx)
+        self.self_attention_residual = Residual(config)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_residual = Residual(config)
+
+    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs) -> torch.Tensor:
+        """(B, S, D) -> (B, S, D)."""
+        x = hidden_states
+        attended, _ = self.self_attention(x, attention_mask=attention_mask, **kwargs)
+        x = self.self_attention_residual(x, attended)
+        return self.feed_forward_residual(x, self.feed_forward(x))
+
+
+class DecoderLayer(GradientCheckpointingLayer):
+    """Causal self-attention, encoder-decoder attention, then feed-forward (section 3.1)."""
+
+    def __init__(self, config: VaswaniConfig, layer_idx: int):
+        super().__init__()
+        self.self_attention = MultiHeadAttention(config, layer_idx, is_causal=True)
+        self.self_attention_residual = Residual(config)
+        self.cross_attention = MultiHeadAttention(config, layer_idx)
+        self.cross_attention_residual = Residual(config)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_residual = Residual(config)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        encoder_hidden_states: torch.Tensor | None,
+        encoder_attention_mask: torch.Tensor | None,
+        past_key_values: Cache | None = None,
+        **kwargs,
+    ) -> torch.Tensor:
+        """(B, T, D) and the encoding (B, S, D) -> (B, T, D); without an encoding, of the target alone."""
+        x = hidden_states
+        attended, _ = self.self_attention(x, attention_mask=attention_mask, past_key_values=past_key_values, **kwargs)
+        x = self.self_attention_residual(x, attended)
+        if encoder_hidden_states is not None:
+            attended, _ = self.cross_attention(
+                x,
+                key_value_states=encoder_hidden_states,
+                attention_mask=encoder_attention_mask,
+                past_key_values=past_key_values,
+                **kwargs,
+            )
+            x = self.cross_attention_residual(x, attended)
+        return self.feed_forward_residual(x, self.feed_forward(x))

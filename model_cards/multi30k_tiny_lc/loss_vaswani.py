@@ -1,0 +1,171 @@
+"""Label-smoothed cross-entropy (section 5.4), computed without ever storing all logits.
+
+The target distribution puts 1 - eps on the true token and spreads eps evenly over the whole vocabulary
+(Szegedy et al. 2015, section 7; the definition of `torch.nn.CrossEntropyLoss`). With logits z, for one token y
+
+    loss = logsumexp(z) - (1 - eps) z_y - eps mean(z)        dloss/dz = softmax(z) - (1 - eps) onehot(y) - eps / V
+
+Both sides need z only once, so a slice of tokens at a time is projected, scored and differentiated. For a vocabulary
+of 37,000 and 25,000 tokens the whole matrix would be 3.7 GB, three times over. A compiler gets the plain
+formula instead and fuses it: one product, one matrix of logits.
+
+`torch.nn.functional.linear_cross_entropy` of torch 2.13, in chunks of 512 tokens, takes the same time in float32 and
+1.4 times the memory (1,024 tokens, d_model 256, 20,000 words, one CPU thread). In bfloat16 its sum is a bfloat16,
+10,624 for 10,626.3; with reduction="none" it computes the logits twice. On a CPU with bfloat16 it takes three times as
+long as the slices there. It cannot be compiled.
+"""
+
+import contextlib
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+IGNORE_INDEX = -100
+LOGITS_PER_SLICE = 2**28  # a slice that fills a GPU
+LEAST_LOGITS_ON_CPU, MOST_LOGITS_ON_CPU = 2**20, 2**26  # fewer take longer in calls, more take too much memory
+
+
+def sum_label_smoothed_loss(
+    hidden_states: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    labels: torch.Tensor,
+    *,
+    label_smoothing: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Loss of section 5.4, summed over the target tokens, of `hidden_states` projected by `weight`.
+
+    Args:
+        hidden_states: (..., d_model), the decoder's output.
+        weight: (vocab_size, d_model), the pre-softmax projection.
+        bias: (vocab_size,) or None.
+        labels: (...), token ids; -100 is left out.
+        label_smoothing: eps in [0, 1).
+
+    Returns:
+        Two scalars in nats, float32 or float64: the loss, and -log P of the labels, which is the loss without
+        smoothing and carries no gradient.
+    """
+    real = labels != IGNORE_INDEX
+    if not torch.compiler.is_compiling():
+        if labels.device.type == "cpu":
+            hidden_states, labels = hidden_states[real], labels[real]
+        # Elsewhere to select rows the host would have to wait for the device, which costs more than padding does.
+        kind, dtype = labels.device.type, hidden_states.dtype
+        without_autocast = contextlib.nullcontext()
+        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind) and dtype != torch.float64:
+            dtype = torch.get_autocast_dtype(kind)
+            # It would convert the weights for each slice, and take the softmax to float32 and back.
+            without_autocast = torch.autocast(kind, enabled=False)
+        with without_autocast:
+            return _SlicedCrossEntropy.apply(
+                hidden_states.flatten(0, -2), weight, bias, labels.flatten(), label_smoothing, dtype
+            )
+    # The compiler fuses the plain formula itself, and selecting rows would make the shapes depend on data.
+    logits = nn.functional.linear(hidden_states, weight, bias)
+    return sum_label_smoothed_loss_of_logits(logits, labels, label_smoothing=label_smoothing)
+
+
+def sum_label_smoothed_loss_of_logits(
+    logits: torch.Tensor, labels: torch.Tensor, *, label_smoothing: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same of `logits` (..., vocab_size), for a projection that is more than its matrix, such as an adapted one."""
+    real = labels != IGNORE_INDEX
+    log_probs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1)
+    nll = -log_probs.gather(-1, labels.where(real, 0)[..., None])[..., 0]
+    loss = (1 - label_smoothing) * nll - label_smoothing * log_probs.mean(dim=-1)
+    return (loss * real).sum(), (nll.detach() * real).sum()
+
+
+class _SlicedCrossEntropy(torch.autograd.Function):
+    """Loss and gradients slice by slice; the backward pass only scales what the forward pass has found."""
+
+    @staticmethod
+    def forward(ctx, hidden_states, weight, bias, labels, label_smoothing, dtype):
+        need_hidden, need_weight, need_bias = ctx.needs_input_grad[:3]
+        accumulate = torch.promote_types(dtype, torch.float32)
+        ctx.dtypes = (hidden_states.dtype, weight.dtype, None if bias is None else bias.dtype)
+        hidden_states, weight = hidden_states.to(dtype), weight.to(dtype)
+        bias = None if bias is None else bias.to(dtype)
+        real = labels != IGNORE_INDEX
+        labels = labels.where(real, 0)
+        # Rows of zeros add nothing to sums over tokens; what remains of them is masked where it arises.
+        hidden_states = hidden_states * real[:, None]
+        num_tokens, vocab_size = hidden_states.shape[0], weight.shape[0]
+        grad_hidden = torch.empty_like(hidden_states) if need_hidden else None
+        grad_weight = torch.zeros_like(weight, dtype=accumulate) if need_weight else None
+        grad_bias = torch.zeros_like(bias, dtype=accumulate) if need_bias else None
+
+        # mean(z) over the vocabulary is linear in the hidden state: one product with the mean row.
+        mean_row = weight.mean(dim=0, dtype=accumulate)
+        mean_logits = hidden_states.to(accumulate) @ mean_row
+        if bias is not None:
+            mean_logits = mean_logits + bias.mean(dtype=accumulate)
+        loss, nll = -label_smoothing * (mean_logits * real).sum(), mean_logits.new_zeros(())
+
+        slice_length = min(num_tokens, find_slice_length(hidden_states, vocab_size))
+        # Written again by each slice: to get new memory of this size would take as long as the products.
+        logits_buffer, probs_buffer = hidden_states.new_empty(2, slice_length, vocab_size)
+        for start in range(0, num_tokens, max(1, slice_length)):
+            rows = slice(start, start + slice_length)
+            h, y, is_real = hidden_states[rows], labels[rows, None], real[rows, None]
+            logits = torch.mm(h, weight.t(), out=logits_buffer[: len(h)])
+            if bias is not None:
+                logits += bias
+            chosen, greatest = logits.gather(1, y), logits.amax(dim=-1, keepdim=True)
+            # In half precision log P is off by a rounding of the greatest probability, less than by that of the logits.
+            grad_logits = torch.softmax(logits, dim=-1, out=probs_buffer[: len(h)])
+            # Of the most likely word, whose probability is at least 1 / V: log P(y) itself could be log 0.
+            log_normaliser = greatest.to(accumulate) - grad_logits.amax(dim=-1, keepdim=True).to(accumulate).log()
+            nll = nll + ((log_normaliser - chosen) * is_real).sum()
+            loss = loss + ((log_normaliser - (1 - label_smoothing) * chosen) * is_real).sum()
+            if not (need_hidden or need_weight or need_bias):
+                continue
+            grad_logits.scatter_add_(1, y, torch.full_like(y, label_smoothing - 1, dtype=grad_logits.dtype))
+            if need_bias:
+                grad_bias += (grad_logits * is_real).sum(dim=0, dtype=accumulate)
+            if need_hidden:
+                grad_hidden[rows] = grad_logits @ weight
+            if need_weight:
+                _add_product(grad_weight, grad_logits.T, h)
+        # The eps / V of every entry of the gradient, added once instead of entry by entry.
+        if need_hidden:
+            grad_hidden -= (label_smoothing * mean_row).to(grad_hidden.dtype)
+            grad_hidden *= real[:, None]
+        if need_weight:
+            grad_weight -= label_smoothing / vocab_size * hidden_states.sum(dim=0, dtype=accumulate)
+        if need_bias:
+            grad_bias -= label_smoothing / vocab_size * real.sum().to(accumulate)
+        ctx.gradients = (grad_hidden, grad_weight, grad_bias)
+        ctx.mark_non_differentiable(nll)
+        return loss, nll
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_loss, _):
+        grads = [
+            # The scale of the loss may be more than half precision holds.
+            None if gradient is None else (gradient.to(grad_loss.dtype) * grad_loss).to(dtype)
+            for gradient, dtype in zip(ctx.gradients, ctx.dtypes, strict=True)
+        ]
+        return (*grads, None, None, None)
+
+
+def find_slice_length(hidden_states: torch.Tensor, vocab_size: int) -> int:
+    """Tokens whose logits, of `hidden_states` (..., D), are held at a time."""
+    if hidden_states.device.type == "cpu":
+        # A slice reads the matrix (V, D) from memory and its logits (tokens, V): with D tokens both cost alike. In half
+        # precision logits are smaller and products faster, but the gradient of the matrix is added in float32. With 28
+        # tokens, V 37,000 and D 512 the loss took 2.5 times as long, in bfloat16 10 times.
+        d_model = hidden_states.shape[-1] * (2 if hidden_states.dtype.itemsize < 4 else 1)
+        return min(max(d_model, LEAST_LOGITS_ON_CPU // vocab_size), max(1, MOST_LOGITS_ON_CPU // vocab_size))
+    return max(1, LOGITS_PER_SLICE // vocab_size)
+
+
+def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+    """total += left @ right; on a CPU, where slices are many, in one pass over `total`."""
+    if total.device.type == "cpu" and total.dtype == left.dtype:
+        total.addmm_(left, right)
+    else:
+        total += left @ right

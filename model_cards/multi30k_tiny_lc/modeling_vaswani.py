@@ -1,0 +1,438 @@
+"""The Transformer (section 3, figure 1) as transformers models: stacks, masks, cache, tying, initialisation.
+
+Shapes: B batch, T target length, S source length, D d_model, V vocab_size.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Unpack
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    BaseModelOutputWithPastAndCrossAttentions,
+    Seq2SeqLMOutput,
+    Seq2SeqModelOutput,
+)
+from transformers.utils import can_return_tuple
+from transformers.utils.generic import TransformersKwargs, merge_with_config_defaults
+from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+
+from .configuration_vaswani import VaswaniConfig
+from .cpu_vaswani import Dropout
+from .generation_vaswani import VaswaniGenerationMixin, build_generation_config
+from .layers_vaswani import (
+    DecoderLayer,
+    EncoderLayer,
+    MultiHeadAttention,
+    PositionEncoding,
+    TokenEmbedding,
+)
+from .loss_vaswani import IGNORE_INDEX, sum_label_smoothed_loss, sum_label_smoothed_loss_of_logits
+from .masks_vaswani import build_padding_mask, mask_decoder, mask_encoder, mask_source
+from .plain_vaswani import is_plain
+from .saving_vaswani import SavingMixin
+from .scoring_vaswani import VaswaniScoringMixin
+
+
+@dataclass
+class VaswaniSeq2SeqLMOutput(Seq2SeqLMOutput):
+    """`Seq2SeqLMOutput`, and in training mode `nll_loss`: the loss without label smoothing, for the perplexity."""
+
+    nll_loss: torch.FloatTensor | None = None
+
+
+class VaswaniPreTrainedModel(SavingMixin, PreTrainedModel):
+    """What every Vaswani model shares: initialisation, and what transformers may do with it."""
+
+    config: VaswaniConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ("EncoderLayer", "DecoderLayer")
+    _skip_keys_device_placement = "past_key_values"
+    _supports_sdpa = True
+    _supports_flex_attn = True
+    _can_compile_fullgraph = True
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """As tensor2tensor: Glorot uniform matrices, zero biases, N(0, d_model^-1/2) embeddings."""
+        if isinstance(module, nn.Linear):
+            init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            init.normal_(module.weight, mean=0.0, std=self.config.d_model**-0.5)
+        elif isinstance(module, nn.LayerNorm):
+            init.ones_(module.weight)
+            init.zeros_(module.bias)
+
+    def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args, **kwargs) -> str:
+        """As transformers', called for each choice of a kernel; flash attention is refused with the reason."""
+        if attn_implementation is not None and "flash" in attn_implementation:
+            raise ValueError(
+                f"attn_implementation={attn_implementation!r} computes wrong logits where the source is padded: "
+                f"transformers unpads the queries of encoder-decoder attention with the mask of the source "
+                f'(huggingface/transformers#35032). Load the model with attn_implementation="sdpa".'
+            )
+        return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
+
+    def _resize_token_embeddings(self, new_num_tokens, *args, **kwargs) -> nn.Embedding:
+        """Where the target has a matrix of its own, it grows or shrinks with that of the source."""
+        resized = super()._resize_token_embeddings(new_num_tokens, *args, **kwargs)
+        decoder = self.get_decoder()
+        if not self.config.tie_word_embeddings and decoder is not self:
+            decoder.embed_tokens = self._get_resized_embeddings(decoder.embed_tokens, resized.num_embeddings)
+        return resized
+
+    def _embed(self, input_ids, inputs_embeds, *, mask, start=0) -> torch.Tensor:
+        """Embeddings plus positions (sections 3.4, 3.5), with dropout: (B, T, D)."""
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError(
+                f"{type(self).__name__} needs exactly one of token ids and embeddings, got "
+                f"{'neither' if input_ids is None else 'both'}."
+            )
+        if inputs_embeds is None:
+            inputs_embeds = self.embed_tokens(input_ids)
+        positions = self.positions(inputs_embeds.shape[1], start=start, mask=mask, device=inputs_embeds.device)
+        return self.dropout(inputs_embeds + positions.to(inputs_embeds.dtype))
+
+
+class VaswaniEncoder(VaswaniPreTrainedModel):
+    """A stack of N encoder layers (section 3.1). There is no norm after the last."""
+
+    _can_record_outputs = {  # noqa: RUF012 - the base class reads a plain class attribute
+        "hidden_states": EncoderLayer,
+        "attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="self_attention"),
+    }
+
+    def __init__(self, config: VaswaniConfig):
+        super().__init__(config)
+        self.embed_tokens = TokenEmbedding(config.vocab_size, config.d_model)
+        self.positions = PositionEncoding(config)
+        self.dropout = Dropout(config.dropout)
+        self.layers = nn.ModuleList(EncoderLayer(config, i) for i in range(config.encoder_layers))
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutput:
+        """Encode a source sentence.
+
+        Args:
+            input_ids: (B, S).
+            attention_mask: (B, S), 1 for tokens and 0 for padding on either side; derived from the padding
+                token when not given.
+            inputs_embeds: (B, S, D), as `get_input_embeddings()` gives them, instead of `input_ids`.
+
+        Returns:
+            `last_hidden_state` (B, S, D).
+        """
+        if attention_mask is None and input_ids is not None:
+            attention_mask = build_padding_mask(input_ids, self.config)
+        x = self._embed(input_ids, inputs_embeds, mask=attention_mask)
+        mask = mask_encoder(self.config, x, attention_mask, is_training=self.training, **kwargs)
+        for layer in self.layers:
+            x = layer(x, mask, **kwargs)
+        return BaseModelOutput(last_hidden_state=x)
+
+
+class VaswaniDecoder(VaswaniPreTrainedModel):
+    """A stack of N decoder layers (section 3.1). There is no norm after the last."""
+
+    _can_record_outputs = {  # noqa: RUF012 - the base class reads a plain class attribute
+        "hidden_states": OutputRecorder(DecoderLayer, num_hidden_layers_key="decoder_layers"),
+        "attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="self_attention"),
+        "cross_attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="cross_attention"),
+    }
+
+    def __init__(self, config: VaswaniConfig):
+        super().__init__(config)
+        self.embed_tokens = TokenEmbedding(config.vocab_size, config.d_model)
+        self.positions = PositionEncoding(config)
+        self.dropout = Dropout(config.dropout)
+        self.layers = nn.ModuleList(DecoderLayer(config, i) for i in range(config.decoder_layers))
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        encoder_hidden_states: torch.Tensor | None = None,
+        encoder_attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """Decode the next tokens of a target sentence.
+
+        Args:
+            input_ids: (B, T), the tokens not yet in `past_key_values`.
+            attention_mask: (B, tokens in the cache + T), 0 at padding of the target.
+            encoder_hidden_states: (B, S, D). Without it
+                the decoder is a language model of the target, and goes past encoder-decoder attention.
+            encoder_attention_mask: (B, S), 0 at padding of the source.
+            past_key_values: keys and values of the tokens before.
+            inputs_embeds: (B, T, D), as `get_input_embeddings()` gives them, instead of `input_ids`.
+            use_cache: build and return the cache.
+
+        Returns:
+            `last_hidden_state` (B, T, D) and `past_key_values`.
+        """
+        if use_cache and past_key_values is None:
+            past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+        elif past_key_values is not None and not isinstance(past_key_values, EncoderDecoderCache):
+            past_key_values = EncoderDecoderCache(past_key_values, DynamicCache(config=self.config))
+        past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
+        if self.device.type == "cpu" and self.config._attn_implementation == "flex_attention" and past_length:
+            raise ValueError(
+                'attn_implementation="flex_attention" cannot decode with a cache on a CPU: PyTorch\'s kernel has no '
+                'single query there. Load the model with attn_implementation="sdpa".'
+            )
+        x = self._embed(input_ids, inputs_embeds, mask=attention_mask, start=past_length)
+        cache = None if past_key_values is None else past_key_values.self_attention_cache
+        mask = mask_decoder(self.config, x, attention_mask, cache, **kwargs)
+        if encoder_hidden_states is not None:
+            encoder_attention_mask = mask_source(
+                self.config, x, encoder_hidden_states, encoder_attention_mask, is_training=self.training
+            )
+        for layer in self.layers:
+            x = layer(x, mask, encoder_hidden_states, encoder_attention_mask, past_key_values, **kwargs)
+        return BaseModelOutputWithPastAndCrossAttentions(
+            last_hidden_state=x, past_key_values=past_key_values if use_cache else None
+        )
+
+
+class VaswaniModel(VaswaniPreTrainedModel):
+    """Encoder and decoder over one shared embedding matrix (figure 1 without the projection to words)."""
+
+    def __init__(self, config: VaswaniConfig):
+        super().__init__(config)
+        if config.tie_word_embeddings:
+            self._tied_weights_keys = {
+                "encoder.embed_tokens.weight": "shared.weight",
+                "decoder.embed_tokens.weight": "shared.weight",
+            }
+            self.shared = TokenEmbedding(config.vocab_size, config.d_model)
+        self.encoder = VaswaniEncoder(config)
+        self.decoder = VaswaniDecoder(config)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.encoder.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        self.encoder.embed_tokens = value
+        if self.config.tie_word_embeddings:
+            self.shared = self.decoder.embed_tokens = value
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.LongTensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple[torch.Tensor, ...] | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> Seq2SeqModelOutput:
+        """Encode `input_ids` (B, S) unless `encoder_outputs` is given, then decode `decoder_input_ids` (B, T).
+
+        See `VaswaniEncoder` and `VaswaniDecoder` for the arguments.
+
+        Returns:
+            `last_hidden_state` (B, T, D) of the decoder, the cache, and what of both stacks was asked for.
+        """
+        if attention_mask is None and input_ids is not None:
+            attention_mask = build_padding_mask(input_ids, self.config)
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(
+                input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs
+            )
+        elif not isinstance(encoder_outputs, BaseModelOutput):
+            encoder_outputs = BaseModelOutput(*encoder_outputs)
+        decoded = self.decoder(
+            input_ids=decoder_input_ids,
+            attention_mask=decoder_attention_mask,
+            encoder_hidden_states=encoder_outputs.last_hidden_state,
+            encoder_attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        return Seq2SeqModelOutput(
+            last_hidden_state=decoded.last_hidden_state,
+            past_key_values=decoded.past_key_values,
+            decoder_hidden_states=decoded.hidden_states,
+            decoder_attentions=decoded.attentions,
+            cross_attentions=decoded.cross_attentions,
+            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=encoder_outputs.hidden_states,
+            encoder_attentions=encoder_outputs.attentions,
+        )
+
+
+class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniScoringMixin, VaswaniPreTrainedModel):
+    """The Transformer of the paper: `VaswaniModel` and the projection to words, tied to the embeddings."""
+
+    def __init__(self, config: VaswaniConfig):
+        super().__init__(config)
+        if config.tie_word_embeddings:
+            self._tied_weights_keys = {"lm_head.weight": "model.shared.weight"}
+        self.model = VaswaniModel(config)
+        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)
+        self.post_init()
+        self.generation_config = build_generation_config(config)
+
+    @classmethod
+    def from_pretrained(cls, *args, dtype: torch.dtype | str | None = None, **kwargs):
+        """As transformers', and with `dtype="int8"` a float32 model whose engines multiply in int8 on a CPU."""
+        is_int8 = dtype in ("int8", torch.int8)
+        if dtype is not None:
+            kwargs["dtype"] = torch.float32 if is_int8 else dtype
+        loaded = super().from_pretrained(*args, **kwargs)
+        if is_int8:
+            (loaded[0] if kwargs.get("output_loading_info") else loaded).engine_dtype = "int8"
+        return loaded
+
+    def get_output_embeddings(self) -> nn.Linear:
+        return self.lm_head
+
+    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
+        self.lm_head = new_embeddings
+
+    def projection(self, shortlist: torch.LongTensor | None) -> Callable[[torch.Tensor], torch.Tensor]:
+        """The product with the vocabulary's rows of `shortlist` (n,), or with all of them: (..., D) -> (..., n)."""
+        head = self.lm_head
+        if shortlist is None:
+            return head
+        if type(head) is not nn.Linear or not is_plain(head):  # an adapter or a hook must see the whole product
+            return lambda hidden_states: head(hidden_states)[..., shortlist]
+        weight, bias = head.weight[shortlist], None if head.bias is None else head.bias[shortlist]
+        return lambda hidden_states: nn.functional.linear(hidden_states, weight, bias)
+
+    def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
+        """(B, T) labels, shifted right behind the start token (section 3.1); -100 becomes padding."""
+        shifted = labels.roll(1, dims=-1)
+        shifted[:, 0] = self.config.decoder_start_token_id
+        return shifted.masked_fill(shifted == IGNORE_INDEX, self.config.pad_token_id)
+
+    def _sum_loss(
+        self, hidden_states: torch.Tensor, labels: torch.Tensor, logits: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The loss over `labels` (B, T), summed, with and without label smoothing.
+
+        It is computed from `logits` where gradients may go through them; otherwise slice by slice, so that the logits
+        of all tokens are never held.
+        """
+        head, label_smoothing = self.lm_head, self.config.label_smoothing if self.training else 0.0
+        if type(head) is not nn.Linear or not is_plain(head):  # an adapter or a hook must see the product
+            logits = head(hidden_states) if logits is None else logits
+        elif not torch.is_grad_enabled():
+            logits = None
+        if logits is not None:
+            return sum_label_smoothed_loss_of_logits(logits, labels, label_smoothing=label_smoothing)
+        return sum_label_smoothed_loss(hidden_states, head.weight, head.bias, labels, label_smoothing=label_smoothing)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        decoder_input_ids: torch.LongTensor | None = None,
+        decoder_attention_mask: torch.Tensor | None = None,
+        encoder_outputs: BaseModelOutput | tuple[torch.Tensor, ...] | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        decoder_inputs_embeds: torch.Tensor | None = None,
+        labels: torch.LongTensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | torch.Tensor = 0,
+        shortlist: torch.LongTensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        skip_logits: bool | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> VaswaniSeq2SeqLMOutput:
+        """Logits of the next words, and the loss of section 5.4 where `labels` are given.
+
+        Label smoothing acts in training mode only, like dropout: in evaluation mode exp(loss) is the paper's
+        perplexity.
+
+        Args:
+            labels: (B, T) token ids with -100 at padding. `decoder_input_ids` are made from them.
+            logits_to_keep: compute logits for that many last positions only; 0 for all.
+            shortlist: (n,) token ids to compute logits of, (B, T, n); all when not given. The loss is over all.
+            num_items_in_batch: target tokens of the whole update, over all processes and accumulation steps.
+                The loss is the sum over this batch divided by it; without it, the mean over this batch.
+            skip_logits: leave `logits` out and compute the loss without storing them. When not given, this
+                happens in training mode with `labels`, where no caller reads them and they are most of the memory.
+
+        Returns:
+            `loss` (scalar, nats per token), `logits` (B, T, V), the cache, and what else was asked for; in
+            training mode `nll_loss`, the loss without smoothing.
+        """
+        if labels is not None:
+            use_cache = False
+            if decoder_input_ids is None and decoder_inputs_embeds is None:
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        outputs: Seq2SeqModelOutput = self.model(
+            input_ids,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            encoder_outputs=encoder_outputs,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+        hidden_states, loss, nll_loss, logits = outputs.last_hidden_state, None, None, None
+        if skip_logits is None:
+            skip_logits = self.training and labels is not None
+        if not skip_logits:
+            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+            logits = self.projection(shortlist)(hidden_states[:, kept])
+        if labels is not None:
+            is_all = shortlist is None and isinstance(logits_to_keep, int) and logits_to_keep == 0
+            loss, nll_loss = self._sum_loss(hidden_states, labels, logits if is_all else None)
+            num_items = (labels != IGNORE_INDEX).sum() if num_items_in_batch is None else num_items_in_batch
+            loss = loss / num_items
+            nll_loss = nll_loss / num_items if self.training else None
+        return VaswaniSeq2SeqLMOutput(
+            loss=loss,
+            nll_loss=nll_loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            decoder_hidden_states=outputs.decoder_hidden_states,
+            decoder_attentions=outputs.decoder_attentions,
+            cross_attentions=outputs.cross_attentions,
+            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
+            encoder_hidden_states=outputs.encoder_hidden_states,
+            encoder_attentions=outputs.encoder_attentions,
+        )
+
+
+# A saved model carries the code that loads it where this package is not installed.
+VaswaniModel.register_for_auto_class("AutoModel")
+VaswaniForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")

@@ -1,0 +1,206 @@
+"""Text in, translation out: the `pipeline("translation")` that transformers v5 no longer has.
+
+A saved model carries this file and names it in its config, so that
+
+    transformers.pipeline("translation", model="folder or Hub id", trust_remote_code=True)
+
+finds it without the package. With the package, `vaswani_transformer.pipeline("translation", model=...)` asks for
+no trust.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Pipeline, PreTrainedModel
+
+from .engine_vaswani import build_engines
+
+logger = transformers.utils.logging.get_logger(__name__)
+# A megabyte in one line is no sentence, and the search takes quadratic time in its tokens: what is longer is cut.
+MOST_SOURCE_TOKENS = 4_096
+MODEL_FOLDER = "model"  # of a run: its final model
+# Arguments of `from_pretrained`: those that say where the files are, and others of a model.
+PLACES = ("revision", "subfolder", "token", "cache_dir", "local_files_only")
+OF_A_MODEL = ("attn_implementation", "config", "device_map", "quantization_config")
+TRANSLATION_TASK = re.compile(r"translation(_[a-z]+_to_[a-z]+)?")
+
+
+def custom_pipelines(*tasks: str) -> dict[str, dict]:
+    """What a config says so that transformers finds `TranslationPipeline` for `tasks` and for "translation".
+
+    transformers looks tasks up by their whole name: "translation_en_to_de" must be among `tasks` to work.
+    """
+    entry = {"impl": "pipeline_vaswani.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"]}
+    return dict.fromkeys(("translation", *tasks), entry)
+
+
+def check_sentence(sentence: object) -> None:
+    """Refuse what no tokenizer takes.
+
+    Raises:
+        ValueError: if `sentence` is no text, or holds what is no character.
+    """
+    if not isinstance(sentence, str):
+        raise ValueError(
+            f"a sentence to translate is a str, got {type(sentence).__name__}: {sentence!r}. For rows of a "
+            f"dataset use transformers.pipelines.pt_utils.KeyDataset(dataset, column)."
+        )
+    try:
+        sentence.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"a sentence holds half of a surrogate pair at position {error.start}, {sentence[error.start]!a}, which is "
+            f"no character: read its file as UTF-8, or remove it."
+        ) from None
+
+
+def cut_source(tokens: torch.Tensor) -> torch.Tensor:
+    """(1, S) of an over-long sentence as (1, `MOST_SOURCE_TOKENS`), its last token, `</s>`, kept."""
+    return torch.cat([tokens[:, : MOST_SOURCE_TOKENS - 1], tokens[:, -1:]], dim=1)
+
+
+def find_model_folder(path: Path) -> Path:
+    """`path`, or the folder of the final model in a run folder."""
+    inner = path / MODEL_FOLDER
+    return inner if not (path / "config.json").exists() and (inner / "config.json").exists() else path
+
+
+class TranslationPipeline(Pipeline):
+    """Translates a sentence, a list or an iterator of sentences, in batches of `batch_size`.
+
+        translate = vaswani_transformer.pipeline("translation", model="runs/base/model")
+        translate("A little girl climbs into a wooden playhouse.")
+        [{"translation_text": "Ein kleines Mädchen klettert in ein Spielhaus aus Holz."}]
+
+    As in transformers v4 a list of sentences gives a flat list of such dicts, any other iterable a list for each
+    sentence; with `num_return_sequences=n` each sentence yields a list of n dicts, best first. A sentence of nothing
+    but blanks stays empty.
+
+    Arguments of `generate()` may be given to the constructor or to a call, and those of v4's pipeline: `truncation` to
+    the longest sentence of training, `clean_up_tokenization_spaces` to remove spaces before punctuation,
+    `return_tensors=True` for `translation_token_ids` instead of the text, or beside it with `return_text=True`;
+    `src_lang` and `tgt_lang` are for models of several languages, and change nothing here.
+    """
+
+    _pipeline_calls_generate = True
+    _load_processor = False
+    _load_image_processor = False
+    _load_feature_extractor = False
+    _load_tokenizer = True
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        [self.engine] = build_engines([self.model])
+
+    def __call__(self, inputs: Any, **kwargs) -> Any:
+        if not isinstance(inputs, list):
+            return super().__call__(inputs, **kwargs)
+        results = super().__call__(inputs, **kwargs) if inputs else []
+        return [result[0] for result in results] if all(len(result) == 1 for result in results) else results
+
+    def _sanitize_parameters(
+        self, *, src_lang: str | None = None, tgt_lang: str | None = None, **kwargs
+    ) -> tuple[dict, dict, dict]:
+        names = ("truncation",), ("return_tensors", "return_text", "clean_up_tokenization_spaces")
+        preprocess, postprocess = ({name: kwargs.pop(name) for name in own if name in kwargs} for own in names)
+        return preprocess, kwargs, postprocess
+
+    def preprocess(self, sentence: str, truncation: bool = False) -> dict[str, Any]:
+        check_sentence(sentence)
+        sentence = sentence if sentence.strip() else ""
+        # verbose=False: transformers would warn of indexing errors, which sinusoidal positions cannot cause.
+        inputs = self.tokenizer(sentence, truncation=truncation, return_tensors="pt", verbose=False)
+        if inputs["input_ids"].shape[1] > MOST_SOURCE_TOKENS:
+            logger.warning(
+                f"a sentence of {inputs['input_ids'].shape[1]} tokens was cut to the first {MOST_SOURCE_TOKENS}; split "
+                f"it into sentences."
+            )
+            inputs = {name: cut_source(value) for name, value in inputs.items()}
+        elif inputs["input_ids"].shape[1] > self.tokenizer.model_max_length:
+            logger.warning(
+                f"a sentence of {inputs['input_ids'].shape[1]} tokens is longer than the "
+                f"{self.tokenizer.model_max_length} that training saw at most; it is translated whole, but less well."
+            )
+        return {"input_ids": inputs["input_ids"], "attention_mask": inputs["attention_mask"]}
+
+    def _forward(self, model_inputs: dict[str, torch.Tensor], **generate_kwargs) -> dict[str, torch.Tensor]:
+        num_sentences = model_inputs["input_ids"].shape[0]
+        options = {"engine": self.engine} | self._prepare_generate_kwargs(generate_kwargs)
+        tokens = self.model.generate(**model_inputs, **options)
+        if not isinstance(tokens, torch.Tensor):  # return_dict_in_generate
+            tokens = tokens.sequences
+        source_lengths = model_inputs["attention_mask"].sum(dim=-1)
+        return {"tokens": tokens.unflatten(0, (num_sentences, -1)), "source_length": source_lengths}
+
+    def postprocess(
+        self,
+        model_outputs: dict[str, torch.Tensor],
+        return_tensors: bool = False,
+        return_text: bool | None = None,
+        clean_up_tokenization_spaces: bool = False,
+    ) -> list[dict[str, str | torch.Tensor]]:
+        tokens = model_outputs["tokens"][0]  # (n, T)
+        if int(model_outputs["source_length"]) <= 1:  # nothing but </s>
+            tokens = tokens[:, :1]  # the start token
+        texts = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+        if clean_up_tokenization_spaces:  # transformers v5 does not for BPE, even where asked to
+            texts = map(self.tokenizer.clean_up_tokenization, texts)
+        records = [{"translation_token_ids": row} if return_tensors else {} for row in tokens]
+        if return_text or not return_tensors:
+            records = [{**record, "translation_text": text} for record, text in zip(records, texts, strict=True)]
+        return records
+
+
+def pipeline(
+    task: str = "translation",
+    model: str | Path | PreTrainedModel | None = None,
+    tokenizer: Any = None,
+    *,
+    dtype: str | torch.dtype | None = None,
+    torch_dtype: str | torch.dtype | None = None,
+    model_kwargs: dict | None = None,
+    **kwargs,
+) -> Pipeline:
+    """`transformers.pipeline`, with "translation" and "translation_xx_to_yy" working for models of this package.
+
+    Args:
+        task: any other task is handed to transformers.
+        model: a model folder, a run folder (its final model), a Hub id, or a model object (then give `tokenizer` too).
+        tokenizer: folder, Hub id or object; that of `model` when not given.
+        dtype: for `from_pretrained`: "float32", "bfloat16", ..., or "int8" for a model that multiplies in int8 on CPUs.
+        torch_dtype: the same, by its name in transformers v4.
+        model_kwargs: whatever else is for `from_pretrained`; what says where to find files is the tokenizer's too.
+        kwargs: as of `transformers.pipeline`; for `from_pretrained`, as `device_map`, `revision`, `token` or
+            `attn_implementation`, or for the pipeline, as `device`, `batch_size` or arguments of `generate()`.
+
+    Raises:
+        ValueError: if there is no model, or no tokenizer for a model object.
+    """
+    model_kwargs, dtype = dict(model_kwargs or {}), torch_dtype if dtype is None else dtype
+    if dtype is not None:
+        model_kwargs["dtype"] = dtype
+    model, tokenizer = (str(find_model_folder(x)) if isinstance(x, Path) else x for x in (model, tokenizer))
+    if not TRANSLATION_TASK.fullmatch(task):
+        kwargs.setdefault("trust_remote_code", False)  # otherwise transformers asks on standard input
+        return transformers.pipeline(task, model, tokenizer=tokenizer, model_kwargs=model_kwargs, **kwargs)
+    if model is None:
+        raise ValueError(f'task {task!r} has no default model: give model="folder or Hub id".')
+    model_kwargs |= {name: kwargs.pop(name) for name in (*PLACES, *OF_A_MODEL) if name in kwargs}
+    for name in ("trust_remote_code", "use_fast"):  # code is this package's, and its tokenizers are fast
+        kwargs.pop(name, None)
+        model_kwargs.pop(name, None)
+    if isinstance(model, str):
+        model = str(find_model_folder(Path(model))) if Path(model).is_dir() else model
+    if tokenizer is None:
+        if not isinstance(model, str):
+            raise ValueError("a model object brings no tokenizer: give tokenizer= too.")
+        tokenizer = model
+    if isinstance(tokenizer, str):
+        places = {name: value for name, value in model_kwargs.items() if name in PLACES}
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False, **places)
+    if isinstance(model, str):
+        model = AutoModelForSeq2SeqLM.from_pretrained(model, trust_remote_code=False, **model_kwargs)
+    return TranslationPipeline(model=model, tokenizer=tokenizer, task=task, **kwargs)

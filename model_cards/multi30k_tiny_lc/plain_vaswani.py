@@ -1,0 +1,84 @@
+"""Whether a module computes what its class says, so that a search or the loss may go past its `forward`."""
+
+import torch
+from torch import nn
+from transformers import GenerationMixin, modeling_utils
+from transformers.utils import output_capturing
+
+from .configuration_vaswani import WEIGHT_KERNELS
+from .cpu_vaswani import find_private
+
+# `forward` of the modules from which the layers are made, besides those of this folder.
+FORWARDS = (nn.Linear.forward, nn.LayerNorm.forward, nn.Embedding.forward, nn.ModuleList.forward)
+HARMLESS_HOOKS = (output_capturing.__name__, modeling_utils.__name__)  # modules of transformers that define them
+ACTIVATIONS = ("torch.nn.modules.activation", "transformers.activations")
+
+
+def find_obstacle(model) -> str | None:
+    """What keeps an engine from computing what a call of `model` computes, in words; `None` if nothing does."""
+    if not hasattr(model, "build_engine"):
+        return "its class has no engines"
+    if model.training:
+        return "it is in training mode, in which dropout acts; call model.eval()"
+    if model.config.attention_window is not None:
+        return "its attention is restricted to a window"
+    if model.config._attn_implementation not in WEIGHT_KERNELS:
+        return f"an engine computes the attention of {WEIGHT_KERNELS}, not of {model.config._attn_implementation!r}"
+    if torch.is_autocast_enabled(model.device.type):
+        return "autocast is enabled"
+    if is_released(model):
+        return "its matrices were released to an engine that was built before"
+    if (has_hooks := find_private("has_global_hooks")) and has_hooks():
+        return "a hook is registered for all modules"
+    prepare = getattr(model.prepare_inputs_for_generation, "__func__", None)
+    if prepare is not GenerationMixin.prepare_inputs_for_generation:
+        return "a subclass or an adapter prepares its inputs"
+    return _find_change(model)
+
+
+def _find_change(module: nn.Module, name: str = "") -> str | None:
+    """The first module under `module` whose call computes something else than its class here says, in words."""
+    if not is_plain(module):
+        return f"{name or 'the model'} ({type(module).__name__}) has a hook, an adapter or another forward"
+    for child_name, child in module.named_children():
+        if merged_layer(child) is None and (change := _find_change(child, f"{name}.{child_name}".lstrip("."))):
+            return change
+    return None
+
+
+def is_plain(module: nn.Module) -> bool:
+    """True if no hook, subclass or compilation changes what a call of `module` computes.
+
+    Its `forward` must come from the folder of this file or from a module that the layers are made of. The hooks by
+    which transformers records outputs stay on a module after the first recording, and do nothing between recordings;
+    those of gradient checkpointing, on embeddings, only ask for gradients.
+    """
+    forward, own_folder = type(module).forward, __name__.rpartition(".")[0]
+    is_known = forward in FORWARDS or forward.__module__.startswith((f"{own_folder}.", *ACTIVATIONS))
+    hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
+    return bool(
+        is_known
+        and "forward" not in vars(module)
+        and module._compiled_call_impl is None
+        and all(getattr(hook, "__module__", None) in HARMLESS_HOOKS for hook in hooks)
+    )
+
+
+def merged_layer(module: nn.Module) -> nn.Linear | None:
+    """The layer inside an adapter of peft that has been merged into it: a call of the adapter is one of that layer."""
+    layer = getattr(module, "base_layer", None)
+    is_merged = getattr(module, "merged", False) and not getattr(module, "disable_adapters", True)
+    return layer if is_merged and type(layer) is nn.Linear and is_plain(layer) else None
+
+
+def is_released(model) -> bool:
+    """True if the matrices of `model` went to an engine built with `releases=True`."""
+    return vars(model.get_encoder()).get("forward") is refuse_released
+
+
+def refuse_released(*args, **kwargs) -> None:
+    """The `forward` of a model whose matrices were released."""
+    raise ValueError(
+        "this needs the model's forward, and build_engine(releases=True) has freed its matrices: search through that "
+        "engine without options that need forward, or build it without releases=True."
+    )

@@ -1,0 +1,140 @@
+"""The search of section 6.1 as a function: steps give logits, `BeamSearch` grows the hypotheses, until all is decided.
+
+Shapes: L sentences still in the search, b beams, T tokens so far, V vocab_size.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from transformers import GenerationConfig
+from transformers.generation import LogitsProcessorList, StoppingCriteriaList
+from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
+
+from .beam_search_vaswani import BeamSearch
+from .coverage_vaswani import BeamCoverage
+from .ensemble_vaswani import mean_log_probs
+from .leaving_vaswani import LateLook, as_index, find_staying
+from .steps_vaswani import Steps
+
+
+class Records:
+    """What `return_dict_in_generate` asks to be kept of each step."""
+
+    NAMES = ("scores", "logits", "decoder_attentions", "cross_attentions", "decoder_hidden_states")
+
+    def __init__(self, config: GenerationConfig):
+        flags = (
+            config.output_scores,
+            config.output_logits,
+            config.output_attentions,
+            config.output_attentions,
+            config.output_hidden_states,
+        )
+        self.config, self.as_dict = config, bool(config.return_dict_in_generate)
+        self.wanted = {name for name, flag in zip(self.NAMES, flags, strict=True) if flag and self.as_dict}
+        self.steps: dict[str, tuple] = dict.fromkeys(self.wanted, ())
+
+    @property
+    def wants_states(self) -> bool:
+        """True if something from inside the decoder is asked for."""
+        return not self.wanted <= {"scores", "logits"}
+
+    def add(self, outputs, logits: torch.Tensor, log_probs: torch.Tensor) -> None:
+        """Keep what is asked for of one step: `outputs` of `forward`, `logits` and `log_probs` (L * b, V)."""
+        for name in self.wanted:
+            own = {"scores": log_probs, "logits": logits}
+            self.steps[name] += (own[name] if name in own else getattr(outputs, name),)
+
+    def result(self, search: BeamSearch, encoder_outputs, cache) -> torch.LongTensor | GenerateBeamEncoderDecoderOutput:
+        """What `generate` returns: the best hypotheses of `search`, with the records if a dict is asked for."""
+        config = self.config
+        tokens, scores, parents = search.best(config.num_return_sequences)
+        if not self.as_dict:
+            return tokens
+        return GenerateBeamEncoderDecoderOutput(
+            sequences=tokens,
+            sequences_scores=scores,  # without output_scores too: they cost nothing, unlike those of all words
+            beam_indices=parents,
+            encoder_attentions=encoder_outputs.get("attentions") if config.output_attentions else None,
+            encoder_hidden_states=encoder_outputs.get("hidden_states") if config.output_hidden_states else None,
+            past_key_values=cache,
+            **self.steps,
+        )
+
+
+def run_search(
+    search: BeamSearch,
+    members: Sequence[Steps],
+    records: Records,
+    *,
+    processors: LogitsProcessorList,
+    criteria: StoppingCriteriaList,
+    coverage: BeamCoverage | None,
+    may_leave: bool,
+    widen: Callable[[torch.Tensor], torch.Tensor],
+    goes_on: Callable[[bool], bool],
+) -> None:
+    """Grow the hypotheses of `search` until every sentence is decided.
+
+    Args:
+        members: the steps of each model; several are an ensemble.
+        records: gets what each step leaves.
+        processors: what else changes log P, (rows, T) tokens and (rows, V) -> (rows, V).
+        criteria: what else ends a hypothesis.
+        coverage: what counts the attention of each step, where a score depends on it.
+        may_leave: True where sentences that are done may leave the batch.
+        widen: log P over a shortlist -> over the vocabulary that `processors` and `records` see.
+        goes_on: whether to take a step more, given that all is decided here: the processes of a sharded model wait for
+            each other.
+    """
+    all_done, last_limit = False, max(search.limit_lengths)
+    # What reads the steps, or waits for other processes, shall see no step too many.
+    done_sentences = LateLook(is_late=may_leave and not search.is_on_host)
+    while goes_on(all_done):
+        logits_of_models = [steps(search.flat_tokens) for steps in members]
+        if all_done:  # the other processes of a sharded model still need this one's forward passes
+            continue
+        logits_of_models = [logits.float() for logits in logits_of_models]
+        log_probs = mean_log_probs(
+            [
+                # In place where the step gives the logits away: new memory in each step has to be mapped first.
+                torch.log_softmax(logits, dim=-1, out=logits if steps.owns_logits and not records.wanted else None)
+                for logits, steps in zip(logits_of_models, members, strict=True)
+            ]
+        )
+        logits = log_probs if len(members) > 1 else logits_of_models[0]
+        log_probs = search.restrict(processors(search.flat_tokens, widen(log_probs)))
+        if records.wanted:
+            records.add(members[0].outputs, widen(logits), log_probs)
+        bonus = None if coverage is None else coverage.add([steps.outputs.cross_attentions for steps in members])
+        stops = None if not criteria else (lambda tokens: criteria(tokens, records.steps.get("scores")))
+        beams = search.advance(log_probs, stops, bonus)
+        done = done_sentences.look(search.done)
+        all_done = search.length == last_limit or (done is not None and all(done))
+        staying = find_staying(done) if may_leave and done is not None and not all_done else None
+        if staying is not None:
+            staying = as_index(staying, beams.device)
+            search.leave(staying)
+        for follower in members if coverage is None else (*members, coverage):
+            follower.follow(beams, staying)
+
+
+def as_shortlist(
+    shortlist: Sequence[int] | torch.Tensor, end_token_ids: list[int], vocab_size: int, device: torch.device
+) -> torch.LongTensor:
+    """The ids of `shortlist` and the end tokens, each once, in ascending order."""
+    ids = torch.as_tensor(shortlist, device=device)
+    if ids.dim() != 1 or not len(ids) or ids.dtype == torch.bool or ids.is_floating_point():
+        raise ValueError(
+            f"shortlist must be token ids, one row of at least one integer, got a {tuple(ids.shape)} of {ids.dtype}."
+        )
+    if ids.min() < 0 or ids.max() >= vocab_size:
+        raise ValueError(
+            f"shortlist must hold ids from 0 to {vocab_size - 1}, got {int(ids.min())} to {int(ids.max())}."
+        )
+    return torch.cat([ids.long(), ids.new_tensor(end_token_ids, dtype=torch.long)]).unique()
+
+
+def spread(scores: torch.Tensor, *, shortlist: torch.LongTensor, vocab_size: int) -> torch.Tensor:
+    """`scores` (rows, words of the shortlist) over the whole vocabulary, with -inf at all others."""
+    return scores.new_full((len(scores), vocab_size), -torch.inf).index_copy_(1, shortlist, scores)
