@@ -23,13 +23,15 @@ PAIRS = [(f"a dog runs {number % 48} times </s>", f"ein hund läuft  {number % 4
 CORPORA = [Corpus(lambda: iter(PAIRS[:40]), weight=2), Corpus(lambda: iter(PAIRS[40:]))]
 SETTINGS = {"vocab_size": 280, "pairs_per_part": PAIRS_PER_PART, "pair_filter": PairFilter(drop_duplicates=True)}
 PROGRAM = f"""
-import sys, time
+import signal, sys, time
 from functools import partial
 
 def slowly(write_parts, blocks, *args, **options):
     write_parts((time.sleep(0.5) or block for block in blocks), *args, **options)
 
 if __name__ == "__main__":
+    # A shell that starts the tests in its background makes all below it ignore Ctrl+C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     from vaswani_transformer import cli
     from vaswani_transformer.commands import prepare
     prepare.prepare = partial(prepare.prepare, pairs_per_part={PAIRS_PER_PART})
