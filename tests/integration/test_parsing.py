@@ -84,9 +84,11 @@ def test_preparing_with_the_vocabulary_of_another_treebank_names_the_labels_that
 
 
 def test_the_command_refuses_an_output_that_cannot_be_written_before_the_search(saved, treebank, tmp_path, monkeypatch):
-    monkeypatch.setattr(Parser, "__call__", None)  # the search, had it begun, could not go on
+    searches = []
+    monkeypatch.setattr(Parser, "__call__", lambda *args, **options: searches.append(args))
     command = ["parse", "--model", str(saved), "--gold", str(treebank), "--output", str(tmp_path)]
     assert cli.main(command) == 1
+    assert not searches
 
 
 def test_a_vocabulary_too_small_for_the_brackets_is_refused_with_their_number(treebank):

@@ -38,16 +38,16 @@ def run(args: argparse.Namespace) -> None:
     readers, read_dev, inputs = (_open_trees if args.task == "parsing" else _open_text)(args)
     _refuse_shared_files(inputs)
     corpora = [Corpus(read, weight) for read, weight in zip(readers, weights, strict=True)]
+    processes = find_processes()
+    is_main = processes.is_main_process
     tokenizer = None
     if args.keep_vocabulary is not None:
         tokenizer = _load_vocabulary(args.keep_vocabulary, args)
-        if args.task == "parsing":
+        if args.task == "parsing" and is_main:
             _warn_of_missing_labels(tokenizer, read_all(corpora))
     elif args.task == "parsing":
         learnt_from = partial(read_all, corpora)
         tokenizer = learn_vocabulary(learnt_from, vocab_size=recipe.vocab_size, subword_model=recipe.subword_model)
-    processes = find_processes()
-    is_main = processes.is_main_process
     with tqdm(unit=" pairs", file=sys.stderr, disable=None if is_main else True) as bar:
         summary = prepare(
             corpora,
