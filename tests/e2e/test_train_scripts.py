@@ -15,7 +15,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from vaswani_transformer import cli
+from vaswani_transformer import VaswaniConfig, cli
 from vaswani_transformer.data.phrasebook.pairs import generate_pairs
 from vaswani_transformer.training.recipes import RECIPES, TABLE_3, divide_widths, load_recipe
 
@@ -284,14 +284,17 @@ def test_a_row_of_table_3_is_trained_again_with_the_seed_of_its_name(record, tmp
     assert understood(score).model == str(tmp_path / "run" / "base_seed3")
 
 
+REDUCED_ROWS = {"base_seed1", "base_seed2", *TABLE_3} - {"A3", "A4", "B2", "C3", "C5", "C7", "big"}
+
+
 @pytest.fixture
 def reduced(tmp_path):
-    """Arguments and variables of table3_reduced.sh, with a corpus of six pairs and rows C1 and D1 trained."""
+    """Arguments and variables of table3_reduced.sh, with a corpus of seven pairs and all rows trained."""
     data, run = tmp_path / "my tatoeba", tmp_path / "run"
     data.mkdir()
     for side in ("en", "de"):
-        (data / f"train.{side}").write_text("".join(f"{side} {number}\n" for number in range(1, 7)))
-    for row in ("C1", "D1"):
+        (data / f"train.{side}").write_text("".join(f"{side} {number}\n" for number in range(1, 8)))
+    for row in REDUCED_ROWS:
         (run / row / "checkpoints" / "step-00000009").mkdir(parents=True)
         (run / row / "checkpoints" / "step-00000010").mkdir()
         for name in ("recipe.json", "log.jsonl"):
@@ -302,7 +305,7 @@ def reduced(tmp_path):
 def test_a_reduced_row_is_trained_until_patience_ends_and_its_best_epoch_is_scored(record, reduced):
     prepare, train, score, *tables = record("table3_reduced.sh", reduced["data"], "C1", RESULTS=str(reduced["results"]))
     prepare, train, score = map(understood, (prepare, train, score))
-    assert (reduced["run"] / "train.de").read_text() == "de 1\nde 4\n"
+    assert (reduced["run"] / "train.de").read_text() == "de 1\nde 7\n"
     assert prepare.train == [[f"{reduced['run']}/train.en", f"{reduced['run']}/train.de"]]
     assert prepare.dev == score.test == [f"{reduced['data']}/dev.en", f"{reduced['data']}/dev.de"]
     assert (train.recipe, train.data, train.threads, train.seed) == ("table3_C1", prepare.output, 1, 0)
@@ -316,6 +319,35 @@ def test_a_reduced_row_is_trained_until_patience_ends_and_its_best_epoch_is_scor
     ]
     assert (reduced["results"] / "C1" / "log.jsonl").read_text() == "log.jsonl of C1"
     assert (reduced["results"] / "C1" / "dev_scores.txt").read_text().startswith("processor ")
+
+
+def test_reduced_rows_stand_to_base_as_in_the_paper(record, reduced):
+    commands = record("table3_reduced.sh", reduced["data"], RESULTS=str(reduced["results"]))
+    trainings = [understood(command) for command in commands if command[1] == "train"]
+    assert {Path(train.output).name for train in trainings} == REDUCED_ROWS
+    ours = {
+        train.recipe: divide_widths(load_recipe(train.recipe, train.changes), train.divide_widths)
+        for train in trainings
+    }
+    assert ours["table3_A1"].model["num_heads"] == 1
+    for row, recipe in ours.items():
+        ratios = [
+            [size / usual for size, usual in zip(sizes_of(of_row), sizes_of(base), strict=True)]
+            for of_row, base in ((recipe, ours["table3_base"]), (RECIPES[row], RECIPES["table3_base"]))
+        ]
+        assert row == "table3_A1" or ratios[0] == ratios[1]  # A1 has one head in the paper, too
+        assert others_of(recipe) == others_of(RECIPES[row])
+
+
+def sizes_of(recipe):
+    config = VaswaniConfig(**recipe.model)
+    names = ("encoder_layers", "decoder_layers", "d_model", "d_ff", "num_heads", "d_k", "d_v")
+    return [getattr(config, name) for name in names]
+
+
+def others_of(recipe):
+    config = VaswaniConfig(**recipe.model)
+    return config.dropout, config.label_smoothing, config.position_embedding_type
 
 
 def test_a_reduced_row_whose_results_are_there_is_not_trained_again(record, reduced):
