@@ -206,6 +206,13 @@ def test_old_checkpoints_go_but_those_the_average_needs_stay(tmp_path):
     assert [path.name[-1] for path in resumable_checkpoints(tmp_path)] == ["5", "6"]
 
 
+def test_the_checkpoint_before_the_last_stays_though_no_average_needs_it(tmp_path):
+    for step in (1, 2, 3):
+        write_step(tmp_path, step)
+        drop_old_checkpoints(tmp_path, keep=1)
+    assert names(resumable_checkpoints(tmp_path)) == ["step-00000002", "step-00000003"]
+
+
 @pytest.mark.parametrize("lasting_deletions", [0, 1])
 def test_a_deletion_that_was_killed_is_never_taken_for_a_checkpoint_and_is_ended_later(
     tmp_path, monkeypatch, lasting_deletions

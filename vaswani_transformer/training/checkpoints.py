@@ -124,18 +124,20 @@ def _sync(path: Path) -> None:
 
 
 def drop_old_checkpoints(folder: Path, *, keep: int, keep_states: int = 2) -> None:
-    """Delete all but the last `keep` checkpoints, and the training state of all but the last `keep_states`.
+    """Delete all but the last checkpoints, and the training state of all but the last `keep_states`.
+
+    The run goes on from the checkpoint before the last if the last one is damaged.
 
     Call it when a new checkpoint is complete. Checkpoints of earlier stops and partial ones go too. A checkpoint is set
     aside before it is deleted: a half-deleted one is never taken for a whole one, and goes with the next call.
 
     Args:
-        keep: as many as the average needs, at least one.
+        keep: as many as the average needs; `keep_states` stay if that is more.
     """
     checkpoints = complete_checkpoints(folder)
     newest = resumable_checkpoints(folder)[-1:]
     stopped = [path for path in find_checkpoints(folder, STOPPED_PREFIX) if path not in newest]
-    old = checkpoints[:-keep]
+    old = checkpoints[: -max(keep, keep_states)]
     for path in old + stopped:
         set_aside(path)
     for path in checkpoints[len(old) : -keep_states]:
