@@ -53,10 +53,12 @@ def find_non_finite(model: nn.Module, batch: dict[str, torch.Tensor]) -> str | N
 
         return hook
 
-    # A module's hook runs when it is done, so the innermost of nested modules is found first.
-    handles = [module.register_forward_hook(look(name)) for name, module in model.named_modules() if name]
+    # A module's hook runs when it is done, so the innermost of nested modules is found first. With one at the
+    # projection to words the loss would need the logits of all tokens, for which there may be no memory.
+    modules = [(name, module) for name, module in model.named_modules() if name and name != "lm_head"]
+    handles = [module.register_forward_hook(look(name)) for name, module in modules]
     try:
-        loss = model(**batch).loss
+        loss = model(**batch, num_items_in_batch=1).loss  # the part of a process without pairs has no tokens
     finally:
         for handle in handles:
             handle.remove()
