@@ -47,7 +47,7 @@ train_row() { # name of a row, or of base with _seed and a number
     vaswani train --recipe "table3_${1%_seed*}" --data "$run/data" --output "$run/$1" --seed "$seed" "${size[@]}" \
         $(halve "$1")
     best=$(ls -d "$run/$1"/checkpoints/step-* | head -n 1)
-    vaswani evaluate --model "$best" --test "$data"/dev.{en,de} > "$run/$1/dev_scores.txt"
+    vaswani evaluate --model "$best" --test "$data"/dev.{en,de} | sed "s|$run/||" > "$run/$1/dev_scores.txt"
     echo "processor $(lscpu | sed -n 's/^Model name: *//p'), bfloat16 by $(describe_bfloat16)" >> "$run/$1/dev_scores.txt"
     mkdir -p "$results/$1"
     cp "$run/$1"/{recipe.json,log.jsonl,dev_scores.txt} "$results/$1/"

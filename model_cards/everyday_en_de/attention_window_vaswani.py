@@ -50,7 +50,8 @@ def window_reach(r: int, *, is_causal: bool) -> tuple[int, int]:
     """How many positions a window of r reaches back and ahead: around its position, or the last r up to it.
 
     The paper centres the neighbourhood on the position. With an even r it reaches one position less ahead than back.
-    Paper: nothing on the decoder. Here: it sees r positions too, the last, for half of a centred window is hidden.
+    The paper says nothing of the decoder. Here it sees the last r positions, because half of a centred window would be
+    hidden from it.
     """
     return (r - 1, 0) if is_causal else (r // 2, r - r // 2 - 1)
 

@@ -4,7 +4,7 @@ Shapes: B sentences, b beams, S source tokens, T tokens so far, V vocab_size.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from transformers import GenerationConfig, GenerationMixin
@@ -120,6 +120,8 @@ class VaswaniGenerationMixin(GenerationMixin):
         source_ids = inputs if inputs is not None else kwargs.get("input_ids")
         if kwargs.get("ensemble") is not None:
             check_ensemble(self, kwargs["ensemble"], kwargs)
+        models = (self, *(kwargs.get("ensemble") or ()))
+        engine = as_engines(kwargs.get("engine"), models)[0]
         check_source(source_ids, kwargs, option)
         if kwargs.get("attention_mask") is None and source_ids is not None:
             kwargs["attention_mask"] = build_padding_mask(source_ids, self.config)
@@ -127,11 +129,12 @@ class VaswaniGenerationMixin(GenerationMixin):
         mask_prompt(kwargs, start_token_id=start, pad_token_id=option("pad_token_id"))
         offset = kwargs["max_length_offset"] if "max_length_offset" in kwargs else option("max_length_offset")
         prompt_length = find_prompt_length(kwargs.get("decoder_input_ids"), start)
-        limits = find_limits(self.config, kwargs, offset=offset, prompt_length=prompt_length)
+        limits = find_limits([model.config for model in models], kwargs, offset=offset, prompt_length=prompt_length)
         has_one_beam = option("num_beams") in (None, 1)
         follows_one = has_one_beam and any(kwargs.get(name) is not None or option(name) for name in FOLLOW_ONE)
         if follows_one or kwargs.get("custom_generate") is not None:
             kwargs.pop("engine", None)
+            engine = None
         is_ours = not has_one_beam or any(kwargs.get(name) is not None for name in OWN_ARGUMENTS)
         if limits is not None:
             if is_ours:
@@ -149,8 +152,10 @@ class VaswaniGenerationMixin(GenerationMixin):
                 logits_processor = LogitsProcessorList([*(logits_processor or []), limit])
                 stop = SourceLengthStop(limits, prompt_length=prompt_length, pad_token_id=option("pad_token_id"))
                 stopping_criteria = StoppingCriteriaList([*(stopping_criteria or []), stop])
-        if kwargs.get("engine") is not None:
-            self._encode_by_engine(source_ids, kwargs, option)
+        asks_more = any(option(name) for name in ("output_attentions", "output_hidden_states"))
+        if engine is not None and source_ids is not None and not asks_more and kwargs.get("encoder_outputs") is None:
+            encoding = engine.encode(source_ids, kwargs["attention_mask"])
+            kwargs["encoder_outputs"] = BaseModelOutput(last_hidden_state=encoding)
         return super().generate(inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
 
     def build_engine(self, *, dtype: torch.dtype | str | None = None, releases: bool = False) -> Engine:
@@ -170,15 +175,6 @@ class VaswaniGenerationMixin(GenerationMixin):
     def engine_obstacle(self) -> str | None:
         """Why `build_engine` refuses this model, in words; `None` if it does not."""
         return find_obstacle(self)
-
-    def _encode_by_engine(self, source_ids: torch.Tensor | None, kwargs: dict, option: Callable) -> None:
-        """Encode the source by the engine, unless more than the encoding is asked for."""
-        engine = as_engines(kwargs["engine"], (self, *(kwargs.get("ensemble") or ())))[0]
-        asks_more = any(option(name) for name in ("output_attentions", "output_hidden_states"))
-        if engine is None or asks_more or source_ids is None or kwargs.get("encoder_outputs") is not None:
-            return
-        encoding = engine.encode(source_ids, kwargs["attention_mask"])
-        kwargs["encoder_outputs"] = BaseModelOutput(last_hidden_state=encoding)
 
     def save_pretrained(self, *args, **kwargs) -> None:
         """As every model's, and without the length that a Seq2SeqTrainer has written into the generation config.

@@ -1,8 +1,8 @@
 """Building blocks of the Transformer, in the order of section 3 of the paper.
 
 Shapes: B batch, T query length, S key length, D d_model, F d_ff, H num_heads, K d_k or d_v.
-A mask is boolean (True where a query may look), or 0 where it may look and the dtype's minimum where not, or whatever
-else the attention kernel of `config._attn_implementation` asks for.
+A mask is boolean (True where a query may look), or added to the scores (0 where it may look, the dtype's minimum where
+not), or whatever else the attention kernel of `config._attn_implementation` asks for.
 """
 
 from collections.abc import Callable
@@ -45,6 +45,8 @@ def scaled_dot_product_attention(
         context (B, T, H, K) and attention weights (B, H, T, S).
     """
     scores = query @ key.transpose(-2, -1) * scaling  # (B, H, T, S)
+    if attention_mask is not None and attention_mask.is_floating_point():
+        scores = scores + attention_mask
     hidden = _hidden_positions(module, scores, attention_mask)
     if hidden is not None:
         scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)

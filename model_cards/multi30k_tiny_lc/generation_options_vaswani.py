@@ -72,7 +72,8 @@ def build_generation_config(config: VaswaniConfig) -> GenerationConfig:
     """Decoding as in section 6.1: beam 4, alpha 0.6, source length + 50 tokens.
 
     Three keys are ours: `length_penalty_type` ("gnmt" or "power"), `max_length_offset` (tokens a translation may be
-    longer than its source, `None` for no such limit) and `coverage_penalty` (beta, >= 0; GNMT's best was 0.2).
+    longer than its source; with `None`, `max_length` alone counts, by default transformers' 20) and `coverage_penalty`
+    (beta, >= 0; GNMT's best was 0.2).
     """
     return GenerationConfig(
         num_beams=4,
@@ -115,7 +116,7 @@ def check_options(config: GenerationConfig) -> None:
             raise ValueError(f"{name}={getattr(config, name)!r} is not supported: {reason}.")
     if config.cache_implementation == "paged":
         raise ValueError('cache_implementation="paged" is not supported: it is for decoder-only models.')
-    if not getattr(config, "coverage_penalty", 0) >= 0:
+    if not (getattr(config, "coverage_penalty", None) or 0) >= 0:
         raise ValueError(
             f"coverage_penalty is the weight of a penalty and must be at least 0, got {config.coverage_penalty}."
         )

@@ -342,14 +342,12 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniScoringMixi
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The loss over `labels` (B, T), summed, with and without label smoothing.
 
-        It is computed from `logits` where gradients may go through them; otherwise slice by slice, so that the logits
-        of all tokens are never held.
+        It is computed from `logits` if there are any; otherwise slice by slice, so that the logits of all tokens are
+        never held.
         """
         head, label_smoothing = self.lm_head, self.config.label_smoothing if self.training else 0.0
         if type(head) is not nn.Linear or not is_plain(head):  # an adapter or a hook must see the product
             logits = head(hidden_states) if logits is None else logits
-        elif not torch.is_grad_enabled():
-            logits = None
         if logits is not None:
             return sum_label_smoothed_loss_of_logits(logits, labels, label_smoothing=label_smoothing)
         return sum_label_smoothed_loss(hidden_states, head.weight, head.bias, labels, label_smoothing=label_smoothing)

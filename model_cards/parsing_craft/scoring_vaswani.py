@@ -50,8 +50,8 @@ class VaswaniScoringMixin:
     ) -> TranslationScores:
         """Rate given translations.
 
-        Of its own output, `model.score(input_ids, found.sequences[:, 1:])` is the `sequences_scores` of
-        `generate(input_ids, ...)`, unless a logits processor, a shortlist or an ensemble had a say.
+        For what `generate(input_ids, ...)` returned, `model.score(input_ids, found.sequences[:, 1:])` gives its
+        `sequences_scores`, unless a logits processor, a shortlist or an ensemble changed them.
 
         Args:
             input_ids: (B, S).

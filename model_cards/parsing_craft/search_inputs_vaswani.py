@@ -53,9 +53,11 @@ def find_prompt_length(prompt: torch.Tensor | None, start_token_id: int | list[i
     return prompt.shape[1] + int((prompt[:, 0] != start).all())
 
 
-def find_limits(config: VaswaniConfig, kwargs: dict, *, offset: int | None, prompt_length: int) -> torch.Tensor | None:
+def find_limits(
+    configs: Sequence[VaswaniConfig], kwargs: dict, *, offset: int | None, prompt_length: int
+) -> torch.Tensor | None:
     """(B,) new tokens each sentence may get: its source length + `offset` (section 6.1), and no more than a learned
-    table has positions.
+    table of one of the models has positions.
 
     `None` where the length of the source or the offset is not known.
     """
@@ -68,8 +70,9 @@ def find_limits(config: VaswaniConfig, kwargs: dict, *, offset: int | None, prom
         limits = mask.long().sum(dim=-1) + offset
     else:
         limits = torch.full((states.shape[0],), states.shape[1] + offset, device=states.device)
-    if config.position_embedding_type == "learned":  # the last token is never read, and needs no position
-        limits = limits.clamp(max=config.max_position_embeddings - prompt_length + 1)
+    for config in configs:
+        if config.position_embedding_type == "learned":  # the last token is never read, and needs no position
+            limits = limits.clamp(max=config.max_position_embeddings - prompt_length + 1)
     return limits
 
 

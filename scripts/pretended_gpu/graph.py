@@ -14,7 +14,7 @@ class RecordedCapture(TorchDispatchMode):
         super().__init__()
         self.recorded: list[tuple] = []
 
-    def begin_anew(self) -> None:
+    def begin_again(self) -> None:
         pass  # each graph has memory of its own
 
     def __call__(self, step: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:

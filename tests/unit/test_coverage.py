@@ -50,9 +50,11 @@ def test_coverage_follows_its_hypothesis():
 @pytest.mark.parametrize("early_stopping", ["never", False, True])
 def test_without_a_weight_nothing_changes(model, early_stopping):
     options = {"early_stopping": early_stopping, **WITH_SCORES}
-    expected, actual = (model.generate(SOURCE, **options, **more) for more in ({}, {"coverage_penalty": 0.0}))
-    assert torch.equal(actual.sequences, expected.sequences)
-    assert torch.equal(actual.sequences_scores, expected.sequences_scores)
+    given = ({}, {"coverage_penalty": 0.0}, {"coverage_penalty": None})
+    expected, *others = (model.generate(SOURCE, **options, **more) for more in given)
+    for actual in others:
+        assert torch.equal(actual.sequences, expected.sequences)
+        assert torch.equal(actual.sequences_scores, expected.sequences_scores)
 
 
 def test_the_penalty_makes_translations_cover_more(model):

@@ -633,6 +633,9 @@ def test_what_follows_one_hypothesis_goes_through_forward_alone(build_tiny_model
         options = {name: helpers.get(name, value) for name, value in options.items()}
         found.append(model.generate(SOURCE[:1], num_beams=1, max_new_tokens=6, **options, **given))
     assert torch.equal(*found)
+    other = build_tiny_model().build_engine()
+    with pytest.raises(ValueError, match="engine was built of another model"):
+        model.generate(SOURCE[:1], num_beams=1, max_new_tokens=6, **options, engine=other)
 
 
 class TokenList(BaseStreamer):

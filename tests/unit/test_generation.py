@@ -878,6 +878,19 @@ def test_no_sentence_grows_out_of_a_learned_table(build_tiny_model, num_beams):
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
+def test_no_sentence_grows_out_of_the_learned_table_of_a_further_model(build_tiny_model, num_beams):
+    models = [
+        build_tiny_model(**SMALL, output_bias=True, position_embedding_type=kind, max_position_embeddings=8)
+        for kind in ("sinusoidal", "learned")
+    ]
+    for model in models:
+        with torch.no_grad():
+            model.lm_head.bias[END] = -100.0
+    tokens = models[0].generate(input_ids=SOURCE, ensemble=models[1:], num_beams=num_beams)
+    assert tokens.shape[1] == 1 + 8
+
+
+@pytest.mark.parametrize("num_beams", [1, 3])
 def test_an_unknown_penalty_is_refused_by_every_search(model, num_beams):
     with pytest.raises(ValueError, match=r"length_penalty_type must be one of \('gnmt', 'power'\), got 'sum'"):
         model.generate(input_ids=SOURCE, num_beams=num_beams, length_penalty_type="sum")

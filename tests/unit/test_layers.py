@@ -136,6 +136,16 @@ def test_an_additive_mask_of_a_whole_row_gives_zeros(tiny_config):
 # Multi-head attention
 
 
+def test_an_additive_mask_counts_at_any_value(tiny_config):
+    tiny_config._attn_implementation = "sdpa"
+    attention, x = randomise(MultiHeadAttention(tiny_config, layer_idx=0)), torch.randn(2, 5, 12)
+    mask = torch.randn(2, 1, 5, 5).masked_fill(torch.ones(5, 5).triu(1).bool(), -1e9)
+    fused, _ = attention(x, attention_mask=mask)
+    by_equation_1, weights = attention(x, attention_mask=mask, output_attentions=True)
+    torch.testing.assert_close(by_equation_1, fused)
+    assert (weights.triu(1) == 0).all()
+
+
 def test_heads_are_attended_one_by_one_and_concatenated(attention):
     torch.manual_seed(0)
     x, source = torch.randn(2, 4, 12), torch.randn(2, 6, 12)

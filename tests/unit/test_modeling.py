@@ -6,6 +6,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 from transformers.modeling_outputs import BaseModelOutput
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
@@ -307,6 +308,16 @@ def test_the_loss_is_a_function_of_the_logits_beside_it(build_tiny_model, traini
     real = LABELS != -100
     expected = output.logits.softmax(dim=-1) - nn.functional.one_hot(LABELS.clamp(min=0), output.logits.shape[-1])
     torch.testing.assert_close(gradient, expected * real[..., None] / real.sum(), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("has_gradients", [False, True])
+def test_the_loss_of_an_evaluation_takes_no_second_product(tiny_model, has_gradients):
+    def count(**target):
+        with torch.set_grad_enabled(has_gradients), FlopCounterMode(display=False) as counter:
+            tiny_model(input_ids=SOURCE, **target)
+        return counter.get_total_flops()
+
+    assert count(labels=LABELS) == count(decoder_input_ids=SHIFTED)
 
 
 @pytest.mark.parametrize("options", [{"logits_to_keep": 2}, {"shortlist": torch.tensor([2, 6, 8])}])

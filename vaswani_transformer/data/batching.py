@@ -171,14 +171,14 @@ def plan_updates(
     if bucketed:
         order, starts = Buckets(*lengths, tokens_per_batch=tokens_per_batch).cut(*lengths, rng)
     else:
-        order, starts = _cut_exactly(*lengths, rng, tokens_per_batch=tokens_per_batch)
+        order, starts = _fill_updates(*lengths, rng, tokens_per_batch=tokens_per_batch)
     updates = [order[start:end] for start, end in pairwise([*starts, len(order)])]
     if epoch or not short_first:
         rng.shuffle(updates)
     return updates
 
 
-def _cut_exactly(
+def _fill_updates(
     source_lengths: np.ndarray, target_lengths: np.ndarray, rng: np.random.Generator, *, tokens_per_batch: int
 ) -> tuple[np.ndarray, list[int]]:
     """All rows, those of like length together, and the starts of updates that are as large as the limit allows."""

@@ -32,9 +32,9 @@ class CudaCapture:
 
     def __init__(self, device: torch.device):
         self.device, self.stream = device, torch.cuda.Stream(device)
-        self.begin_anew()
+        self.begin_again()
 
-    def begin_anew(self) -> None:
+    def begin_again(self) -> None:
         """Give later graphs memory of their own: once its graphs are gone, a pool can take no more."""
         self.pool = torch.cuda.graph_pool_handle()
 
@@ -84,7 +84,7 @@ class FixedMemory:
             size = x.numel() if storage is None else max(x.numel(), 2 * storage.numel())
             storage = self.storage[name] = x.new_empty(size)
             self.captured.clear()  # they work on the smaller one
-            self.capture.begin_anew()
+            self.capture.begin_again()
         return storage[: x.numel()].view(x.shape).copy_(x)
 
     def run(self, bucket: Hashable, step: Step) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """The steps of one search through an engine, which owns the keys and values of that search.
 
 Shapes: L sentences still in the search, b beams, S source tokens, T tokens so far, V vocab_size, D d_model, H heads,
-K d_k or d_v, N slots of keys, the first used by the prompt, then b by each step, the last for steps to come.
+K d_k or d_v, N slots of keys: first those of the prompt, then b of each step, the rest free.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -46,7 +46,7 @@ class Engine:
     @torch.no_grad()
     def __init__(self, model, products: Products, *, encodes: bool = True, releases: bool = False):
         encoder, decoder = model.get_encoder(), model.get_decoder()
-        self.model, self.config, self.device = weakref.ref(model), model.config, model.device
+        self.model, self.device = weakref.ref(model), model.device
         self.dtype = products.dtype or model.dtype
         keep = products.keep
         self.embed_scale = decoder.embed_tokens.embed_scale

@@ -73,9 +73,9 @@ class TokenBatchSampler(Sampler[list[int]]):
 class TokenBatchSeq2SeqTrainer(Seq2SeqTrainer):
     """transformers' Seq2SeqTrainer with updates of about `tokens_per_batch` source and as many target tokens.
 
-    The updates are those of `vaswani train` with the same tokens, seed and data. `per_device_train_batch_size` has no
-    effect; `gradient_accumulation_steps` cuts the same update into more parts. With `predict_with_generate`, each
-    evaluation translates through one engine where the model can have one.
+    The updates are those of `vaswani train` with the same tokens, seed and data, without buckets.
+    `per_device_train_batch_size` has no effect; `gradient_accumulation_steps` cuts the same update into more parts.
+    With `predict_with_generate`, each evaluation translates through one engine where the model can have one.
 
     Args:
         tokens_per_batch: see `data.batching.plan_updates`.
