@@ -7,6 +7,7 @@ vaswani translate --model runs/base --input test.en --output test.hyp.de
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -61,6 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Interrupted as error:
         print(f"vaswani {args.command}: {error}", file=sys.stderr)
         return EXIT_CODE
+    except KeyboardInterrupt:
+        if args.debug:
+            raise
+        print(f"vaswani {args.command}: stopped by Ctrl+C", file=sys.stderr)
+        return 128 + signal.SIGINT  # as a shell reports it
     except BaseException as error:
         from .loading import is_panic
 

@@ -122,7 +122,8 @@ def test_averaging_the_last_checkpoints_gives_the_final_model(workshop, tmp_path
 
 
 @pytest.mark.slow
-def test_sigterm_ends_training_with_status_75_and_the_same_command_goes_on(workshop, tmp_path, capsys):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_training_with_status_75_and_the_same_command_goes_on(workshop, tmp_path, capsys, number):
     run = tmp_path / "run"
     arguments = ["train", "--recipe", "phrasebook", "--data", str(workshop / "data"), "--output", str(run)]
     arguments += ["--num_updates", "30", "--log_interval", "1"]
@@ -132,10 +133,10 @@ def test_sigterm_ends_training_with_status_75_and_the_same_command_goes_on(works
     def ask_to_stop():
         while not is_over.wait(0.01):
             if (run / "log.jsonl").exists() and (run / "log.jsonl").stat().st_size:
-                os.kill(os.getpid(), signal.SIGTERM)
+                os.kill(os.getpid(), number)
                 is_over.set()
 
-    previous = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # one that comes late may not end the tests
+    previous = signal.signal(number, signal.SIG_IGN)  # one that comes late may not end the tests
     asker = threading.Thread(target=ask_to_stop)
     asker.start()
     try:
@@ -143,7 +144,7 @@ def test_sigterm_ends_training_with_status_75_and_the_same_command_goes_on(works
     finally:
         is_over.set()
         asker.join()
-        signal.signal(signal.SIGTERM, previous)
+        signal.signal(number, previous)
     assert "saved; the same command goes on from there" in capsys.readouterr().err
     assert cli.main(arguments) == 0
     assert "resuming after update" in capsys.readouterr().err
@@ -311,6 +312,35 @@ def test_an_error_is_one_line_whoever_wrote_it(monkeypatch, capsys):
     monkeypatch.setattr(loading, "load_translator", fail)
     assert cli.main(["convert", "--to", "marian", "--model", "x", "--output", "no/such/folder"]) == 1
     assert capsys.readouterr().err == "vaswani convert: no connection to the Hub\n"
+
+
+def test_ctrl_c_is_one_line(monkeypatch, capsys):
+    def stop(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loading, "load_translator", stop)
+    assert cli.main(["convert", "--to", "marian", "--model", "x", "--output", "no/such/folder"]) == 130
+    assert capsys.readouterr().err == "vaswani convert: stopped by Ctrl+C\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["parse", "--input", "READ", "--output", "READ"],
+        ["parse", "--gold", "READ", "--output", "LINK"],
+        ["evaluate", "--test", "other.en", "READ", "--translations", "LINK"],
+        ["translate", "--input", "other.en", "--shortlist", "READ", "--output", "READ"],
+    ],
+    ids=" ".join,
+)
+def test_a_file_that_is_read_is_never_replaced(tmp_path, capsys, arguments):
+    (tmp_path / "read").write_text("a dog\n")
+    (tmp_path / "link").symlink_to("read")
+    names = {"READ": str(tmp_path / "read"), "LINK": str(tmp_path / "link")}
+    command, *options = (names.get(word, word) for word in arguments)
+    assert cli.main([command, "--model", "no/such/model", *options]) == 1
+    assert "is read by this command, and would be replaced: name another output." in capsys.readouterr().err
+    assert (tmp_path / "read").read_text() == "a dog\n"
 
 
 @pytest.mark.parametrize("model", ["nothing", "/nothing", "no/such/model"])

@@ -9,13 +9,15 @@ from vaswani_transformer.training import interruption
 from vaswani_transformer.training.interruption import StopRequest, outlive_stop_request
 
 
-def test_the_signals_of_the_first_seconds_are_one_request():
-    """A scheduler's, and the same passed on by the launcher."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_signals_of_the_first_seconds_are_one_request(number):
+    """A scheduler's or Ctrl+C, and what the launcher makes of it."""
+    before = [signal.getsignal(each) for each in interruption.SIGNALS]
     with StopRequest() as request:
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
         os.kill(os.getpid(), signal.SIGTERM)
         assert request.received
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert [signal.getsignal(each) for each in interruption.SIGNALS] == before
 
 
 def wait(connection, prepare):

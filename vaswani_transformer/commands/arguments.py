@@ -93,6 +93,13 @@ def check_new_folder(folder: Path) -> None:
         raise ValueError(f"{folder} is not empty: files of another model may not be mixed in. Name a new folder.")
 
 
+def check_output(path: Path | None, *, inputs: Iterable[str | Path | None]) -> None:
+    """Raise a ValueError if `path` is one of the files `inputs`, by whatever name, which would be replaced."""
+    for name in inputs:
+        if path is not None and name is not None and path.exists() and Path(name).exists() and path.samefile(name):
+            raise ValueError(f"{path} is read by this command, and would be replaced: name another output.")
+
+
 @contextlib.contextmanager
 def open_output(path: Path | None) -> Iterator[TextIO]:
     if path is None:

@@ -8,7 +8,7 @@ from .. import loading
 from ..data.lines import read_lines
 from ..evaluation import perplexity, scores
 from ..translation.translator import translate
-from .arguments import open_output, open_reader, search_options
+from .arguments import check_output, open_output, open_reader, search_options
 from .tables import format_table
 
 
@@ -25,6 +25,7 @@ def _build_metrics(args: argparse.Namespace) -> dict[str, scores.Metric]:
 
 
 def _evaluate_model(args: argparse.Namespace) -> None:
+    check_output(args.translations, inputs=[*args.test, args.shortlist])
     model, tokenizer = loading.load_translator(args.model, dtype=args.dtype)
     source, target = loading.find_languages(getattr(model.config, "custom_pipelines", None)) or ("en", "de")
     args.source_language, args.target_language = args.source_language or source, args.target_language or target

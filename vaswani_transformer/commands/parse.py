@@ -7,10 +7,11 @@ from ..data.lines import read_lines
 from ..parsing.bracket_f1 import BracketScore, compare
 from ..parsing.parser import Parser, load_parser
 from ..parsing.trees import format_tree, pretty, read_trees, strip
-from .arguments import open_output
+from .arguments import check_output, open_output
 
 
 def run(args: argparse.Namespace) -> None:
+    check_output(args.output, inputs=[args.input, args.gold])
     gold = None if args.gold is None else [tree for tree in map(strip, read_trees(args.gold)) if tree is not None]
     sentences = list(read_lines(args.input)) if gold is None else [" ".join(tree.words) for tree in gold]
     names = ("num_beams", "length_penalty", "tokens_per_batch")

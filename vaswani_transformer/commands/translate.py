@@ -14,10 +14,11 @@ from ..model.pipeline_vaswani import MOST_SOURCE_TOKENS
 from ..model.steps_vaswani import MOST_BEAMS
 from ..translation.files import find_processes, read_file_windows, read_windows, translate_file, translate_stream
 from ..translation.translator import Translator, format_lines
-from .arguments import open_output, search_options
+from .arguments import check_output, open_output, search_options
 
 
 def run(args: argparse.Namespace) -> None:
+    check_output(args.output, inputs=[args.shortlist])
     processes = find_processes()
     is_resumable = args.input is not None and args.input.is_file() and _is_replaceable(args.output)
     if processes.num_processes > 1 and not is_resumable:

@@ -1,4 +1,4 @@
-"""Requests to stop: SIGTERM, which schedulers send before they take a machine away."""
+"""Requests to stop: SIGTERM, which schedulers send before they take a machine away, and Ctrl+C (SIGINT)."""
 
 import os
 import signal
@@ -7,6 +7,7 @@ from types import FrameType
 
 EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, start the same command again
 SECONDS_OF_ONE_REQUEST = 5.0
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Interrupted(Exception):
@@ -14,7 +15,7 @@ class Interrupted(Exception):
 
 
 class StopRequest:
-    """Remembers SIGTERM, so that the update under way can be finished; a later signal ends the process at once.
+    """Remembers a signal, so that the update under way can be finished; a later one ends the process at once.
 
     Signals of the first seconds are one request: a scheduler signals every process, and its launcher signals them
     again. Use it in the main thread: Python hands signals to no other.
@@ -24,18 +25,19 @@ class StopRequest:
         self.received = False
 
     def __enter__(self) -> "StopRequest":
-        self._previous = signal.signal(signal.SIGTERM, self._remember)
+        self._previous = {number: signal.signal(number, self._remember) for number in SIGNALS}
         return self
 
     def __exit__(self, *_) -> None:
-        signal.signal(signal.SIGTERM, self._previous)
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
         if not self.received:
             self.received, self._since = True, time.monotonic()
         elif time.monotonic() - self._since > SECONDS_OF_ONE_REQUEST:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGTERM)
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
 
 
 def outlive_stop_request(worker_id: int) -> None:
