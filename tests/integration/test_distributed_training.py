@@ -252,7 +252,7 @@ def test_sigterm_to_torchrun_saves_though_it_reaches_the_workers_of_the_loaders(
     result = run_torchrun(script, tiny_data, tmp_path / "run", "stopped")
     assert result.returncode != 0
     (checkpoint,) = tmp_path.glob("run/checkpoints/stopped-*")
-    assert result.stdout.count(f"stopped by SIGTERM after update {checkpoint.name[-1]} and saved") == 2
+    assert result.stdout.count(f"stopped after update {checkpoint.name[-1]} and saved") == 2
     found = train_in_processes(2, RECIPE, tiny_data, tmp_path / "run")
     assert f"resuming after update {checkpoint.name[-1]}" in capfd.readouterr().err
     assert_close(found, two_processes)

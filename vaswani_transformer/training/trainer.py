@@ -65,9 +65,7 @@ class Trainer(Setup):
             if must_stop:
                 self.state.close()
                 self.accelerator.wait_for_everyone()  # a launcher ends all processes when the first one ends
-                raise Interrupted(
-                    f"stopped by SIGTERM after update {number} and saved; the same command goes on from there."
-                )
+                raise Interrupted(f"stopped after update {number} and saved; the same command goes on from there.")
 
     def _run_update(self, update: Update) -> None:
         """One optimizer step, of a model in training mode.
