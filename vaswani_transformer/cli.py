@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from .commands.parsers import COMMANDS, CommandParser
-from .memory import keep_few_kernels, keep_freed_memory
+from .memory import is_out_of_memory, keep_few_kernels, keep_freed_memory
 from .training.interruption import EXIT_CODE, Interrupted
 
 USER_ERRORS = (ValueError, OSError, FloatingPointError, MemoryError)
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BaseException as error:
         from .loading import is_panic
 
-        if args.debug or not (isinstance(error, USER_ERRORS) or is_panic(error)):
+        if args.debug or not (isinstance(error, USER_ERRORS) or is_panic(error) or is_out_of_memory(error)):
             raise
         message = str(error).strip().replace("\n", " ")  # one line, also where a library wrote several
         if is_panic(error):
@@ -79,6 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"a regular expression in tokenizer.json of {folder} gives up on this text ({message}): the file is "
                 f"damaged, or made to do harm. Take another model."
             )
+        elif is_out_of_memory(error):
+            reason = str(error).splitlines()[0]
+            message = f"out of memory ({reason}): give a smaller --tokens_per_batch, or shorter sentences."
         print(f"vaswani {args.command}: {message}", file=sys.stderr)
         return 1
     return 0

@@ -40,7 +40,7 @@ def load_translator(
 
     Raises:
         FileNotFoundError: if the folder holds no model, or lacks a part of one.
-        ValueError: if a file of the model is damaged, or if its files do not belong together.
+        ValueError: if it is another kind of model, if a file of it is damaged, or if its files do not belong together.
     """
     path = Path(folder)
     if path.is_dir():
@@ -49,6 +49,13 @@ def load_translator(
     elif len(path.parts) != 2 or path.is_absolute():  # not of the form owner/name
         raise FileNotFoundError(f"{folder} does not exist; name a model folder, a run folder or a Hub id.")
     options = {} if dtype is None else {"dtype": dtype}
+    with naming_damage(folder):
+        kind = VaswaniConfig.get_config_dict(folder)[0].get("model_type")
+    if kind != VaswaniConfig.model_type:
+        raise ValueError(
+            f"{folder} is a model of type {kind!r}, expected {VaswaniConfig.model_type!r}; `vaswani convert` makes one "
+            f"of MarianMT's and OPUS-MT's."
+        )
     with naming_damage(folder):
         config = VaswaniConfig.from_pretrained(folder, trust_remote_code=False)
     _refuse_foreign_code(folder, config)

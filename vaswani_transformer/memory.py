@@ -1,4 +1,4 @@
-"""Limits of the memory that a process keeps on a CPU while the shapes of its batches vary."""
+"""Memory of a process: limits of what it keeps on a CPU while the shapes of its batches vary, and errors over it."""
 
 import ctypes
 import os
@@ -18,6 +18,12 @@ def keep_few_kernels() -> None:
     """
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(name, str(KERNELS_TO_KEEP))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return True for PyTorch's errors over memory: CUDA's has a class, that of the CPU's allocator only a text."""
+    is_of_the_cpu = isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+    return type(error).__name__ == "OutOfMemoryError" or is_of_the_cpu
 
 
 def keep_freed_memory() -> None:

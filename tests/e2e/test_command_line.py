@@ -10,6 +10,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from vaswani_transformer import VaswaniConfig, cli, loading
 from vaswani_transformer.commands.parsers import COMMANDS
@@ -121,6 +122,16 @@ def test_averaging_the_last_checkpoints_gives_the_final_model(workshop, tmp_path
     assert one.read_bytes() == other.read_bytes()
 
 
+def test_as_many_checkpoints_are_averaged_as_there_are_but_into_no_other_model_s_folder(tmp_path, tiny_model, capsys):
+    run, output = tmp_path / "run", tmp_path / "m"
+    tiny_model.save_pretrained(run / "checkpoints" / "step-00000001")
+    (run / "checkpoints" / "step-00000001" / "COMPLETE").write_text('{"update": 1, "files": {}}')
+    (run / "recipe.json").write_text('{"recipe": {"num_averaged_checkpoints": 5}}')
+    assert cli.main(["average", "--run", str(run), "--output", str(output)]) == 0
+    assert cli.main(["average", "--run", str(run), "--output", str(output)]) == 1
+    assert f"{output} is not empty" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_training_with_status_75_and_the_same_command_goes_on(workshop, tmp_path, capsys, number):
@@ -214,6 +225,42 @@ def test_files_that_do_not_fit_end_in_one_line(tmp_path, capsys, target, message
     assert "Traceback" not in error
 
 
+def prepare_a_pair(folder, *endings):
+    """Return arguments that prepare one pair, whose files have these endings."""
+    files = [write(folder, f"{name}.{ending}", name) for name in ("train", "dev") for ending in endings]
+    return ["prepare", "--train", *files[:2], "--dev", *files[2:], "--output", str(folder / "data")]
+
+
+@pytest.mark.parametrize(
+    ("endings", "options", "languages"),
+    [
+        (("de", "fr"), [], "de to fr"),
+        (("de", "fr"), ["--target_language", "en"], "de to en"),
+        (("txt", "text"), [], "en to de"),
+        (("en", "txt"), ["--target_language", "fr"], "en to fr"),
+    ],
+)
+def test_the_endings_of_text_files_tell_the_languages(tmp_path, capsys, endings, options, languages):
+    assert cli.main([*prepare_a_pair(tmp_path, *endings), *options]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith(f"{languages}: vocabulary of ")
+
+
+def test_data_and_runs_stay_in_folders_of_their_own(tmp_path, capsys):
+    prepare = prepare_a_pair(tmp_path, "en", "de")
+    data = tmp_path / "data"
+    data.mkdir()
+    write(data, "recipe.json", "{}")
+    assert cli.main(prepare) == 1
+    assert f"{data} holds a run: name another" in capsys.readouterr().err
+    (data / "recipe.json").unlink()
+    assert cli.main(prepare) == 0
+    before = {path.name for path in data.iterdir()}
+    train = ["train", "--recipe", "phrasebook", "--data", str(data), "--output", str(data), "--num_updates", "1"]
+    assert cli.main(train) == 1
+    assert f"{data} holds prepared data: name another" in capsys.readouterr().err
+    assert {path.name for path in data.iterdir()} == before
+
+
 def test_empty_sides_are_counted(tmp_path, capsys):
     text = [write(tmp_path, "t.en", "one\n\nthree\n"), write(tmp_path, "t.de", "eins\nzwei\n \n")]
     dev = [write(tmp_path, "dev.en", "four\n"), write(tmp_path, "dev.de", "vier\n")]
@@ -259,6 +306,12 @@ def test_numbers_of_things_are_whole_and_positive(command, name, value, capsys):
     assert stop.value.code == 2
     expected = f"vaswani {command}: error: argument --{name}: expected a whole number of at least 1, got '{value}'"
     assert expected in capsys.readouterr().err
+
+
+def test_a_limit_below_the_length_of_the_source_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["translate", "--model", "x", "--max_length_offset", "-1"])
+    assert "expected a whole number of at least 0, got '-1'" in capsys.readouterr().err
 
 
 def test_a_recipe_is_changed_where_the_command_says_so(monkeypatch):
@@ -314,6 +367,15 @@ def test_an_error_is_one_line_whoever_wrote_it(monkeypatch, capsys):
     assert capsys.readouterr().err == "vaswani convert: no connection to the Hub\n"
 
 
+def test_a_lack_of_memory_is_one_line_with_advice(monkeypatch, capsys):
+    monkeypatch.setattr(loading, "load_translator", lambda *args: torch.empty(10**15))
+    assert cli.main(["convert", "--to", "marian", "--model", "x", "--output", "no/such/folder"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("vaswani convert: out of memory (")
+    assert error.endswith("give a smaller --tokens_per_batch, or shorter sentences.\n")
+    assert error.count("\n") == 1
+
+
 def test_ctrl_c_is_one_line(monkeypatch, capsys):
     def stop(*args):
         raise KeyboardInterrupt
@@ -353,7 +415,7 @@ def test_a_model_that_is_neither_here_nor_on_the_hub_is_named(monkeypatch):
     def refuse(*_, **__):
         raise OSError("no connection")
 
-    monkeypatch.setattr(VaswaniConfig, "from_pretrained", refuse)
+    monkeypatch.setattr(VaswaniConfig, "get_config_dict", refuse)
     expected = "there is no folder runs/gone, and the Hub gave no model of that name: no connection"
     with pytest.raises(OSError, match=expected):
         loading.load_translator("runs/gone")

@@ -228,6 +228,10 @@ def flip(path, place):
 
 DAMAGES = {
     "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "config"),
+    "a model of another kind": (
+        changed("config", model_type="marian"),
+        "is a model of type 'marian', expected 'vaswani'; `vaswani convert` makes one of MarianMT's",
+    ),
     "a list": (lambda folder: (folder / "config.json").write_text("[1]"), "damaged file"),
     "text for a size": (changed("config", d_model="32"), "damaged file.*d_model"),
     "a negative size": (changed("config", d_ff=-1), "d_ff must be at least 1, got -1"),

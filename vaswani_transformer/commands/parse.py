@@ -13,6 +13,8 @@ from .arguments import check_output, open_output
 def run(args: argparse.Namespace) -> None:
     check_output(args.output, inputs=[args.input, args.gold])
     gold = None if args.gold is None else [tree for tree in map(strip, read_trees(args.gold)) if tree is not None]
+    if gold == []:
+        raise ValueError(f"{args.gold} holds no tree; there is nothing to score.")
     sentences = list(read_lines(args.input)) if gold is None else [" ".join(tree.words) for tree in gold]
     names = ("num_beams", "length_penalty", "tokens_per_batch")
     options = {name: getattr(args, name) for name in names if getattr(args, name) is not None}

@@ -49,6 +49,13 @@ def positive_int(text: str) -> int:
     return number
 
 
+def whole_number(text: str) -> int:
+    """Parse an argument that may be 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 0, got {text!r}")
+    return int(text)
+
+
 def add_column_options(command: argparse.ArgumentParser) -> None:
     text = "column of the source in a header of .csv or .tsv, or its key in .jsonl, .parquet and Hub datasets; if not "
     command.add_argument("--source_column", help=f"{text}given, the source language")
@@ -62,7 +69,8 @@ def add_search_options(command: argparse.ArgumentParser) -> None:
     decoding.add_argument("--num_beams", type=positive_int)
     decoding.add_argument("--length_penalty", type=float, help="alpha of the GNMT penalty")
     decoding.add_argument("--coverage_penalty", type=float, help="beta of the GNMT penalty on source words left out")
-    decoding.add_argument("--max_length_offset", type=int, help="tokens a translation may exceed its source by")
+    text = "tokens a translation may exceed its source by"
+    decoding.add_argument("--max_length_offset", type=whole_number, help=text)
     text = "further models of the same vocabulary, to translate by the mean of all models' probabilities"
     decoding.add_argument("--ensemble", nargs="+", default=[], metavar="MODEL", help=text)
     text = "UTF-8 text or list of words; nothing but tokens that occur in it is generated"
@@ -97,8 +105,9 @@ def prepare(command: argparse.ArgumentParser) -> None:
     command.add_argument("--output", type=Path, required=True, help="folder for tokenizer and token ids")
     text = "processes that tokenise, one for each core; without it one process, with threads (RAYON_NUM_THREADS)"
     command.add_argument("--workers", type=positive_int, default=1, help=text)
-    command.add_argument("--source_language", default="en")
-    command.add_argument("--target_language", default="de")
+    text = "if not given, the two-letter ending of the first --train file, as of train.en, or en"
+    command.add_argument("--source_language", help=text)
+    command.add_argument("--target_language", help="the same for the target, or de")
     add_column_options(command)
     add_recipe_options(command, default="base_en_de")
     vocabulary = command.add_mutually_exclusive_group()
@@ -179,9 +188,9 @@ def average(command: argparse.ArgumentParser) -> None:
     models = command.add_mutually_exclusive_group(required=True)
     models.add_argument("--run", type=Path, dest="run_folder", help="run folder")
     models.add_argument("--models", type=Path, nargs="+", help="model folders")
-    text = "checkpoints of the run to average; as many as its recipe says if not given"
+    text = "checkpoints of the run to average; if not given, as many as its recipe says, or all if these are fewer"
     command.add_argument("--last", type=positive_int, help=text)
-    command.add_argument("--output", type=Path, required=True)
+    command.add_argument("--output", type=Path, required=True, help="new or empty folder")
     text = "--last is for a --run; of --models all are averaged."
     command.find_fault = lambda args: text if args.models and args.last else None
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast
 
-from ..data.corpus import Pair, describe_source
+from ..data.corpus import Pair, describe_source, find_languages
 from ..data.filtering import FilterCounts, PairFilter
-from ..data.preparation import Corpus, prepare, read_all
+from ..data.preparation import FINGERPRINT_FILE, Corpus, prepare, read_all
 from ..loading import TOKENIZER_FILES, load_tokenizer
 from ..model.pipeline_vaswani import find_model_folder
 from ..parsing.linearisation import read_pairs
@@ -26,6 +26,8 @@ Reader = Callable[[], Iterable[Pair]]
 
 
 def run(args: argparse.Namespace) -> None:
+    if (args.output / RECIPE_FILE).exists() and not (args.output / FINGERPRINT_FILE).exists():
+        raise ValueError(f"{args.output} holds a run: name another output folder for the prepared data.")
     given = {name: getattr(args, name) for name in ("vocab_size", "max_length_ratio")}
     recipe = load_recipe(args.recipe or "base_en_de", args.changes)
     recipe = replace(recipe, **{name: value for name, value in given.items() if value is not None})
@@ -34,6 +36,8 @@ def run(args: argparse.Namespace) -> None:
         drop_duplicates=args.drop_duplicates,
         drop_identical=args.drop_identical,
     )
+    source, target = find_languages(args.train[0]) or ("en", "de")
+    args.source_language, args.target_language = args.source_language or source, args.target_language or target
     weights = args.weights or [1] * len(args.train)
     readers, read_dev, inputs = (_open_trees if args.task == "parsing" else _open_text)(args)
     _refuse_shared_files(inputs)
@@ -79,7 +83,8 @@ def _print_summary(args: argparse.Namespace, weights: list[int], summary: dict, 
             _print_counts(f"{' '.join(names)}, weight {weight}", counts, max_length)
     for name in ("train", "dev"):
         _print_counts(name, summary[name], max_length)
-    print(f"vocabulary of {summary['vocab_size']:,} and token ids in {args.output}")
+    languages = f"{summary['source_language']} to {summary['target_language']}"
+    print(f"{languages}: vocabulary of {summary['vocab_size']:,} and token ids in {args.output}")
 
 
 def _load_vocabulary(name: str, args: argparse.Namespace) -> PreTrainedTokenizerFast:

@@ -37,6 +37,7 @@ FILE_SUFFIXES = frozenset(
 )
 PAIR_SUFFIXES = frozenset({".csv", ".tsv", ".jsonl", ".json", ".parquet"})  # both sides in one file
 SPLIT_NAMES = frozenset({"train", "validation", "valid", "val", "dev", "test"})
+LANGUAGE = re.compile(r"[a-z]{2}")  # ISO 639-1
 HUB_ID = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(:(?P<config>[\w.+-]+))?")
 ROWS_PER_BATCH = 1_000  # of parquet and hub datasets: ten times as many are a tenth faster
 
@@ -295,6 +296,13 @@ def open_parallel(
     if (hub_id := HUB_ID.fullmatch(name)) is None:
         raise ValueError(f"{name!r} is neither a file nor the name of a dataset. Accepted: {ACCEPTED_FORMS}.")
     return _read_hub_dataset(hub_id["name"], hub_id["config"], split, columns, streaming=streaming)
+
+
+def find_languages(names: Sequence[str]) -> tuple[str, str] | None:
+    """Return source and target language of two text files by their endings, as of train.en and train.de.gz."""
+    endings = [_suffix(Path(name)).removeprefix(".") for name in names]
+    is_told = len(set(endings)) == 2 and all(LANGUAGE.fullmatch(ending) for ending in endings)
+    return (endings[0], endings[1]) if is_told else None
 
 
 def _suffix(path: Path) -> str:

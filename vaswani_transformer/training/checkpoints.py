@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save
 
 from ..resuming.files import blaming, digest_files, find_damage, read_object, write_json, write_whole
 
+CHECKPOINTS_FOLDER = "checkpoints"  # of a run
 WEIGHTS = "model.safetensors"
 STATE_FOLDER = "training_state"
 COMPLETE = "COMPLETE"
@@ -27,6 +28,7 @@ PREFIX = "step-"
 STOPPED_PREFIX = "stopped-"
 PARTIAL_PREFIX = "partial-"
 # Keys of config.json that say how a model was saved, not what its weights mean.
+CARD = "README.md"
 HOUSEKEEPING = {"architectures", "auto_map", "custom_pipelines", "dtype", "transformers_version"}
 
 
@@ -170,7 +172,7 @@ def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
     """Write to `output` the model whose weights are the mean of those in `folders` (section 6.1).
 
     The paper averages the last 5 (base) or 20 (big) checkpoints, written every ten minutes. Sums are taken in float64
-    and cast back once. Everything beside the weights is copied from the last folder.
+    and cast back once. Everything beside the weights is copied from the last folder, except its card.
 
     Raises:
         FileNotFoundError: if a folder holds no weights.
@@ -191,7 +193,7 @@ def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
             dtypes[name] = tensor.dtype
     output.mkdir(parents=True, exist_ok=True)
     for path in folders[-1].iterdir():
-        if path.is_file() and path.name not in (WEIGHTS, COMPLETE):
+        if path.is_file() and path.name not in (WEIGHTS, COMPLETE, CARD):
             shutil.copy(path, output / path.name)
     averaged = {name: (total / len(folders)).to(dtypes[name]).contiguous() for name, total in sums.items()}
     with write_whole(output / WEIGHTS) as file:

@@ -9,6 +9,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 from ..data.batching import TokenizedPairs, Update
+from ..memory import is_out_of_memory
 
 # PyTorch's errors have no class of their own where a file cannot be written, but say one of these.
 TORCH_WRITE_ERRORS = ("PytorchStreamWriter failed", "unexpected pos")
@@ -19,8 +20,8 @@ def explain_out_of_memory(batch: dict[str, torch.Tensor]) -> Iterator[None]:
     """Re-raise PyTorch's errors for memory, which name bytes only, as a MemoryError with the shape of `batch`."""
     try:
         yield
-    except RuntimeError as error:  # CUDA's OutOfMemoryError is one; the CPU's allocator has no class of its own
-        if not isinstance(error, torch.OutOfMemoryError) and "DefaultCPUAllocator" not in str(error):
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
             raise
         num_pairs, source_length = batch["input_ids"].shape
         raise MemoryError(

@@ -23,10 +23,11 @@ from pathlib import Path
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 
+from ..data.preparation import FINGERPRINT_FILE
 from ..loading import MODEL_FOLDER
 from ..resuming.files import blaming, find_changes, read_object, write_json
 from ..resuming.locks import lock_folder
-from .checkpoints import COMPLETE, checkpoint_step, find_intact, set_aside
+from .checkpoints import CHECKPOINTS_FOLDER, COMPLETE, checkpoint_step, find_intact, set_aside
 
 RECIPE_FILE = "recipe.json"
 PACKAGES = ("torch", "transformers", "accelerate", "tokenizers")
@@ -50,17 +51,19 @@ def open_run(
         warn: gets a line for each damaged checkpoint.
 
     Raises:
-        ValueError: if the folder holds another run, if none of its checkpoints is intact, if it holds a final model
-            without checkpoints, if another process is training in it, or if a process does not find in `folder` and
-            `data` what the main process finds.
+        ValueError: if the folder holds prepared data or another run, if none of its checkpoints is intact, if it holds
+            a final model without checkpoints, if another process is training in it, or if a process does not find in
+            `folder` and `data` what the main process finds.
     """
     with contextlib.ExitStack() as stack:
         found = None
         if accelerator.is_main_process:
             try:
+                if (folder / FINGERPRINT_FILE).exists():
+                    raise ValueError(f"{folder} holds prepared data: name another output folder for the run.")
                 folder.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(lock_folder(folder))
-                checkpoint = _choose_checkpoint(folder / "checkpoints", warn)
+                checkpoint = _choose_checkpoint(folder / CHECKPOINTS_FOLDER, warn)
                 if checkpoint is None and (folder / MODEL_FOLDER).exists():
                     raise ValueError(
                         f"{folder} holds a final model and no checkpoint to go on from, and a run from the beginning "
@@ -74,7 +77,7 @@ def open_run(
         if isinstance(found, Exception):
             raise found
         name, recipe, fingerprint = found
-        checkpoint = name and folder / "checkpoints" / name
+        checkpoint = name and folder / CHECKPOINTS_FOLDER / name
         differing = [] if description["data"] == fingerprint else [str(data)]
         path = folder / RECIPE_FILE
         sees_run = path.exists() and path.read_text(encoding="utf-8") == recipe

@@ -17,14 +17,14 @@ from transformers import PreTrainedTokenizerFast
 from ..data.batching import TokenizedPairs, Update, UpdateStream
 from ..data.preparation import DEV_FILE, PREPARATION_FILE, read_preparation
 from ..devices import allow_tf32, avoid_plans_per_shape, choose_precision, compile_once, has_bfloat16
-from ..loading import fingerprint_model, load_translator
+from ..loading import MODEL_FOLDER, fingerprint_model, load_translator
 from ..memory import keep_few_kernels
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.pipeline_vaswani import custom_pipelines
 from ..resuming.files import find_changes, find_damage
 from ..resuming.locks import check_processes
-from .checkpoints import resumable_checkpoints
+from .checkpoints import CHECKPOINTS_FOLDER, resumable_checkpoints
 from .development import DevelopmentSet
 from .interruption import outlive_stop_request
 from .log import TRACKER_FOLDER, Log, check_trackers
@@ -100,7 +100,7 @@ class Setup:
     ):
         self.data, self.run_folder, self.seed = data, run, seed
         self.log_interval, self.change_processes, self.init_from = log_interval, change_processes, init_from
-        self.checkpoint_folder, self.model_folder = run / "checkpoints", run / "model"
+        self.checkpoint_folder, self.model_folder = run / CHECKPOINTS_FOLDER, run / MODEL_FOLDER
         check_trackers(report_to)
         # Accelerate keeps the precision of the process here, and a process may train again in another one.
         # transformers' Trainer does the same.
