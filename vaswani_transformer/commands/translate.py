@@ -49,9 +49,8 @@ def run(args: argparse.Namespace) -> None:
     processes.destroy_process_group()
     if translator.num_over_long:
         print(
-            f"vaswani translate: {translator.num_over_long} sentences are longer than the "
-            f"{tokenizer.model_max_length} tokens that training saw at most, and are translated less well. Split "
-            f"them into sentences.",
+            f"vaswani translate: sentences longer than the {tokenizer.model_max_length} tokens that training saw at "
+            f"most, which are translated less well: {translator.num_over_long}. Split them into sentences.",
             file=sys.stderr,
         )
     if translator.num_cut:
