@@ -63,7 +63,7 @@ def compile_once(model: nn.Module) -> Callable:
 
 
 def advise_size(device: str, vocab_size: int) -> str | None:
-    """What to tell of a vocabulary whose products a CUDA device computes slowly; else `None`."""
+    """Advice on a vocabulary whose products a CUDA device computes slowly; `None` for any other."""
     if device != "cuda" or vocab_size % SIZE_MULTIPLE == 0:
         return None
     return (

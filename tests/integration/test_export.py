@@ -275,12 +275,26 @@ def test_onnx_ends_at_any_end_token_or_where_generate_cuts(onnx_model, tokenizer
     options = {"pad_token_id": tokenizer.pad_token_id, "decoder_start_token_id": tokenizer.bos_token_id}
     limited = [{"max_new_tokens": 1}, {"max_length": 3}, {"max_length_offset": -2}]
     limited.append({"max_length_offset": 1, "max_new_tokens": 2})
-    for ends, limit in (([2, *first_words], {}), *((2, limit) for limit in limited)):
+    any_end = {"max_length_offset": -2}
+    for ends, limit in (([2, *first_words], {}), ([2, 5, 6, 7], any_end), *((2, limit) for limit in limited)):
         config = GenerationConfig(eos_token_id=ends, **limit, **options)
         translator.generation_config = config
         assert np.array_equal(
             translator.generate(**arrays), model.generate(**inputs, generation_config=config, num_beams=1)
         )
+
+
+@pytest.mark.slow
+def test_onnx_goes_no_further_than_learned_positions(build_model, tokenizer, tmp_path):
+    learned = {"position_embedding_type": "learned", "max_position_embeddings": 20}
+    model = build_model(**learned, encoder_layers=1, decoder_layers=1)
+    onnx_export.export_model(model, tokenizer, tmp_path)
+    translator = OnnxTranslator(tmp_path)
+    inputs = tokenizer(SENTENCES[:2], padding=True, return_tensors="pt")
+    theirs = translator.generate(**{name: tensor.numpy() for name, tensor in inputs.items()})
+    assert theirs.tolist() == model.generate(**inputs, num_beams=1).tolist()
+    with pytest.raises(ValueError, match=r"has \d+ tokens, and the model learned 20 positions"):
+        translator.translate([" ".join(SENTENCES * 4)])
 
 
 @pytest.mark.slow

@@ -290,12 +290,13 @@ def test_a_private_model_is_not_shown_by_a_space_that_all_can_see(run, hub):
     assert not hub.repositories["spaces/me/tiny"]
 
 
-def test_a_space_that_shows_something_else_is_left_alone(run, hub):
+@pytest.mark.parametrize("file", ["app.py", "index.html"])
+def test_a_space_that_shows_something_else_is_left_alone(run, hub, file):
     sharing.upload_model(run, "me/tiny")
-    hub.repositories["spaces/me/tiny"] = {"app.py": b"mine"}
+    hub.repositories["spaces/me/tiny"] = {"README.md": b"", file: b"mine"}
     with pytest.raises(ValueError, match="the Space me/tiny exists already and shows something else"):
         sharing.upload_space("me/tiny")
-    assert hub.repositories["spaces/me/tiny"] == {"app.py": b"mine"}
+    assert hub.repositories["spaces/me/tiny"] == {"README.md": b"", file: b"mine"}
 
 
 def test_a_space_is_uploaded_again(run, hub):

@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import GenerationConfig, GenerationMixin, StoppingCriteria
+from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, GenerationMixin, StoppingCriteria
 from transformers.generation import (
     EosTokenCriteria,
     ForcedEOSTokenLogitsProcessor,
@@ -96,6 +96,8 @@ def penalised_scores(model, source, hypotheses, alpha) -> list[float]:
         (gnmt_length_penalty, [30, 49], 0.0, [1.0, 1.0]),
         (power_length_penalty, [1, 9], 0.5, [1.0, 3.0]),
         (power_length_penalty, [9], 0.0, [1.0]),
+        (power_length_penalty, [1, 4], -1, [1.0, 0.25]),
+        (power_length_penalty, [100], 10, [1e20]),
     ],
 )
 def test_the_penalties_by_hand(penalty, lengths, alpha, expected):
@@ -948,3 +950,13 @@ def test_the_cache_that_is_returned_has_keys_of_the_source_for_each_row(model, o
         for kept in (source.keys, source.values):
             of_sentences = kept.unflatten(0, (len(SOURCE), copies))
             assert torch.equal(of_sentences, of_sentences[:, :1].expand_as(of_sentences))
+
+
+@pytest.mark.parametrize("as_dict", [False, True])
+def test_a_cache_that_is_read_afterwards_keeps_the_rows_of_sentences_that_ended_early(brief, as_dict):
+    own = {} if as_dict else {"past_key_values": EncoderDecoderCache(DynamicCache(), DynamicCache())}
+    options = {"num_beams": 33} if as_dict else {"num_beams": 2}  # more beams than an engine takes
+    found = brief.generate(SOURCE, return_dict_in_generate=as_dict, **options, **own)
+    cache = found.past_key_values if as_dict else own["past_key_values"]
+    for part in (cache.self_attention_cache, cache.cross_attention_cache):
+        assert len(part.layers[0].keys) == options["num_beams"] * len(SOURCE)

@@ -74,7 +74,7 @@ def test_the_card_says_what_the_run_folder_and_the_scores_say(run, score):
         "target tokens, so ",
         "torch 2.13.0+cpu",
         "| Multi30k test\\_2016\\_flickr | BLEU | **40.57** | `nrefs:1\\|case:mixed\\|eff:no\\|tok:none\\|",
-        "| Multi30k test\\_2016\\_flickr | perplexity | 5.003 | `a sub-word, no label smoothing` |",
+        "| Multi30k test\\_2016\\_flickr | perplexity | 5.003 | `per sub-word, no label smoothing` |",
         "| Multi30k test\\_2016\\_flickr | chrF2 | **64.10** |",
         "`num_beams:5\\|length_penalty:1.4\\|length_penalty_type:gnmt\\|shortlist:a list.de` |",
         f"Fingerprint of the scored model: `{fingerprint_model(run)}`.",

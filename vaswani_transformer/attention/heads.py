@@ -50,7 +50,7 @@ FAR = 5  # words
 LONGEST_EXAMPLE = 20  # words per side: a picture of more is unreadable
 LONGEST_SENTENCE = 512  # tokens per side
 PAIRS_PER_WINDOW = 1_024  # read, sorted by length and measured at a time
-LINKS_PER_BATCH = 2**19  # sentences x the square of their padded tokens: 100 MB for 6 layers of 8 heads
+LINKS_PER_BATCH = 2**19  # sentences x the square of their padded tokens: 100 MB for each kind, 6 layers of 8 heads
 NO_CHOICE = 1 - 1e-6  # a uniform share of at least this is 1 up to rounding
 
 

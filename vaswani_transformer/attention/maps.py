@@ -125,7 +125,7 @@ def collect_attention(
 ) -> AttentionMaps:
     """Return the attention weights of all layers for one sentence, from one forward pass without dropout.
 
-    Only eager attention returns its weights: the model uses it for the duration of the call.
+    For the duration of the call the model uses eager attention, which returns its weights in any model.
 
     Args:
         model: an encoder-decoder, on any device.
@@ -189,11 +189,14 @@ def collect_attention_batch(
     encoder, decoder, cross = map(
         _stack, (outputs.encoder_attentions, outputs.decoder_attentions, outputs.cross_attentions)
     )
+    special, is_byte_level = tokenizer.added_tokens_decoder, _BYTE_SYMBOLS.keys() <= tokenizer.get_vocab().keys()
     maps = []
     for row, (source, tokens) in enumerate(zip(source_ids, decoded, strict=True)):
         pieces, words = {}, {}
         for side, ids in (("source", source), ("target", tokens[:-1]), ("output", tokens[1:])):
-            pieces[f"{side}_tokens"], words[side] = _pieces_and_words(tokenizer, ids)
+            pieces[f"{side}_tokens"], words[side] = _pieces_and_words(
+                tokenizer.convert_ids_to_tokens(ids), [token_id in special for token_id in ids], is_byte_level
+            )
         S, T = len(source), len(tokens) - 1
         maps.append(
             AttentionMaps(
@@ -218,7 +221,8 @@ def _translate(
     model: PreTrainedModel, input_ids: torch.Tensor, attention_mask: torch.Tensor, eos_token_id: int | None
 ) -> list[list[int]]:
     """Return the model's own translations: start token, tokens, and the end token unless the limit came first."""
-    generated = model.generate(input_ids=input_ids, attention_mask=attention_mask, return_dict_in_generate=False)
+    output = {"num_return_sequences": 1, "return_dict_in_generate": False}
+    generated = model.generate(input_ids=input_ids, attention_mask=attention_mask, **output)
     decoded = []
     for row in generated.tolist():
         # From 1: the start token may be the end token. Padding of shorter hypotheses follows the end.
@@ -254,14 +258,11 @@ def _stack(attentions: tuple[torch.Tensor, ...] | None) -> np.ndarray:
 _BYTE_SYMBOLS = {symbol: byte for byte, symbol in bytes_to_unicode().items()}
 
 
-def _pieces_and_words(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> tuple[list[str], Words]:
+def _pieces_and_words(tokens: list[str], verbatim: list[bool], is_byte_level: bool) -> tuple[list[str], Words]:
     """Return the readable text of every token, and the words they form.
 
-    A piece that continues a word is shown after `CONTINUATION`. Special and added tokens stand verbatim, as words.
+    A piece that continues a word is shown after `CONTINUATION`. Special and added tokens stand `verbatim`, as words.
     """
-    tokens = tokenizer.convert_ids_to_tokens(ids)
-    is_byte_level = _BYTE_SYMBOLS.keys() <= tokenizer.get_vocab().keys()
-    verbatim = [token_id in tokenizer.added_tokens_decoder for token_id in ids]
     pieces: list[str] = []
     words: Words = []
     for is_verbatim, run in groupby(zip(verbatim, tokens, strict=True), key=lambda pair: pair[0]):

@@ -215,9 +215,8 @@ def translate(command: argparse.ArgumentParser) -> None:
     command.add_argument("--nbest", type=int, help="lines for each sentence, best first: its number from 1, tab, text")
     text = "with --nbest: each text once, with the score of its best hypothesis, so that there may be fewer lines"
     command.add_argument("--distinct", action="store_true", help=text)
-    command.add_argument(
-        "--scores", action="store_true", help="log P / lp, by which the search chose, and a tab before each text"
-    )
+    text = "the score by which the search chose, log P / lp + beta cp, and a tab before each text"
+    command.add_argument("--scores", action="store_true", help=text)
     add_search_options(command)
     text = "--distinct is for the lists of --nbest: give it too."
     command.find_fault = lambda args: text if args.distinct and args.nbest is None else None

@@ -131,8 +131,8 @@ def describe_bleu(metric: sacrebleu.BLEU, hypotheses: Sequence[str], references:
     """
     _check_counts({"": hypotheses}, references)
     lists = [[reference] if isinstance(reference, str) else list(reference) for reference in references]
-    if len(set(map(len, lists))) > 1:
-        counts = sorted(set(map(len, lists)))
+    counts = sorted(set(map(len, lists)))
+    if len(counts) > 1:
         raise ValueError(
             f"every translation needs as many references as the others, but some have {counts[0]}, some {counts[-1]}. "
             f"Leave out what not all have."

@@ -186,5 +186,5 @@ def _export(
     onnx.checker.check_model(path)
 
 
-def _cache_names(prefix: str, num_layers: int, sides: Tensors) -> list[str]:
+def _cache_names(prefix: str, num_layers: int, sides: tuple[str, ...]) -> list[str]:
     return [f"{prefix}.{i}.{side}.{kind}" for i in range(num_layers) for side in sides for kind in ("key", "value")]

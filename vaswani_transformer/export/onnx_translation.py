@@ -7,6 +7,7 @@
 Shapes: B batch, S source length, T target length.
 """
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import onnxruntime
 from transformers import GenerationConfig
 
 from ..loading import load_tokenizer
+from ..model.configuration_vaswani import VaswaniConfig
 
 DEFAULT_MAX_LENGTH = 20  # transformers', the start token included
 GRAPHS = ("encoder_model", "decoder_model", "decoder_with_past_model")
@@ -44,6 +46,9 @@ class OnnxTranslator:
         )
         self.tokenizer = load_tokenizer(folder)
         self.generation_config = GenerationConfig.from_pretrained(folder)
+        config = VaswaniConfig.from_pretrained(folder, trust_remote_code=False)
+        is_learned = config.position_embedding_type == "learned"
+        self.most_positions = config.max_position_embeddings if is_learned else sys.maxsize
 
     def translate(self, sentences: Sequence[str]) -> list[str]:
         """Translate one batch of sentences, in their order; an empty one stays empty."""
@@ -57,8 +62,17 @@ class OnnxTranslator:
         return translations
 
     def generate(self, input_ids: np.ndarray, attention_mask: np.ndarray) -> np.ndarray:
-        """As `model.generate(input_ids, attention_mask=attention_mask, num_beams=1)`: (B, S), (B, S) -> (B, T)."""
+        """As `model.generate(input_ids, attention_mask=attention_mask, num_beams=1)`: (B, S), (B, S) -> (B, T).
+
+        Raises:
+            ValueError: if a sentence has more tokens than a learned table has positions.
+        """
         config = self.generation_config
+        if input_ids.shape[1] > self.most_positions:
+            raise ValueError(
+                f"a sentence has {input_ids.shape[1]} tokens, and the model learned {self.most_positions} positions: "
+                f"split it into sentences."
+            )
         (states,) = self.encoder.run(None, {"input_ids": input_ids, "attention_mask": attention_mask})
         mask = {"encoder_attention_mask": attention_mask}
         ends = np.array(config.eos_token_id).flatten()
@@ -76,7 +90,8 @@ class OnnxTranslator:
             pasts = (name.replace("present", "past_key_values") for name in names[1:])
             remembered |= dict(zip(pasts, present, strict=True))
             is_last = limits <= length
-            words = np.where(is_last & must_end, ends[0], logits[:, -1].argmax(axis=-1))
+            best_ends = ends[logits[:, -1, ends].argmax(axis=-1)]
+            words = np.where(is_last & must_end, best_ends, logits[:, -1].argmax(axis=-1))
             words = np.where(done, config.pad_token_id, words)
             tokens = np.concatenate([tokens, words[:, None]], axis=1)
             done |= np.isin(words, ends) | is_last
@@ -91,5 +106,5 @@ class OnnxTranslator:
         offset = getattr(config, "max_length_offset", None)
         if offset is None:
             return np.full(len(attention_mask), most or DEFAULT_MAX_LENGTH - 1), np.zeros(len(attention_mask), bool)
-        own = attention_mask.sum(axis=1) + offset
+        own = np.minimum(attention_mask.sum(axis=1) + offset, self.most_positions)
         return np.minimum(own, most or own), own <= (most or own)

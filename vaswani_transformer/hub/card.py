@@ -150,7 +150,7 @@ def read_scores(dataset: str, path: Path) -> list[Score]:
     if " + " in search[2]:
         raise ValueError(f"{path} holds the scores of an ensemble, not of a model: evaluate without --ensemble.")
     if perplexity is not None:
-        lines.append((PERPLEXITY, perplexity[1], "a sub-word, no label smoothing"))
+        lines.append((PERPLEXITY, perplexity[1], "per sub-word, no label smoothing"))
     for metric, *_ in lines:
         if metric not in METRICS:
             raise ValueError(f"{path} holds {metric!r}, expected {', '.join(METRICS)}. Evaluate the model again.")

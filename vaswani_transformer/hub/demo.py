@@ -145,7 +145,7 @@ class Demo:
             raise ValueError(f"The beam is 1 to {MOST_BEAMS} hypotheses wide, got {num_beams}.")
         num_beams = int(num_beams)
         inputs = self.tokenizer.pad({"input_ids": [list(source_ids)]}, return_tensors="pt").to(self.model.device)
-        beams = {"num_beams": num_beams, "num_return_sequences": num_beams}
+        beams = {"num_beams": num_beams, "num_return_sequences": num_beams, "return_dict_in_generate": False}
         tokens = self.model.generate(**inputs, **beams, engine=self.engine)[:, 1:]
         tokens = tokens[(tokens != self.tokenizer.pad_token_id).any(dim=-1)]  # missing hypotheses are padding
         found = self.model.score(**inputs, labels=tokens)

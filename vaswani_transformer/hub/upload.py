@@ -25,7 +25,7 @@ from ..model.generation_options_vaswani import build_generation_config
 from ..model.pipeline_vaswani import TRANSLATION_TASK, custom_pipelines
 from ..training.run_folder import RECIPE_FILE
 from .card import CARD_FILE, MODEL_ID, build_card, check_card
-from .space import APP_FILE, SETTINGS_FILE, write_space
+from .space import SETTINGS_FILE, write_space
 
 UPLOADED = (
     CARD_FILE,
@@ -50,6 +50,7 @@ TOKENIZER_KEYS = {
 # Files that hold text of the user, searched for secrets: the code is the package's, and tokenizer.json is written again
 # from the vocabulary.
 SCANNED = (CARD_FILE, "config.json", "generation_config.json", "tokenizer_config.json")
+OF_A_NEW_SPACE = {"README.md", ".gitattributes"}
 SECRETS = re.compile(
     r"\b(?:hf_|gh[pousr]_|github_pat_|glpat-|npm_|pypi-|[srp]k[-_]|AIza|xox[a-z]-)[\w-]{16,}|\bA[KS]IA[A-Z0-9]{16}"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY"
@@ -124,7 +125,7 @@ def upload_space(repo_id: str) -> tuple[str, list[str]]:
         repository = api.create_repo(repo_id, repo_type="space", space_sdk="gradio", private=private, exist_ok=True)
         there = api.space_info(repository.repo_id)
         names = {file.rfilename for file in there.siblings or []}
-        if APP_FILE in names and SETTINGS_FILE not in names:
+        if names - OF_A_NEW_SPACE and SETTINGS_FILE not in names:
             raise ValueError(
                 f"the Space {repo_id} exists already and shows something else: no Space was uploaded. Rename it on the "
                 f"Hub, or push the model under another name."

@@ -60,7 +60,8 @@ class Parser:
         **generate_kwargs,
     ):
         self.model, self.tokenizer, self.is_constrained = model, tokenizer, is_constrained
-        self.generate_kwargs = {"max_length_offset": LENGTH_OFFSET} | generate_kwargs
+        output = {"num_return_sequences": 1, "return_dict_in_generate": False}
+        self.generate_kwargs = {"max_length_offset": LENGTH_OFFSET} | generate_kwargs | output
         self._planner = Translator(model, tokenizer, tokens_per_batch=tokens_per_batch)
         self.generate_kwargs["engine"] = self._planner.generate_kwargs["engine"]
         self._normalised = tokenizer.get_added_vocab().get(NORMALISED)  # for every word; None where words are copied

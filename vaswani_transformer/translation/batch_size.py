@@ -17,7 +17,7 @@ LOGITS_BYTES = 4
 
 
 def choose_tokens_per_batch(config: VaswaniConfig, memory: int | None, *, num_beams: int, bytes_per_number: int) -> int:
-    """Padded source tokens of a batch, before beams, a power of 2.
+    """Padded source tokens of a batch, before beams: on other devices than a CPU a power of 2.
 
     Args:
         memory: of the device in bytes; `None` on a CPU.

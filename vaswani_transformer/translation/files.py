@@ -73,7 +73,7 @@ def translate_file(
     """Translate the lines of `source` into `output`; go on where an earlier call was stopped.
 
     Any number of processes gives the same bytes, and a run may go on with another number than it was begun with.
-    Whole windows are dealt to the processes in turn; the batches of the last windows, if those do not go round.
+    Windows are dealt to the processes in turn. If the last ones are fewer than the processes, their batches are dealt.
 
     Args:
         output: if it is a symbolic link, the file it points to is written.

@@ -84,7 +84,7 @@ class Translator:
         self.tokens_per_batch = tokens_per_batch or choose_tokens_per_batch(
             model.config, find_memory(model.device), num_beams=num_beams, bytes_per_number=model.dtype.itemsize
         )
-        models = (model, *generate_kwargs.get("ensemble", ()))
+        models = (model, *(generate_kwargs.get("ensemble") or ()))
         self.generate_kwargs = generate_kwargs | {"engine": build_engines(models, releases=releases)}
         self.num_over_long = 0  # sentences so far that are longer than any that training has seen
         self.num_cut = 0  # sentences so far that were cut to their first `MOST_SOURCE_TOKENS`
