@@ -113,7 +113,7 @@ def read_pairs(source: Path | None, target: Path | None, *, count: int) -> list[
         # Imported here because files need none of it.
         from vaswani_transformer.data.phrasebook.pairs import generate_pairs
 
-        return list(generate_pairs("de", split="train", num_pairs=count))
+        return list(generate_pairs(split="train", num_pairs=count))
     return list(islice(read_parallel_files(source, target), count))
 
 

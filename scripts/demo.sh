@@ -43,7 +43,7 @@ from vaswani_transformer.data.phrasebook.pairs import generate_pairs
 
 sentence, num_pairs = sys.argv[1], int(sys.argv[2])
 seen = set()
-for english, _ in generate_pairs("de", split="train", num_pairs=num_pairs):
+for english, _ in generate_pairs(split="train", num_pairs=num_pairs):
     seen.update(re.findall(r"\w+", english.lower()))
 unknown = [word for word in re.findall(r"\w+", sentence) if word.lower() not in seen]
 if unknown:
@@ -55,7 +55,7 @@ vaswani attention --model $run --source "$sentence" --output $run/attention
 
 cat <<E3
 
-Go on with your own text, one sentence a line, a file for each language:
+Go on with your own text, one sentence per line, a file for each language:
     source .venv/bin/activate
     vaswani prepare --recipe general_en_de_small --train train.en train.de --dev dev.en dev.de --output data
     vaswani train --data data --output runs/mine

@@ -83,7 +83,7 @@ from vaswani_transformer.training.cost import (
 from vaswani_transformer.training.recipes import BASE, BIG, MULTI30K_TINY, Recipe
 from vaswani_transformer.training.trainer import Trainer
 
-TITLE = "Training on one device"
+TITLE = "Training"
 RECIPES: dict[str, Recipe] = {"base": BASE, "big": BIG, "tiny": MULTI30K_TINY}
 EAGER, COMPILED, MARIAN = "eager", "compiled", "marian"
 LABELS = {EAGER: OURS, COMPILED: f"{OURS}, compiled", MARIAN: Marian.label}

@@ -61,8 +61,8 @@ def compare_runs(folder: Path, *, num_kills: int, rng: random.Random) -> int:
     """Run both, print the verdict and return an exit status."""
     data, whole, killed = folder / "data", folder / "whole", folder / "killed"
     prepare(
-        [Corpus(lambda: generate_pairs("de", split="train", num_pairs=4_000))],
-        lambda: generate_pairs("de", split="dev", num_pairs=50),
+        [Corpus(lambda: generate_pairs(split="train", num_pairs=4_000))],
+        lambda: generate_pairs(split="dev", num_pairs=50),
         data,
         vocab_size=500,
     )

@@ -1,4 +1,4 @@
-# Sourced by demo.sh and test.sh: makes and enters .venv at the root of the repository.
+# Sourced by other scripts here: makes and enters .venv at the root of the repository.
 # Usage: source setup_venv.sh EXTRA    installs the package with that extra; quick when it is there already.
 # PYTHON names the interpreter to start from, python3 when not set.
 

@@ -81,7 +81,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
         elif is_out_of_memory(error):
             reason = str(error).splitlines()[0]
-            message = f"out of memory ({reason}): give a smaller --tokens_per_batch, or shorter sentences."
+            advice = "shorter sentences"
+            if hasattr(args, "tokens_per_batch"):
+                advice = "a smaller --tokens_per_batch, or shorter sentences"
+            elif hasattr(args, "accumulation_steps"):
+                advice = "larger --accumulation_steps, or --set tokens_per_batch=..."
+            message = f"out of memory ({reason}): give {advice}."
         print(f"vaswani {args.command}: {message}", file=sys.stderr)
         return 1
     return 0

@@ -31,7 +31,7 @@ def gnmt_length_penalty(length: Length, alpha: float) -> float | torch.Tensor:
 
 def power_length_penalty(length: Length, alpha: float) -> float | torch.Tensor:
     """|Y|^alpha, the penalty of transformers' own beam search."""
-    return length**alpha
+    return length ** float(alpha)  # whole powers of whole numbers overflow, and may not be negative
 
 
 LENGTH_PENALTIES: dict[str, Callable[[Length, float], float | torch.Tensor]] = {

@@ -242,7 +242,7 @@ def _can_attend_unfused(states: torch.Tensor, source_mask: torch.Tensor | None) 
     """True where equation 1 as written gives what fused attention to `states` (L, S, D) gives, and sooner."""
     if states.device.type != "cpu" or states.dtype != torch.float32:
         return False
-    # For a source that is hidden altogether fused attention gives zeros, a softmax nothing.
+    # For a source that is hidden altogether fused attention gives zeros, a softmax NaN.
     return source_mask is None or bool(source_mask.any(dim=-1).all())
 
 

@@ -11,7 +11,8 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 
 from .beam_search_vaswani import LENGTH_PENALTIES
-from .coverage_vaswani import check_kernel, compute_coverage, coverage_penalty
+from .coverage_vaswani import check_kernel, compute_coverage
+from .coverage_vaswani import coverage_penalty as compute_coverage_penalty
 from .generation_options_vaswani import OWN_OPTIONS
 from .loss_vaswani import IGNORE_INDEX, find_slice_length
 from .masks_vaswani import build_padding_mask
@@ -51,7 +52,8 @@ class VaswaniScoringMixin:
         """Rate given translations.
 
         For what `generate(input_ids, ...)` returned, `model.score(input_ids, found.sequences[:, 1:])` gives its
-        `sequences_scores`, unless a logits processor, a shortlist or an ensemble changed them.
+        `sequences_scores`, unless a logits processor, a stopping criterion, a prompt, a shortlist, an ensemble or an
+        engine of another dtype changed them.
 
         Args:
             input_ids: (B, S).
@@ -88,10 +90,11 @@ class VaswaniScoringMixin:
             attention_mask = build_padding_mask(input_ids, self.config)
         encoding = self.get_encoder()(input_ids, attention_mask=attention_mask).last_hidden_state
         copies = num_targets // num_sources
+        attention_mask = attention_mask.repeat_interleave(copies, dim=0)
         labels = labels.masked_fill(~is_real, IGNORE_INDEX)
         outputs = self.model(
             encoder_outputs=BaseModelOutput(last_hidden_state=encoding.repeat_interleave(copies, dim=0)),
-            attention_mask=attention_mask.repeat_interleave(copies, dim=0),
+            attention_mask=attention_mask,
             decoder_input_ids=self.prepare_decoder_input_ids_from_labels(labels),
             use_cache=False,
             output_attentions=bool(beta),
@@ -101,7 +104,8 @@ class VaswaniScoringMixin:
         log_probs = token_log_probs.sum(dim=-1)
         scores = log_probs / LENGTH_PENALTIES[kind](lengths, alpha)
         if beta:
-            scores = scores + beta * _coverage_penalty(outputs.cross_attentions, is_real, attention_mask)
+            coverage = compute_coverage(outputs.cross_attentions, is_real)
+            scores = scores + beta * compute_coverage_penalty(coverage, attention_mask.bool())
         return TranslationScores(log_probs=log_probs, lengths=lengths, scores=scores, token_log_probs=token_log_probs)
 
     def _scoring_option(self, name: str, value: float | str | None) -> float | str:
@@ -116,14 +120,6 @@ class VaswaniScoringMixin:
         ends = labels.new_tensor([] if ends is None else ends, dtype=labels.dtype).flatten()
         is_end = torch.isin(labels, ends).long()
         return (labels != IGNORE_INDEX) & (is_end.cumsum(dim=-1) - is_end == 0)
-
-
-def _coverage_penalty(
-    cross_attentions: tuple[torch.Tensor, ...], is_real: torch.Tensor, source_mask: torch.Tensor
-) -> torch.Tensor:
-    coverage = compute_coverage(cross_attentions, is_real)
-    source_mask = source_mask.bool().repeat_interleave(len(coverage) // len(source_mask), dim=0)
-    return coverage_penalty(coverage, source_mask)
 
 
 def select_log_probs(

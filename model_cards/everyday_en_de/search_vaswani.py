@@ -20,28 +20,25 @@ from .steps_vaswani import Steps
 class Records:
     """What `return_dict_in_generate` asks to be kept of each step."""
 
-    NAMES = ("scores", "logits", "decoder_attentions", "cross_attentions", "decoder_hidden_states")
-
     def __init__(self, config: GenerationConfig):
-        flags = (
-            config.output_scores,
-            config.output_logits,
-            config.output_attentions,
-            config.output_attentions,
-            config.output_hidden_states,
-        )
         self.config, self.as_dict = config, bool(config.return_dict_in_generate)
-        self.wanted = {name for name, flag in zip(self.NAMES, flags, strict=True) if flag and self.as_dict}
-        self.steps: dict[str, tuple] = dict.fromkeys(self.wanted, ())
+        asked = {
+            "scores": config.output_scores,
+            "logits": config.output_logits,
+            "decoder_attentions": config.output_attentions,
+            "cross_attentions": config.output_attentions,
+            "decoder_hidden_states": config.output_hidden_states,
+        }
+        self.steps: dict[str, tuple] = {name: () for name, flag in asked.items() if flag and self.as_dict}
 
     @property
     def wants_states(self) -> bool:
         """True if something from inside the decoder is asked for."""
-        return not self.wanted <= {"scores", "logits"}
+        return not self.steps.keys() <= {"scores", "logits"}
 
     def add(self, outputs, logits: torch.Tensor, log_probs: torch.Tensor) -> None:
         """Keep what is asked for of one step: `outputs` of `forward`, `logits` and `log_probs` (L * b, V)."""
-        for name in self.wanted:
+        for name in self.steps:
             own = {"scores": log_probs, "logits": logits}
             self.steps[name] += (own[name] if name in own else getattr(outputs, name),)
 
@@ -88,7 +85,7 @@ def run_search(
             each other.
     """
     all_done, last_limit = False, max(search.limit_lengths)
-    # What reads the steps, or waits for other processes, shall see no step too many.
+    # Records, rules and other processes must see no step after the end, so the host then looks at once.
     done_sentences = LateLook(is_late=may_leave and not search.is_on_host)
     while goes_on(all_done):
         logits_of_models = [steps(search.flat_tokens) for steps in members]
@@ -98,13 +95,13 @@ def run_search(
         log_probs = mean_log_probs(
             [
                 # In place where the step gives the logits away: new memory in each step has to be mapped first.
-                torch.log_softmax(logits, dim=-1, out=logits if steps.owns_logits and not records.wanted else None)
+                torch.log_softmax(logits, dim=-1, out=logits if steps.owns_logits and not records.steps else None)
                 for logits, steps in zip(logits_of_models, members, strict=True)
             ]
         )
         logits = log_probs if len(members) > 1 else logits_of_models[0]
         log_probs = search.restrict(processors(search.flat_tokens, widen(log_probs)))
-        if records.wanted:
+        if records.steps:
             records.add(members[0].outputs, widen(logits), log_probs)
         bonus = None if coverage is None else coverage.add([steps.outputs.cross_attentions for steps in members])
         stops = None if not criteria else (lambda tokens: criteria(tokens, records.steps.get("scores")))

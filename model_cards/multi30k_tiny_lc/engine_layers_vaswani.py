@@ -46,8 +46,8 @@ class AttentionProducts:
         """The product (..., D) -> (..., H * (d_k + d_v)) with keys and values, those of the first head first."""
         if products.dtype is not None:
             return products.one(self._interleave(k, v))
-        product, num_heads = products.several(k, v), self.num_heads  # nothing is copied
-        return lambda x: torch.cat([y.unflatten(-1, (num_heads, -1)) for y in product(x)], dim=-1).flatten(-2)
+        both, num_heads = [products.one(k), products.one(v)], self.num_heads  # nothing is copied
+        return lambda x: torch.cat([one(x).unflatten(-1, (num_heads, -1)) for one in both], dim=-1).flatten(-2)
 
     def _interleave(self, k: nn.Linear, v: nn.Linear) -> Matrix:
         """The rows of both, those of the first head first."""

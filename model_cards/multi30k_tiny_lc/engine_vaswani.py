@@ -38,7 +38,7 @@ class Engine:
     Args:
         model: a `VaswaniForConditionalGeneration` in which `find_obstacle` finds nothing.
         products: how to multiply.
-        encodes: also lay out the encoder; a borrowed engine decodes only.
+        encodes: also lay out the encoder; an engine of `for_call` decodes only.
         releases: free the float matrices of the model, which afterwards can translate through this engine only.
     """
 

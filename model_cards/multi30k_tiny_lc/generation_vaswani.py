@@ -51,8 +51,9 @@ FOLLOW_ONE = ("do_sample", "streamer", "assistant_model", "prompt_lookup_num_tok
 class VaswaniGenerationMixin(GenerationMixin):
     """`generate()` with the paper's beam search.
 
-    Searches of several beams are ours, drawn ones too. With one beam, `_sample` of transformers does greedy search and
-    sampling through `forward`; with `ensemble`, `shortlist` or `engine`, greedy search is ours with one beam.
+    Beam search and beam sampling run the search of this folder. With one beam, `_sample` of transformers does greedy
+    search and sampling through `forward`; with `ensemble`, `shortlist` or `engine`, greedy search is the beam search
+    with one beam.
 
     Attributes:
         engine_dtype: "int8" where the engines of this model multiply in it; `None` for the dtype of the model.
@@ -88,9 +89,9 @@ class VaswaniGenerationMixin(GenerationMixin):
                 at -inf. Logits processors, `scores` and `logits` see the whole vocabulary all the same.
             engine: of `build_engine`, made once and passed to every call; of an ensemble a list, this model's first.
                 It translates with the weights of the moment it was made. What only `forward` can give (attention
-                weights, hidden states, a `coverage_penalty`, a cache of one's own, more than 32 beams) is decoded by
-                `forward`, and what follows a single hypothesis (sampling, streaming, assistants) or is a
-                `custom_generate` is done without it.
+                weights, hidden states, a `coverage_penalty`, a cache of one's own or of another kind or none, a padded
+                prompt, more than 32 beams) is decoded by `forward`, and what follows a single hypothesis (sampling,
+                streaming, assistants) or is a `custom_generate` is done without it.
 
         With `ensemble`, `shortlist` or `engine`, greedy search is our beam search with one beam, and has its kind of
         output; `logits` of an ensemble are the logarithms of the mean probabilities.
@@ -131,7 +132,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         prompt_length = find_prompt_length(kwargs.get("decoder_input_ids"), start)
         limits = find_limits([model.config for model in models], kwargs, offset=offset, prompt_length=prompt_length)
         has_one_beam = option("num_beams") in (None, 1)
-        follows_one = has_one_beam and any(kwargs.get(name) is not None or option(name) for name in FOLLOW_ONE)
+        follows_one = has_one_beam and any(option(name) for name in FOLLOW_ONE)
         if follows_one or kwargs.get("custom_generate") is not None:
             kwargs.pop("engine", None)
             engine = None
@@ -142,12 +143,11 @@ class VaswaniGenerationMixin(GenerationMixin):
             if option("max_length") is None and option("max_new_tokens") is None:
                 kwargs["max_new_tokens"] = int(limits.max())
             if has_one_beam:
-                last_tokens, is_forced = (
-                    as_list(option("eos_token_id") if forced is None else forced),
-                    forced is not None,
-                )
                 limit = SourceLengthLimit(
-                    limits, prompt_length=prompt_length, last_tokens=last_tokens, is_forced=is_forced
+                    limits,
+                    prompt_length=prompt_length,
+                    last_tokens=as_list(option("eos_token_id") if forced is None else forced),
+                    is_forced=forced is not None,
                 )
                 logits_processor = LogitsProcessorList([*(logits_processor or []), limit])
                 stop = SourceLengthStop(limits, prompt_length=prompt_length, pad_token_id=option("pad_token_id"))
@@ -290,7 +290,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         ends = as_list(generation_config.eos_token_id)
         criteria = further_criteria(stopping_criteria)
         processors, min_length = further_processors(logits_processor), 0
-        if not records.wanted:
+        if not records.steps:
             processors, min_length = split_min_length(processors, input_ids.shape[1], ends)
         # Scores of words that are not on a shortlist are for processors and records alone.
         words = None
@@ -298,13 +298,13 @@ class VaswaniGenerationMixin(GenerationMixin):
         if shortlist is not None:
             words = as_shortlist(shortlist, ends, self.config.vocab_size, input_ids.device)
             model_kwargs["shortlist"] = words
-            if processors or records.wanted:
+            if processors or records.steps:
                 widen = functools.partial(spread, shortlist=words, vocab_size=self.config.vocab_size)
         search = start_search(
             input_ids,
             generation_config,
             limits,
-            shortlist=None if processors or records.wanted else words,
+            shortlist=None if processors or records.steps else words,
             min_length=min_length,
             can_rise=can_raise(processors),
         )
@@ -321,6 +321,8 @@ class VaswaniGenerationMixin(GenerationMixin):
             model_kwargs,
             calls_forward=synced_gpus or records.wants_states or coverage is not None,
         )
+        cache = members[0].cache
+        is_cache_read = cache is not None and (records.as_dict or getattr(cache, "_is_user_defined", False))
         run_search(
             search,
             members,
@@ -328,9 +330,9 @@ class VaswaniGenerationMixin(GenerationMixin):
             processors=processors,
             criteria=criteria,
             coverage=coverage,
-            # A rule or a record may count on the places of rows in the batch.
-            may_leave=not (synced_gpus or records.wanted or criteria or processors),
+            # A rule or a record may count on the places of rows in the batch, and so may a reader of the cache.
+            may_leave=not (synced_gpus or records.steps or criteria or processors or is_cache_read),
             widen=widen,
             goes_on=lambda all_done: self._has_unfinished_sequences(all_done, synced_gpus, device=input_ids.device),
         )
-        return records.result(search, model_kwargs["encoder_outputs"], members[0].cache)
+        return records.result(search, model_kwargs["encoder_outputs"], cache)

@@ -1,7 +1,7 @@
 """When the host learns which sentences of a search are done, and which then go on.
 
-A device computes behind the host: to look at a result is to wait until all that was asked for before is computed. So
-on a device the host looks every few steps, at what was so one step ago. Until then sentences that are done go on; their
+A device computes behind the host, and reading a result makes the host wait for all queued work. So on a device the host
+reads every few steps, and reads the flags of the step before. Until then sentences that are done go on; their
 hypotheses score -inf, which changes nothing that was found.
 """
 

@@ -57,11 +57,6 @@ def check_sentence(sentence: object) -> None:
         ) from None
 
 
-def cut_source(tokens: torch.Tensor) -> torch.Tensor:
-    """(1, S) of an over-long sentence as (1, `MOST_SOURCE_TOKENS`), its last token, `</s>`, kept."""
-    return torch.cat([tokens[:, : MOST_SOURCE_TOKENS - 1], tokens[:, -1:]], dim=1)
-
-
 def find_model_folder(path: Path) -> Path:
     """`path`, or the folder of the final model in a run folder."""
     inner = path / MODEL_FOLDER
@@ -118,7 +113,8 @@ class TranslationPipeline(Pipeline):
                 f"a sentence of {inputs['input_ids'].shape[1]} tokens was cut to the first {MOST_SOURCE_TOKENS}; split "
                 f"it into sentences."
             )
-            inputs = {name: cut_source(value) for name, value in inputs.items()}
+            kept = [*range(MOST_SOURCE_TOKENS - 1), -1]  # with the last token, </s>
+            inputs = {name: value[:, kept] for name, value in inputs.items()}
         elif inputs["input_ids"].shape[1] > self.tokenizer.model_max_length:
             logger.warning(
                 f"a sentence of {inputs['input_ids'].shape[1]} tokens is longer than the "

@@ -152,9 +152,7 @@ def start_steps(
     """
     inputs_of_models = [model_kwargs]
     for member, engine in zip(models[1:], engines[1:], strict=True):
-        prepared = prepare_member(member, engine, source_ids, config, model_kwargs)
-        given = {name: model_kwargs[name] for name in ("shortlist", "output_attentions") if name in model_kwargs}
-        inputs_of_models.append(prepared | given)
+        inputs_of_models.append(prepare_member(member, engine, source_ids, config, model_kwargs))
     num_beams, steps = config.num_beams, []
     for model, inputs, engine in zip(models, inputs_of_models, engines, strict=True):
         encoded, mask = inputs["encoder_outputs"], inputs.get("attention_mask")

@@ -101,9 +101,6 @@ class Products:
 
     def several(self, *layers: nn.Linear) -> Callable[[torch.Tensor], Sequence[torch.Tensor]]:
         """The products of one input with `layers`, which all have a bias or all have none."""
-        if self.dtype is None:
-            products = [self.one(layer) for layer in layers]
-            return lambda x: [product(x) for product in products]
         biases = [layer.bias for layer in layers]
         bias = None if biases[0] is None else torch.cat(biases)
         product = self.build(self._prepare(torch.cat([layer.weight for layer in layers])), self._prepare(bias))

@@ -66,7 +66,8 @@ def prepare_member(member, engine, source_ids: torch.LongTensor, generation_conf
     _, prepared = member._expand_inputs_for_generation(
         expand_size=generation_config.num_beams, is_encoder_decoder=True, encoder_outputs=encoded, attention_mask=mask
     )
-    given = ("decoder_attention_mask", "use_cache", "logits_to_keep")  # the first belongs to the prompt they share
+    # The first belongs to the prompt they share.
+    given = ("decoder_attention_mask", "use_cache", "logits_to_keep", "shortlist", "output_attentions")
     prepared.update({name: model_kwargs[name] for name in given if model_kwargs.get(name) is not None})
     member._prepare_cache_for_generation(
         generation_config, prepared, GenerationMode.BEAM_SEARCH, len(source_ids), generation_config.max_length - 1

@@ -245,7 +245,7 @@ def split_min_length(
 def can_raise(processors: LogitsProcessorList) -> bool:
     """True if a log P behind `processors` may be above 0, so that a hypothesis may gain in going on.
 
-    transformers' own processors only lower log P, except those of `RAISING`; any other may do what it likes.
+    transformers' own processors leave it at or below 0, except those of `RAISING`; any other may do what it likes.
     """
     if processors and isinstance(processors[-1], LogitNormalization):
         return False

@@ -540,7 +540,7 @@ def test_the_base_script_goes_from_parquet_to_scores_on_two_processes(tmp_path):
     data, run = tmp_path / "wmt14", tmp_path / "run"
     data.mkdir()
     for split, num_pairs in (("train", 300), ("validation", 10), ("test", 10)):
-        write_parquet(data, split, generate_pairs("de", split=split.replace("validation", "dev"), num_pairs=num_pairs))
+        write_parquet(data, split, generate_pairs(split=split.replace("validation", "dev"), num_pairs=num_pairs))
     arguments = shlex.split("2 --num_updates 6 --set tokens_per_batch=800 --log_interval 3 --mixed_precision no")
     done = run_script(
         "train_base_en_de.sh",

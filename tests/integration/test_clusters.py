@@ -105,8 +105,8 @@ def test_the_slurm_job_has_a_run_saved_and_is_queued_again_before_its_time_ends(
 def test_a_slurm_job_that_failed_or_had_just_finished_is_not_queued_again(run_job):
     status, _, calls = run_job(status=3)
     assert (status, calls) == (3, [])
-    _, _, calls = run_job(signal="USR1")
-    assert calls == ["scancel --signal=TERM 17"]
+    status, _, calls = run_job(signal="USR1")
+    assert (status, calls) == (0, ["scancel --signal=TERM 17"])
 
 
 def read_blocks(language):

@@ -73,7 +73,7 @@ def marian_folder(build_marian_model, tmp_path_factory):
     """A MarianMT model and its sentencepiece pair, in files as OPUS-MT's are on the Hub."""
     sentencepiece = pytest.importorskip("sentencepiece", reason='needs pip install ".[convert]"')
     folder = tmp_path_factory.mktemp("marian")
-    pairs = list(generate_pairs("de", split="train", num_pairs=300))
+    pairs = list(generate_pairs(split="train", num_pairs=300))
     vocabulary = {"</s>": 0, "<unk>": 1}
     for side, name in enumerate(("source", "target")):
         model = io.BytesIO()
@@ -256,7 +256,7 @@ def test_what_marian_does_not_have_is_refused_by_name(build_tiny_model, changes,
 
 
 def test_the_command_says_what_marian_cannot_do_as_we_do(build_translator, tmp_path, capsys):
-    texts = [text for pair in generate_pairs("de", split="train", num_pairs=50) for text in pair]
+    texts = [text for pair in generate_pairs(split="train", num_pairs=50) for text in pair]
     _, tokenizer = build_translator(texts, folder=tmp_path / "ours")
     arguments = ["convert", "--to", "marian", "--model", str(tmp_path / "ours"), "--output", str(tmp_path / "theirs")]
     assert cli.main(arguments) == 0
@@ -290,7 +290,7 @@ def test_an_opus_model_becomes_one_that_translates_the_same(marian_folder, tmp_p
     assert model.generation_config.length_penalty_type == "power"
     assert model.generation_config.bad_words_ids == marian.generation_config.bad_words_ids
 
-    pairs = list(generate_pairs("de", split="test", num_pairs=6))
+    pairs = list(generate_pairs(split="test", num_pairs=6))
     sources, targets = ([pair[side] for pair in pairs] for side in (0, 1))
     inputs = theirs(sources, text_target=targets, padding=True, return_tensors="pt")
     for name, ids in tokenizer(sources, text_target=targets, padding=True, return_tensors="pt").items():

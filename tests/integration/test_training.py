@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from vaswani_transformer import cli
 from vaswani_transformer.data.preparation import Corpus, prepare
+from vaswani_transformer.resuming.files import digest_file
 from vaswani_transformer.training import checkpoints, development, setup, state, tally
 from vaswani_transformer.training import trainer as trainer_module
 from vaswani_transformer.training.interruption import Interrupted
@@ -311,26 +312,16 @@ def test_a_run_of_which_no_checkpoint_is_intact_does_not_start_from_the_beginnin
     assert names_of_resumable(copy_of_stopped) == ["step-00000004", "step-00000006"]
 
 
-@pytest.fixture
-def run_of_an_earlier_version(copy_of_stopped):
-    """The run as it was written before checkpoints had digests and when they could be minutes apart."""
-    for path in copy_of_stopped.glob("checkpoints/*/COMPLETE"):
-        path.write_text(json.dumps({"update": int(path.parent.name[-1]), "seconds": 3.5}))
-    for path in copy_of_stopped.glob("checkpoints/*/training_state/custom_checkpoint_1.pkl"):
-        torch.save(torch.load(path) | {"seconds_at_checkpoint": 3.5}, path)
-    return copy_of_stopped
-
-
-def test_a_run_of_an_earlier_version_goes_on(run_of_an_earlier_version, whole, tiny_data, capsys):
-    assert_ends_as(whole, tiny_data, run_of_an_earlier_version)
-    assert "resuming after update 6" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("name", ["custom_checkpoint_2.pkl", "optimizer.bin", "random_states_0.pkl"])
-def test_a_checkpoint_that_holds_a_program_is_refused(name, run_of_an_earlier_version, tiny_data):
-    torch.save(Program(), run_of_an_earlier_version / "checkpoints" / "step-00000006" / "training_state" / name)
+def test_a_checkpoint_that_holds_a_program_is_refused(name, copy_of_stopped, tiny_data):
+    checkpoint = copy_of_stopped / "checkpoints" / "step-00000006"
+    path = checkpoint / "training_state" / name
+    torch.save(Program(), path)
+    mark = json.loads((checkpoint / "COMPLETE").read_text())
+    mark["files"][f"training_state/{name}"] = digest_file(path)
+    (checkpoint / "COMPLETE").write_text(json.dumps(mark))
     with pytest.raises(ValueError, match=r"training_state holds more than values, .* Remove .*step-00000006"):
-        Trainer(TINY, tiny_data, run_of_an_earlier_version).train()
+        Trainer(TINY, tiny_data, copy_of_stopped).train()
 
 
 def test_lines_logged_after_the_last_checkpoint_are_written_once(tiny_data, tmp_path, writers):
@@ -462,12 +453,12 @@ def test_batches_are_bucketed_where_the_device_or_the_recipe_wants_it(tiny_data,
         return trainer._describe()["recipe"]["bucketed"], len(shapes)
 
     (recorded, exact), (asked_for, few) = read_shapes(None), read_shapes(True)
-    assert recorded is None  # as in runs of earlier versions, which go on
+    assert recorded is None
     assert asked_for is True
     assert few < exact
     monkeypatch.setitem(setup.BUCKETED, "cpu", True)  # as for CUDA
     assert read_shapes(None) == (True, few)
-    assert read_shapes(False) == (None, exact)
+    assert read_shapes(False) == (False, exact)
 
 
 def test_a_bucketed_run_that_was_stopped_ends_as_one_that_never_was(tiny_data, tmp_path):
@@ -528,14 +519,13 @@ def test_a_damaged_file_of_the_data_is_named(tmp_path, name, damage, word):
         Trainer(TINY, folder, tmp_path / "run")
 
 
-def test_data_without_digests_is_counted(tiny_data, tmp_path):
-    folder = tmp_path / "data"
-    shutil.copytree(tiny_data, folder)
-    preparation = json.loads((folder / "preparation.json").read_text())
-    preparation["train"]["pairs"] += 1
-    del preparation["files"]
-    (folder / "preparation.json").write_text(json.dumps(preparation))
-    with pytest.raises(ValueError, match=r"train holds 60 pairs, but preparation\.json counts 61: a part is missing"):
+def test_a_part_of_other_data_is_refused(tiny_data, tmp_path):
+    folder = shutil.copytree(tiny_data, tmp_path / "data")
+    [part] = (folder / "train").iterdir()
+    shutil.copy(part, part.with_name(part.name.replace("00000", "00009")))
+    with pytest.raises(
+        ValueError, match=r"train holds 120 pairs, but preparation\.json counts 60: a part is missing or"
+    ):
         Trainer(TINY, folder, tmp_path / "run")
 
 

@@ -237,7 +237,7 @@ def test_a_sentence_too_long_for_a_picture_is_no_example(monkeypatch):
 
 @pytest.fixture(scope="module")
 def pairs():
-    return list(generate_pairs("de", split="dev", num_pairs=60))
+    return list(generate_pairs(split="dev", num_pairs=60))
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ MODEL = {"d_model": 16, "d_ff": 24, "num_heads": 4, "encoder_layers": 2, "decode
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
-    pairs = list(generate_pairs("de", split="train", num_pairs=60))
+    pairs = list(generate_pairs(split="train", num_pairs=60))
     prepare([Corpus(lambda: pairs)], lambda: pairs[:5], folder, vocab_size=300)
     return folder
 

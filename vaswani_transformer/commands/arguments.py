@@ -24,8 +24,11 @@ def open_reader(
 ) -> Callable[[], Iterable[Pair]]:
     """Return a function that reads the pairs from the start at each call."""
     if names == [PHRASEBOOK]:
+        languages = f"{args.source_language} to {args.target_language}"
+        if languages != "en to de":
+            raise ValueError(f"the phrasebook is from en to de, not {languages}: leave the languages out.")
         own_split = {"validation": "dev"}.get(split, split)
-        return lambda: generate_pairs(args.target_language, split=own_split, num_pairs=num_pairs)
+        return lambda: generate_pairs(split=own_split, num_pairs=num_pairs)
     sides = ("source_language", "target_language", "source_column", "target_column")
     options = {side: getattr(args, side) for side in sides} | {"split": split, "streaming": streaming}
     return lambda: open_parallel(names if len(names) > 1 else names[0], **options)

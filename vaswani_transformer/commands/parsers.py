@@ -144,7 +144,8 @@ def train(command: argparse.ArgumentParser) -> None:
     vaswani train --recipe multi30k_tiny --data data --output runs/multi30k
 
     On several devices: accelerate launch -m vaswani_transformer train --data data --output runs/base
-    After SIGTERM the update under way is finished and saved; the exit code is then 75: start the same command again.
+    After SIGTERM or Ctrl+C the update under way is finished and saved, and the exit code is 75: start the same command
+    again.
     With more --num_updates than before, also a finished run goes on.
     """
     command.add_argument("--data", type=Path, required=True, help="folder written by `vaswani prepare`")

@@ -49,8 +49,8 @@ def run(args: argparse.Namespace) -> None:
     processes.destroy_process_group()
     if translator.num_over_long:
         print(
-            f"vaswani translate: sentences longer than the {tokenizer.model_max_length} tokens that training saw at "
-            f"most, which are translated less well: {translator.num_over_long}. Split them into sentences.",
+            f"vaswani translate: lines of more than {tokenizer.model_max_length} tokens, the longest in training: "
+            f"{translator.num_over_long}. They are translated less well; split them into sentences.",
             file=sys.stderr,
         )
     if translator.num_cut:

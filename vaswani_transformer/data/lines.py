@@ -9,7 +9,8 @@ from typing import BinaryIO
 
 # No sentence is longer; a line without end, such as a gigabyte of zeros in a small .gz, must not fill the memory.
 MOST_LINE_BYTES = 2**20
-BYTES_OF_LONG_LINE = MOST_LINE_BYTES + 4  # so much of a longer line is read: still too long if its end is no character
+# So much of a longer line is read: it is over the limit even if its last character is cut in two.
+BYTES_OF_LONG_LINE = MOST_LINE_BYTES + 4
 
 
 def read_lines(path: Path, *, cut_long: bool = False) -> Iterator[str]:

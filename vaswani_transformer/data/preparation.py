@@ -145,7 +145,7 @@ def prepare(
     }
     is_main = processes is None or processes.is_main_process
     share = (0, 1) if processes is None else (processes.process_index, processes.num_processes)
-    meet = partial(bool) if processes is None else processes.wait_for_everyone
+    meet = (lambda: None) if processes is None else processes.wait_for_everyone
     if is_main:
         folder.mkdir(parents=True, exist_ok=True)
     with lock_folder(folder) if is_main else contextlib.nullcontext():
@@ -228,7 +228,7 @@ def read_preparation(folder: Path) -> dict:
         itemgetter("fingerprint", "source_language", "target_language", "vocab_size")(preparation)
         for name in ("train", "dev"):
             itemgetter("pairs", "source_tokens", "target_tokens", "over_max_length")(preparation[name])
-        preparation["files"] = dict(preparation.get("files", {}))  # none of an earlier version
+        preparation["files"] = dict(preparation["files"])
     return preparation
 
 

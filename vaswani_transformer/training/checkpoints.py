@@ -27,8 +27,9 @@ COMPLETE = "COMPLETE"
 PREFIX = "step-"
 STOPPED_PREFIX = "stopped-"
 PARTIAL_PREFIX = "partial-"
-# Keys of config.json that say how a model was saved, not what its weights mean.
+STATES_TO_KEEP = 2  # the run goes on from the checkpoint before the last if the last one is damaged
 CARD = "README.md"
+# Keys of config.json that say how a model was saved, not what its weights mean.
 HOUSEKEEPING = {"architectures", "auto_map", "custom_pipelines", "dtype", "transformers_version"}
 
 
@@ -80,8 +81,6 @@ def _read_digests(checkpoint: Path) -> dict[str, str]:
     """SHA-256 of the files of `checkpoint`, by their names."""
     path = checkpoint / COMPLETE
     mark = read_object(path)
-    if mark.keys() == {"update", "seconds"}:  # an earlier version wrote it
-        return {}
     with blaming(path):
         if mark["update"] != checkpoint_step(checkpoint):
             raise ValueError(f"update is {mark['update']}, expected {checkpoint_step(checkpoint)}")
@@ -125,24 +124,22 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def drop_old_checkpoints(folder: Path, *, keep: int, keep_states: int = 2) -> None:
-    """Delete all but the last checkpoints, and the training state of all but the last `keep_states`.
-
-    The run goes on from the checkpoint before the last if the last one is damaged.
+def drop_old_checkpoints(folder: Path, *, keep: int) -> None:
+    """Delete all but the last checkpoints, and the training state of all but the last `STATES_TO_KEEP`.
 
     Call it when a new checkpoint is complete. Checkpoints of earlier stops and partial ones go too. A checkpoint is set
     aside before it is deleted: a half-deleted one is never taken for a whole one, and goes with the next call.
 
     Args:
-        keep: as many as the average needs; `keep_states` stay if that is more.
+        keep: as many as the average needs; `STATES_TO_KEEP` stay if that is more.
     """
     checkpoints = complete_checkpoints(folder)
     newest = resumable_checkpoints(folder)[-1:]
     stopped = [path for path in find_checkpoints(folder, STOPPED_PREFIX) if path not in newest]
-    old = checkpoints[: -max(keep, keep_states)]
+    old = checkpoints[: -max(keep, STATES_TO_KEEP)]
     for path in old + stopped:
         set_aside(path)
-    for path in checkpoints[len(old) : -keep_states]:
+    for path in checkpoints[len(old) : -STATES_TO_KEEP]:
         if (path / STATE_FOLDER).exists():
             set_aside(path, STATE_FOLDER)
     for path in folder.glob(f"{PARTIAL_PREFIX}*"):

@@ -32,7 +32,8 @@ PAPER_TABLE = (
 )
 # FLOP per second of a device in float32, and of matrix products in bfloat16 or float16 that are summed in float32,
 # without sparsity. The first four are the paper's estimates of sustained rates. All others are the vendor's peak rates,
-# so that the cost is an upper bound; `--device` takes a measured rate too.
+# so that the cost is an upper bound, except of float32 on newer GPUs, which train in TF32: give `--device` that rate.
+# It takes a measured one too.
 RATES: dict[str, tuple[float, float | None]] = {
     # The paper, footnote 5.
     "K80": (2.8e12, None),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from safetensors import SafetensorError
@@ -82,10 +83,7 @@ def describe_batch(
     report = []
     for rows, batch in zip(update.rows, update.micro_batches, strict=True):
         first = find_non_finite(model, {name: tensor.to(model.device) for name, tensor in batch.items()})
-        sources, targets = (
-            tokenizer.batch_decode([column[row] for row in rows], skip_special_tokens=True)
-            for column in (pairs.sources, pairs.targets)
-        )
-        texts = [[int(row), *texts] for row, *texts in zip(rows, sources, targets, strict=True)]
+        decode = partial(tokenizer.decode, skip_special_tokens=True)
+        texts = [[int(row), decode(pairs.sources[row]), decode(pairs.targets[row])] for row in rows]
         report.append({"first_non_finite": first, "pairs": texts})
     return report

@@ -41,16 +41,16 @@ LOADER_WORKERS = {"cpu": 0, "mps": 0}
 DEFAULT_LOADER_WORKERS = 1
 # Whether batches have few shapes where the recipe does not say: graphs and plans are made for each shape there.
 BUCKETED = {"cuda": True}
-# Fields of a model that may change between two trainings: they say nothing of what its weights mean.
+# Fields of a model that may change between two trainings: they do not change what its weights mean.
 OF_TRAINING = {"dropout", "attention_dropout", "activation_dropout", "label_smoothing", "use_cache"}
 
 
 def describe_recipe(recipe: Recipe) -> str:
     """The name of the recipe that is nearest to `recipe`, and what differs from it."""
-    # Left open, it follows from the device, which is told elsewhere.
+    # Where they were left open they follow from the device, and the line "training on" tells them.
+    of_device = {"compile": recipe.compile, "bucketed": recipe.bucketed}
     changes = {
-        name: list(find_changes(known.to_dict() | {"compile": recipe.compile}, recipe.to_dict()))
-        for name, known in RECIPES.items()
+        name: list(find_changes(known.to_dict() | of_device, recipe.to_dict())) for name, known in RECIPES.items()
     }
     name = min(changes, key=lambda name: len(changes[name]))
     return ", ".join([name, *changes[name]])
@@ -122,14 +122,13 @@ class Setup:
         if recipe.compile is None:
             # FSDP gathers weights in hooks of the layers, which break the graph.
             recipe = replace(recipe, compile=device == "cuda" and not is_sharded(self.accelerator))
-        self.recipe = recipe
         if device == "cpu" and self.mixed_precision != "no":
             keep_few_kernels()
         reduce_in_float32(self.accelerator)
         check_processes(self.accelerator.num_processes)
-        # Not set where false, as in the recipe.json of runs that had no choice.
-        default = BUCKETED.get(self.accelerator.device.type)
-        self.recipe = replace(recipe, bucketed=default if recipe.bucketed is None else recipe.bucketed or None)
+        if recipe.bucketed is None:
+            recipe = replace(recipe, bucketed=BUCKETED.get(device))
+        self.recipe = recipe
         if accumulation_steps is None:
             # A GPU wants large products; on a CPU smaller micro-batches stay in the cache, and they pad less.
             limit = TOKENS_PER_MICRO_BATCH.get(device, math.inf)

@@ -25,7 +25,10 @@ def perplexity(nll: float) -> float:
 
 
 class Tally:
-    """Sums since the last line. They stay on the device: reading them would make the host wait for it."""
+    """Sums since the last line, and skipped updates of the whole run.
+
+    They stay on the device: reading them would make the host wait for it.
+    """
 
     def __init__(self, accelerator: Accelerator):
         self.accelerator = accelerator

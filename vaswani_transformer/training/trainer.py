@@ -20,8 +20,8 @@ from .tally import sum_dtype
 
 NON_FINITE_FILE = "non_finite.json"
 SKIPPED_IN_A_ROW = 10  # updates without a finite gradient that end a run
-# Updates between two checks for which all processes, and host and device, wait for each other. A GPU is ten updates
-# behind the host at best.
+# Updates between two checks for which all processes, and host and device, wait for each other. Between two checks the
+# host may run ahead of a GPU.
 UPDATES_PER_CHECK = {"cpu": 1}
 DEFAULT_UPDATES_PER_CHECK = 10
 UPDATES_TO_MEASURE = 10  # before it is said how long a run will take
@@ -107,7 +107,7 @@ class Trainer(Setup):
             FloatingPointError: if ten updates in a row had no finite gradient.
             MemoryError: if a micro-batch does not fit; the message names its shape.
             OSError: if a checkpoint cannot be written; the one before is intact.
-            Interrupted: after SIGTERM, when the update under way is done and saved.
+            Interrupted: after SIGTERM or Ctrl+C, when the update under way is done and saved.
         """
         description, warn = self._describe(), self.log.print
         with open_run(self.accelerator, self.run_folder, self.data, description, warn=warn) as checkpoint, self.log:
@@ -155,6 +155,8 @@ class Trainer(Setup):
             notes.append("float32 with TF32")
         if recipe.compile:
             notes.append("compiled: the first updates take minutes")
+        if recipe.bucketed:
+            notes.append("batches in buckets")
         self.log.print(", ".join(notes))
         if advice := advise_size(device, accelerator.unwrap_model(self.model).config.vocab_size):
             self.log.print(advice)
@@ -225,7 +227,7 @@ class Trainer(Setup):
         started, progress = time.perf_counter(), self.progress
         dev_loss, scores = self.dev_set.evaluate(self.model)
         self.model.train()
-        if self._is_checkpoint_due():  # else this is the end, from which a run may go on
+        if self._is_checkpoint_due():  # that of the end does not count: a longer run would not have it
             progress.note_evaluation(dev_loss)
         line = {"update": progress.update, "epoch": progress.epoch, **scores}
         self.log.write(line)

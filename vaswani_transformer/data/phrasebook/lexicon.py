@@ -1,6 +1,6 @@
 """The words of the phrasebook: what each is in English and German, and how it is inflected.
 
-Words stand in tables, one a line, columns split by `|`; a form that a rule predicts is left out. English
+Words stand in tables, one per line, columns split by `|`; a form that a rule predicts is left out. English
 words are unique within their word class, so a table is also a dictionary, and a *group* names the nouns (by
 their English form) that a verb or adjective goes with: one may eat what is `edible` and drink a `drink`.
 

@@ -1,6 +1,6 @@
 """The built-in corpus: a small grammar that writes English sentences with their German translation.
 
-    for english, german in generate_pairs("de", split="train", num_pairs=20_000):
+    for english, german in generate_pairs(split="train", num_pairs=20_000):
         ...
 
 It needs no download, and a small model can learn all of it, so it serves to demonstrate and to test. Its few hundred
@@ -18,7 +18,6 @@ from .drawing import Dice, draw_sentence
 from .english import say_english
 from .german import say_german
 
-PHRASEBOOK_LANGUAGE = "de"
 PHRASEBOOK_SPLITS = ("train", "dev", "test")
 
 _HELD_OUT_PERCENT = 5  # of all sentences for dev, and as many for test
@@ -28,14 +27,13 @@ _MIN_WORDS, _MAX_WORDS = 4, 14  # of an English sentence
 _MAX_FAILED_DRAWS = 100_000
 
 
-def generate_pairs(target_language: str, *, split: str, num_pairs: int, seed: int = 0) -> Iterator[tuple[str, str]]:
+def generate_pairs(*, split: str, num_pairs: int, seed: int = 0) -> Iterator[tuple[str, str]]:
     """Draw sentence pairs, each English sentence once.
 
     The split of a sentence depends on its text alone, so no held-out sentence is ever a training pair. The pairs are
     the same in every process and version of Python, and fewer pairs are the beginning of more.
 
     Args:
-        target_language: "de"; the source is English.
         split: "train" (90 % of all sentences), "dev" or "test" (5 % each).
         num_pairs: at least 1.
         seed: other seeds draw other sentences, some of which may be the same.
@@ -44,14 +42,9 @@ def generate_pairs(target_language: str, *, split: str, num_pairs: int, seed: in
         An iterator over (English, German), 4 to 14 English words each, with capitals and punctuation.
 
     Raises:
-        ValueError: at once for an unknown language or split or a number below 1; while iterating, if the grammar cannot
+        ValueError: at once for an unknown split or a number below 1; while iterating, if the grammar cannot
             make that many sentences.
     """
-    if target_language != PHRASEBOOK_LANGUAGE:
-        raise ValueError(
-            f"target_language is {target_language!r}, but the phrasebook translates from English to "
-            f"{PHRASEBOOK_LANGUAGE!r}: choose that, or give your own corpus."
-        )
     if split not in PHRASEBOOK_SPLITS:
         raise ValueError(f"split is {split!r}, but must be one of {PHRASEBOOK_SPLITS}")
     if num_pairs < 1:
