@@ -34,7 +34,8 @@ def write_model(folder, *, seed, d_model=4, value=None):
 
 def fill(folder, step, *, is_scheduled=True):
     """A checkpoint folder with all in it, not yet complete."""
-    partial = begin_checkpoint(folder, checkpoint_name(step, is_scheduled=is_scheduled))
+    partial = folder / f"partial-{checkpoint_name(step, is_scheduled=is_scheduled)}"
+    begin_checkpoint(partial)
     write_model(partial, seed=step)
     (partial / "training_state").mkdir()
     (partial / "training_state" / "optimizer.bin").write_bytes(b"state")

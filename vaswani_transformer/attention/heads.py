@@ -26,21 +26,17 @@ has read last, and its encoder-decoder attention belongs to the word it writes t
 Shapes: L layers, H heads, T queries, S keys, in words. Layers and heads are counted from 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.batching import plan_batches
 from .kinds import KINDS
 from .maps import AttentionMaps, collect_attention_batch, is_word
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 Pair = tuple[str, str]
 Links = np.ndarray  # (T, S), or (..., T, S) if it depends on the weights: True where query and key are in a relation

@@ -5,8 +5,6 @@
 Shapes: L layers, H heads, T queries, S keys. Layers and heads are counted from 0.
 """
 
-from __future__ import annotations
-
 import colorsys
 import re
 import unicodedata
@@ -14,17 +12,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from .kinds import KINDS
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 SIDES = {"encoder": ("source", "source"), "decoder": ("target", "target"), "cross": ("output", "source")}
 _TEN_COLOURS = (  # the palette of d3 and matplotlib, which tensor2tensor draws with
@@ -83,7 +78,7 @@ class AttentionMaps:
         queries, keys = (getattr(self, f"{side}_tokens") for side in SIDES[kind])
         return queries, keys, getattr(self, kind)
 
-    def by_words(self) -> AttentionMaps:
+    def by_words(self) -> "AttentionMaps":
         """Return the same maps with sub-words merged to words, as the paper draws them.
 
         A word gets the sum of the weights of its pieces as a key and their mean as a query: rows still sum to 1. Words

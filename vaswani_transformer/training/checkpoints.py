@@ -88,15 +88,14 @@ def _read_digests(checkpoint: Path) -> dict[str, str]:
 
 
 def checkpoint_name(step: int, *, is_scheduled: bool = True) -> str:
+    """The name of a whole checkpoint; `finish_checkpoint` removes `PARTIAL_PREFIX` in front of it."""
     return f"{PREFIX if is_scheduled else STOPPED_PREFIX}{step:08d}"
 
 
-def begin_checkpoint(folder: Path, name: str) -> Path:
-    """Make a folder to fill; `finish_checkpoint` gives it its `name`."""
-    partial = folder / f"{PARTIAL_PREFIX}{name}"
+def begin_checkpoint(partial: Path) -> None:
+    """Make an empty folder to fill."""
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    return partial
 
 
 def finish_checkpoint(partial: Path) -> Path:

@@ -115,10 +115,11 @@ class TrainingState:
         """
         self.close()
         name = checkpoint_name(self.progress.update, is_scheduled=is_scheduled)
-        with self._explain_write_error(name):
-            weights, averages = self._write_small_files(name, log)
+        partial = self.folder / f"{PARTIAL_PREFIX}{name}"
+        with self._explain_write_error(partial):
+            weights, averages = self._write_small_files(partial, log)
         if self.accelerator.is_main_process:
-            self._written = self._writer.submit(self._write, name, weights, averages, keep)
+            self._written = self._writer.submit(self._write, partial, weights, averages, keep)
 
     def check(self) -> None:
         """Raise the error of the writing thread, if there was one."""
@@ -129,12 +130,12 @@ class TrainingState:
         """Wait, in the main process, until the last checkpoint is complete; raises the error of its writing."""
         self._written.result()
 
-    def _write_small_files(self, name: str, log: Log) -> tuple[dict, dict]:
+    def _write_small_files(self, partial: Path, log: Log) -> tuple[dict, dict]:
         """Write all but weights and Adam's averages, of which the main process gets copies."""
-        accelerator, partial = self.accelerator, self.folder / f"{PARTIAL_PREFIX}{name}"
+        accelerator = self.accelerator
         if accelerator.is_main_process:
             self.progress.log_bytes = log.sync()
-            begin_checkpoint(self.folder, name)
+            begin_checkpoint(partial)
         accelerator.wait_for_everyone()
         model = gather_model(accelerator, self.model)
         weights, averages = {}, {}
@@ -155,10 +156,9 @@ class TrainingState:
         accelerator.wait_for_everyone()
         return weights, averages
 
-    def _write(self, name: str, weights: dict, averages: dict, keep: int) -> None:
+    def _write(self, partial: Path, weights: dict, averages: dict, keep: int) -> None:
         """Complete a checkpoint; the writing thread runs it."""
-        partial = self.folder / f"{PARTIAL_PREFIX}{name}"
-        with self._explain_write_error(name):
+        with self._explain_write_error(partial):
             save_file(weights, partial / WEIGHTS, metadata={"format": "pt"})
             if averages:
                 torch.save(averages, partial / STATE_FOLDER / f"{OPTIMIZER_NAME}.bin")
@@ -166,14 +166,13 @@ class TrainingState:
         drop_old_checkpoints(self.folder, keep=keep)
 
     @contextlib.contextmanager
-    def _explain_write_error(self, name: str) -> Iterator[None]:
-        """Remove the unfinished checkpoint `name` where a file of it cannot be written, and say which one is intact."""
+    def _explain_write_error(self, partial: Path) -> Iterator[None]:
+        """Remove the unfinished checkpoint where a file of it cannot be written, and say which one is intact."""
         try:
             yield
         except Exception as error:
             if not is_write_error(error):
                 raise
-            partial = self.folder / f"{PARTIAL_PREFIX}{name}"
             shutil.rmtree(partial, ignore_errors=True)
             before = resumable_checkpoints(self.folder)[-1:]
             intact = f"{before[0]} is intact" if before else "there is none before it"
