@@ -113,6 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)
     trainer.save_model()
     print_bleu(trainer, test, tokenizer, when="after")
+    trainer.accelerator.end_training()  # of several processes; one that ends without it may abort
     return 0
 
 

@@ -1,5 +1,5 @@
-# Sourced by most scripts/train_*.sh and table3.sh, at the root of the repository, with `recipe` set: a recipe from text to
-# scores. A run that was interrupted goes on when its script is started again with the same arguments.
+# Sourced by most scripts/train_*.sh and table3.sh, at the root of the repository, with `recipe` set: a recipe from text
+# to scores. A run that was interrupted goes on when its script is started again with the same arguments.
 #
 # The number of GPUs changes the time and the draws of dropout, nothing else: an update is the recipe's tokens_per_batch
 # over all of them together. Where fewer lack the memory, --accumulation_steps N makes the same update in N parts.

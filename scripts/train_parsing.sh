@@ -4,8 +4,8 @@
 #   bash scripts/train_parsing.sh FOLDER craft_and_text these trees, and news as PARSER parses it: semi-supervised
 #   bash scripts/train_parsing.sh FOLDER wsj_sample     the free 10 % sample of the Penn Treebank: 3,914 trees
 # FOLDER holds treebank_craft/{train,dev}.mrg, news_en-de/train.en and treebank_wsj_sample/wsj_sample.mrg, one tree or
-# sentence per line. The sample is split by position: lines 1 to 3,314 to learn from, the next 300 for development, the last
-# 300 for the score. Do not compare with the paper's F1, which is of Section 23 after training on the 40,000 trees of
+# sentence per line. The sample is split by position: lines 1 to 3,314 to learn from, the next 300 for development, the
+# last 300 for the score. Do not compare with the paper's F1, which is of Section 23 after training on the 40,000 trees of
 # Sections 2 to 21.
 # More arguments go to vaswani train. An hour or more on one core; the same command continues an interrupted run.
 # In the environment, RUN names another run folder, PARSER another parser than model_cards/parsing_craft, and INIT_FROM

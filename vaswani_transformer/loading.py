@@ -28,6 +28,7 @@ TOKEN_IDS = ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_toke
 TASK = re.compile(r"translation_([a-z]+)_to_([a-z]+)")
 # The model that comes with a clone of the repository, but not with the wheel.
 BUNDLED_MODEL = Path(__file__).parents[1] / "model_cards" / "everyday_en_de"
+CARD_FILE = "README.md"
 TOKENIZER_FILES = ("tokenizer.json", "source.spm")  # one of them: ours, or of a model that was MarianMT's
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from vaswani_transformer import VaswaniConfig, cli, loading
+from vaswani_transformer.commands import train
 from vaswani_transformer.commands.parsers import COMMANDS
 from vaswani_transformer.training.recipes import BASE, RECIPES, TABLE_3, replace
 from vaswani_transformer.translation.translator import Translator, translate
@@ -367,12 +368,25 @@ def test_an_error_is_one_line_whoever_wrote_it(monkeypatch, capsys):
     assert capsys.readouterr().err == "vaswani convert: no connection to the Hub\n"
 
 
-def test_a_lack_of_memory_is_one_line_with_advice(monkeypatch, capsys):
-    monkeypatch.setattr(loading, "load_translator", lambda *args: torch.empty(10**15))
-    assert cli.main(["convert", "--to", "marian", "--model", "x", "--output", "no/such/folder"]) == 1
+@pytest.mark.parametrize(
+    ("command", "advice"),
+    [
+        ("convert --to marian --model x --output new", "shorter sentences"),
+        ("translate --model x", "a smaller --tokens_per_batch, or shorter sentences"),
+        ("train --recipe phrasebook --data x --output y", "larger --accumulation_steps, or --set tokens_per_batch=..."),
+    ],
+)
+def test_a_lack_of_memory_is_one_line_with_advice(monkeypatch, tmp_path, capsys, command, advice):
+    def fill_the_memory(*args, **options):
+        torch.empty(10**15)
+
+    monkeypatch.chdir(tmp_path)
+    for place in (loading, "load_translator"), (train, "Trainer"):
+        monkeypatch.setattr(*place, fill_the_memory)
+    assert cli.main(command.split()) == 1
     error = capsys.readouterr().err
-    assert error.startswith("vaswani convert: out of memory (")
-    assert error.endswith("): give shorter sentences.\n")
+    assert error.startswith(f"vaswani {command.split()[0]}: out of memory (")
+    assert error.endswith(f"): give {advice}.\n")
     assert error.count("\n") == 1
 
 

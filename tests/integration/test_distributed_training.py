@@ -206,11 +206,14 @@ if "killed" in sys.argv:
     trainer._run_update = die_once
 if "stopped" in sys.argv:
     trainer._run_update = stop_the_launcher
+status = 0
 try:
     trainer.train()
 except Interrupted as error:
     print(error)
-    sys.exit(EXIT_CODE)
+    status = EXIT_CODE
+trainer.accelerator.end_training()
+sys.exit(status)
 """
 
 

@@ -310,6 +310,7 @@ def train_in_a_process(rank, port, folder, tokenizer, dataset, checkpoint):
     assert trainer.accelerator.num_processes == 2
     trainer.train(resume_from_checkpoint=checkpoint)
     trainer.save_model()
+    trainer.accelerator.end_training()  # else a thread of gloo may outlive the interpreter, and abort
 
 
 def train_in_two_processes(folder, tokenizer, dataset, *, checkpoint=None):

@@ -1,8 +1,8 @@
 import argparse
 from pathlib import Path
 
-from ..hub.card import CARD_FILE, CardText, build_card, read_scores
-from ..loading import MODEL_FOLDER
+from ..hub.card import CardText, build_card, read_scores
+from ..loading import CARD_FILE, MODEL_FOLDER
 
 
 def run(args: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast
 
-from ..data.corpus import Pair, describe_source, find_languages
+from ..data.corpus import Pair, describe_source, find_languages_by_ending
 from ..data.filtering import FilterCounts, PairFilter
 from ..data.preparation import FINGERPRINT_FILE, Corpus, prepare, read_all
 from ..loading import TOKENIZER_FILES, load_tokenizer
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> None:
         drop_duplicates=args.drop_duplicates,
         drop_identical=args.drop_identical,
     )
-    source, target = find_languages(args.train[0]) or ("en", "de")
+    source, target = find_languages_by_ending(args.train[0]) or ("en", "de")
     args.source_language, args.target_language = args.source_language or source, args.target_language or target
     weights = args.weights or [1] * len(args.train)
     readers, read_dev, inputs = (_open_trees if args.task == "parsing" else _open_text)(args)

@@ -298,7 +298,7 @@ def open_parallel(
     return _read_hub_dataset(hub_id["name"], hub_id["config"], split, columns, streaming=streaming)
 
 
-def find_languages(names: Sequence[str]) -> tuple[str, str] | None:
+def find_languages_by_ending(names: Sequence[str]) -> tuple[str, str] | None:
     """Return source and target language of two text files by their endings, as of train.en and train.de.gz."""
     endings = [_suffix(Path(name)).removeprefix(".") for name in names]
     is_told = len(set(endings)) == 2 and all(LANGUAGE.fullmatch(ending) for ending in endings)

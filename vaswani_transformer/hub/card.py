@@ -28,7 +28,6 @@ from ..training.recipes import RECIPES
 from ..training.run_folder import RECIPE_FILE
 
 TEMPLATE = Path(__file__).with_name("card_template.md")
-CARD_FILE = "README.md"
 MODEL_ID = "OWNER/NAME"  # replaced by the model's name on the Hub
 PERPLEXITY = "perplexity"
 # Metrics of `vaswani evaluate`, and their names on the Hub.

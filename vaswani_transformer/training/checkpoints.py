@@ -18,6 +18,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
+from ..loading import CARD_FILE
 from ..resuming.files import blaming, digest_files, find_damage, read_object, write_json, write_whole
 
 CHECKPOINTS_FOLDER = "checkpoints"  # of a run
@@ -28,7 +29,6 @@ PREFIX = "step-"
 STOPPED_PREFIX = "stopped-"
 PARTIAL_PREFIX = "partial-"
 STATES_TO_KEEP = 2  # the run goes on from the checkpoint before the last if the last one is damaged
-CARD = "README.md"
 # Keys of config.json that say how a model was saved, not what its weights mean.
 HOUSEKEEPING = {"architectures", "auto_map", "custom_pipelines", "dtype", "transformers_version"}
 
@@ -189,7 +189,7 @@ def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
             dtypes[name] = tensor.dtype
     output.mkdir(parents=True, exist_ok=True)
     for path in folders[-1].iterdir():
-        if path.is_file() and path.name not in (WEIGHTS, COMPLETE, CARD):
+        if path.is_file() and path.name not in (WEIGHTS, COMPLETE, CARD_FILE):
             shutil.copy(path, output / path.name)
     averaged = {name: (total / len(folders)).to(dtypes[name]).contiguous() for name, total in sums.items()}
     with write_whole(output / WEIGHTS) as file:
