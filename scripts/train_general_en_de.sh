@@ -5,7 +5,7 @@
 # with newstest2013 and newstest2014. The scores are of the paper's test set, but DO NOT COMPARE with the paper's: it
 # trained on the 4.5M pairs of WMT 2014, this on 228,000 others. On two CPU cores:
 #   ACCELERATE_CONFIG=scripts/accelerate/1_cpu.yaml bash scripts/train_general_en_de.sh FOLDER 1 --threads 2
-# In two hours one core trains the narrower model of model_cards/general_en_de_small.md:
+# In two hours one core with bfloat16 trains the narrower model of model_cards/general_en_de_small.md:
 #   RECIPE=general_en_de_small ACCELERATE_CONFIG=scripts/accelerate/1_cpu.yaml bash scripts/train_general_en_de.sh FOLDER 1 --threads 1
 # What else can be changed is in scripts/run_recipe.sh.
 set -euo pipefail

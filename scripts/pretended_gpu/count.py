@@ -31,7 +31,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     update = commands.add_parser("update", help="operations, waits and copies of one update")
     search = commands.add_parser("search", help="the same of a step of a beam search, 6 + 6 layers")
-    shapes = commands.add_parser("shapes", help="distinct shapes of the first updates, and their share of real tokens")
+    shapes = commands.add_parser("shapes", help="distinct shapes of an epoch, and their share of real tokens")
     host_time = commands.add_parser("host_time", help="processor time of one update on the CPU, by part")
     for command in (update, host_time):
         command.add_argument("--recipe", choices=tuple(RECIPES), default="base_en_de", help="default: %(default)s")

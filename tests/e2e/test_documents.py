@@ -24,7 +24,7 @@ TEXTS = {
 }
 FILES = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*.*")}
 NAMED_FILE = re.compile(r"`(?:[\w.]+/)*(\w+\.(?:py|sh|html))`")
-LINK = re.compile(r"\]\((?!https?://)([^)#]+)\)")
+LINK = re.compile(r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)")
 SETTING = re.compile(r"[A-Z_]+=")  # of the environment, in front of a command
 
 

@@ -144,8 +144,8 @@ def train(command: argparse.ArgumentParser) -> None:
     vaswani train --recipe multi30k_tiny --data data --output runs/multi30k
 
     On several devices: accelerate launch -m vaswani_transformer train --data data --output runs/base
-    After SIGTERM or Ctrl+C the update under way is finished and saved, and the exit code is 75: start the same command
-    again.
+    After SIGTERM or Ctrl+C the update under way is finished (on a GPU: up to ten) and saved, and the exit code is 75:
+    start the same command again.
     With more --num_updates than before, also a finished run goes on.
     """
     command.add_argument("--data", type=Path, required=True, help="folder written by `vaswani prepare`")
@@ -347,7 +347,7 @@ def attention(command: argparse.ArgumentParser) -> None:
     command.add_argument("--source", required=True, help="the sentence")
     command.add_argument("--target", help="its translation; the model's own if not given")
     command.add_argument("--output", type=Path, required=True, help="folder for the pictures and the page")
-    text = "draw this word alone; without the options below the word of figures 3 and 4, one that looks far by default"
+    text = "draw this word alone; without the options below the word of figures 3 and 4; default: one that looks far"
     command.add_argument("--word", help=text)
     chosen = command.add_argument_group("one drawing of your choice, instead of figures 3 to 5")
     text = "self-attention of encoder or decoder, or encoder-decoder attention; encoder if not given"

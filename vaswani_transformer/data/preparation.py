@@ -8,6 +8,7 @@ data/
     dev/part-00000.arrow        the same
     dev.json                    the development pairs as text, for BLEU during training
     preparation.json            settings, counts of all pairs that were read, SHA-256 of every file; written last
+    recipe.json                 the recipe that `vaswani train` takes by default; by the command, after all this
     lock                        names the process that writes here
 
 Every file is written beside its place, synced and renamed, so a file that is there is whole. A preparation that was
