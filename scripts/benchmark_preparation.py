@@ -75,7 +75,7 @@ def write_pairs(pairs: Iterator[Pair], source_path: Path, target_path: Path) -> 
 def measure(files: tuple[Path, Path], folder: Path, vocab_size: int, workers: int) -> dict:
     """Prepare `files` in a fresh process and watch it."""
     context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
+    receiver, sender = context.Pipe()
     process = context.Process(target=prepare_files, args=(files, folder, vocab_size, workers, sender))
     process.start()
     sender.close()  # so that the end of the process is the end of the pipe
@@ -88,6 +88,7 @@ def measure(files: tuple[Path, Path], folder: Path, vocab_size: int, workers: in
             next_stage, cpu, summary = receiver.recv()
             seconds[stage], cpu_seconds[stage] = time.perf_counter() - started, cpu - cpu_before
             stage, started, cpu_before = next_stage, time.perf_counter(), cpu
+    receiver.close()
     process.join()
     train = summary["train"]
     return {
@@ -112,6 +113,7 @@ def prepare_files(files: tuple[Path, Path], folder: Path, vocab_size: int, worke
         log=lambda message: sender.send((message.split()[0], cpu_seconds(), None)),
     )
     sender.send(("done", cpu_seconds(), summary))
+    sender.poll(None)  # until the other end is closed: a short stage may end before its memory is looked at
 
 
 def cpu_seconds() -> float:

@@ -289,10 +289,11 @@ def measure_in_processes(num_processes: int, *args) -> dict:
     """Return the row of the first of several processes that train together; `args` are those of `measure_system`."""
     if num_processes == 1:
         return measure_in_child(measure_system, *args)
-    with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-        free.close()
+    with tempfile.TemporaryDirectory() as folder, socket.socket() as held:
+        # The port is held until the processes have met on it, so that no other program is given it.
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
         path = Path(folder) / "row.json"
         torch.multiprocessing.spawn(_measure_rank, (num_processes, port, path, *args), nprocs=num_processes)
         return json.loads(path.read_text(encoding="utf-8"))

@@ -1,5 +1,4 @@
 import contextlib
-import getpass
 import multiprocessing
 import os
 import shutil
@@ -27,8 +26,12 @@ from vaswani_transformer.resuming.locks import lock_folder
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
 
+# Processes that meet do so on this machine, also where its name leads elsewhere.
+if sys.platform == "linux":
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
 # What torch.compile has made for one instruction set fails under another, which ATEN_CPU_CAPABILITY may choose.
-KERNELS = f"torchinductor_{getpass.getuser()}_{torch.backends.cpu.get_cpu_capability()}"
+KERNELS = f"torchinductor_{os.getuid()}_{torch.backends.cpu.get_cpu_capability()}"
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(tempfile.gettempdir(), KERNELS)  # importing torch may set it
 
 # How long an example takes says more about the machine than about the code; fixed examples never fail by chance.
@@ -40,7 +43,9 @@ MEMORY = Path("/dev/shm")
 
 def pytest_configure():
     """Keep temporary files in memory where there is room: there a sync costs nothing, whichever process asks for it."""
-    if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 * 2**30:
+    if not MEMORY.is_dir() or os.statvfs(MEMORY).f_flag & os.ST_NOEXEC:  # tests write programs, too
+        return
+    if shutil.disk_usage(MEMORY).free > 4 * 2**30:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 

@@ -54,9 +54,10 @@ def probe(tmp_path):
 
 @pytest.fixture
 def unused_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    with socket.socket() as held:  # as long as the test runs, so that no other program is given it
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 def test_every_file_is_tested():

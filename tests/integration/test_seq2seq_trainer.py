@@ -314,12 +314,12 @@ def train_in_a_process(rank, port, folder, tokenizer, dataset, checkpoint):
 
 
 def train_in_two_processes(folder, tokenizer, dataset, *, checkpoint=None):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    # New processes: a fork of one that has had threads may wait for them for ever.
-    arguments = (port, folder, tokenizer, dataset, checkpoint)
-    torch.multiprocessing.spawn(train_in_a_process, args=arguments, nprocs=2)
+    with socket.socket() as held:  # as long as they need the port, so that no other program is given it
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        # New processes: a fork of one that has had threads may wait for them for ever.
+        arguments = (held.getsockname()[1], folder, tokenizer, dataset, checkpoint)
+        torch.multiprocessing.spawn(train_in_a_process, args=arguments, nprocs=2)
     return load_file(folder / "model.safetensors")
 
 

@@ -120,8 +120,8 @@ def test_workers_end_with_a_stopped_command_and_one_process_goes_on(arguments, p
     family = psutil.Process(process.pid).children(recursive=True)
     assert len(family) >= 2
     process.send_signal(sent)
-    assert process.wait(timeout=60) != 0
-    assert not psutil.wait_procs(family, timeout=60)[1]
+    assert process.wait(timeout=600) != 0
+    assert not psutil.wait_procs(family, timeout=600)[1]
     assert not (folder / "preparation.json").exists()
     assert prepare_alone(arguments, folder, monkeypatch) == prepare_alone(arguments, tmp_path / "alone", monkeypatch)
 

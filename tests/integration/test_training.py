@@ -232,7 +232,7 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_changes_nothing_in_i
 
     monkeypatch.setattr(state, "save_file", save_late)
     trainer.train()
-    assert late == [1, 1, 1, 0]
+    assert [number > 0 for number in late] == [True, True, True, False]
     for name in ("step-00000006", "step-00000007"):
         ours, theirs = (run / "checkpoints" / name for run in (tmp_path, whole))
         assert_close(weights(ours), weights(theirs))

@@ -30,7 +30,7 @@ import time
 from vaswani_transformer.translation.translator import Translator
 
 translate = Translator.translate
-Translator.translate = lambda translator, batch: time.sleep(0.05) or translate(translator, batch)
+Translator.translate = lambda translator, batch: time.sleep(1) or translate(translator, batch)
 """
 
 

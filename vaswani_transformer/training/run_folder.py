@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list
+from accelerate.utils import broadcast_object_list, gather_object
 
 from ..data.preparation import FINGERPRINT_FILE
 from ..loading import MODEL_FOLDER
@@ -83,12 +83,16 @@ def open_run(
         sees_run = path.exists() and path.read_text(encoding="utf-8") == recipe
         if not sees_run or (checkpoint and not (checkpoint / COMPLETE).exists()):
             differing.append(str(folder))
+        faults = []
         if differing:
-            raise ValueError(
+            faults.append(
                 f"process {accelerator.process_index} on host {socket.gethostname()} does not find in "
                 f"{' and '.join(differing)} what the main process finds there: run and data must lie in folders "
                 f"shared by all machines."
             )
+        faults = gather_object(faults)
+        if faults:  # of whichever process, all raise: one that went on would wait for the others
+            raise ValueError(faults[0])
         yield checkpoint
 
 
