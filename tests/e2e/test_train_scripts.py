@@ -138,6 +138,13 @@ def test_number_of_gpus_arguments_and_environment_reach_the_commands(record, tmp
     assert (train.accumulation_steps, train.mixed_precision) == (4, "no")
 
 
+def test_on_cpus_a_script_trains_in_bfloat16_only_where_the_processor_computes_in_it(record):
+    config = str(SCRIPTS / "accelerate" / "1_cpu.yaml")
+    _, train, _ = map(understood, record("train_base_en_de.sh", "1", ACCELERATE_CONFIG=config))
+    computes_in_it = "avx512_bf16" in Path("/proc/cpuinfo").read_text()
+    assert train.mixed_precision == ("bf16" if computes_in_it else "no")
+
+
 @pytest.mark.parametrize(("kind", "infix", "tokenize"), [("lc", ".lc.norm.tok", "none"), ("raw", "", "13a")])
 def test_multi30k_is_prepared_trained_and_scored_on_two_sets(record, tmp_path, kind, infix, tokenize):
     folder = tmp_path / "multi 30k"
