@@ -29,6 +29,7 @@ from transformers import (
 import vaswani_transformer  # noqa: F401 - the Auto classes know our models from here on
 from vaswani_transformer.data.corpus import read_parallel_files
 from vaswani_transformer.evaluation.metrics.trainer import build_compute_metrics
+from vaswani_transformer.training.parting import part_at_exit
 from vaswani_transformer.training.seq2seq_trainer import TokenBatchSeq2SeqTrainer
 
 
@@ -113,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)
     trainer.save_model()
     print_bleu(trainer, test, tokenizer, when="after")
-    trainer.accelerator.end_training()  # of several processes; one that ends without it may abort
+    part_at_exit()
     return 0
 
 

@@ -6,4 +6,4 @@ source scripts/setup_venv.sh dev
 ruff check .
 ruff format --check .
 # Two processes. A file's tests stay together, because they share what takes long to make; -n 0 takes one process.
-python -m pytest -n 2 --dist loadfile "$@"
+python -m pytest -n 2 --dist loadfile --max-worker-restart 0 "$@"

@@ -160,7 +160,7 @@ LAUNCH = {
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
 }
 WORKER = """
-import os, signal, sys
+import gc, os, signal, sys, weakref
 from pathlib import Path
 import torch
 sys.path[:0] = {tests!r}
@@ -168,6 +168,7 @@ from test_distributed_training import EXACT, RECIPE, Trainer
 from accelerate.state import DistributedType, PartialState
 from vaswani_transformer.training import setup
 from vaswani_transformer.training.interruption import EXIT_CODE, Interrupted
+from vaswani_transformer.training.parting import part_at_exit
 
 run = Path(sys.argv[2])
 setup.LOADER_WORKERS = {{"cpu": 1}}  # as on a GPU
@@ -211,7 +212,11 @@ try:
 except Interrupted as error:
     print(error)
     status = EXIT_CODE
-trainer.accelerator.end_training()
+model = weakref.ref(trainer.model)
+del trainer, run_update
+gc.collect()
+assert model() is None  # else the processes could not part
+part_at_exit()
 sys.exit(status)
 """
 

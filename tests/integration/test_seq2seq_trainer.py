@@ -20,6 +20,7 @@ from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, 
 from vaswani_transformer.data.batching import plan_updates
 from vaswani_transformer.data.corpus import read_parallel_files
 from vaswani_transformer.evaluation.metrics.trainer import build_compute_metrics
+from vaswani_transformer.training.parting import part_at_exit
 from vaswani_transformer.training.seq2seq_trainer import TokenBatchSampler, TokenBatchSeq2SeqTrainer
 
 PAIRS = PAIRS[:40]
@@ -310,7 +311,7 @@ def train_in_a_process(rank, port, folder, tokenizer, dataset, checkpoint):
     assert trainer.accelerator.num_processes == 2
     trainer.train(resume_from_checkpoint=checkpoint)
     trainer.save_model()
-    trainer.accelerator.end_training()  # else a thread of gloo may outlive the interpreter, and abort
+    part_at_exit()
 
 
 def train_in_two_processes(folder, tokenizer, dataset, *, checkpoint=None):

@@ -48,6 +48,7 @@ LAYERS = [
         "training.schedule",
         "training.diagnosis",
         "training.interruption",
+        "training.parting",
         "training.checkpoints",
         "training.tally",
         "training.log",

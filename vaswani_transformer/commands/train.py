@@ -6,6 +6,7 @@ import torch
 from ..data.preparation import read_preparation
 from ..evaluation import perplexity
 from ..training.interruption import Interrupted
+from ..training.parting import part_at_exit
 from ..training.recipes import Recipe, divide_widths, load_recipe
 from ..training.run_folder import RECIPE_FILE
 from ..training.trainer import Trainer
@@ -30,7 +31,7 @@ def run(args: argparse.Namespace) -> None:
     try:
         trainer.train()
     except Interrupted:  # all processes stop together, after the save
-        trainer.accelerator.end_training()
+        part_at_exit()
         raise
     done, recipe = trainer.progress.update, trainer.recipe
     if done < recipe.num_updates:
@@ -39,7 +40,7 @@ def run(args: argparse.Namespace) -> None:
             f"better development loss. To go on, give a larger patience: --set patience={2 * recipe.patience}"
         )
     # After an error in one process the end of NCCL may wait for the others: those are left to the launcher.
-    trainer.accelerator.end_training()
+    part_at_exit()
 
 
 def _choose_recipe(args: argparse.Namespace) -> Recipe:
