@@ -7,7 +7,7 @@ import torch
 
 
 def part_at_exit() -> None:
-    """Part from the other processes when this one ends; each calls it once its work is done, a single one may.
+    """Part from the other processes when this one ends, after its models are gone; each calls it when it is done.
 
     A process that ends without parting may be aborted by a thread of gloo (PyTorch's pull request 179291). One that
     parts while it has its model may hang: what gathers the gradients is then the last to hold the group of processes,
@@ -17,6 +17,6 @@ def part_at_exit() -> None:
 
 
 def _part() -> None:
-    gc.collect()  # models that are no longer in use
+    gc.collect()  # models that refer to themselves
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
