@@ -28,6 +28,7 @@ from accelerate import Accelerator
 accelerator = Accelerator()
 assert torch.distributed.get_backend() == "gloo"
 print(f"process {accelerator.process_index} of {accelerator.num_processes}\\n", end="", flush=True)
+accelerator.wait_for_everyone()  # one that has met the others may end before they have met it
 accelerator.end_training()
 """
 
