@@ -18,5 +18,5 @@ def part_at_exit() -> None:
 
 def _part() -> None:
     gc.collect()  # models that refer to themselves
-    if torch.distributed.is_initialized():
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
