@@ -187,11 +187,11 @@ def format_moves(row: Row, base: Base) -> list[str]:
     bleus_agree = judge(direction(points, base.bleu_spread), direction(paper_bleu - usual_bleu, PAPER_BLEU_SPREAD))
     return [
         row.name,
-        f"{percent:+.1f} %",
-        f"{100 * (paper_perplexity / usual_perplexity - 1):+.1f} %",
+        f"{percent:+z.1f} %",
+        f"{100 * (paper_perplexity / usual_perplexity - 1):+z.1f} %",
         perplexities_agree,
-        f"{points:+.1f}",
-        f"{paper_bleu - usual_bleu:+.1f}",
+        f"{points:+z.1f}",
+        f"{paper_bleu - usual_bleu:+z.1f}",
         bleus_agree,
     ]
 
