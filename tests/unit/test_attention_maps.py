@@ -23,6 +23,7 @@ from vaswani_transformer.attention.maps import (
     head_colours,
 )
 from vaswani_transformer.attention.page import build_html
+from vaswani_transformer.conversion.fairseq_dictionary import build_tokenizer
 from vaswani_transformer.data.tokenization import train_tokenizer
 from vaswani_transformer.figures import save_figure
 
@@ -223,6 +224,14 @@ def test_a_tokenizer_of_sentence_pieces_is_read_too(model):
     maps = collect_attention(model, Pieces(), "äpfel b", "äpfel b")
     assert maps.source_tokens == ["ä", "·pfel", "b", "</s>"]
     assert maps.by_words().source_tokens == ["äpfel", "b", "</s>"]
+
+
+def test_words_of_fairseq_stand_between_spaces_and_go_on_after_two_signs(model):
+    words = ["<s>", "<pad>", "</s>", "<unk>", "the", "ba@@", "rks", "."]
+    maps = collect_attention(model, build_tokenizer(words), "the ba@@ rks .", "ba@@ rks the")
+    assert maps.source_tokens == ["the", "ba", "·rks", ".", "</s>"]
+    assert maps.by_words().source_tokens == ["the", "barks", ".", "</s>"]
+    assert maps.by_words().output_tokens == ["barks", "the", "</s>"]
 
 
 @pytest.mark.parametrize("side", ["source", "target"])

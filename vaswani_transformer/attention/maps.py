@@ -8,7 +8,7 @@ Shapes: L layers, H heads, T queries, S keys. Layers and heads are counted from 
 import colorsys
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -184,13 +184,13 @@ def collect_attention_batch(
     encoder, decoder, cross = map(
         _stack, (outputs.encoder_attentions, outputs.decoder_attentions, outputs.cross_attentions)
     )
-    special, is_byte_level = tokenizer.added_tokens_decoder, _BYTE_SYMBOLS.keys() <= tokenizer.get_vocab().keys()
+    special, read_token = tokenizer.added_tokens_decoder, _choose_reader(tokenizer)
     maps = []
     for row, (source, tokens) in enumerate(zip(source_ids, decoded, strict=True)):
         pieces, words = {}, {}
         for side, ids in (("source", source), ("target", tokens[:-1]), ("output", tokens[1:])):
             pieces[f"{side}_tokens"], words[side] = _pieces_and_words(
-                tokenizer.convert_ids_to_tokens(ids), [token_id in special for token_id in ids], is_byte_level
+                tokenizer.convert_ids_to_tokens(ids), [token_id in special for token_id in ids], read_token
             )
         S, T = len(source), len(tokens) - 1
         maps.append(
@@ -253,7 +253,9 @@ def _stack(attentions: tuple[torch.Tensor, ...] | None) -> np.ndarray:
 _BYTE_SYMBOLS = {symbol: byte for byte, symbol in bytes_to_unicode().items()}
 
 
-def _pieces_and_words(tokens: list[str], verbatim: list[bool], is_byte_level: bool) -> tuple[list[str], Words]:
+def _pieces_and_words(
+    tokens: list[str], verbatim: list[bool], read_token: Callable[[str], bytes]
+) -> tuple[list[str], Words]:
     """Return the readable text of every token, and the words they form.
 
     A piece that continues a word is shown after `CONTINUATION`. Special and added tokens stand `verbatim`, as words.
@@ -266,18 +268,22 @@ def _pieces_and_words(tokens: list[str], verbatim: list[bool], is_byte_level: bo
             pieces += run_tokens
             words += [(token, 1) for token in run_tokens]
             continue
-        for word in _split_words([_token_bytes(token, is_byte_level) for token in run_tokens]):
+        for word in _split_words([read_token(token) for token in run_tokens]):
             first, *rest = (_readable(piece) for piece in word)
             pieces += [first, *(CONTINUATION + piece for piece in rest)]
             words.append((_readable(b"".join(word)), len(word)))
     return pieces, words
 
 
-def _token_bytes(token: str, is_byte_level: bool) -> bytes:
-    """Return the bytes a token stands for."""
-    if is_byte_level:
-        return bytes(_BYTE_SYMBOLS[symbol] for symbol in token)
-    return token.replace("\u2581", " ").encode()  # SentencePiece writes a space as U+2581
+def _choose_reader(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], bytes]:
+    """Return the function from a token to the bytes it stands for, spaces at its ends included."""
+    vocabulary = tokenizer.get_vocab()
+    if _BYTE_SYMBOLS.keys() <= vocabulary.keys():
+        return lambda token: bytes(_BYTE_SYMBOLS[symbol] for symbol in token)
+    if any("\u2581" in token for token in vocabulary):  # SentencePiece writes a space so
+        return lambda token: token.replace("\u2581", " ").encode()
+    # fairseq's are the text between spaces, with @@ at the end where a word goes on.
+    return lambda token: f"{token} ".replace("@@ ", "").encode()
 
 
 def _split_words(pieces: list[bytes]) -> list[list[bytes]]:
