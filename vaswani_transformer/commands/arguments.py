@@ -31,7 +31,7 @@ def open_reader(
         return lambda: generate_pairs(split=own_split, num_pairs=num_pairs)
     sides = ("source_language", "target_language", "source_column", "target_column")
     options = {side: getattr(args, side) for side in sides} | {"split": split, "streaming": streaming}
-    return lambda: open_parallel(names if len(names) > 1 else names[0], **options)
+    return lambda: open_parallel(names, **options)
 
 
 def describe_inputs(names: list[str], *, split: str, num_pairs: int) -> list[dict]:
@@ -81,7 +81,7 @@ def read_shortlist(path: Path, tokenizer: PreTrainedTokenizerFast) -> list[int]:
     """
     lines, found = read_lines(path), set()
     while texts := list(islice(lines, TEXTS_PER_CALL)):
-        found.update(*tokenizer(texts, add_special_tokens=False, verbose=False).input_ids)
+        found.update(*tokenizer(text_target=texts, add_special_tokens=False, verbose=False).input_ids)
     if not found:
         raise ValueError(
             f"{path} holds no word, and nothing could be translated: a shortlist is text in the target language, or "
