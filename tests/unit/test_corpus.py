@@ -240,6 +240,17 @@ def test_json_lines_are_nested_or_flat_and_empty_lines_are_skipped(tmp_path):
         assert open_en_de(write(path, f"\n{path.read_text()} \n")) == PAIRS
 
 
+def test_a_column_of_text_may_be_called_translation(tmp_path, offline_datasets):
+    columns = {"source_column": "source", "target_column": "translation"}
+    records = [{"source": source, "translation": target} for source, target in PAIRS]
+    assert open_en_de(write_json_lines(tmp_path / "a.jsonl", records), **columns) == PAIRS
+    (tmp_path / "data").mkdir()
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), tmp_path / "data" / "train.parquet")
+    assert open_en_de(tmp_path / "data" / "train.parquet", **columns) == PAIRS
+    names = ("source", "translation")
+    assert list(corpus._read_hub_dataset(str(tmp_path / "data"), None, "train", names, streaming=False)) == PAIRS
+
+
 JSON = '{"en": "a", "de": "b"}\n'
 
 
@@ -263,7 +274,7 @@ JSON = '{"en": "a", "de": "b"}\n'
         ("a.jsonl", JSON + "[", r"line 2, column 2: not a JSON object .*jq"),
         ("a.jsonl", JSON + "3", r"line 2: expected 'en' and 'de', found a value of type int\."),
         ("a.jsonl", JSON + '["a", "b"]', r"line 2: expected 'en' and 'de', found a value of type list"),
-        ("a.jsonl", JSON + '{"translation": "a"}', r"line 2: expected 'en' and 'de', found a value of type str"),
+        ("a.jsonl", JSON + '{"translation": "a"}', r"line 2: expected 'en' and 'de', found translation\."),
         (
             "a.jsonl",
             JSON + '{"translation": {"en": "a", "cs": "b"}}',

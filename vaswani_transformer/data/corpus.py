@@ -198,14 +198,13 @@ def _read_hub_dataset(
 
 def _records_of_batch(batch: dict[str, list]) -> Iterable[object]:
     """Rows of a batch of columns."""
-    if "translation" in batch:
-        return batch["translation"]
     return (dict(zip(batch, row, strict=True)) for row in zip(*batch.values(), strict=True))
 
 
 def _pair_of_record(record: object, columns: Columns, *, where: str) -> Pair:
     """The two sides of `{"translation": {"en": ..., "de": ...}}`, or of the inner object alone; other keys may be."""
-    texts = record.get("translation", record) if isinstance(record, dict) else record
+    inner = record.get("translation") if isinstance(record, dict) else None
+    texts = inner if isinstance(inner, dict) else record
     found = texts if isinstance(texts, dict) else [f"a value of type {type(texts).__name__}"]
     _check_columns(found, columns, where=where)
     return _checked_pair(*(texts[column] for column in columns), where=where)
