@@ -141,7 +141,7 @@ class VaswaniGenerationMixin(GenerationMixin):
             if is_ours:
                 kwargs["limits"] = limits
             if option("max_length") is None and option("max_new_tokens") is None:
-                kwargs["max_new_tokens"] = int(limits.max())
+                kwargs["max_new_tokens"] = max(1, int(limits.max()))
             if has_one_beam:
                 limit = SourceLengthLimit(
                     limits,

@@ -54,6 +54,12 @@ def test_ways_of_loading_give_the_same_logits(model, folder, options):
     assert torch.equal(logits(loaded), logits(model))
 
 
+def test_arguments_of_saving_may_stand_where_those_of_transformers_do(model, tmp_path):
+    for is_main_process in (True, False):
+        model.save_pretrained(tmp_path / str(is_main_process), is_main_process)
+        assert (tmp_path / str(is_main_process) / "model.safetensors").exists() == is_main_process
+
+
 def test_weights_fill_a_model_built_on_the_meta_device(model, folder):
     with init_empty_weights():
         empty = VaswaniForConditionalGeneration(VaswaniConfig.from_pretrained(folder)).eval()

@@ -466,6 +466,7 @@ LIMITS = {
     "a shorter length": ({"max_length": 7}, lambda length: min(6, length + 4)),
     "offset of a call": ({"max_length_offset": 1}, lambda length: length + 1),
     "offset of a config": ({"generation_config": GenerationConfig(max_length_offset=1)}, lambda length: length + 1),
+    "an offset below all lengths": ({"max_length_offset": -100}, lambda length: 1),
     "no offset": ({"max_length_offset": None, "max_new_tokens": 13}, lambda length: 13),
 }
 

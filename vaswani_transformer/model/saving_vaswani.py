@@ -61,13 +61,13 @@ class SavingMixin:
             if pickles:
                 raise ValueError(f"{pickles[0]} is a pickle. {NO_PICKLE}")
 
-    def save_pretrained(self, save_directory, **kwargs) -> None:
+    def save_pretrained(self, save_directory, is_main_process: bool = True, *args, **kwargs) -> None:
         """As transformers, and with the code and the names by which `trust_remote_code=True` finds it."""
         self.config.auto_map = dict(AUTO_MAP)
         if getattr(self.config, "custom_pipelines", None) is None:
             self.config.custom_pipelines = custom_pipelines()
-        super().save_pretrained(save_directory, **kwargs)
-        if kwargs.get("is_main_process", True):
+        super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
+        if is_main_process:
             follow_umask(*Path(save_directory).glob("*.safetensors"))
 
     def load_state_dict(self, state_dict: Mapping[str, torch.Tensor], strict: bool = True, assign: bool = False):
