@@ -26,7 +26,6 @@ def save_figure(figure: Figure, path: str | Path) -> Path:
     path = Path(path)
     if path.suffix not in (".svg", ".png"):
         raise ValueError(f"a figure is saved as .svg or .png; got {path.name!r}.")
-    require_matplotlib()
     import matplotlib
 
     path.parent.mkdir(parents=True, exist_ok=True)

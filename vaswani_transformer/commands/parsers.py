@@ -154,14 +154,13 @@ def train(command: argparse.ArgumentParser) -> None:
     text = "model folder, run folder or Hub id: start from its weights, with a new optimizer (fine-tuning)"
     command.add_argument("--init_from", metavar="MODEL", help=text)
     command.add_argument("--seed", type=int, default=0)
-    command.add_argument("--num_updates", type=positive_int, help="instead of the recipe's")
+    command.add_argument("--num_updates", type=positive_int, help="instead of the recipe's, and of --set")
     text = "train a narrower model: d_model, d_ff, d_k and d_v of the recipe, each divided by this"
     command.add_argument("--divide_widths", type=positive_int, metavar="DIVISOR", help=text)
     text = "parts of an update on each process, for less memory"
     command.add_argument("--accumulation_steps", type=positive_int, help=text)
     text = "instead of the launcher's; default: bf16 on a GPU that has it"
     command.add_argument("--mixed_precision", choices=("no", "bf16", "fp16"), help=text)
-    command.add_argument("--no_compile", action="store_true", help="on a GPU: do not run updates through torch.compile")
     command.add_argument("--log_interval", type=positive_int, default=50, help="updates between two lines of the log")
     command.add_argument("--dev_bleu", action="store_true", help="translate the development set at each evaluation")
     text = "trackers that get what log.jsonl gets: tensorboard, wandb, or another that Accelerate knows"

@@ -55,6 +55,4 @@ def _choose_recipe(args: argparse.Namespace) -> Recipe:
     recipe = load_recipe(name, args.changes)
     if args.num_updates is not None:
         recipe = replace(recipe, num_updates=args.num_updates)
-    if args.no_compile:
-        recipe = replace(recipe, compile=False)
     return recipe if args.divide_widths is None else divide_widths(recipe, args.divide_widths)

@@ -90,7 +90,7 @@ def _main_clause(clause: Clause) -> list[str]:
         return [_question_word(clause), *_verb_first_clause(clause)]
     if clause.question == "yes-no":
         return _verb_first_clause(clause)
-    if clause.fronted == "time" and clause.time is not None:
+    if clause.fronted == "time":
         return [clause.time.german, *_verb_first_clause(clause)]
     if clause.fronted == "location":
         return [*_prepositional(clause.location), *_verb_first_clause(clause)]
