@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import UnionType
@@ -14,8 +13,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 from .devices import avoid_plans_per_shape
 from .model.configuration_vaswani import VaswaniConfig
 from .model.modeling_vaswani import VaswaniForConditionalGeneration
-from .model.pipeline_vaswani import MODEL_FOLDER as MODEL_FOLDER
-from .model.pipeline_vaswani import find_model_folder
+from .model.pipeline_vaswani import TRANSLATION_TASK, find_model_folder
 
 # Type, least and greatest value of each setting of the search in a file. A damaged file must not ask for all memory.
 SEARCH_SETTINGS: dict[str, tuple[type | UnionType, float, float]] = {
@@ -25,7 +23,6 @@ SEARCH_SETTINGS: dict[str, tuple[type | UnionType, float, float]] = {
     "max_length_offset": (int, -1_000_000, 1_000_000),
 }
 TOKEN_IDS = ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id")
-TASK = re.compile(r"translation_([a-z]+)_to_([a-z]+)")
 # The model that comes with a clone of the repository, but not with the wheel.
 BUNDLED_MODEL = Path(__file__).parents[1] / "model_cards" / "everyday_en_de"
 CARD_FILE = "README.md"
@@ -190,8 +187,8 @@ def _find_model(path: Path) -> Path:
 
 def find_languages(pipelines: object) -> tuple[str, str] | None:
     """Return source and target language by the name of the model's own task, among `custom_pipelines` of its config."""
-    tasks = [TASK.fullmatch(str(name)) for name in pipelines] if isinstance(pipelines, Mapping) else []
-    return next(((task[1], task[2]) for task in tasks if task), None)
+    tasks = [TRANSLATION_TASK.fullmatch(str(name)) for name in pipelines] if isinstance(pipelines, Mapping) else []
+    return next((task.groups() for task in tasks if task and task[1]), None)
 
 
 def fingerprint_model(name: str | Path) -> str:

@@ -25,7 +25,7 @@ MODEL_FOLDER = "model"  # of a run: its final model
 # Arguments of `from_pretrained`: those that say where the files are, and others of a model.
 PLACES = ("revision", "subfolder", "token", "cache_dir", "local_files_only")
 OF_A_MODEL = ("attn_implementation", "config", "device_map", "quantization_config")
-TRANSLATION_TASK = re.compile(r"translation(_[a-z]+_to_[a-z]+)?")
+TRANSLATION_TASK = re.compile(r"translation(?:_([\w-]+?)_to_([\w-]+))?")  # source and target language
 
 
 def custom_pipelines(*tasks: str) -> dict[str, dict]:
@@ -197,6 +197,8 @@ def pipeline(
     if isinstance(tokenizer, str):
         places = {name: value for name, value in model_kwargs.items() if name in PLACES}
         tokenizer = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False, **places)
+    if dtype == "int8" and "device_map" not in model_kwargs:  # transformers takes a GPU where there is one
+        kwargs.setdefault("device", "cpu")
     if isinstance(model, str):
         model = AutoModelForSeq2SeqLM.from_pretrained(model, trust_remote_code=False, **model_kwargs)
     return TranslationPipeline(model=model, tokenizer=tokenizer, task=task, **kwargs)

@@ -191,6 +191,16 @@ def test_trained_weights_of_another_architecture_or_size_are_refused(data, train
     assert error.count("\n") == 1
 
 
+def test_trained_weights_that_begin_a_target_otherwise_are_refused(data, trained, tmp_path, capsys):
+    config = json.loads((trained / "model" / "config.json").read_text())
+    (trained / "model" / "config.json").write_text(json.dumps(config | {"decoder_start_token_id": 2}))
+    assert train_to(tmp_path / "run", data, 2, "--init_from", trained) == 1
+    advice = (
+        "decoder_start_token_id was 2, is 0. A recipe sets no token ids: fine-tune such a model with Seq2SeqTrainer."
+    )
+    assert advice in capsys.readouterr().err
+
+
 def test_trained_weights_of_another_vocabulary_are_refused(data, trained, tmp_path, capsys):
     folder = data.parent
     text = ["--train", *names(folder, "train"), "--dev", *names(folder, "dev")]

@@ -8,6 +8,7 @@ from transformers.pipelines.pt_utils import KeyDataset
 
 from vaswani_transformer import TranslationPipeline, VaswaniConfig, VaswaniForConditionalGeneration, train_tokenizer
 from vaswani_transformer import pipeline as vaswani_pipeline
+from vaswani_transformer.model.cpu_vaswani import Int8Products
 from vaswani_transformer.model.pipeline_vaswani import custom_pipelines
 
 SENTENCES = ["a dog runs", "", "two cats sleep on the bed", "a dog"]
@@ -132,7 +133,13 @@ def test_arguments_of_from_pretrained_are_taken_as_transformers_takes_them(folde
         assert pipe.model.dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("task", ["translation", "translation_en_to_de", "translation_xx_to_yy"])
+@pytest.mark.skipif(not Int8Products.suit(), reason="this PyTorch has no int8 products")
+def test_int8_stays_on_the_cpu_where_there_is_a_gpu(folder, monkeypatch):
+    monkeypatch.setattr("transformers.pipelines.base.is_torch_cuda_available", lambda: True)
+    assert vaswani_pipeline("translation", model=folder, dtype="int8").device.type == "cpu"
+
+
+@pytest.mark.parametrize("task", ["translation", "translation_en_to_de", "translation_en-US_to_zh_CN"])
 def test_the_task_works_in_transformers_without_trust(folder, translate, task):
     expected = translate(SENTENCES[0])
     found = transformers.pipeline(task, model=folder, max_new_tokens=6)

@@ -28,7 +28,8 @@ def run(tmp_path):
     """What a card is made from, of a finished run."""
     folder = tmp_path / "my_run"
     (folder / "model").mkdir(parents=True)
-    recipe = RECIPES["multi30k_tiny"].to_dict() | {"vocab_size": 9_712}
+    # As a run writes it, where corpus and device have decided.
+    recipe = RECIPES["multi30k_tiny"].to_dict() | {"vocab_size": 9_712, "compile": False, "bucketed": False}
     description = {
         "recipe": recipe,
         "seed": 3,
@@ -36,6 +37,8 @@ def run(tmp_path):
         "num_processes": 2,
         "num_parameters": 2_598_912,
         "data": "1f",
+        "init_from": None,
+        "init_fingerprint": None,
         "versions": {"python": "3.11.7", "torch": "2.13.0+cpu"},
     }
     (folder / "recipe.json").write_text(json.dumps(description))
@@ -153,9 +156,9 @@ def test_a_run_that_parses_has_a_card_of_its_own(run, score):
 
 
 def test_languages_by_other_names_are_left_out_of_the_metadata(run):
-    set_task(run, "translation_english_to_german")
+    set_task(run, "translation_en-US_to_zh_CN")
     card = build_card(run)
-    assert "from english to german" in card
+    assert "from en-US to zh_CN" in card
     assert ModelCard(card).data.language is None
 
 
@@ -167,11 +170,23 @@ def test_what_nobody_wrote_down_is_said_to_be_unknown(run):
     assert (data.license, data.eval_results) == ("unknown", None)
 
 
+def test_a_named_recipe_is_known_after_corpus_and_device_decided(run):
+    assert "`multi30k_tiny` of `vaswani_transformer`, seed 3" in build_card(run)
+
+
 def test_a_run_of_no_named_recipe_says_so(run):
     description = json.loads((run / "recipe.json").read_text())
     description["recipe"]["warmup_updates"] = 7
     (run / "recipe.json").write_text(json.dumps(description))
     assert "No named recipe of `vaswani_transformer`, seed 3" in build_card(run)
+
+
+@pytest.mark.parametrize(("init_from", "name"), [("runs/a", "runs/a"), ("/home/me/a", "a")])
+def test_a_run_that_began_with_trained_weights_says_so(run, init_from, name):
+    description = json.loads((run / "recipe.json").read_text())
+    assert "It began with" not in build_card(run)
+    (run / "recipe.json").write_text(json.dumps(description | {"init_from": init_from, "init_fingerprint": "0f1e"}))
+    assert f"It began with the weights of `{name}`, fingerprint `0f1e`.\n" in build_card(run)
 
 
 def test_text_stays_text_wherever_it_comes_from(run):

@@ -2,7 +2,8 @@ import argparse
 from pathlib import Path
 
 from ..hub.card import CardText, build_card, read_scores
-from ..loading import CARD_FILE, MODEL_FOLDER
+from ..loading import CARD_FILE
+from ..model.pipeline_vaswani import MODEL_FOLDER
 
 
 def run(args: argparse.Namespace) -> None:

@@ -20,7 +20,8 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
 from ..evaluation.scores import BLEU, CHRF, LOWER_CASED, PAPER, TOKENISED
-from ..loading import MODEL_FOLDER, find_languages, fingerprint_model
+from ..loading import find_languages, fingerprint_model
+from ..model.pipeline_vaswani import MODEL_FOLDER
 from ..resuming.files import blaming, read_object
 from ..training.cost import RunCost
 from ..training.log import read_log
@@ -113,6 +114,7 @@ class Run:
     updates: int  # done at the end of the log
     planned_updates: int
     dev_perplexity: float | None  # of the last evaluation
+    init: tuple[str, str] | None  # name and fingerprint of the model whose weights it began with
     languages: tuple[str, str] | None  # as given to `vaswani prepare`; the second is `TREES` if the run parses
 
     @property
@@ -177,6 +179,7 @@ def read_run(folder: Path) -> Run:
             updates=max(line["update"] for line in log),
             planned_updates=int(description["recipe"]["num_updates"]),
             dev_perplexity=dev[-1] if dev else None,
+            init=(description["init_from"], description["init_fingerprint"]) if description["init_from"] else None,
             languages=find_languages(config.get("custom_pipelines")),
         )
 
@@ -266,6 +269,10 @@ def _recipe(run: Run) -> str:
     names = [name for name, recipe in RECIPES.items() if _is_same_recipe(recipe.to_dict(), run.recipe)]
     named = f"`{names[0]}` of `vaswani_transformer`" if names else "No named recipe of `vaswani_transformer`"
     lines = [f"{named}, seed {run.cost.seed}; {run.updates:,} updates done, {run.planned_updates:,} planned."]
+    if run.init:
+        name, fingerprint = run.init
+        name = Path(name).name if Path(name).is_absolute() else name  # folders of a machine are not for the Hub
+        lines.append(f"It began with the weights of {code(name)}, fingerprint {code(fingerprint)}.")
     lines += ["", "| setting | value |", "|---|---|"]
     for name, value in run.recipe.items():
         lines.append(f"| {code(name)} | {code(json.dumps(value, ensure_ascii=False))} |")
@@ -273,8 +280,8 @@ def _recipe(run: Run) -> str:
 
 
 def _is_same_recipe(ours: dict, theirs: dict) -> bool:
-    """Return True if two recipes differ in no more than the vocabulary, whose size the corpus decides."""
-    either = {"vocab_size": None}
+    """Return True if two recipes differ in no more than what the corpus and the device decide."""
+    either = {"vocab_size": None, "compile": None, "bucketed": None}
     return json.loads(json.dumps(ours | either)) == theirs | either
 
 

@@ -20,9 +20,9 @@ from huggingface_hub import CommitOperationAdd, HfApi, RepoUrl, get_token
 from huggingface_hub.utils import httpx, validate_repo_id
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 
-from ..loading import CARD_FILE, MODEL_FOLDER, find_languages, load_translator
+from ..loading import CARD_FILE, find_languages, load_translator
 from ..model.generation_options_vaswani import build_generation_config
-from ..model.pipeline_vaswani import TRANSLATION_TASK, custom_pipelines
+from ..model.pipeline_vaswani import MODEL_FOLDER, TRANSLATION_TASK, custom_pipelines
 from ..training.run_folder import RECIPE_FILE
 from .card import MODEL_ID, build_card, check_card
 from .space import SETTINGS_FILE, write_space

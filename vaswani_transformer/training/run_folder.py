@@ -24,7 +24,7 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, gather_object
 
 from ..data.preparation import FINGERPRINT_FILE
-from ..loading import MODEL_FOLDER
+from ..model.pipeline_vaswani import MODEL_FOLDER
 from ..resuming.files import blaming, find_changes, read_object, write_json
 from ..resuming.locks import lock_folder
 from .checkpoints import CHECKPOINTS_FOLDER, COMPLETE, checkpoint_step, find_intact, set_aside

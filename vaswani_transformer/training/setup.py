@@ -17,18 +17,18 @@ from transformers import PreTrainedTokenizerFast
 from ..data.batching import TokenizedPairs, Update, UpdateStream
 from ..data.preparation import DEV_FILE, PREPARATION_FILE, read_preparation
 from ..devices import allow_tf32, avoid_plans_per_shape, choose_precision, compile_once, has_bfloat16
-from ..loading import MODEL_FOLDER, fingerprint_model, load_translator
+from ..loading import fingerprint_model, load_translator
 from ..memory import keep_few_kernels
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
-from ..model.pipeline_vaswani import custom_pipelines
+from ..model.pipeline_vaswani import MODEL_FOLDER, custom_pipelines
 from ..resuming.files import find_changes, find_damage
 from ..resuming.locks import check_processes
 from .checkpoints import CHECKPOINTS_FOLDER, resumable_checkpoints
 from .development import DevelopmentSet
 from .interruption import outlive_stop_request
 from .log import TRACKER_FOLDER, Log, check_trackers
-from .recipes import RECIPES, Recipe
+from .recipes import OF_THE_VOCABULARY, RECIPES, Recipe
 from .schedule import inverse_sqrt_schedule
 from .sharding import is_sharded, reduce_in_float32
 from .state import Progress, TrainingState
@@ -227,10 +227,10 @@ class Setup:
         fields = VaswaniConfig.__annotations__.keys() - OF_TRAINING - {"vocab_size"}
         theirs, ours = ({field: getattr(it.config, field) for field in fields} for it in (trained, model))
         if changes := list(find_changes(theirs, ours)):
-            raise ValueError(
-                f"{name} has another architecture than the recipe: {'; '.join(changes)}. Take its recipe, or --set "
-                f"these fields."
-            )
+            advice = "Take its recipe, or --set these fields."
+            if any(theirs[field] != ours[field] for field in OF_THE_VOCABULARY):
+                advice = "A recipe sets no token ids: fine-tune such a model with Seq2SeqTrainer."
+            raise ValueError(f"{name} has another architecture than the recipe: {'; '.join(changes)}. {advice}")
         if tokenizer.get_vocab() != self.tokenizer.get_vocab() or trained.config.vocab_size != model.config.vocab_size:
             raise ValueError(
                 f"{name} has another vocabulary than {self.data} ({trained.config.vocab_size} and "
