@@ -124,6 +124,7 @@ def read_row(run: Path) -> Row:
     config = VaswaniConfig(**recipe["model"])
     evaluations = [line for line in read_log(run) if "dev_perplexity" in line]
     processor = re.search(r"^processor (.+)$", printed, re.MULTILINE)
+    precision = description["mixed_precision"]
     alike = {name: value for name, value in recipe.items() if name not in OF_A_ROW}
     return Row(
         run.name,
@@ -132,7 +133,7 @@ def read_row(run: Path) -> Row:
         [(line["update"], line["epoch"], line["dev_perplexity"]) for line in evaluations],
         *(float(match[1]) for match in found),
         description["num_parameters"],
-        ", ".join([description["mixed_precision"], *([processor[1]] if processor else [])]),
+        ", ".join([{"no": "float32"}.get(precision, precision), *([processor[1]] if processor else [])]),
     )
 
 
@@ -190,7 +191,7 @@ def format_moves(row: Row, base: Base) -> list[str]:
         f"{percent:+z.1f} %",
         f"{100 * (paper_perplexity / usual_perplexity - 1):+z.1f} %",
         perplexities_agree,
-        f"{points:+z.1f}",
+        f"{points:+z.2f}",
         f"{paper_bleu - usual_bleu:+z.1f}",
         bleus_agree,
     ]
@@ -238,10 +239,11 @@ def main() -> None:
     base = summarise_base(seeds)
     print(format_markdown(MOVES, [format_moves(row, base) for row in rows if row not in seeds]))
     print(
-        f"\nBase, {len(seeds)} seeds: PPL {base.perplexity:.2f} within {base.ppl_spread:.1f} %, BLEU {base.bleu:.1f} "
-        f"within {base.bleu_spread:.1f}, from the least to the greatest. A row has moved if it differs from the mean "
+        f"\nBase, {len(seeds)} seeds: PPL {base.perplexity:.2f} within {base.ppl_spread:.1f} %, BLEU {base.bleu:.2f} "
+        f"within {base.bleu_spread:.2f}, from the least to the greatest. A row has moved if it differs from the mean "
         f"by more than that here, or by more than the rounding (0.01 and 0.1) in the paper. It agrees if both moved "
-        f"the same way or neither moved; if it moved in the paper only, it is too close to tell."
+        f"the same way or neither moved; if it moved in the paper only, it is too close to tell. With three seeds, one "
+        f"judgement in four finds such a move where there is none; each row of the paper is one training."
     )
 
 

@@ -445,13 +445,13 @@ def test_the_table_stands_beside_the_paper_s(print_table3, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("row", "perplexity", "bleu", "expected"),
     [
-        ("D1", 10.21, 19.4, "| D1 | +2.1 % | +17.3 % | agrees | -0.6 | -1.2 | agrees |"),
-        ("D1", 9.7, 20.6, "| D1 | -3.0 % | +17.3 % | does not agree | +0.6 | -1.2 | does not agree |"),
-        ("D1", 10.19, 19.6, "| D1 | +1.9 % | +17.3 % | too close to tell | -0.4 | -1.2 | too close to tell |"),
-        ("C5", 9.0, 25.0, "| C5 | -10.0 % | -5.3 % | agrees | +5.0 | +0.2 | agrees |"),
-        ("C3", 9.0, 25.0, "| C3 | -10.0 % | -0.8 % | agrees | +5.0 | -0.3 | does not agree |"),
-        ("E", 10.1, 20.1, "| E | +1.0 % | +0.0 % | agrees | +0.1 | -0.1 | agrees |"),
-        ("E", 12.0, 20.1, "| E | +20.0 % | +0.0 % | does not agree | +0.1 | -0.1 | agrees |"),
+        ("D1", 10.21, 19.4, "| D1 | +2.1 % | +17.3 % | agrees | -0.60 | -1.2 | agrees |"),
+        ("D1", 9.7, 20.6, "| D1 | -3.0 % | +17.3 % | does not agree | +0.60 | -1.2 | does not agree |"),
+        ("D1", 10.19, 19.6, "| D1 | +1.9 % | +17.3 % | too close to tell | -0.40 | -1.2 | too close to tell |"),
+        ("C5", 9.0, 25.0, "| C5 | -10.0 % | -5.3 % | agrees | +5.00 | +0.2 | agrees |"),
+        ("C3", 9.0, 25.0, "| C3 | -10.0 % | -0.8 % | agrees | +5.00 | -0.3 | does not agree |"),
+        ("E", 10.1, 20.1, "| E | +1.0 % | +0.0 % | agrees | +0.10 | -0.1 | agrees |"),
+        ("E", 12.0, 20.1, "| E | +20.0 % | +0.0 % | does not agree | +0.10 | -0.1 | agrees |"),
     ],
 )
 def test_a_row_s_way_from_base_is_held_against_the_paper_s_and_the_spread_of_seeds(
@@ -463,7 +463,7 @@ def test_a_row_s_way_from_base_is_held_against_the_paper_s_and_the_spread_of_see
     *_, moves, _, legend = capsys.readouterr().out.splitlines()
     assert moves == expected
     assert legend.startswith(
-        "Base, 3 seeds: PPL 10.00 within 2.0 %, BLEU 20.0 within 0.5, from the least to the greatest"
+        "Base, 3 seeds: PPL 10.00 within 2.0 %, BLEU 20.00 within 0.50, from the least to the greatest"
     )
 
 
