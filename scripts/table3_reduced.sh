@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Table 3, reduced: a quarter of the paper's widths, half of its layers and heads, on short sentences, so that one CPU
-# core trains a row to its end, where the perplexity of the development set has not fallen for ten epochs: most in 45
-# minutes with bfloat16, in 80 to 130 without. Two rows at a time, a thread each.
+# core trains a row to its end, where the perplexity of the development set has not fallen for ten epochs: base in 45
+# minutes with bfloat16, in 80 without, other rows in a quarter of an hour to three hours. Two rows at a time, a thread each.
 #   bash scripts/table3_reduced.sh FOLDER [ROWS]
 # FOLDER holds train and dev (.en .de) of tatoeba_en_de. ROWS are names such as "base base_seed1 C1"; all if not given.
 #

@@ -7,7 +7,8 @@
 # sentence per line. The sample is split by position: lines 1 to 3,314 to learn from, the next 300 for development, the
 # last 300 for the score. Do not compare with the paper's F1, which is of Section 23 after training on the 40,000 trees of
 # Sections 2 to 21.
-# More arguments go to vaswani train. An hour or more on one core; the same command continues an interrupted run.
+# More arguments go to vaswani train. On one core an hour or more, a quarter of one for wsj_sample; the same command
+# continues an interrupted run.
 # In the environment, RUN names another run folder, PARSER another parser than model_cards/parsing_craft, and INIT_FROM
 # a model whose weights and vocabulary training begins with; their paths start from the root of the repository. Another
 # PARSER or INIT_FROM needs another RUN, and INIT_FROM a short warm-up and a lower rate:
