@@ -24,7 +24,7 @@ PANELS = {
     "dropout, label smoothing (D)": ("D",),
     "learned positions (E), base with other seeds": ("E", "base_seed"),
 }
-HIGHEST = 2.0  # times the least perplexity; above it all rows look alike
+HIGHEST = 1.2  # times the worst of the rows' best perplexities; above it all rows look alike
 
 
 def draw(rows: Sequence[Row], path: Path) -> Path:
@@ -37,12 +37,12 @@ def draw(rows: Sequence[Row], path: Path) -> Path:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 8), dpi=100, facecolor="white", layout="constrained")
-    least = min(perplexity for row in rows for *_, perplexity in row.curve)
+    best = [min(perplexity for *_, perplexity in row.curve) for row in rows]
     for axes, (title, names) in zip(figure.subplots(2, 2, sharex=True, sharey=True).flat, PANELS.items(), strict=True):
         for row in rows:
             if row.name == "base" or row.name.startswith(names):
                 _draw_row(axes, row)
-        axes.set(title=title, xlabel="updates", ylim=(0.95 * least, HIGHEST * least))
+        axes.set(title=title, xlabel="updates", ylim=(0.95 * min(best), HIGHEST * max(best)))
         axes.grid(alpha=0.3)
         if axes.lines:
             axes.legend(frameon=False)
