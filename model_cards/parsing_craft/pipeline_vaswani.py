@@ -25,7 +25,8 @@ MODEL_FOLDER = "model"  # of a run: its final model
 # Arguments of `from_pretrained`: those that say where the files are, and others of a model.
 PLACES = ("revision", "subfolder", "token", "cache_dir", "local_files_only")
 OF_A_MODEL = ("attn_implementation", "config", "device_map", "quantization_config")
-TRANSLATION_TASK = re.compile(r"translation(?:_([\w-]+?)_to_([\w-]+))?")  # source and target language
+LANGUAGE = r"([A-Za-z]+(?:[-_][A-Za-z0-9]{1,8})*)"  # en, en-US, zh_Hant_TW
+TRANSLATION_TASK = re.compile(f"translation(?:_{LANGUAGE}_to_{LANGUAGE})?")
 
 
 def custom_pipelines(*tasks: str) -> dict[str, dict]:

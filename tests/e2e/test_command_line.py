@@ -346,7 +346,8 @@ def test_a_hub_corpus_is_cached_to_prepare_it_and_streamed_to_score_one_split(mo
     assert cli.main(["prepare", "--train", corpus, "--dev", corpus, "--output", str(tmp_path / "data")]) == 1
     for options in ([], ["--split", "validation"]):
         assert cli.main(["evaluate", "--model", "x", "--test", corpus, *options]) == 1
-    assert opened == [(corpus, "train", False), (corpus, "test", True), (corpus, "validation", True)]
+    names = [corpus]
+    assert opened == [(names, "train", False), (names, "test", True), (names, "validation", True)]
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")

@@ -47,6 +47,8 @@ def run(build_translator, tmp_path_factory):
         "recipe": RECIPES["multi30k_tiny"].to_dict(),
         "seed": 3,
         "data": "1f",
+        "init_from": None,
+        "init_fingerprint": None,
         "mixed_precision": "no",
         "num_processes": 2,
         "num_parameters": model.num_parameters(),
