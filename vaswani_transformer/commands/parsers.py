@@ -144,6 +144,8 @@ def train(command: argparse.ArgumentParser) -> None:
     vaswani train --recipe multi30k_tiny --data data --output runs/multi30k
 
     On several devices: accelerate launch -m vaswani_transformer train --data data --output runs/base
+    On CPU cores, here two, one process of one thread for each is faster than threads:
+    ACCELERATE_USE_CPU=true torchrun --nproc_per_node 2 -m vaswani_transformer train --threads 1 --data ... --output ...
     After SIGTERM or Ctrl+C the update under way is finished (on a GPU: up to ten) and saved, and the exit code is 75:
     start the same command again.
     With more --num_updates than before, also a finished run goes on.
