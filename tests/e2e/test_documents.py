@@ -95,7 +95,7 @@ def test_every_command_of_a_shell_block_exists(block):
                 assert f'"{extra[2:-1]}": ' in (ROOT / "setup.py").read_text()
             case ["vaswani", *arguments]:
                 assert cli.build_parser().parse_args(arguments).command == arguments[0]
-            case ["accelerate", "launch", *rest] if "vaswani_transformer" in rest:
+            case ["accelerate", "launch", *rest] | ["torchrun", *rest] if "vaswani_transformer" in rest:
                 arguments = rest[rest.index("vaswani_transformer") + 1 :]
                 assert cli.build_parser().parse_args(arguments).command == arguments[0]
             case ["sbatch", script, *arguments] | ["python", script, "--workers", _, *arguments]:
