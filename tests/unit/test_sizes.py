@@ -1,0 +1,36 @@
+"""The repository stays small: the sizes below are lowered with each deletion, and never raised."""
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DATA_TABLES = {"lexicon.py"}  # words, no code
+BOUNDS = {
+    "lines of the package": 17_458,
+    "lines of the tests": 20_076,
+    "lines of the scripts": 5_537,
+    "files of code below model_cards": 72,
+}
+SLACK = 100  # lines; a larger deletion lowers its bound
+
+
+def count_lines(folder: str, *suffixes: str) -> int:
+    paths = (path for path in (ROOT / folder).rglob("*") if path.suffix in suffixes and path.name not in DATA_TABLES)
+    return sum(path.read_bytes().count(b"\n") for path in paths)
+
+
+def measure() -> dict[str, int]:
+    return {
+        "lines of the package": count_lines("vaswani_transformer", ".py"),
+        "lines of the tests": count_lines("tests", ".py"),
+        "lines of the scripts": count_lines("scripts", ".py", ".sh"),
+        "files of code below model_cards": len(list((ROOT / "model_cards").rglob("*.py"))),
+    }
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_nothing_grows(name):
+    size, bound = measure()[name], BOUNDS[name]
+    assert size <= bound, f"{name}: {size}, at most {bound}. Delete as much elsewhere; the bound is never raised."
+    assert bound - size < SLACK, f"{name}: {size} is well below {bound}. Lower the bound."
