@@ -8,8 +8,8 @@ ROOT = Path(__file__).parents[2]
 DATA_TABLES = {"lexicon.py"}  # words, no code
 BOUNDS = {
     "lines of the package": 17_458,
-    "lines of the tests": 20_076,
-    "lines of the scripts": 5_537,
+    "lines of the tests": 20_030,
+    "lines of the scripts": 5_157,
     "files of code below model_cards": 72,
 }
 SLACK = 100  # lines; a larger deletion lowers its bound
