@@ -1,4 +1,4 @@
-"""What comes from others ends in a clear error or a harmless result. scripts/fuzz_readers.py tries much more."""
+"""What comes from others ends in a clear error or a harmless result."""
 
 import ast
 import io

@@ -8,9 +8,9 @@ ROOT = Path(__file__).parents[2]
 DATA_TABLES = {"lexicon.py"}  # words, no code
 BOUNDS = {
     "lines of the package": 17_458,
-    "lines of the tests": 20_030,
+    "lines of the tests": 19_986,
     "lines of the scripts": 5_157,
-    "files of code below model_cards": 72,
+    "files of code below model_cards": 0,
 }
 SLACK = 100  # lines; a larger deletion lowers its bound
 
