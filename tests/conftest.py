@@ -2,7 +2,6 @@ import contextlib
 import multiprocessing
 import os
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -18,8 +17,8 @@ from transformers import PreTrainedTokenizerFast
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, train_tokenizer
 from vaswani_transformer.data.preparation import Corpus, prepare
+from vaswani_transformer.files import lock_folder
 from vaswani_transformer.loading import BUNDLED_MODEL
-from vaswani_transformer.resuming.locks import lock_folder
 
 # Several threads are slower than one on models this small, and change the last bits of a sum: neither here nor in the
 # processes that tests start.
@@ -132,29 +131,24 @@ def little_room():
 
 
 def hold(folder, connection):
-    """Lock `folder` for ever, with a child such as a worker of a data loader."""
     with lock_folder(folder):
-        if not (child := os.fork()):
-            time.sleep(60)
-            os._exit(0)
-        connection.send(child)
+        connection.send("locked")
         time.sleep(60)
 
 
 @pytest.fixture
 def another_process_in():
-    """A context: in the block a process holds the lock of a folder; yields that process and the id of its child."""
+    """A context: in the block another process holds the lock of a folder; yields that process."""
 
     @contextlib.contextmanager
     def start(folder: Path):
         ours, theirs = multiprocessing.Pipe()
         holder = multiprocessing.get_context("fork").Process(target=hold, args=(folder, theirs))
         holder.start()
-        child = ours.recv()
-        yield holder, child
+        ours.recv()
+        yield holder
         holder.kill()
         holder.join()
-        os.kill(child, signal.SIGKILL)
 
     return start
 

@@ -1,5 +1,6 @@
-"""Settings of PyTorch for a device: precision, TF32, which kernels attention may use, how the compiler sees shapes."""
+"""Settings of PyTorch for devices and processes: precision, TF32, kernels of attention, shapes for the compiler."""
 
+import os
 from collections.abc import Callable
 
 import torch
@@ -70,3 +71,16 @@ def advise_size(device: str, vocab_size: int) -> str | None:
         f"the vocabulary's {vocab_size:,} entries are no multiple of {SIZE_MULTIPLE}: in half precision products with "
         f"it take two to four times as long; take a vocab_size that is a multiple for `vaswani prepare`."
     )
+
+
+def check_processes(num_processes: int) -> None:
+    """Refuse to work where the launcher started more processes than Accelerate has found: each would do all the work.
+
+    Raises:
+        ValueError: if the launcher started another number than `num_processes`.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) != num_processes:
+        raise ValueError(
+            f"the launcher started {os.environ['WORLD_SIZE']} processes, but each takes itself for one of "
+            f"{num_processes}. Without GPUs, set ACCELERATE_USE_CPU=true for the launcher."
+        )

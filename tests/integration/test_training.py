@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from vaswani_transformer import cli
 from vaswani_transformer.data.preparation import Corpus, prepare
-from vaswani_transformer.resuming.files import digest_file
+from vaswani_transformer.files import digest_file
 from vaswani_transformer.training import checkpoints, development, setup, state, tally
 from vaswani_transformer.training import trainer as trainer_module
 from vaswani_transformer.training.interruption import Interrupted

@@ -33,7 +33,7 @@ LAYERS = [
     {"model.generation_vaswani"},
     {"model.saving_vaswani", "model.scoring_vaswani"},
     {"model.modeling_vaswani"},
-    {"registration", "memory", "devices", "figures", "resuming.files", "resuming.locks"},
+    {"registration", "memory", "devices", "figures", "files"},
     {"data.lines"},
     {"data.corpus", "data.phrasebook", "data.tokenization", "data.counting_sort"},
     {"data.filtering", "data.encoding", "data.buckets"},

@@ -112,7 +112,7 @@ def test_the_digest_of_each_file_is_written_down(tmp_path):
 
 
 def test_a_folder_in_which_another_process_writes_is_refused(tmp_path, another_process_in):
-    message = r"process \d+ on host \S+ is writing in .*name another output"
+    message = "another process is writing in .*name another output"
     with another_process_in(tmp_path), pytest.raises(ValueError, match=message):
         prepare(CORPORA, read_dev, tmp_path, **SETTINGS)
     prepare(CORPORA, read_dev, tmp_path, **SETTINGS)

@@ -1,7 +1,7 @@
 import argparse
 from pathlib import Path
 
-from ..resuming.files import blaming, read_object
+from ..files import blaming, read_object
 from ..training.checkpoints import CHECKPOINTS_FOLDER, average_checkpoints, complete_checkpoints, select_checkpoints
 from ..training.run_folder import RECIPE_FILE
 from .arguments import check_new_folder

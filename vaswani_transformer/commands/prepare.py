@@ -12,11 +12,11 @@ from transformers import PreTrainedTokenizerFast
 from ..data.corpus import Pair, describe_source, find_languages_by_ending
 from ..data.filtering import FilterCounts, PairFilter
 from ..data.preparation import FINGERPRINT_FILE, Corpus, prepare, read_all
+from ..files import write_json
 from ..loading import TOKENIZER_FILES, load_tokenizer
 from ..model.pipeline_vaswani import find_model_folder
 from ..parsing.linearisation import read_pairs
 from ..parsing.vocabulary import check_vocabulary, count_missing_labels, learn_vocabulary
-from ..resuming.files import write_json
 from ..training.recipes import load_recipe
 from ..training.run_folder import RECIPE_FILE
 from ..translation.files import find_processes

@@ -17,7 +17,7 @@ from functools import partial
 from itertools import chain, zip_longest
 from pathlib import Path
 
-from ..resuming.files import digest_file
+from ..files import digest_file
 from .lines import is_too_long, read_lines, require_file
 
 Pair = tuple[str, str]

@@ -18,7 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..resuming.files import write_whole
+from ..files import write_whole
 from .corpus import Pair
 from .encoding import BlockEncoder
 

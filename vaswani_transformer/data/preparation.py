@@ -31,8 +31,7 @@ from pathlib import Path
 from accelerate import PartialState
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from ..resuming.files import blaming, digest_files, find_changes, read_object, write_json, write_whole
-from ..resuming.locks import lock_folder
+from ..files import blaming, digest_files, find_changes, lock_folder, read_object, write_json, write_whole
 from .batching import PART_NAMES, WEIGHT
 from .corpus import Pair
 from .encoding import BlockEncoder

@@ -20,9 +20,9 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
 from ..evaluation.scores import BLEU, CHRF, LOWER_CASED, PAPER, TOKENISED
+from ..files import blaming, read_object
 from ..loading import find_languages, fingerprint_model
 from ..model.pipeline_vaswani import MODEL_FOLDER
-from ..resuming.files import blaming, read_object
 from ..training.cost import RunCost
 from ..training.log import read_log
 from ..training.recipes import RECIPES

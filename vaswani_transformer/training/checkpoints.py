@@ -18,8 +18,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
+from ..files import blaming, digest_files, find_damage, read_object, write_json, write_whole
 from ..loading import CARD_FILE
-from ..resuming.files import blaming, digest_files, find_damage, read_object, write_json, write_whole
 
 CHECKPOINTS_FOLDER = "checkpoints"  # of a run
 WEIGHTS = "model.safetensors"

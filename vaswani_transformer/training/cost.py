@@ -8,9 +8,9 @@ import numpy as np
 
 from ..data.batching import TokenizedPairs, plan_updates
 from ..data.preparation import read_preparation
+from ..files import blaming, read_object
 from ..model.attention_window_vaswani import window_reach
 from ..model.configuration_vaswani import VaswaniConfig
-from ..resuming.files import blaming, read_object
 from .log import LOG_FILE, read_log
 from .run_folder import RECIPE_FILE
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from accelerate import Accelerator
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
 
-from ..resuming.files import write_whole
+from ..files import write_whole
 
 LOG_FILE = "log.jsonl"
 TRACKER_FOLDER = "trackers"

@@ -264,7 +264,7 @@ def load_recipe(name: str, changes: Iterable[str] = ()) -> Recipe:
     if name in RECIPES:
         recipe = RECIPES[name]
     elif Path(name).is_file():
-        from ..resuming.files import read_object  # late, as in `build_recipe`
+        from ..files import read_object  # late, as in `build_recipe`
 
         values = read_object(Path(name))
         recipe = build_recipe(values.get("recipe", values))

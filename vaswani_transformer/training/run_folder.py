@@ -24,9 +24,8 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, gather_object
 
 from ..data.preparation import FINGERPRINT_FILE
+from ..files import blaming, find_changes, lock_folder, read_object, write_json
 from ..model.pipeline_vaswani import MODEL_FOLDER
-from ..resuming.files import blaming, find_changes, read_object, write_json
-from ..resuming.locks import lock_folder
 from .checkpoints import CHECKPOINTS_FOLDER, COMPLETE, checkpoint_step, find_intact, set_aside
 
 RECIPE_FILE = "recipe.json"

@@ -16,14 +16,13 @@ from transformers import PreTrainedTokenizerFast
 
 from ..data.batching import TokenizedPairs, Update, UpdateStream
 from ..data.preparation import DEV_FILE, PREPARATION_FILE, read_preparation
-from ..devices import allow_tf32, avoid_plans_per_shape, choose_precision, compile_once, has_bfloat16
+from ..devices import allow_tf32, avoid_plans_per_shape, check_processes, choose_precision, compile_once, has_bfloat16
+from ..files import find_changes, find_damage
 from ..loading import fingerprint_model, load_translator
 from ..memory import keep_few_kernels
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.pipeline_vaswani import MODEL_FOLDER, custom_pipelines
-from ..resuming.files import find_changes, find_damage
-from ..resuming.locks import check_processes
 from .checkpoints import CHECKPOINTS_FOLDER, resumable_checkpoints
 from .development import DevelopmentSet
 from .interruption import outlive_stop_request

@@ -36,8 +36,8 @@ from accelerate.utils import parse_flag_from_env
 from tqdm import tqdm
 
 from ..data.lines import BYTES_OF_LONG_LINE, decode_lines, read_lines
-from ..resuming.files import find_changes, read_object, write_json, write_whole
-from ..resuming.locks import LOCK_FILE, check_processes, lock_folder
+from ..devices import check_processes
+from ..files import LOCK_FILE, find_changes, lock_folder, read_object, write_json, write_whole
 from .translator import Hypothesis, Translator
 
 FORMAT = 2  # of the folder's files

@@ -2,7 +2,7 @@ import contextlib
 
 import pytest
 
-from vaswani_transformer.resuming.files import digest_files, find_changes, find_damage, write_whole
+from vaswani_transformer.files import claim, digest_files, find_changes, find_damage, lock_folder, write_whole
 
 
 @pytest.mark.parametrize("name", [None, "elsewhere"])
@@ -56,3 +56,32 @@ def test_what_differs_is_named_by_its_path():
         "it.e was null, is true",
     ]
     assert not list(find_changes(given, given, "it"))
+
+
+def test_a_folder_another_process_writes_in_is_refused_and_free_when_that_is_killed(tmp_path, another_process_in):
+    with another_process_in(tmp_path) as holder:
+        message = "another process is writing in .*: wait for it or end it, or name another output"
+        with pytest.raises(ValueError, match=message), lock_folder(tmp_path):
+            pass
+        holder.kill()
+        holder.join()
+        with lock_folder(tmp_path):
+            pass
+
+
+def test_settings_are_recorded_once_and_then_compared(tmp_path):
+    path = tmp_path / "settings.json"
+    assert claim(path, {"seed": (1, 2)}, advice="Start anew.", owned=["*.txt"]) == {"seed": [1, 2]}
+    (tmp_path / "own.txt").write_text("written since")
+    assert claim(path, {"seed": [1, 2]}, advice="Start anew.", owned=["*.txt"]) == {"seed": [1, 2]}
+    with pytest.raises(ValueError, match=r"other settings: seed\[1\] was 2, is 3\. Start anew\."):
+        claim(path, {"seed": [1, 3]}, advice="Start anew.")
+
+
+def test_files_of_the_user_are_never_claimed(tmp_path):
+    (tmp_path / "own.txt").write_text("of the user")
+    with pytest.raises(ValueError, match=r"own\.txt would be overwritten, and there is no settings\.json"):
+        claim(tmp_path / "settings.json", {}, advice="", owned=["*.json", "*.txt"])
+    (tmp_path / "settings.json").write_text('{"of": "the user"}')
+    with pytest.raises(ValueError, match="seed was null, is 1"):
+        claim(tmp_path / "settings.json", {"seed": 1}, advice="")

@@ -1,4 +1,4 @@
-"""Files of work that may be stopped at any moment: written whole, checked by digests, compared with what was asked."""
+"""Files of work that may be stopped at any moment: written whole, checked by digests, claimed by their settings."""
 
 import contextlib
 import hashlib
@@ -9,7 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
 
+from filelock import FileLock, Timeout
 from huggingface_hub.errors import StrictDataclassError
+
+LOCK_FILE = "lock"
 
 
 @contextlib.contextmanager
@@ -106,3 +109,46 @@ def find_changes(recorded: object, given: object, name: str = "") -> Iterator[st
             yield from find_changes(old, new, f"{name}[{place}]")
     elif recorded != given:
         yield f"{name} was {json.dumps(recorded)}, is {json.dumps(given)}"
+
+
+def claim(path: Path, settings: Mapping[str, object], *, advice: str, owned: Iterable[str] = ()) -> dict:
+    """Record in the JSON file at `path` what its folder is made from, or compare that with what was recorded.
+
+    Args:
+        settings: JSON values on which the results depend. Other entries of the file inform, and are not compared.
+        advice: sentences for a user whose settings differ.
+        owned: names or patterns of further files that will be written into the folder, or removed from it.
+
+    Raises:
+        ValueError: if other settings were recorded, with the differences; if the file is damaged; if there is none, and
+            one of `owned` exists: it is the user's.
+    """
+    settings = json.loads(json.dumps(settings))
+    if not path.exists():
+        for pattern in owned:
+            for found in sorted(path.parent.glob(pattern)):
+                raise ValueError(
+                    f"{found} would be overwritten, and there is no {path.name} beside it that tells what it was made "
+                    f"from: name another output folder, or remove it."
+                )
+        write_json(path, settings)
+    recorded = read_object(path)
+    if changes := list(find_changes({name: recorded.get(name) for name in settings}, settings)):
+        raise ValueError(f"{path.parent} was begun with other settings: {'; '.join(changes)}. {advice}")
+    return recorded
+
+
+@contextlib.contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Lock `folder` for the duration of the block; the system frees it when this process ends.
+
+    Raises:
+        ValueError: if another process is at work there.
+    """
+    try:
+        with FileLock(folder / LOCK_FILE, blocking=False):
+            yield
+    except Timeout:
+        raise ValueError(
+            f"another process is writing in {folder}: wait for it or end it, or name another output."
+        ) from None
