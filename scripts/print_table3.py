@@ -3,7 +3,7 @@
 A second table compares how each row moved away from base with the paper, and with what another seed does to base.
 
 python scripts/print_table3.py runs/table3
-python scripts/print_table3.py scripts/benchmarks/results/table3_reduced
+python scripts/print_table3.py scripts/benchmarks/results/table3_reduced --plot curves.svg
 """
 
 import argparse
@@ -16,11 +16,9 @@ from pathlib import Path
 from statistics import mean
 
 from vaswani_transformer import VaswaniConfig
-from vaswani_transformer.evaluation import scores
-from vaswani_transformer.training.log import read_log
-from vaswani_transformer.training.recipes import TABLE_3
 
 SCORES_FILE = "dev_scores.txt"  # output of `vaswani evaluate`
+PAPER_BLEU = "BLEU, tokenised, compounds split as in the paper"
 # Fields of a recipe in which rows differ; big trains for longer, too.
 OF_A_ROW = ("model", "num_updates", "checkpoint_interval", "num_averaged_checkpoints")
 # Perplexity per sub-word, BLEU, and millions of parameters if the paper gives them.
@@ -62,6 +60,13 @@ RESULTS = ("epochs", "best epoch", "PPL at the end", "PPL", "paper", "BLEU", "pa
 MOVES = ("row", "PPL against base", "paper", "", "BLEU against base", "paper", "")
 # The paper's scores are rounded: one unit of the last place is no difference from base.
 PAPER_PPL_SPREAD, PAPER_BLEU_SPREAD = 0.015, 0.15
+# Title of a panel, and how the names of its rows begin; base is in all of them.
+PANELS = {
+    "heads (A), size of keys (B)": ("A", "B"),
+    "size (C, big)": ("C", "big"),
+    "dropout, label smoothing (D)": ("D",),
+    "learned positions (E), base with other seeds": ("E", "base_seed"),
+}
 
 
 @dataclass(frozen=True)
@@ -69,11 +74,12 @@ class Row:
     """A row that was trained and scored; further trainings of one row have the names ROW_seedN."""
 
     name: str
-    settings: str  # data and recipe, without what may differ between rows
+    settings: dict  # data and recipe, without what may differ between rows
     sizes: list[str]  # its cells in the columns `SIZES`
     curve: list[tuple[int, int, float]]  # updates, epochs and perplexity of each evaluation during training
     perplexity: float  # of the model that was scored
     bleu: float  # as the paper counted it
+    signature: str  # of that BLEU
     num_parameters: int
     machine: str  # precision of the training, and processor where it was written down
 
@@ -82,58 +88,46 @@ class Row:
         return PAPER[_row_of(self.name)]
 
 
-def read_rows(folder: Path) -> list[Row]:
-    """Read the rows in `folder`, in the order of the table.
-
-    Raises:
-        ValueError: if there is none, if a score is missing, or if rows differ in more than the table says.
-    """
-    names = [path.parent.name for path in folder.glob(f"*/{SCORES_FILE}") if _row_of(path.parent.name) in TABLE_3]
-    if not names:
-        raise ValueError(f"{folder} holds no row with a {SCORES_FILE}; run scripts/table3.sh first")
-    order = list(TABLE_3)
-    rows = [read_row(folder / name) for name in sorted(names, key=lambda name: (order.index(_row_of(name)), name))]
-    for row in rows[1:]:
-        if row.settings != rows[0].settings:
-            raise ValueError(
-                f"{row.name} and {rows[0].name} were not trained alike: {row.settings} and {rows[0].settings}. "
-                f"Compare rows of one study."
-            )
-    return rows
-
-
 def _row_of(name: str) -> str:
     return name.partition("_seed")[0]
 
 
-def read_row(run: Path) -> Row:
-    """Read a row from the files of its run.
+def read_rows(folder: Path) -> list[Row]:
+    """Read the rows in `folder`, in the order of the table.
 
     Raises:
-        ValueError: if a score is missing.
+        ValueError: if there is none, or if rows differ in more than the table says.
     """
+    names = {path.parent.name for path in folder.glob(f"*/{SCORES_FILE}")}
+    rows = [read_row(folder / name) for row in PAPER for name in sorted(names) if _row_of(name) == row]
+    if not rows:
+        raise ValueError(f"{folder} holds no row with a {SCORES_FILE}; run scripts/table3.sh first")
+    for row in rows[1:]:
+        if row.settings != rows[0].settings:
+            raise ValueError(f"{row.name} was not trained as {rows[0].name}: {row.settings}, {rows[0].settings}")
+    return rows
+
+
+def read_row(run: Path) -> Row:
+    """Read a row from the files of its run."""
     description = json.loads((run / "recipe.json").read_text(encoding="utf-8"))
     printed = (run / SCORES_FILE).read_text(encoding="utf-8")
-    found = [re.search(rf"^{score} ([\d.]+) ", printed, re.MULTILINE) for score in ("perplexity", scores.PAPER)]
-    if None in found:
-        raise ValueError(
-            f"{run / SCORES_FILE} lacks the perplexity or the {scores.PAPER!r} that `vaswani evaluate` prints: remove "
-            f"it and score this run again with scripts/table3.sh."
-        )
-    recipe = description["recipe"]
+    perplexity = re.search(r"^perplexity ([\d.]+) ", printed, re.MULTILINE)[1]
+    bleu, signature = re.search(rf"^{PAPER_BLEU} ([\d.]+) +(\S+)", printed, re.MULTILINE).groups()
+    processor = re.findall(r"^processor (.+)$", printed, re.MULTILINE)
+    recipe, precision = description["recipe"], description["mixed_precision"]
     config = VaswaniConfig(**recipe["model"])
-    evaluations = [line for line in read_log(run) if "dev_perplexity" in line]
-    processor = re.search(r"^processor (.+)$", printed, re.MULTILINE)
-    precision = description["mixed_precision"]
-    alike = {name: value for name, value in recipe.items() if name not in OF_A_ROW}
+    log = map(json.loads, (run / "log.jsonl").read_text(encoding="utf-8").splitlines())
     return Row(
         run.name,
-        json.dumps({"data": description["data"]} | alike),
+        {"data": description["data"]} | {name: value for name, value in recipe.items() if name not in OF_A_ROW},
         [str(getattr(config, field)) for field in SIZES.values()],
-        [(line["update"], line["epoch"], line["dev_perplexity"]) for line in evaluations],
-        *(float(match[1]) for match in found),
+        [(line["update"], line["epoch"], line["dev_perplexity"]) for line in log if "dev_perplexity" in line],
+        float(perplexity),
+        float(bleu),
+        signature,
         description["num_parameters"],
-        ", ".join([{"no": "float32"}.get(precision, precision), *([processor[1]] if processor else [])]),
+        ", ".join([{"no": "float32"}.get(precision, precision), *processor]),
     )
 
 
@@ -145,24 +139,14 @@ def format_scores(row: Row, base: Row | None) -> list[str]:
         sizes = ["" if size == usual else size for size, usual in zip(sizes, base.sizes, strict=True)]
     _, epochs, last = row.curve[-1]
     _, best_epoch, _ = min(row.curve, key=lambda evaluation: evaluation[-1])
-    return [
-        row.name,
-        *sizes,
-        str(epochs),
-        str(best_epoch),
-        f"{last:.2f}",
-        f"{row.perplexity:.2f}",
-        f"{perplexity:.2f}",
-        f"{row.bleu:.1f}",
-        f"{bleu:.1f}",
-        f"{row.num_parameters / 1e6:.1f}",
-        str(millions or ""),
-    ]
+    ours = (f"{epochs}", f"{best_epoch}", f"{last:.2f}", f"{row.perplexity:.2f}")
+    rest = (f"{row.bleu:.1f}", f"{bleu:.1f}", f"{row.num_parameters / 1e6:.1f}", f"{millions or ''}")
+    return [row.name, *sizes, *ours, f"{perplexity:.2f}", *rest]
 
 
 @dataclass(frozen=True)
 class Base:
-    """What the trainings of base with several seeds say: means, and the way from the least to the greatest."""
+    """Means of the trainings of base with several seeds, and their spread from the least to the greatest."""
 
     perplexity: float
     bleu: float
@@ -214,28 +198,41 @@ def format_markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def main() -> None:
+def draw(rows: Sequence[Row], path: Path) -> None:
+    """Draw the fall of the perplexity of the development set, each group of rows beside base, into `path`."""
+    from matplotlib.figure import Figure  # of the extra "plots"
+
+    figure = Figure(figsize=(11, 8), layout="constrained")
+    best = [min(perplexity for *_, perplexity in row.curve) for row in rows]
+    for axes, (title, names) in zip(figure.subplots(2, 2, sharex=True, sharey=True).flat, PANELS.items(), strict=True):
+        for row in rows:
+            if row.name == "base" or row.name.startswith(names):
+                updates, _, perplexities = zip(*row.curve, strict=True)
+                axes.plot(updates, perplexities, label=row.name, color="grey" if row.name == "base" else None)
+        axes.set(title=title, xlabel="updates", ylim=(0.95 * min(best), 1.2 * max(best)))
+        axes.legend()
+    figure.supylabel("perplexity of the development set, per sub-word")
+    figure.savefig(path)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="holds a folder for each row")
-    folder = parser.parse_args().folder
-    try:
-        rows = read_rows(folder)
-    except ValueError as error:
-        parser.error(str(error))
+    parser.add_argument("--plot", type=Path, help="draw the curves into this picture, .svg or .png")
+    args = parser.parse_args(argv)
+    rows = read_rows(args.folder)
     seeds = [row for row in rows if _row_of(row.name) == "base"]
     print(format_markdown(("row", *SIZES, *RESULTS), [format_scores(row, seeds[0] if seeds else None) for row in rows]))
-    printed = "".join((folder / row.name / SCORES_FILE).read_text(encoding="utf-8") for row in rows)
-    signatures = sorted(set(re.findall(rf"^{scores.PAPER} \S+  (\S+)", printed, re.MULTILINE)))
     machines = ", ".join(f"{machine} ({count})" for machine, count in Counter(row.machine for row in rows).items())
     print(
         f"\nPPL and BLEU are those of the model that was scored, and BLEU is of tokens, compounds split as in the "
-        f"paper: {', '.join(signatures)}. Precision and processor, with rows: {machines}\n"
+        f"paper: {', '.join(sorted({row.signature for row in rows}))}. Precision and processor, with rows: {machines}\n"
     )
+    if args.plot is not None:
+        draw(rows, args.plot)
     if len(seeds) < 2:
-        print(
-            "No row is compared with base: that takes base of another seed too (base_seed1), to see what chance does."
-        )
-        return
+        print("No row is compared with base: that takes another seed of base (base_seed1) too, to see what chance does")
+        return 0
     base = summarise_base(seeds)
     print(format_markdown(MOVES, [format_moves(row, base) for row in rows if row not in seeds]))
     print(
@@ -245,7 +242,8 @@ def main() -> None:
         f"the same way or neither moved; if it moved in the paper only, it is too close to tell. With three seeds, one "
         f"judgement in four finds such a move where there is none; each row of the paper is one training."
     )
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())
