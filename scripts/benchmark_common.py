@@ -11,7 +11,7 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -19,87 +19,55 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
-import tokenizers
 import torch
-import transformers
+from torch import nn
 from transformers import MarianMTModel
+from transformers.models.marian.modeling_marian import shift_tokens_right
 
 from vaswani_transformer import VaswaniConfig
 from vaswani_transformer.commands.tables import format_table as format_table
 from vaswani_transformer.conversion.marian import build_marian_config
-from vaswani_transformer.data.batching import TokenizedPairs
-from vaswani_transformer.data.corpus import Pair, read_parallel_files
-from vaswani_transformer.data.preparation import Corpus, prepare
+from vaswani_transformer.data.phrasebook.pairs import generate_pairs
 from vaswani_transformer.training.recipes import MULTI30K_TINY
 
 OURS, MARIAN = "vaswani_transformer", "MarianMTModel"
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
-RESULTS_FOLDER = Path(__file__).parent / "benchmarks" / "results"
-DEV_PAIRS = 100
+IGNORE_INDEX = -100  # of labels that are padding
 
 # Fields of VaswaniConfig.
+SMALL = {"d_model": 256, "d_ff": 1024, "num_heads": 4, "encoder_layers": 3, "decoder_layers": 3, "vocab_size": 10_000}
 SIZES: dict[str, dict] = {
     "tiny": MULTI30K_TINY.model | {"vocab_size": MULTI30K_TINY.vocab_size},
-    "small": {
-        "d_model": 256,
-        "d_ff": 1024,
-        "num_heads": 4,
-        "encoder_layers": 3,
-        "decoder_layers": 3,
-        "vocab_size": 10_000,
-    },
+    "small": SMALL,
     "base": {},
 }
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how time is measured and where the result goes."""
+    parser.add_argument("--repeats", type=int, default=5, help="default: %(default)s")
+    parser.add_argument("--threads", type=int, help="default: as many as PyTorch takes")
+    text = "cpu counts processor time, for a machine that has other work; with --threads 1; default: %(default)s"
+    parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall", help=text)
+    parser.add_argument("--output", type=Path, help="write the result to this file, as JSON")
+
+
 def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """Options of training and decoding: the size of the model and its text."""
+    """Add the options of training and decoding: the vocabulary and the text."""
     parser.add_argument("--vocab_size", type=int, help="default: that of the size")
     parser.add_argument("--source", type=Path, help="sentences, one per line; default: the built-in phrasebook")
 
 
-def add_timing_options(parser: argparse.ArgumentParser) -> None:
-    """Options that say how time is measured."""
-    parser.add_argument("--repeats", type=int, default=5, help="default: %(default)s")
-    parser.add_argument("--threads", type=int, help="default: as many as PyTorch takes")
-    parser.add_argument(
-        "--clock",
-        choices=tuple(CLOCKS),
-        default="wall",
-        help="cpu counts processor time, for a machine that has other work; with --threads 1, or the waiting of "
-        "threads for each other counts too; default: %(default)s",
-    )
-
-
-def add_report_options(parser: argparse.ArgumentParser) -> None:
-    """Options that say where `report` writes the result."""
-    parser.add_argument("--output", type=Path, help="write the result to this file, as JSON")
-    parser.add_argument(
-        "--save", action="store_true", help=f"append the table to a dated file in {RESULTS_FOLDER.name}/"
-    )
-
-
 def parse_quickly(parser: argparse.ArgumentParser, argv: Sequence[str] | None, **quick) -> argparse.Namespace:
-    """Return the arguments, with `quick` as defaults if `--quick` is given."""
+    """Return the arguments, with `quick` as defaults if `--quick` is given; sets PyTorch's threads."""
     settings = " ".join(f"--{name} {' '.join(map(str, np.atleast_1d(value)))}" for name, value in quick.items())
     parser.add_argument("--quick", action="store_true", help=f"an answer in five minutes on two cores: {settings}")
     if parser.parse_args(argv).quick:
         parser.set_defaults(**quick)
-    return parser.parse_args(argv)
-
-
-def names_among(choices: Collection[str], kind: str) -> Callable[[str], list[str]]:
-    """Return the type of an argument that takes some of `choices` between commas; `kind` says what they are."""
-
-    def parse(text: str) -> list[str]:
-        names = text.split(",")
-        if unknown := [name for name in names if name not in choices]:
-            raise argparse.ArgumentTypeError(
-                f"there is no {kind} {', '.join(unknown)}; choose from {','.join(choices)}"
-            )
-        return names
-
-    return parse
+    args = parser.parse_args(argv)
+    if args.threads is not None:
+        torch.set_num_threads(args.threads)
+    return args
 
 
 def build_config(size: str, *, vocab_size: int | None) -> VaswaniConfig:
@@ -107,26 +75,12 @@ def build_config(size: str, *, vocab_size: int | None) -> VaswaniConfig:
     return VaswaniConfig(**SIZES[size] | ({} if vocab_size is None else {"vocab_size": vocab_size}))
 
 
-def read_pairs(source: Path | None, target: Path | None, *, count: int) -> list[Pair]:
+def read_pairs(source: Path | None, target: Path | None, *, count: int) -> list[tuple[str, str]]:
     """Return the first `count` pairs of two text files, or of the built-in phrasebook."""
     if source is None:
-        # Imported here because files need none of it.
-        from vaswani_transformer.data.phrasebook.pairs import generate_pairs
-
         return list(generate_pairs(split="train", num_pairs=count))
-    return list(islice(read_parallel_files(source, target), count))
-
-
-def prepare_pairs(pairs: Sequence[Pair], folder: Path, *, vocab_size: int) -> TokenizedPairs:
-    """Tokenise as `vaswani prepare` does, into `folder`, with a vocabulary learnt from the same text."""
-    # Training wants a development set; what is in it does not matter here.
-    prepare([Corpus(lambda: pairs)], lambda: pairs[:DEV_PAIRS], folder, vocab_size=vocab_size)
-    return load_pairs(folder)
-
-
-def load_pairs(folder: Path) -> TokenizedPairs:
-    """Load the training pairs of prepared data."""
-    return TokenizedPairs.load(folder / "train", pad_token_id=VaswaniConfig.pad_token_id)
+    sides = (path.read_text(encoding="utf-8").removesuffix("\n").split("\n") for path in (source, target))
+    return list(islice(zip(*sides, strict=True), count))
 
 
 # The twin
@@ -140,12 +94,34 @@ def build_marian(config: VaswaniConfig) -> MarianMTModel:
     """
     marian = MarianMTModel(build_marian_config(config))
     for module in marian.modules():
-        if isinstance(module, torch.nn.LayerNorm):
+        if isinstance(module, nn.LayerNorm):
             module.eps = config.layer_norm_eps  # no field of MarianConfig
     return marian
 
 
-def num_trained(model: torch.nn.Module) -> int:
+class MarianWithLoss(nn.Module):
+    """MarianMTModel trained as its users do: `cross_entropy` with label smoothing on the whole matrix of logits."""
+
+    def __init__(self, config: VaswaniConfig):
+        super().__init__()
+        self.config, self.model = config, build_marian(config)
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return the loss in nats per token of `labels` (B, T) given `input_ids` (B, S)."""
+        config = self.config
+        start = shift_tokens_right(labels, config.pad_token_id, config.decoder_start_token_id)
+        logits = self.model(
+            input_ids=input_ids, attention_mask=attention_mask, decoder_input_ids=start, use_cache=False
+        ).logits
+        return nn.functional.cross_entropy(
+            logits.flatten(0, 1),
+            labels.flatten(),
+            ignore_index=IGNORE_INDEX,
+            label_smoothing=config.label_smoothing,
+        )
+
+
+def num_trained(model: nn.Module) -> int:
     """Return the number of trained parameters; Marian's position table is not trained."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
@@ -162,17 +138,14 @@ def time_interleaved(
     all of them equally.
     """
     now, names = CLOCKS[clock], list(systems)
-    seconds: dict[str, list[float]] = {name: [] for name in names}
+    seconds: dict[str, list[float]] = {name: [0.0] * repeats for name in names}
     for repeat in range(repeats):
-        totals = dict.fromkeys(names, 0.0)
         for turn, batch in enumerate(batches):
             first = (repeat + turn) % len(names)
             for name in names[first:] + names[:first]:
                 started = now()
                 systems[name](batch)
-                totals[name] += now() - started
-        for name in names:
-            seconds[name].append(totals[name])
+                seconds[name][repeat] += now() - started
     return seconds
 
 
@@ -223,9 +196,7 @@ def peak_growth(work: Callable[[], None]) -> float:
 
 
 def _kibibytes(status: Path, name: str) -> int:
-    match = re.search(rf"^{name}:\s+(\d+) kB", status.read_text(), re.MULTILINE)
-    assert match is not None, f"{status} has no {name}"
-    return int(match[1])
+    return int(re.search(rf"^{name}:\s+(\d+) kB", status.read_text(), re.MULTILINE)[1])
 
 
 # The report
@@ -233,22 +204,15 @@ def _kibibytes(status: Path, name: str) -> int:
 
 def describe_machine() -> dict[str, str]:
     """Return the facts besides the code on which a speed depends."""
-    packages = {"torch": torch.__version__, "transformers": transformers.__version__}
-    packages |= {"tokenizers": tokenizers.__version__, "vaswani-transformer": version("vaswani-transformer")}
+    packages = ("torch", "transformers", "tokenizers", "vaswani-transformer")
+    cpuinfo = Path("/proc/cpuinfo")
+    name = re.search(r"^model name\s*: (.+)$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else None
     return {
         "date": datetime.date.today().isoformat(),
-        "versions": ", ".join(
-            [f"Python {platform.python_version()}", *(f"{name} {number}" for name, number in packages.items())]
-        ),
-        "CPU": f"{_cpu_name()}, {multiprocessing.cpu_count()} cores",
+        "versions": ", ".join([f"Python {platform.python_version()}", *(f"{p} {version(p)}" for p in packages)]),
+        "CPU": f"{name[1] if name else platform.machine()}, {multiprocessing.cpu_count()} cores",
         "threads": str(torch.get_num_threads()),
     }
-
-
-def _cpu_name() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    match = re.search(r"^model name\s*: (.+)$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else None
-    return match[1] if match else platform.processor() or platform.machine()
 
 
 def describe_model(config: VaswaniConfig) -> str:
@@ -263,22 +227,10 @@ def format_rows(rows: Sequence[Mapping], columns: Mapping[str, str]) -> str:
     return format_table(list(columns), [[text.format(**row) for text in columns.values()] for row in rows])
 
 
-def format_report(title: str, description: dict[str, str], table: str) -> str:
+def report(title: str, description: dict[str, str], table: str, rows: list[dict], output: Path | None) -> None:
+    """Print a result, and write it to `output`."""
     width = max(map(len, description)) + 2
-    lines = [f"{name + ':':{width}}{text}" for name, text in description.items()]
-    return "\n".join([title, "", *lines, "", table])
-
-
-def report(title: str, description: dict[str, str], table: str, rows: list[dict], args) -> None:
-    """Print a result, and write it where `--output` and `--save` say."""
-    text = format_report(title, description, table)
-    print(text)
-    if args.output is not None:
-        result = {"title": title, **description, "rows": rows}
-        text_of_rows = json.dumps(result, default=vars, indent=2)  # vars: of a Ratio
-        args.output.write_text(f"{text_of_rows}\n", encoding="utf-8")
-    if args.save:
-        name = f"{description['date']}_{title.split(',')[0].lower()}.md"
-        RESULTS_FOLDER.mkdir(parents=True, exist_ok=True)
-        with (RESULTS_FOLDER / name).open("a", encoding="utf-8") as file:
-            file.write(f"```\n{text}\n```\n\n")
+    print("\n".join([title, "", *(f"{name + ':':{width}}{text}" for name, text in description.items()), "", table]))
+    if output is not None:
+        result = json.dumps({"title": title, **description, "rows": rows}, default=vars, indent=2)  # vars: of a Ratio
+        output.write_text(f"{result}\n", encoding="utf-8")
