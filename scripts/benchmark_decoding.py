@@ -1,144 +1,284 @@
 """Speed and memory of beam search, beside transformers' MarianMTModel and CTranslate2 with the same weights.
 
     python scripts/benchmark_decoding.py --quick
-    python scripts/benchmark_decoding.py --sizes small,base --source test.en
+    python scripts/benchmark_decoding.py --sizes small base --source test.en
     python scripts/benchmark_decoding.py --model runs/multi30k --source test.en
-    python scripts/benchmark_decoding.py --growth --sizes small --source test.en --batch_sizes 16
 
 Ours is the search of section 6.1: the penalty of Wu et al., its exact end, a limit for each sentence. It keeps an
-engine whose model has released its matrices, as `vaswani translate` does; raw generate() keeps nothing between calls.
-With --model it is also timed with the penalty and the end of each peer; translations then must be that peer's. An
-untrained model does not end its sentences, so those of --sizes are forced to --forced_length tokens, where all systems
-must find the same translations. CTranslate2 reads what `vaswani export` writes, and is left out where it is not
-installed.
+engine, as `vaswani translate` does; raw generate() keeps nothing between calls. An untrained model does not end its
+sentences, so those of --sizes are forced to --forced_length tokens, where all systems must find the same translations.
+CTranslate2 reads what `vaswani export` writes, and is left out where it is not installed.
 
-The systems take turns, a pass over all batches each, in the order of the file. Memory is how far the resident memory
-of a fresh process grows at its peak: while the model is loaded, and then while it translates for the first time.
---growth shows the same for 10 times as many sentences, and for sources of 10 sentences each. --quick answers in five
-minutes on two cores: few sentences of a small model, in batches of 1 and 16.
+The systems take turns, a pass over all batches each, in the order of the file, and each has a process of its own: its
+memory is its own, and its threads, which look for more work for a while, take no time from another. Memory is how far
+the resident memory of that process grows at its peak: while the model is loaded, and then while it translates for the
+first time. --quick answers in five minutes on two cores: few sentences of a small model, in batches of 1 and 16.
 """
 
 import argparse
 import contextlib
+import importlib.util
+import io
+import json
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
-from itertools import islice
+from functools import partial
 from pathlib import Path
 
 import torch
 from benchmark_common import (
+    CLOCKS,
+    MARIAN,
+    OURS,
     SIZES,
     Ratio,
     add_model_options,
-    add_report_options,
-    add_timing_options,
+    add_options,
     build_config,
+    build_marian,
     describe_machine,
     describe_model,
     format_rows,
-    format_table,
-    names_among,
     num_trained,
     open_child,
     parse_quickly,
+    peak_growth,
     read_pairs,
     report,
 )
-from decoding_systems import (
-    LENGTH_OFFSET,
-    PEERS,
-    Batch,
-    Models,
-    Search,
-    System,
-    find_reference,
-    start,
-    time_pass,
-)
-from transformers import PreTrainedTokenizerFast
+from torch.nn.utils.rnn import pad_sequence
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from vaswani_transformer import VaswaniForConditionalGeneration
-from vaswani_transformer.data.lines import read_lines
-from vaswani_transformer.data.tokenization import train_tokenizer
+from vaswani_transformer import VaswaniForConditionalGeneration, cli, train_tokenizer
+from vaswani_transformer.conversion.marian import copy_weights
 from vaswani_transformer.loading import load_translator
+from vaswani_transformer.memory import keep_few_kernels, keep_freed_memory
 
-GROWTH = 10
+Batch = list[list[int]]  # token ids of each sentence, </s> included
+
 QUICK = {"sentences": 16, "batch_sizes": [1, 16], "repeats": 3}
 PAUSE = 0.3  # seconds between two turns: OpenMP's threads look for more work for up to 0.2
-AS_IT_IS, MORE, LONGER = "as it is", f"{GROWTH} times as many", f"{GROWTH} times as long"
+CTRANSLATE2, CTRANSLATE2_INT8 = "CTranslate2", "CTranslate2 int8"
+PEERS = (MARIAN, CTRANSLATE2, CTRANSLATE2_INT8)
+LENGTH_OFFSET = 50
+# The `dtype` of the engine that is kept between calls; None: each call of `generate()` is left to itself.
+ENGINES = {OURS: "float32", f"{OURS} int8": "int8", f"{OURS}, raw generate()": None}
+TOLERANCES = {MARIAN: 1e-4, CTRANSLATE2: 1e-3}  # of log P of given tokens, by rounding
 
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    text = f"random weights of these sizes, any of {','.join(SIZES)}; default: small, or none with --model"
-    parser.add_argument("--sizes", type=names_among(SIZES, "size"), default=[], help=text)
+    text = "random weights of these sizes; default: small, or none with --model"
+    parser.add_argument("--sizes", nargs="+", choices=tuple(SIZES), default=[], help=text)
     parser.add_argument("--model", type=Path, help="run or model folder of a trained model")
     add_model_options(parser)
-    add_timing_options(parser)
-    add_report_options(parser)
+    add_options(parser)
     parser.add_argument("--sentences", type=int, default=64, help="sentences to translate; default: %(default)s")
-    parser.add_argument(
-        "--batch_sizes", type=int, nargs="+", default=[1, 16, 64], help="in sentences; default: 1 16 64"
-    )
+    text = "in sentences; default: 1 16 64"
+    parser.add_argument("--batch_sizes", type=int, nargs="+", default=[1, 16, 64], help=text)
     parser.add_argument("--num_beams", type=int, default=4, help="default: %(default)s")
     parser.add_argument("--length_penalty", type=float, default=0.6, help="alpha; default: %(default)s")
     parser.add_argument("--forced_length", type=int, default=32, help="tokens, of random weights; default: %(default)s")
-    parser.add_argument("--growth", action="store_true", help="what grows with the work")
     return parser
 
 
-def read_sentences(source: Path | None) -> list[str]:
-    """Return all lines of a file, which are enough to learn a vocabulary, or 1,000 sentences of the phrasebook."""
-    if source is None:
-        return [text for text, _ in read_pairs(None, None, count=1_000)]
-    return list(read_lines(source))
+# The systems: `prepare` gives a batch as the system reads it, `translate` alone is timed, `read` gives token ids
 
 
-def build_random(
-    size: str, sentences: list[str], *, vocab_size: int | None
-) -> tuple[VaswaniForConditionalGeneration, PreTrainedTokenizerFast]:
-    torch.manual_seed(0)
-    config = build_config(size, vocab_size=vocab_size)
-    return VaswaniForConditionalGeneration(config).eval(), train_tokenizer(sentences, vocab_size=config.vocab_size)
+class GenerateSystem:
+    """`generate()` of our model or of MarianMTModel.
 
+    Args:
+        engine: `dtype` of the engine to keep; None for none.
+        limits: of a search, as `args.num_beams`, `args.length_penalty`, `args.forced_length` (None: up to </s>).
+    """
 
-def build_workloads(sentences: list[str], args: argparse.Namespace) -> dict[str, list[str]]:
-    """Return the sentences of each workload by its name."""
-    few = sentences[: args.sentences]
-    if not args.growth:
-        return {AS_IT_IS: few}
-    many = list(islice(sentences, GROWTH * args.sentences))
-    if len(many) < GROWTH * args.sentences:
-        raise SystemExit(
-            f"--growth translates {GROWTH} times --sentences {args.sentences}, and there are {len(many)}: give a "
-            f"longer --source or fewer sentences."
+    def __init__(self, load: Callable[[], PreTrainedModel], engine: str | None, limits: argparse.Namespace):
+        torch.set_num_threads(limits.threads)
+        self.model, self.forced_length = load().eval(), limits.forced_length
+        names = ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id")
+        special = {name: getattr(self.model.config, name) for name in names}
+        self.model.generation_config = GenerationConfig(
+            num_beams=limits.num_beams, length_penalty=limits.length_penalty, **special
         )
-    longer = [" ".join(many[start : start + GROWTH]) for start in range(0, len(many), GROWTH)]
-    return {AS_IT_IS: few, MORE: many, LONGER: longer}
+        self.is_ours = isinstance(self.model, VaswaniForConditionalGeneration)
+        self.options: dict = {"early_stopping": "never", "max_length_offset": LENGTH_OFFSET} if self.is_ours else {}
+        if engine is not None:
+            self.options["engine"] = self.model.build_engine(dtype=engine)
+
+    def prepare(self, batch: Batch) -> dict[str, torch.Tensor]:
+        return pad_batch(batch, self.model.config.pad_token_id)
+
+    def translate(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        limits = {}
+        if self.forced_length is not None:
+            limits = {"min_new_tokens": self.forced_length, "max_new_tokens": self.forced_length}
+        elif not self.is_ours:
+            limits = {"max_new_tokens": inputs["input_ids"].shape[1] + LENGTH_OFFSET}
+        return self.model.generate(**inputs, **self.options, **limits)
+
+    def read(self, output: torch.Tensor) -> list[list[int]]:
+        return [row[row != self.model.config.pad_token_id].tolist() for row in output[:, 1:]]
 
 
-def compare(
-    systems: dict[str, Callable[[], System]], batches: list[Batch], search: Search, args: argparse.Namespace
-) -> list[dict]:
+class CTranslate2System:
+    """`translate_batch()` of CTranslate2, of the model in `folder`."""
+
+    def __init__(self, folder: Path, limits: argparse.Namespace):
+        import ctranslate2  # no other system needs it
+
+        self.limits = limits
+        self.translator = ctranslate2.Translator(str(folder), inter_threads=1, intra_threads=limits.threads)
+        self.tokens = json.loads((folder / "shared_vocabulary.json").read_text(encoding="utf-8"))
+        self.ids = {token: token_id for token_id, token in enumerate(self.tokens)}
+
+    def prepare(self, batch: Batch) -> list[list[str]]:
+        return [[self.tokens[token_id] for token_id in ids] for ids in batch]
+
+    def translate(self, inputs: list[list[str]]) -> list:
+        forced = self.limits.forced_length
+        return self.translator.translate_batch(
+            inputs,
+            beam_size=self.limits.num_beams,
+            length_penalty=self.limits.length_penalty,
+            return_end_token=True,  # |Y| counts it, as for the others
+            max_input_length=0,
+            min_decoding_length=forced or 0,
+            max_decoding_length=forced or max(map(len, inputs)) + LENGTH_OFFSET,
+        )
+
+    def read(self, output: list) -> list[list[int]]:
+        return [[self.ids[token] for token in result.hypotheses[0]] for result in output]
+
+
+def pad_batch(batch: Batch, pad_token_id: int) -> dict[str, torch.Tensor]:
+    """Return `input_ids` and `attention_mask`, (B, S)."""
+    input_ids = pad_sequence(list(map(torch.tensor, batch)), batch_first=True, padding_value=pad_token_id)
+    return {"input_ids": input_ids, "attention_mask": (input_ids != pad_token_id).long()}
+
+
+def build_systems(
+    model: VaswaniForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerFast,
+    folder: Path,
+    batch: Batch,
+    limits: argparse.Namespace,
+) -> dict[str, Callable]:
+    """Return a builder per system, to be called in its process, of one model written into `folder` for each.
+
+    Raises:
+        RuntimeError: if the systems compute other probabilities than ours.
+    """
+    marian = build_marian(model.config).eval()
+    copy_weights(model, marian)
+    model.save_pretrained(folder / OURS)
+    tokenizer.save_pretrained(folder / OURS)
+    # The whole module: its layer norms have an epsilon that no config of Marian's holds.
+    torch.save(marian, folder / MARIAN)
+    load = partial(VaswaniForConditionalGeneration.from_pretrained, folder / OURS)
+    load_marian = partial(torch.load, folder / MARIAN, weights_only=False)
+    systems: dict[str, Callable] = {
+        name: partial(GenerateSystem, load, dtype, limits) for name, dtype in ENGINES.items()
+    }
+    systems[MARIAN] = partial(GenerateSystem, load_marian, None, limits)
+    rated = {MARIAN: partial(rate, marian)}
+    if importlib.util.find_spec("ctranslate2") is not None:
+        for name, quantization in ((CTRANSLATE2, "float32"), (CTRANSLATE2_INT8, "int8")):
+            paths = ["--model", f"{folder / OURS}", "--output", f"{folder / name}", "--quantization", quantization]
+            with contextlib.redirect_stdout(io.StringIO()):
+                if cli.main(["export", "--format", "ctranslate2", *paths]):
+                    raise RuntimeError("vaswani export failed")
+            systems[name] = partial(CTranslate2System, folder / name, limits)
+        system = systems[CTRANSLATE2]()
+        torch.set_num_threads(limits.threads)  # CTranslate2 sets its own number for the whole process
+        rated[CTRANSLATE2] = partial(rate_by_ctranslate2, system)
+    check_same_model(partial(rate, model), rated, batch, model.config.vocab_size)
+    return systems
+
+
+def check_same_model(ours: Callable, others: dict[str, Callable], batch: Batch, vocab_size: int) -> None:
+    """Compare log P of random translations.
+
+    Raises:
+        RuntimeError: if a system differs from ours by more than rounding.
+    """
+    targets = torch.randint(4, vocab_size, (len(batch), 20))
+    expected = ours(batch, targets)
+    for name, rate_others in others.items():
+        difference = float((expected - rate_others(batch, targets)).abs().max())
+        if not difference <= TOLERANCES[name]:
+            raise RuntimeError(f"with the same weights, log P of {name} differs from ours by {difference:.1e}")
+
+
+@torch.no_grad()
+def rate(model: PreTrainedModel, batch: Batch, targets: torch.Tensor) -> torch.Tensor:
+    """Return log P (B, T) of the tokens `targets` (B, T) by our model or Marian."""
+    start = torch.full_like(targets[:, :1], model.config.decoder_start_token_id)
+    inputs = pad_batch(batch, model.config.pad_token_id)
+    logits = model(**inputs, decoder_input_ids=torch.cat([start, targets[:, :-1]], dim=1), use_cache=False).logits
+    return logits.log_softmax(dim=-1).gather(2, targets[..., None])[..., 0]
+
+
+def rate_by_ctranslate2(system: CTranslate2System, batch: Batch, targets: torch.Tensor) -> torch.Tensor:
+    """Return log P (B, T) of the tokens `targets` (B, T)."""
+    results = system.translator.score_batch(system.prepare(batch), system.prepare(targets.tolist()))
+    return torch.tensor([result.log_probs[: targets.shape[1]] for result in results])
+
+
+# In the process of a system
+
+STARTED: list = []  # the system, and the inputs of its batches
+
+
+def start(build: Callable, batches: Sequence[Batch]) -> tuple[list[list[int]], float, float]:
+    """Build a system in this process and translate `batches` once, which also warms it up.
+
+    Each process has the settings that the command `vaswani` makes, which are good for all systems.
+
+    Returns:
+        token ids of each translation, and MiB of the model and of the search.
+    """
+    keep_few_kernels()
+    keep_freed_memory()
+    outputs: list = []
+    STARTED.clear()
+    model_memory = peak_growth(lambda: STARTED.append(build()))
+    [system] = STARTED
+    inputs = [system.prepare(batch) for batch in batches]
+    STARTED.append(inputs)
+    search_memory = peak_growth(lambda: outputs.extend(map(system.translate, inputs)))
+    return [tokens for output in outputs for tokens in system.read(output)], model_memory, search_memory
+
+
+def time_pass(clock: str) -> float:
+    """Return the seconds that the system takes for all its batches."""
+    system, inputs = STARTED
+    started = CLOCKS[clock]()
+    for batch in inputs:
+        system.translate(batch)
+    return CLOCKS[clock]() - started
+
+
+# The comparison
+
+
+def compare(systems: dict[str, Callable], batches: list[Batch], args: argparse.Namespace) -> list[dict]:
     """Time all systems on `batches`, in turns; return a row of the result for each."""
     names = list(systems)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     with contextlib.ExitStack() as stack:
         calls = {name: stack.enter_context(open_child()) for name in names}
-        found = {name: calls[name](start, name, build, batches) for name, build in systems.items()}
+        found = {name: calls[name](start, build, batches) for name, build in systems.items()}
         for repeat in range(args.repeats):
             first = repeat % len(names)
             for name in names[first:] + names[:first]:
                 time.sleep(PAUSE)
-                seconds[name].append(calls[name](time_pass, name, args.clock))
+                seconds[name].append(calls[name](time_pass, args.clock))
     rows = []
-    for name in names:
-        translations, median = found[name].translations, statistics.median(seconds[name])
-        reference = find_reference(name, search)
-        expected = found[reference].translations if reference in found else [None] * len(translations)
+    for name, (translations, model_memory, search_memory) in found.items():
+        median = statistics.median(seconds[name])
         rows.append(
             {
                 "batch_size": len(batches[0]),
@@ -146,46 +286,13 @@ def compare(
                 "sentences_per_second": len(translations) / median,
                 "tokens_per_second": sum(map(len, translations)) / median,
                 "ratios": {peer: Ratio.of(seconds[name], seconds[peer]) for peer in PEERS if peer in systems},
-                "same_translations": sum(map(list.__eq__, translations, expected)) if reference in found else None,
-                "same_as": reference,
-                "sentences": len(translations),
-                "model_memory_mib": found[name].model_memory,
-                "search_memory_mib": found[name].search_memory,
+                "same_translations": sum(map(list.__eq__, translations, found[OURS][0])),
+                "model_memory_mib": model_memory,
+                "search_memory_mib": search_memory,
                 "seconds": seconds[name],
             }
         )
     return rows
-
-
-def measure(
-    name: str,
-    model: VaswaniForConditionalGeneration,
-    tokenizer: PreTrainedTokenizerFast,
-    workloads: dict[str, list[str]],
-    args: argparse.Namespace,
-) -> tuple[str, list[dict]]:
-    """Measure a model in all systems; return its description and the rows of its results."""
-    forced_length = args.forced_length if name in args.sizes else None
-    rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        first = tokenizer(workloads[AS_IT_IS][: max(args.batch_sizes)], verbose=False).input_ids
-        models = Models(model, tokenizer, Path(folder), first)
-        for workload, sentences in workloads.items():
-            factor = GROWTH if workload == LONGER else 1
-            search = Search(args.num_beams, args.length_penalty, forced_length and factor * forced_length)
-            systems = models.build_systems(search, threads=torch.get_num_threads())
-            ids = tokenizer(sentences, verbose=False).input_ids
-            for batch_size in args.batch_sizes:
-                batches = [ids[start : start + batch_size] for start in range(0, len(ids), batch_size)]
-                found = compare(systems, batches, search, args)
-                rows += [{"model": name, "workload": workload, **row} for row in found]
-    weights = "trained" if forced_length is None else f"random, forced to {forced_length} tokens"
-    differences = ", ".join(f"{name} differ by {value:.1e}" for name, value in models.differences.items())
-    description = (
-        f"{describe_model(model.config)}; {weights}; {num_trained(model):,} parameters, {num_trained(models.marian):,} "
-        f"in Marian; {differences} at most"
-    )
-    return description, rows
 
 
 def format_speeds(rows: Sequence[dict]) -> str:
@@ -196,61 +303,44 @@ def format_speeds(rows: Sequence[dict]) -> str:
         "sentences/s": "{sentences_per_second:.1f}",
         "tokens/s": "{tokens_per_second:,.0f}",
         **{f"/ {peer}": f"{{ratios[{peer}]}}" for peer in rows[0]["ratios"]},
-        "same translations": "{agreement}",
+        "same as ours": "{same_translations}",
         "model, MiB": "{model_memory_mib:,.0f}",
         "search, MiB": "{search_memory_mib:,.0f}",
     }
-    return format_rows([row | {"agreement": _format_agreement(row)} for row in rows], columns)
-
-
-def _format_agreement(row: dict) -> str:
-    if row["same_as"] is None:
-        return "-"
-    return f"{row['same_translations']} of {row['sentences']} as {row['same_as']}"
-
-
-def format_growth(rows: Sequence[dict]) -> str:
-    """Return a line per system: how time and memory grow from the text as it is to more and longer text."""
-    workloads = (AS_IT_IS, MORE, LONGER)
-    found: dict[tuple, dict[str, dict]] = {}
-    for row in rows:
-        found.setdefault((row["system"], row["model"], str(row["batch_size"])), {})[row["workload"]] = row
-    lines = []
-    for key, by_workload in found.items():
-        seconds = [statistics.median(by_workload[workload]["seconds"]) for workload in workloads]
-        memory = [f"{by_workload[workload]['search_memory_mib']:,.0f}" for workload in workloads]
-        times = [f"{its / seconds[0]:.1f}" for its in seconds[1:]]
-        lines.append((*key, f"{seconds[0]:.2f}", *times, *memory))
-    header = ("system", "model", "batch", "seconds", "more", "longer", "search, MiB", "more", "longer")
-    return format_table(header, lines)
+    return format_rows(rows, columns)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_quickly(build_parser(), argv, **QUICK)
-    if args.threads is not None:
-        torch.set_num_threads(args.threads)
-    sentences = read_sentences(args.source)
-    workloads = build_workloads(sentences, args)
-    if args.model is None:
-        args.sizes = args.sizes or ["small"]
+    args.threads = torch.get_num_threads()
+    # All lines are enough to learn a vocabulary.
+    pairs = read_pairs(args.source, args.source, count=1_000 if args.source is None else 10**9)
+    text = [source for source, _ in pairs]
     models = {} if args.model is None else {args.model.name: load_translator(args.model)}
+    for size in args.sizes or ["small"] * (args.model is None):
+        torch.manual_seed(0)
+        config = build_config(size, vocab_size=args.vocab_size)
+        tokenizer = train_tokenizer(text, vocab_size=config.vocab_size)
+        models[size] = VaswaniForConditionalGeneration(config).eval(), tokenizer
     description, rows = describe_machine(), []
-    for size in args.sizes:
-        models[size] = build_random(size, sentences, vocab_size=args.vocab_size)
     for name, (model, tokenizer) in models.items():
-        description[name], found = measure(name, model, tokenizer, workloads, args)
-        rows += found
-    with contextlib.suppress(PackageNotFoundError):
-        description["versions"] += f", ctranslate2 {version('ctranslate2')}"
+        is_random = name in SIZES
+        limits = argparse.Namespace(**vars(args) | ({} if is_random else {"forced_length": None}))
+        ids = tokenizer(text[: args.sentences], verbose=False).input_ids
+        with tempfile.TemporaryDirectory() as folder:
+            systems = build_systems(model.cpu(), tokenizer, Path(folder), ids[:16], limits)
+            for batch_size in args.batch_sizes:
+                batches = [ids[first : first + batch_size] for first in range(0, len(ids), batch_size)]
+                rows += [{"model": name, **row} for row in compare(systems, batches, args)]
+        weights = f"random, forced to {args.forced_length} tokens" if is_random else "trained"
+        description[name] = f"{describe_model(model.config)}; {weights}; {num_trained(model):,} parameters"
     description |= {
         "search": f"beam {args.num_beams}, alpha {args.length_penalty}, at most source + {LENGTH_OFFSET} tokens",
-        "sentences": f"{len(workloads[AS_IT_IS])} of {args.source.name if args.source else 'the phrasebook'}",
+        "sentences": f"{args.sentences} of {args.source.name if args.source else 'the phrasebook'}",
         "measured": f"{args.repeats} repeats, in turns pass by pass, {args.clock} time; / is the ratio of sentences/s "
         f"to that system's (min to max)",
     }
-    table = format_growth(rows) if args.growth else format_speeds(rows)
-    title = "Growth of decoding" if args.growth else "Decoding"
-    report(f"{title}, {', '.join(models)}", description, table, rows, args)
+    report(f"Decoding, {', '.join(models)}", description, format_speeds(rows), rows, args.output)
     return 0
 
 
