@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import psutil
-from benchmark_common import add_report_options, describe_machine, format_table, read_pairs, report
+from benchmark_common import describe_machine, format_table, read_pairs, report
 
 from vaswani_transformer.data.corpus import Pair, read_parallel_files
 from vaswani_transformer.data.filtering import PairFilter
@@ -41,7 +41,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--vocab_size", type=int, default=37_000, help="default: %(default)s")
     parser.add_argument("--workers", type=int, default=1, help="of `vaswani prepare`; default: %(default)s")
     parser.add_argument("--folder", type=Path, help="where to write, and remove later; default: the system's")
-    add_report_options(parser)
+    parser.add_argument("--output", type=Path, help="write the result to this file, as JSON")
     return parser
 
 
@@ -159,7 +159,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "text": f"{len(real_pairs):,} real pairs, varied; vocabulary {args.vocab_size:,}; {PAIR_FILTER}",
         "workers": args.workers,
     }
-    report("Preparation, vaswani prepare", description, format_rows(rows), rows, args)
+    report("Preparation, vaswani prepare", description, format_rows(rows), rows, args.output)
     return 0
 
 

@@ -9,7 +9,7 @@ DATA_TABLES = {"lexicon.py"}  # words, no code
 BOUNDS = {
     "lines of the package": 17_457,
     "lines of the tests": 19_974,
-    "lines of the scripts": 3_634,
+    "lines of the scripts": 3_344,
     "files of code below model_cards": 0,
 }
 SLACK = 100  # lines; a larger deletion lowers its bound
