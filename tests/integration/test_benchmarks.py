@@ -80,7 +80,8 @@ def test_decoding_benchmark_runs_and_all_systems_translate_alike(tmp_path, monke
     monkeypatch.setattr(benchmark_decoding, "PAUSE", 0)
     for setting in ("keep_few_kernels", "keep_freed_memory"):  # which stay for the rest of a process
         monkeypatch.setattr(benchmark_decoding, setting, lambda: None)
-    arguments = "--sizes tiny --sentences 4 --batch_sizes 3 --repeats 1 --forced_length 5 --threads 1".split()
+    arguments = ["--sizes", "tiny", "--sentences", "4", "--batch_sizes", "3", "--repeats", "1"]
+    arguments += ["--forced_length", "5", "--threads", "1"]
     assert benchmark_decoding.main([*arguments, "--output", f"{tmp_path}/result.json"]) == 0
     rows = {row["system"]: row for row in read_rows(tmp_path / "result.json")}
     assert list(rows) == [*benchmark_decoding.ENGINES, *benchmark_decoding.PEERS]
