@@ -32,7 +32,7 @@ setup(
         "Topic :: Text Processing :: Linguistic",
     ],
     packages=find_packages(include=["vaswani_transformer", "vaswani_transformer.*"]),
-    package_data={"": ["*.html", "*.md"]},
+    package_data={"": ["*.html", "*.md", "*.txt"]},
     python_requires=">=3.11",
     # scripts/check_lower_bounds.sh installs the lowest of each and runs tests.
     install_requires=[

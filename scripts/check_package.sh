@@ -24,7 +24,7 @@ import zipfile
 wheel = zipfile.ZipFile(sys.argv[1]).namelist()
 foreign = [name for name in wheel if not name.startswith(("vaswani_transformer/", "vaswani_transformer-"))]
 assert not foreign, f"the wheel holds more than the package: {foreign}"
-for name in ("attention/page.html", "hub/card_template.md", "model/modeling_vaswani.py"):
+for name in ("attention/page.html", "data/phrasebook/lexicon.txt", "hub/card_template.md", "model/modeling_vaswani.py"):
     assert f"vaswani_transformer/{name}" in wheel, f"the wheel lacks {name}"
 sdist = {name.partition("/")[2] for name in tarfile.open(sys.argv[2]).getnames()}
 for name in ("scripts/demo.sh", "tests/conftest.py", "model_cards/README.md", "constraints.txt", "CITATION.cff"):
