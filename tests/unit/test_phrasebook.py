@@ -20,20 +20,22 @@ from vaswani_transformer.data.phrasebook.grammar import (
 from vaswani_transformer.data.phrasebook.pairs import generate_pairs, split_of
 from vaswani_transformer.data.phrasebook.words import ADJECTIVES, DETERMINERS, NOUNS, TABLES, VERBS, nouns_in
 
-# Of the first training pairs, checked by hand: endings, cases, owners, separable verbs, word order, negation, questions.
+# Of the first training pairs, checked by hand: endings, cases, owners, separable verbs, word order, negation.
 CHECKED = """
 The young child cooked the delicious potato last week. | Das junge Kind hat letzte Woche die leckere Kartoffel gekocht.
 An expensive ring can be on the red roof today. | Ein teurer Ring kann heute auf dem roten Dach sein.
 The brother looked for strange messages. | Der Bruder hat seltsame Nachrichten gesucht.
 Ten old books belong to the women. | Zehn alte Bücher gehören den Frauen.
-When the weak witch did not give up, the king lost some paintings. | Als die schwache Hexe nicht aufgegeben hat, hat der König einige Gemälde verloren.
+The fathers took some old books on Friday. | Die Väter haben am Freitag einige alte Bücher genommen.
 Who helped the neighbors on Sunday? | Wer hat am Sonntag den Nachbarn geholfen?
 Do the mothers sell the yellow airplanes to the policeman? | Verkaufen die Mütter dem Polizisten die gelben Flugzeuge?
 The farmer lent a coat to me today. | Der Bauer hat mir heute einen Mantel geliehen.
-Did the angry daughter bring back my brother's coat? | Hat die wütende Tochter den Mantel meines Bruders zurückgebracht?
+Did the thief close my grandfather's bag? | Hat der Dieb die Tasche meines Großvaters zugemacht?
 The kings call me. | Die Könige rufen mich an.
 Can the witch call the prince? | Kann die Hexe den Prinzen anrufen?
-The poor singer believes that the friends turn on the radio. | Der arme Sänger glaubt, dass die Freunde das Radio einschalten.
+We see that this bus did not depart. | Wir sehen, dass dieser Bus nicht abgefahren ist.
+She feeds a dog at the hospitals. | Sie füttert in den Krankenhäusern einen Hund.
+They kissed an honest farmer when I slept. | Sie haben einen ehrlichen Bauern geküsst, als ich geschlafen habe.
 In the morning you translate every newspaper. | Am Morgen übersetzt du jede Zeitung.
 Who pushed the white cars into the quiet village? | Wer hat die weißen Autos ins ruhige Dorf geschoben?
 Did the singer think of us today? | Hat der Sänger heute an uns gedacht?

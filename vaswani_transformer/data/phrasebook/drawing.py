@@ -11,7 +11,7 @@ from typing import Any
 
 from . import grammar
 from .grammar import WHO, Clause, Phrase, say_english, say_german
-from .words import ADJECTIVES, DETERMINERS, MODALS, TABLES, VERBS, Word, nouns_in
+from .words import ADJECTIVES, ADJECTIVES_OF, DETERMINERS, MODALS, TABLES, VERBS, Word, nouns_in
 
 _KINDS = ("statement",) * 40 + ("joined",) * 20 + ("reported",) * 14 + ("yes-no",) * 12 + ("who", "what", "why") * 4
 _QUESTIONS = {"yes-no": ("", ""), "what": ("what", "was"), "why": ("why", "warum")}  # with the verb before the subject
@@ -179,7 +179,7 @@ def _draw_phrase(
     elif name == "owner" and is_ownable and not is_kin:
         person = dice.choose(nouns_in("human"))
         owner = grammar.noun_phrase(person, DETERMINERS["my" if person.kind == "kin" else "the"])
-    options = [word for word in ADJECTIVES if noun in nouns_in(word.nouns)]
-    adjective = dice.choose(options) if options and has_adjective and dice.chance(0.2) else None
+    options = ADJECTIVES_OF[noun] if has_adjective else []
+    adjective = dice.choose(options) if options and dice.chance(0.2) else None
     determiner = DETERMINERS.get(name, DETERMINERS["the"])
     return grammar.noun_phrase(noun, determiner, is_plural=is_plural, adjective=adjective, owner=owner)

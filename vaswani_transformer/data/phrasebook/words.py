@@ -2,7 +2,7 @@
 
 from functools import cache
 from importlib.resources import files
-from types import SimpleNamespace
+from typing import Any
 
 CASES = ("nominative", "accusative", "dative", "genitive")
 PERSONS = ("I", "you", "he", "we", "they")  # "you" is one person and familiar (du); "she" is inflected as "he"
@@ -11,11 +11,11 @@ _FORMS = {"by case": CASES, "by person": PERSONS}
 Forms = dict[str, str]
 
 
-class Word(SimpleNamespace):
+class Word:
     """A row of a table: an attribute for each column."""
 
-    __eq__ = object.__eq__
-    __hash__ = object.__hash__
+    def __init__(self, **columns: Any):
+        self.__dict__.update(columns)
 
 
 def _read_tables() -> dict[str, list[Word]]:
@@ -50,9 +50,11 @@ def nouns_in(names: str) -> tuple[Word, ...]:
 
 
 TABLES = _read_tables()
-NOUNS = tuple(TABLES["nouns"])
-ADJECTIVES = tuple(TABLES["adjectives"])
-VERBS = tuple(TABLES["verbs"])
+NOUNS, ADJECTIVES, VERBS = (TABLES[name] for name in ("nouns", "adjectives", "verbs"))
 DETERMINERS = {word.english: word for word in TABLES["determiners"]}
 MODALS = {word.english: word for word in TABLES["modals"]}
 AUXILIARIES = {word.name: word.forms for word in TABLES["auxiliaries"]}
+ADJECTIVES_OF: dict[Word, list[Word]] = {noun: [] for noun in NOUNS}
+for _adjective in ADJECTIVES:
+    for _noun in nouns_in(_adjective.nouns):
+        ADJECTIVES_OF[_noun].append(_adjective)
