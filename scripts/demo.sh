@@ -34,7 +34,7 @@ echo "== Score on sentences that never occur in training"
 vaswani evaluate --model $run --test phrasebook --num_pairs 500
 
 echo "== Translate with it"
-show_translations $run "Do you know whether he cleans the kitchen?" "The farmers will thank the boy." "$sentence"
+show_translations $run "Will he clean the kitchen?" "The farmers will thank the boy." "$sentence"
 python - "$sentence" $pairs <<'E2'
 import re
 import sys
