@@ -32,6 +32,7 @@ setup(
         "Topic :: Text Processing :: Linguistic",
     ],
     packages=find_packages(include=["vaswani_transformer", "vaswani_transformer.*"]),
+    py_modules=["vaswani_cli"],
     package_data={"": ["*.html", "*.md", "*.txt"]},
     python_requires=">=3.11",
     # scripts/check_lower_bounds.sh installs the lowest of each and runs tests.
@@ -69,5 +70,5 @@ setup(
             *TOUR,
         ],
     },
-    entry_points={"console_scripts": ["vaswani = vaswani_transformer.cli:main"]},
+    entry_points={"console_scripts": ["vaswani = vaswani_cli:main"]},
 )

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 PYTHON = (sys.executable, "-c")
-VASWANI = (sys.executable, "-m", "vaswani_transformer")
+VASWANI = (*PYTHON, "import vaswani_cli; vaswani_cli.main()")
 PROGRAMS = {
     "import transformers": (*PYTHON, "import transformers"),
     "import vaswani_transformer": (*PYTHON, "import vaswani_transformer"),

@@ -22,7 +22,7 @@ import tarfile
 import zipfile
 
 wheel = zipfile.ZipFile(sys.argv[1]).namelist()
-foreign = [name for name in wheel if not name.startswith(("vaswani_transformer/", "vaswani_transformer-"))]
+foreign = [name for name in wheel if not name.startswith(("vaswani_transformer/", "vaswani_transformer-", "vaswani_cli.py"))]
 assert not foreign, f"the wheel holds more than the package: {foreign}"
 for name in ("attention/page.html", "data/phrasebook/lexicon.txt", "hub/card_template.md", "model/modeling_vaswani.py"):
     assert f"vaswani_transformer/{name}" in wheel, f"the wheel lacks {name}"

@@ -19,7 +19,6 @@ from .model.pipeline_vaswani import TRANSLATION_TASK, find_model_folder
 SEARCH_SETTINGS: dict[str, tuple[type | UnionType, float, float]] = {
     "num_beams": (int, 1, 1_000),
     "length_penalty": (int | float, -1_000, 1_000),
-    "coverage_penalty": (int | float, -1_000, 1_000),
     "max_length_offset": (int, -1_000_000, 1_000_000),
 }
 TOKEN_IDS = ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id")
@@ -34,7 +33,7 @@ def load_translator(
 ) -> tuple[VaswaniForConditionalGeneration, PreTrainedTokenizerFast]:
     """Load model and tokenizer from a model folder, a run folder (its final model) or a Hub id.
 
-    The model goes to the GPU if there is one, except with dtype="int8".
+    The model goes to the GPU if there is one, except with dtype="int8": a model in float32, for an engine in int8.
 
     Raises:
         FileNotFoundError: if the folder holds no model, or lacks a part of one.
@@ -46,7 +45,7 @@ def load_translator(
         folder = str(path)
     elif len(path.parts) != 2 or path.is_absolute():  # not of the form owner/name
         raise FileNotFoundError(f"{folder} does not exist; name a model folder, a run folder or a Hub id.")
-    options = {} if dtype is None else {"dtype": dtype}
+    options = {} if dtype is None else {"dtype": "float32" if dtype == "int8" else dtype}
     with naming_damage(folder):
         kind = VaswaniConfig.get_config_dict(folder)[0].get("model_type")
     if kind != VaswaniConfig.model_type:

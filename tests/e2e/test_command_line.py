@@ -75,7 +75,7 @@ def test_a_model_learns_to_write_backwards_and_says_how_well(workshop, capsys):
     printed = capsys.readouterr().out
     assert float(printed.split()[1]) > 90
     assert "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" in printed
-    search = "num_beams:4|length_penalty:0.6|length_penalty_type:gnmt|coverage_penalty:0.0|max_length_offset:50"
+    search = "num_beams:4|length_penalty:0.6|length_penalty_type:gnmt|max_length_offset:50"
     assert f"search {search}" in printed
 
 

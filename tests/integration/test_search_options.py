@@ -78,13 +78,12 @@ def test_scores_of_an_ensemble_with_a_shortlist_stand_before_the_texts(folders, 
 def test_nothing_but_tokens_of_the_shortlist_is_written(folders, files):
     text, output, shortlist = files
     files_given = ["--input", text, "--output", output, "--shortlist", shortlist]
-    assert run("translate", "--model", folders[0], *files_given, "--coverage_penalty", "0.2") == 0
+    assert run("translate", "--model", folders[0], *files_given) == 0
     model, tokenizer = load_translator(folders[0])
     allowed = sorted({token for word in ("dog", "cat", "runs") for token in tokenizer(word).input_ids[:-1]})
-    options = {"max_length_offset": 3, "coverage_penalty": 0.2}
-    expected = translate(model, tokenizer, SENTENCES, shortlist=allowed, **options)
+    expected = translate(model, tokenizer, SENTENCES, shortlist=allowed, max_length_offset=3)
     assert output.read_text(encoding="utf-8").split("\n") == [*expected, ""]
-    assert expected != translate(model, tokenizer, SENTENCES, **options)
+    assert expected != translate(model, tokenizer, SENTENCES, max_length_offset=3)
 
 
 def test_a_shortlist_holds_each_token_of_its_text_once(tmp_path):
@@ -133,11 +132,11 @@ def test_other_models_or_another_shortlist_do_not_go_on(folders, files, monkeypa
 
 def test_a_score_says_which_models_and_words_it_is_of(folders, files, capsys):
     text, _, shortlist = files
-    options = ["--ensemble", folders[1], "--shortlist", shortlist, "--coverage_penalty", "0.2", "--tokenize", "none"]
+    options = ["--ensemble", folders[1], "--shortlist", shortlist, "--num_beams", "2", "--tokenize", "none"]
     assert run("evaluate", "--model", folders[0], "--test", text, text, *options) == 0
     printed = capsys.readouterr().out
     assert f"no label smoothing, {folders[0]} alone\n" in printed
-    assert "|coverage_penalty:0.2|" in printed
+    assert "search num_beams:2|" in printed
     assert f"|shortlist:{shortlist}  model {folders[0]} + {folders[1]}  fingerprint " in printed
 
 

@@ -142,36 +142,6 @@ def test_a_bias_agrees_with_the_plain_search_to_the_limit(build_tiny_model, bias
     compare(model, expected_of, num_best=1, num_beams=4, sequence_bias={(25, 25): bias})
 
 
-@pytest.mark.parametrize("beta", [0.1, 0.6])
-def test_the_coverage_penalty_agrees_with_the_plain_search(model, beta):
-    exact = copy.deepcopy(model).double()
-    exact.set_attn_implementation("eager")
-
-    @torch.no_grad()
-    def penalty(source, hypothesis):
-        outputs = exact(
-            input_ids=torch.tensor([source]),
-            decoder_input_ids=torch.tensor([[START, *hypothesis[:-1]]]),
-            output_attentions=True,
-        )
-        weights = outputs.cross_attentions[-1][0].mean(dim=0).tolist()  # (T, S)
-        return beta * sum(math.log(min(sum(row[i] for row in weights), 1.0)) for i in range(len(source)))
-
-    def expected_of(i):
-        return check_beam_search.search(
-            words_of(model, SENTENCES[i]),
-            num_beams=5,
-            limit=len(SENTENCES[i]) + OFFSET,
-            alpha=0.6,
-            end=END,
-            num_best=3,
-            stops_early=False,
-            bonus=lambda hypothesis: penalty(SENTENCES[i], hypothesis),
-        )
-
-    compare(model, expected_of, num_best=3, num_beams=5, coverage_penalty=beta)
-
-
 def test_the_check_of_trained_models_says_how_many_agree(build_tiny_model, tmp_path, capsys):
     lines = ["a dog runs", "two cats sleep", "the big dog"]
     tokenizer = train_tokenizer(lines * 3, vocab_size=290)

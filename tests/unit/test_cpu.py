@@ -18,7 +18,6 @@ needs_int8 = pytest.mark.skipif(not Int8Products.suit(), reason="this PyTorch ha
 KINDS = [
     pytest.param(lambda: Products(torch.float32), id="float32"),
     pytest.param(lambda: Products(torch.bfloat16), id="bfloat16"),
-    pytest.param(lambda: Products(None), id="borrowed"),
     *(
         pytest.param(
             lambda dtype=dtype: PackedProducts(dtype),
@@ -146,13 +145,13 @@ def build_layers(*sizes: int, bias: bool = True) -> list[nn.Linear]:
 @torch.no_grad()
 def test_products_are_those_of_the_layers(kind, bias):
     products, layers = kind(), build_layers(40, 8, 17, bias=bias)
-    dtype = products.dtype or torch.float32
+    dtype = products.dtype
     for shape in ((1, 64), (4, 64), (3, 21, 64)):
         x = torch.randn(shape).to(dtype)
         rounding = {torch.float32: 1e-6, torch.bfloat16: 4e-3}[dtype] if kind is not Int8Products else 0.03
         found = [products.one(layer)(x) for layer in layers]
         rectified = [products.one(layer, relu=True)(x) for layer in layers]
-        at_once = products.several(*layers)(x) if products.dtype else found  # not of matrices that are only borrowed
+        at_once = products.several(*layers)(x)
         for y, positive, together, layer in zip(found, rectified, at_once, layers, strict=True):
             weight, own_bias = (None if p is None else p.to(dtype).double() for p in (layer.weight, layer.bias))
             expected = nn.functional.linear(x.double(), weight, own_bias)
@@ -162,7 +161,7 @@ def test_products_are_those_of_the_layers(kind, bias):
                 assert (actual - wanted).norm() <= rounding * expected.norm()
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.id != "borrowed"])
+@pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
 def test_products_have_weights_of_their_own(kind):
     products, [layer, other] = kind(), build_layers(64, 512)

@@ -2,11 +2,9 @@
 
 import copy
 import pickle
-import weakref
 
 import pytest
 import torch
-from pretended_gpu.graph import RecordedCapture
 from torch import nn
 from transformers import GenerationConfig
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
@@ -14,12 +12,10 @@ from transformers.generation import BaseStreamer
 
 from vaswani_transformer import VaswaniForConditionalGeneration, pipeline
 from vaswani_transformer.hub.demo import Demo
-from vaswani_transformer.model import cpu_vaswani, engine_graphs_vaswani, engine_steps_vaswani
-from vaswani_transformer.model.cpu_vaswani import PRIVATE_NAMES, Int8Products, find_private
-from vaswani_transformer.model.engine_graphs_vaswani import CAPTURES, CapturedSteps, FixedMemory
+from vaswani_transformer.model import engine_steps_vaswani
+from vaswani_transformer.model.cpu_vaswani import PRIVATE_NAMES, Int8Products, Products, find_private
 from vaswani_transformer.model.engine_layers_vaswani import DecoderProducts
 from vaswani_transformer.model.engine_steps_vaswani import EngineSteps, LayerSteps
-from vaswani_transformer.model.engine_vaswani import Engine
 from vaswani_transformer.model.plain_vaswani import find_obstacle
 from vaswani_transformer.model.steps_vaswani import ForwardSteps
 from vaswani_transformer.translation.translator import Translator
@@ -156,7 +152,7 @@ def test_keys_that_no_beam_goes_on_from_are_forgotten(build_tiny_model, monkeypa
 
 
 def test_a_layer_remembers_everything_in_the_order_it_came(tiny_model):
-    layer = DecoderProducts(tiny_model.get_decoder().layers[0], cpu_vaswani.Products(None))
+    layer = DecoderProducts(tiny_model.get_decoder().layers[0], Products(torch.float32))
     steps_of_layer = LayerSteps(layer, None, torch.randn(2, 6, 12), num_idle=0)
     width = sum(layer.attention.widths)
     steps, length = [torch.randn(2, 3, num_beams, width) for num_beams in (3, *[4] * 40)], 0
@@ -165,129 +161,6 @@ def test_a_layer_remembers_everything_in_the_order_it_came(tiny_model):
         remembered = steps_of_layer.remember(step, slice(start, length), num_slots=start + 10)
         assert torch.equal(remembered[:, :, :length], torch.cat(steps[:count], dim=2))
         assert not remembered[:, :, length:].any()  # what is hidden must be finite
-
-
-# Captured steps, by graphs that do recorded operations again on the same tensors
-
-
-@pytest.fixture
-def captured(monkeypatch):
-    """Engines built meanwhile capture; a list of the bucket of each step, and whether the step was captured first."""
-    steps, run = [], FixedMemory.run
-
-    def run_and_list(memory, bucket, step):
-        steps.append((bucket, bucket not in memory.captured))
-        return run(memory, bucket, step)
-
-    monkeypatch.setitem(CAPTURES, "cpu", RecordedCapture)
-    monkeypatch.setattr(FixedMemory, "run", run_and_list)
-    monkeypatch.setattr(CapturedSteps, "key_bucket", 16)
-    monkeypatch.setattr(engine_steps_vaswani, "_can_attend_unfused", lambda states, mask: False)  # as on any GPU
-    return steps
-
-
-def test_captured_steps_give_the_logits_of_forward_in_later_searches_too(build_tiny_model, captured):
-    model = build_tiny_model(noise=0.4, decoder_layers=2)
-    engine = model.build_engine()
-    for prompt in ((0,), (0, 5, 6)):
-        for source in SOURCES.values():
-            compare(engine, model, source=source, prompt=prompt)
-    [memory] = engine.idle_memory
-    addresses = {name: storage.data_ptr() for name, storage in memory.storage.items()}
-    captured.clear()
-    for name in ("on the right", "no padding"):
-        compare(engine, model, source=SOURCES[name])
-    assert captured
-    assert not any(is_first for _, is_first in captured)
-    assert {name: storage.data_ptr() for name, storage in memory.storage.items()} == addresses
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"num_return_sequences": 4, "decoder_input_ids": torch.tensor([[0, 5, 6]] * 3)},
-        {"shortlist": [2, 4, 5, 9, 13, 20, 21, 30]},
-    ],
-    ids=["beam", "prompt", "shortlist"],
-)
-def test_captured_steps_find_the_translations_of_forward(build_ending_model, captured, options):
-    model = build_ending_model(end_bias=2.0, max_length_offset=6)
-    engine, sources = model.build_engine(), [SOURCES["on the right"], SOURCES["no padding"]]
-    expected = [model.generate(source, **options, **RECORDED).sequences for source in sources]
-    for _ in range(3):
-        captured.clear()
-        for source, sequences in zip(sources, expected, strict=True):
-            assert torch.equal(model.generate(source, engine=engine, **options), sequences)
-    # Memory has had its last size since the first round, and all shapes came in the second.
-    assert not any(is_first for _, is_first in captured)
-
-
-def test_captured_steps_leave_the_caller_the_logits_of_each_step(build_tiny_model, captured):
-    model, options = build_tiny_model(noise=0.4), {"return_dict_in_generate": True, "output_logits": True}
-    options |= {"num_beams": NUM_BEAMS, "max_new_tokens": 6}
-    expected, found = (
-        model.generate(SOURCE, **options, **given).logits for given in ({}, {"engine": model.build_engine()})
-    )
-    torch.testing.assert_close(torch.stack(found), torch.stack(expected))
-
-
-def test_keys_that_are_forgotten_leave_captured_steps_a_smaller_bucket(build_tiny_model, captured, monkeypatch):
-    monkeypatch.setattr(engine_steps_vaswani, "FEW_KEYS", 16)
-    monkeypatch.setattr(CapturedSteps, "key_bucket", 4)
-    model = build_tiny_model(noise=0.4, decoder_layers=2)
-    compare(model.build_engine(), model, num_steps=14, leaving_at=None)
-    num_slots = [bucket[2] for bucket, _ in captured]
-    assert num_slots != sorted(num_slots)
-
-
-def test_searches_at_the_same_time_have_fixed_memory_of_their_own(build_tiny_model, captured):
-    model = build_tiny_model(noise=0.4)
-    engine = model.build_engine()
-    expected = model.generate(SOURCE, ensemble=[model], max_new_tokens=8)
-    for _ in range(2):
-        found = model.generate(SOURCE, ensemble=[model], engine=[engine, engine], max_new_tokens=8)
-        assert torch.equal(found, expected)
-    assert len(engine.idle_memory) == 2
-
-
-def test_few_captured_steps_are_kept(build_tiny_model, captured, monkeypatch):
-    monkeypatch.setattr(engine_graphs_vaswani, "MOST_GRAPHS", 1)
-    model = build_tiny_model(noise=0.4, decoder_layers=2)
-    engine = model.build_engine()
-    for _ in range(2):
-        compare(engine, model, num_steps=8)
-        [memory] = engine.idle_memory
-        assert len(memory.captured) == 1
-    first = [bucket for bucket, is_first in captured if is_first]
-    assert len(first) > len(set(first))  # what was dropped is captured again
-
-
-def test_an_engine_of_one_call_captures_nothing(build_tiny_model, captured):
-    model = build_tiny_model()
-    model.generate(SOURCE, max_new_tokens=6)
-    assert not captured
-
-
-def test_a_captured_step_never_asks_the_host_and_is_traced_once_per_bucket(build_tiny_model, monkeypatch):
-    traced = []
-
-    class CompiledCapture(RecordedCapture):
-        """Compiles a step; the closure is good for one search."""
-
-        def __call__(self, step):
-            return torch.compile(step, backend=self.trace, fullgraph=True, dynamic=False)
-
-        @staticmethod
-        def trace(graph, inputs):
-            traced.append(graph)
-            return graph
-
-    monkeypatch.setitem(CAPTURES, "cpu", CompiledCapture)
-    model = build_tiny_model(noise=0.4, decoder_layers=1)
-    engine = Engine(model, cpu_vaswani.Products(torch.float32))  # those of a GPU
-    compare(engine, model)
-    assert len(traced) == 2  # of all sentences, and of those that stay
 
 
 # A snapshot
@@ -318,7 +191,7 @@ WRITES = {
 def test_an_engine_keeps_its_weights_and_generate_reads_those_of_the_model(build_tiny_model, dtype, write):
     changes = CONFIGS["untied, 3 + 1 layers, prelu"] | {"position_embedding_type": "learned", "output_bias": True}
     model, new = (build_tiny_model(noise=0.4, seed=seed, **changes) for seed in (0, 1))
-    many = SOURCE.repeat(3, 1)  # for so many a call lays the matrices out itself
+    many = SOURCE.repeat(3, 1)  # for so many a call lays out an engine itself
     engine, before = model.build_engine(dtype=dtype), model.generate(many, max_new_tokens=6)
     options = {"max_new_tokens": 6, "engine": engine, "return_dict_in_generate": True}
     frozen = [model.generate(SOURCE, shortlist=words, **options).sequences_scores for words in (None, range(30))]
@@ -483,14 +356,6 @@ def test_logits_that_a_hook_has_seen_stay_what_they_were(build_tiny_model):
     assert all(torch.equal(logits, copied) for logits, copied in seen)
 
 
-def test_a_model_that_recomputes_its_layers_in_training_searches_all_the_same(build_tiny_model):
-    model = build_tiny_model(noise=0.4, dropout=0.0)
-    expected = model.generate(SOURCE, max_new_tokens=6)
-    model.train()
-    model.activation_checkpointing_enable()
-    assert torch.equal(model.generate(SOURCE, max_new_tokens=6), expected)
-
-
 def test_recording_attentions_once_leaves_later_searches_their_engine(build_tiny_model):
     model = build_tiny_model()
     model.generate(SOURCE, output_attentions=True, return_dict_in_generate=True, max_new_tokens=3)
@@ -498,9 +363,7 @@ def test_recording_attentions_once_leaves_later_searches_their_engine(build_tiny
     assert find_obstacle(model) is None
 
 
-@pytest.mark.parametrize(
-    "options", [{"coverage_penalty": 0.2}, RECORDED, {"do_sample": True, "num_beams": 1}, {"num_beams": 33}], ids=str
-)
+@pytest.mark.parametrize("options", [RECORDED, {"do_sample": True, "num_beams": 1}, {"num_beams": 33}], ids=str)
 def test_forward_reads_what_an_engine_of_another_dtype_encoded(build_tiny_model, options):
     model = build_tiny_model(noise=0.4)
     engine = model.build_engine(dtype="bfloat16")
@@ -531,64 +394,6 @@ def test_a_dtype_that_is_none_of_an_engine_s_is_refused(tiny_model, dtype):
         tiny_model.build_engine(dtype=dtype)
 
 
-@needs_int8
-@pytest.mark.parametrize("dtype", ["int8", torch.int8])
-def test_a_model_loaded_for_int8_is_one_of_float32_whose_engines_multiply_in_int8(build_tiny_model, tmp_path, dtype):
-    model = build_tiny_model(noise=0.3)
-    model.save_pretrained(tmp_path / "first")
-    load = VaswaniForConditionalGeneration.from_pretrained
-    loaded, info = load(tmp_path / "first", dtype=dtype, output_loading_info=True)
-    assert not info["missing_keys"]
-    compare(loaded.build_engine(), build_reference(model, "int8"), dtype="int8")
-    in_a_call, in_an_engine = (
-        member.generate(
-            encoder_outputs=model.get_encoder()(SOURCE),
-            attention_mask=(SOURCE != PAD).long(),
-            engine=engine,
-            return_dict_in_generate=True,
-        )
-        for member, engine in ((loaded, None), (model, model.build_engine(dtype="int8")))
-    )
-    assert torch.equal(in_a_call.sequences_scores, in_an_engine.sequences_scores)
-    loaded.save_pretrained(tmp_path / "second")
-    assert (tmp_path / "first/model.safetensors").read_bytes() == (tmp_path / "second/model.safetensors").read_bytes()
-    assert (tmp_path / "first/config.json").read_text() == (tmp_path / "second/config.json").read_text()
-    assert loaded.bfloat16().generate(SOURCE, max_new_tokens=2).shape == (3, 3)
-
-
-# Released matrices
-
-
-def test_an_engine_that_releases_the_matrices_alone_translates(build_ending_model, tmp_path):
-    model = build_ending_model(end_bias=2.0, max_length_offset=6, tie_word_embeddings=False)
-    expected, config = model.generate(SOURCE, num_return_sequences=4), model.config
-    matrices = [weakref.ref(layer.weight) for layer in model.modules() if isinstance(layer, nn.Linear)]
-    engine = model.build_engine(releases=True)
-    assert all(matrix() is None for matrix in matrices)
-    left = sum(parameter.numel() for parameter in model.parameters() if not parameter.is_meta)
-    embeddings = 2 * config.vocab_size * config.d_model
-    assert left - embeddings < 0.1 * sum(parameter.numel() for parameter in model.parameters())
-    assert torch.equal(model.generate(SOURCE, num_return_sequences=4, engine=engine), expected)
-    assert engine.target_embedding.data_ptr() == model.get_decoder().embed_tokens.weight.data_ptr()
-    refused = [
-        lambda: model(input_ids=SOURCE, decoder_input_ids=SOURCE),
-        lambda: model.generate(SOURCE),
-        lambda: model.score(input_ids=SOURCE, labels=SOURCE),
-        *(
-            lambda options=options: model.generate(SOURCE, engine=engine, **options)
-            for options in ({"coverage_penalty": 0.2}, {"do_sample": True, "num_beams": 1}, RECORDED, {"num_beams": 33})
-        ),
-    ]
-    for call in refused:
-        with pytest.raises(ValueError, match=r"build_engine\(releases=True\) has freed its matrices: search through"):
-            call()
-    with pytest.raises(ValueError, match="released to an engine that was built before"):
-        model.build_engine()
-    with pytest.raises(ValueError, match="an engine cannot be saved: load the model again"):
-        model.save_pretrained(tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
 def test_an_engine_does_not_travel_to_another_process(tiny_model):
     with pytest.raises(TypeError, match=r"send the model, and call build_engine\(\)"):
         pickle.dumps(tiny_model.build_engine())
@@ -608,12 +413,6 @@ def test_an_engine_does_without_any_private_name_of_pytorch(build_tiny_model, mo
             model.build_engine(dtype=dtype)
         return
     compare(model.build_engine(dtype=dtype), build_reference(model, dtype), dtype=dtype)
-
-
-def test_an_engine_does_without_onednn(build_tiny_model):
-    model = build_tiny_model(noise=0.4)
-    with torch.backends.mkldnn.flags(enabled=False):
-        compare(model.build_engine(), model)
 
 
 @pytest.mark.parametrize(
@@ -636,15 +435,6 @@ def test_what_follows_one_hypothesis_goes_through_forward_alone(build_tiny_model
     other = build_tiny_model().build_engine()
     with pytest.raises(ValueError, match="engine was built of another model"):
         model.generate(SOURCE[:1], num_beams=1, max_new_tokens=6, **options, engine=other)
-
-
-def test_sampling_that_is_switched_off_leaves_the_engine_in_use(build_tiny_model):
-    model = build_tiny_model(noise=0.4)
-    engine = model.build_engine()
-    expected = model.generate(SOURCE, num_beams=1, max_new_tokens=6)
-    for parameter in model.parameters():
-        parameter.data.zero_()
-    assert torch.equal(model.generate(SOURCE, num_beams=1, max_new_tokens=6, engine=engine, do_sample=False), expected)
 
 
 class TokenList(BaseStreamer):

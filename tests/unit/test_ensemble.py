@@ -32,11 +32,6 @@ def test_the_mean_of_equal_probabilities_is_exact():
         assert torch.equal(mean_log_probs([log_probs] * count), log_probs)
 
 
-def test_the_mean_is_of_probabilities():
-    rows = torch.tensor([[0.1, 0.9], [0.5, 0.5]])
-    torch.testing.assert_close(mean_log_probs(list(rows.log())).exp(), torch.tensor([0.3, 0.7]))
-
-
 def test_a_word_that_one_model_forbids_is_still_possible():
     log_probs = [torch.tensor([-torch.inf, 0.0]), torch.tensor([0.5, 0.5]).log()]
     torch.testing.assert_close(mean_log_probs(log_probs).exp(), torch.tensor([0.25, 0.75]))
@@ -49,7 +44,6 @@ def test_a_word_that_one_model_forbids_is_still_possible():
     [
         {"num_return_sequences": 4},
         {"no_repeat_ngram_size": 2},
-        {"coverage_penalty": 0.4},
         {"use_cache": False},
         {"decoder_input_ids": torch.tensor([[0, 5, 6], [PAD, 0, 8], [0, 9, 4]])},
     ],
@@ -104,15 +98,11 @@ def test_members_may_have_another_attention_kernel(model, build):
 # Refused
 
 
-@pytest.mark.parametrize("ensemble", [[], "model", {}, nn.Linear(2, 2)], ids=str)
+@pytest.mark.parametrize("ensemble", [[], "model", [nn.Linear(2, 2)]], ids=str)
 def test_what_is_no_list_of_models_is_refused(model, ensemble):
-    with pytest.raises(ValueError, match="ensemble must be a list of at least one further model, got"):
+    message = "ensemble must be a list of at least one further model, got|models of this code, got Linear of torch"
+    with pytest.raises(ValueError, match=message):
         model.generate(SOURCE, ensemble=ensemble)
-
-
-def test_other_models_are_refused(model):
-    with pytest.raises(ValueError, match=r"models of this code, got Linear of torch\.nn"):
-        model.generate(SOURCE, ensemble=[nn.Linear(2, 2)])
 
 
 @pytest.mark.parametrize(("name", "value"), [("vocab_size", 41), ("eos_token_id", 3), ("decoder_start_token_id", 5)])
@@ -133,21 +123,16 @@ def test_inputs_of_one_model_are_refused(model):
         model.generate(encoder_outputs=encoded, ensemble=[model])
 
 
-@pytest.mark.parametrize("name", ["output_attentions", "output_hidden_states"])
-def test_what_is_of_one_model_is_refused(model, name):
-    with pytest.raises(ValueError, match="are of one model: leave out the ensemble"):
-        model.generate(SOURCE, ensemble=[model], return_dict_in_generate=True, **{name: True})
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"do_sample": True, "num_beams": 1}, "ensemble is for beam search and greedy search, not for sample"),
         ({"prompt_lookup_num_tokens": 3, "num_beams": 1}, "not for assisted_generation"),
+        ({"output_attentions": True, "return_dict_in_generate": True}, "are of one model: leave out the ensemble"),
         ({"custom_generate": lambda *_, **__: None}, "ensemble cannot be used with custom_generate"),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
-def test_modes_without_ensembles_are_refused(model, options, message):
+def test_what_is_of_one_model_is_refused(model, options, message):
     with pytest.raises(ValueError, match=message):
         model.generate(SOURCE, ensemble=[model], **options)

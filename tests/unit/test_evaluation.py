@@ -50,9 +50,7 @@ def test_bleu_of_a_model_is_that_of_its_translations(translator, monkeypatch):
 
 def test_search_settings_stand_in_one_line(translator):
     line = describe_search(translator[0], num_beams=7)
-    assert line.startswith(
-        "num_beams:7|length_penalty:0.6|length_penalty_type:gnmt|coverage_penalty:0.0|max_length_offset:50"
-    )
+    assert line.startswith("num_beams:7|length_penalty:0.6|length_penalty_type:gnmt|max_length_offset:50")
 
 
 def test_a_run_folder_stands_for_its_final_model(saved):

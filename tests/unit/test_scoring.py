@@ -1,5 +1,3 @@
-import math
-
 import pytest
 import torch
 
@@ -29,7 +27,6 @@ def model(build_ending_model):
         {},
         {"length_penalty": 0.0},
         {"length_penalty": 1.0, "length_penalty_type": "power"},
-        {"coverage_penalty": 0.3},
     ],
     ids=str,
 )
@@ -52,7 +49,7 @@ def test_a_source_whose_padding_is_the_end_needs_its_mask(model, build_tiny_mode
 def test_the_penalty_is_that_of_the_generation_config(model, build_tiny_model):
     other = build_tiny_model(noise=0.4, encoder_layers=1, decoder_layers=2, output_bias=True)
     other.load_state_dict(model.state_dict())
-    changes = {"length_penalty": 0.2, "length_penalty_type": "power", "coverage_penalty": 0.5}
+    changes = {"length_penalty": 0.2, "length_penalty_type": "power"}
     other.generation_config.update(**changes)
     torch.testing.assert_close(other.score(SOURCE, LABELS).scores, model.score(SOURCE, LABELS, **changes).scores)
 
@@ -71,22 +68,12 @@ def test_log_probs_are_those_of_teacher_forcing(model):
         assert found.log_probs[i].item() == pytest.approx(expected.sum().item(), abs=1e-5)
 
 
-@torch.no_grad()
-def test_the_mean_gives_the_perplexity(model):
-    found = model.score(SOURCE, LABELS)
-    loss = model(input_ids=SOURCE, labels=LABELS).loss
-    assert math.exp(-found.log_probs.sum() / found.lengths.sum()) == pytest.approx(math.exp(loss), rel=1e-5)
-
-
 def test_what_follows_the_end_is_padding(model):
     padded = LABELS.masked_fill(LABELS == -100, PAD)
     expected, actual = model.score(SOURCE, LABELS), model.score(SOURCE, padded)
     for name in ("log_probs", "lengths", "scores"):
         torch.testing.assert_close(actual[name], expected[name])
-
-
-def test_a_translation_without_an_end_is_rated_as_it_stands(model):
-    assert model.score(SOURCE[:1], torch.tensor([[5, 6, 7]])).lengths.tolist() == [3]
+    assert model.score(SOURCE[:1], torch.tensor([[5, 6, 7]])).lengths.tolist() == [3]  # rated without an end
 
 
 def test_slices_change_nothing(model, monkeypatch):
@@ -95,14 +82,10 @@ def test_slices_change_nothing(model, monkeypatch):
     torch.testing.assert_close(model.score(SOURCE, LABELS).token_log_probs, expected.token_log_probs)
 
 
-def test_a_model_in_float64_scores_in_float64(build_tiny_model):
-    found = build_tiny_model(dtype=torch.float64).score(SOURCE, LABELS)
-    assert found.log_probs.dtype == found.scores.dtype == torch.float64
-
-
-def test_a_half_precision_model_scores_in_float32(build_tiny_model):
-    found = build_tiny_model(dtype=torch.bfloat16).score(SOURCE, LABELS, coverage_penalty=0.1)
-    assert found.log_probs.dtype == found.scores.dtype == torch.float32
+@pytest.mark.parametrize(("dtype", "expected"), [(torch.float64,) * 2, (torch.bfloat16, torch.float32)])
+def test_scores_are_at_least_in_float32(build_tiny_model, dtype, expected):
+    found = build_tiny_model(dtype=dtype).score(SOURCE, LABELS)
+    assert found.log_probs.dtype == found.scores.dtype == expected
 
 
 @pytest.mark.parametrize("rows", [2, 3, 5])
@@ -115,11 +98,6 @@ def test_rows_that_belong_to_no_source_are_refused(model, rows):
 def test_a_row_without_tokens_is_refused(model):
     with pytest.raises(ValueError, match="got a row of padding alone"):
         model.score(SOURCE[:2], torch.tensor([[5, 2], [-100, -100]]))
-
-
-def test_an_unknown_penalty_is_refused(model):
-    with pytest.raises(ValueError, match=r"length_penalty_type must be one of \('gnmt', 'power'\), got 'sum'"):
-        model.score(SOURCE, LABELS, length_penalty_type="sum")
 
 
 # Text and files
@@ -152,10 +130,6 @@ def test_pairs_are_rated_in_their_order_whatever_the_batches(translator, monkeyp
         assert found == pytest.approx(expected, abs=1e-4)
 
 
-def test_an_empty_line_is_its_end(translator):
-    assert next(score_pairs(*translator, [("a dog", "")]))[1] == 1
-
-
 def test_no_pairs_have_no_scores(translator):
     assert list(score_pairs(*translator, [])) == []
 
@@ -172,9 +146,3 @@ def test_files_are_rated_on_the_command_line(translator, tmp_path, capsys):
     assert [int(length) for _, length, _ in rows] == [length for _, length, _ in expected]
     for row, found in zip(rows, expected, strict=True):
         assert [float(row[0]), float(row[2])] == pytest.approx([found[0], found[2]], abs=1e-4)
-
-
-def test_the_code_that_scores_travels_with_a_model(translator, tmp_path):
-    translator[0].save_pretrained(tmp_path)
-    names = ("scoring", "coverage", "ensemble", "generation_options")
-    assert all((tmp_path / f"{name}_vaswani.py").exists() for name in names)

@@ -80,7 +80,6 @@ def translate(tables, *, num_beams=ENOUGH_BEAMS, num_best=3, alpha=0.6, may_leav
         records,
         processors=LogitsProcessorList(processors),
         criteria=[],
-        coverage=None,
         may_leave=may_leave,
         widen=lambda log_probs: log_probs,
         goes_on=goes_on,

@@ -32,7 +32,6 @@ def forbidding(model):
         {"num_beams": 1},
         {"no_repeat_ngram_size": 2},
         {"min_new_tokens": 4},
-        {"coverage_penalty": 0.3},
         {"decoder_input_ids": torch.tensor([[0, 7, 11]] * 3)},
         {"forced_bos_token_id": 33},
         {"forced_eos_token_id": END},
@@ -65,11 +64,6 @@ def test_a_hook_on_the_projection_sees_and_changes_every_word(model, forbidding)
     assert not torch.equal(found, plain)
 
 
-def test_only_words_of_the_shortlist_are_generated(model):
-    found = model.generate(SOURCE, shortlist=SHORTLIST, num_return_sequences=4)
-    assert set(found[:, 1:].flatten().tolist()) <= {*SHORTLIST, END, PAD}
-
-
 def test_scores_are_over_the_whole_vocabulary(model):
     found = model.generate(SOURCE, shortlist=SHORTLIST, output_logits=True, **WITH_SCORES)
     limit = (SOURCE[0] != PAD).sum() + model.generation_config.max_length_offset
@@ -88,10 +82,6 @@ def test_all_words_on_the_shortlist_change_nothing(model):
     assert torch.equal(model.generate(SOURCE, shortlist=range(37)), model.generate(SOURCE))
 
 
-def test_the_end_alone_is_a_shortlist(model):
-    assert model.generate(SOURCE, shortlist=[END]).tolist() == [[0, END]] * 3
-
-
 def test_the_product_is_made_for_the_shortlist_alone(model, monkeypatch):
     widths = []
     own = nn.functional.linear
@@ -104,23 +94,6 @@ def test_the_product_is_made_for_the_shortlist_alone(model, monkeypatch):
     model.generate(SOURCE, shortlist=SHORTLIST)
     assert 37 not in widths
     assert 9 in widths
-
-
-def test_another_projection_is_called_as_it_is(build_tiny_model):
-    class Head(nn.Linear):
-        calls = 0
-
-        def forward(self, x):
-            Head.calls += 1
-            return super().forward(x)
-
-    model = build_tiny_model(noise=0.4)
-    expected = model.generate(SOURCE, shortlist=SHORTLIST, max_new_tokens=5)
-    head = Head(12, 37, bias=False)
-    head.weight = model.lm_head.weight
-    model.lm_head = head
-    assert torch.equal(model.generate(SOURCE, shortlist=SHORTLIST, max_new_tokens=5), expected)
-    assert Head.calls
 
 
 @torch.no_grad()

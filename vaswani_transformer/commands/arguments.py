@@ -42,7 +42,7 @@ def describe_inputs(names: list[str], *, split: str, num_pairs: int) -> list[dic
 
 
 def search_options(args: argparse.Namespace, tokenizer: PreTrainedTokenizerFast) -> dict[str, object]:
-    """Return the given options of `add_search_options`, as `generate` takes them, except `dtype`.
+    """Return the given options of `add_search_options`, as `Translator` takes them.
 
     Args:
         tokenizer: of `args.model`.
@@ -51,8 +51,10 @@ def search_options(args: argparse.Namespace, tokenizer: PreTrainedTokenizerFast)
         ValueError: if a further model has another vocabulary, or if the shortlist holds no word.
         FileNotFoundError: if there is no such model or no such file.
     """
-    names = ("num_beams", "length_penalty", "coverage_penalty", "max_length_offset")
+    names = ("num_beams", "length_penalty", "max_length_offset")
     options = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    if args.dtype == "int8":  # of the engine; any other dtype is the model's
+        options["dtype"] = args.dtype
     if args.shortlist is not None:
         options["shortlist"] = read_shortlist(args.shortlist, tokenizer)
     if args.ensemble:

@@ -9,7 +9,7 @@ def run(args: argparse.Namespace) -> None:
     name = _bundled_model() if args.model is None else args.model
     import_gradio()  # a missing one shows before the model is loaded
     model, tokenizer = loading.load_translator(name)
-    languages = loading.find_languages(getattr(model.config, "custom_pipelines", None))
+    languages = loading.find_languages(vars(model.config).get("custom_pipelines"))
     page = build_page(Demo(model, tokenizer), name=Path(name).resolve().name, languages=languages)
     serve(page, host=args.host, port=args.port)
 

@@ -27,7 +27,7 @@ def _build_metrics(args: argparse.Namespace) -> dict[str, scores.Metric]:
 def _evaluate_model(args: argparse.Namespace) -> None:
     check_output(args.translations, inputs=[*args.test, args.shortlist])
     model, tokenizer = loading.load_translator(args.model, dtype=args.dtype)
-    source, target = loading.find_languages(getattr(model.config, "custom_pipelines", None)) or ("en", "de")
+    source, target = loading.find_languages(vars(model.config).get("custom_pipelines")) or ("en", "de")
     args.source_language, args.target_language = args.source_language or source, args.target_language or target
     metrics = _build_metrics(args)
     pairs = list(open_reader(args.test, args, split=args.split, num_pairs=args.num_pairs, streaming=True)())

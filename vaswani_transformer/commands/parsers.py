@@ -13,7 +13,7 @@ from ..attention.kinds import KINDS
 # Arguments without effect on --hypotheses.
 OF_MODELS = (
     *("test", "source_language", "source_column", "target_column", "split", "num_pairs", "translations"),
-    *("num_beams", "length_penalty", "coverage_penalty", "max_length_offset", "ensemble", "shortlist"),
+    *("num_beams", "length_penalty", "max_length_offset", "ensemble", "shortlist"),
     *("tokens_per_batch", "dtype"),
 )
 PHRASEBOOK = "phrasebook"  # a name of text: the built-in corpus
@@ -68,7 +68,6 @@ def add_search_options(command: argparse.ArgumentParser) -> None:
     decoding.add_argument("--dtype", choices=("float32", "bfloat16", "float16", "int8"), help=text)
     decoding.add_argument("--num_beams", type=positive_int)
     decoding.add_argument("--length_penalty", type=float, help="alpha of the GNMT penalty")
-    decoding.add_argument("--coverage_penalty", type=float, help="beta of the GNMT penalty on source words left out")
     text = "tokens a translation may exceed its source by"
     decoding.add_argument("--max_length_offset", type=whole_number, help=text)
     text = "further models of the same vocabulary, to translate by the mean of all models' probabilities"
@@ -235,7 +234,6 @@ def score(command: argparse.ArgumentParser) -> None:
     command.add_argument("--source", type=Path, required=True, help="UTF-8 text, one sentence per line")
     command.add_argument("--target", type=Path, required=True, help="their translations, one per line, same order")
     command.add_argument("--length_penalty", type=float, help="alpha of the GNMT penalty; the model's own by default")
-    command.add_argument("--coverage_penalty", type=float, help="beta of the GNMT penalty; the model's own by default")
     command.add_argument(
         "--tokens_per_batch", type=positive_int, default=8_192, help="padded tokens of a batch, per side"
     )

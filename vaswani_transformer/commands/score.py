@@ -11,7 +11,7 @@ from ..evaluation.pairs import score_pairs
 def run(args: argparse.Namespace) -> None:
     pairs = read_parallel_files(args.source, args.target)
     model, tokenizer = loading.load_translator(args.model)
-    options = {"length_penalty": args.length_penalty, "coverage_penalty": args.coverage_penalty}
-    found = score_pairs(model, tokenizer, pairs, tokens_per_batch=args.tokens_per_batch, **options)
+    options = {"tokens_per_batch": args.tokens_per_batch, "length_penalty": args.length_penalty}
+    found = score_pairs(model, tokenizer, pairs, **options)
     for log_prob, length, score in tqdm(found, unit=" sentences", file=sys.stderr, disable=None):
         print(f"{log_prob:.6f}\t{length}\t{score:.6f}")

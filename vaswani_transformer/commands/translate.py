@@ -6,12 +6,9 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from transformers import GenerationConfig
-
 from .. import loading
 from ..data.lines import read_lines
 from ..model.pipeline_vaswani import MOST_SOURCE_TOKENS
-from ..model.steps_vaswani import MOST_BEAMS
 from ..translation.files import find_processes, read_file_windows, read_windows, translate_file, translate_stream
 from ..translation.translator import Translator, format_lines
 from .arguments import check_output, open_output, search_options
@@ -35,7 +32,6 @@ def run(args: argparse.Namespace) -> None:
         tokens_per_batch=args.tokens_per_batch,
         num_hypotheses=1 if args.nbest is None else args.nbest,
         with_scores=args.scores,
-        releases=_searches_by_engine(args, model.generation_config),
         **search,
     )
     columns = {"is_numbered": args.nbest is not None, "is_scored": args.scores}
@@ -58,13 +54,6 @@ def run(args: argparse.Namespace) -> None:
             f"vaswani translate: sentences cut to their first {MOST_SOURCE_TOKENS:,} tokens: {translator.num_cut}.",
             file=sys.stderr,
         )
-
-
-def _searches_by_engine(args: argparse.Namespace, config: GenerationConfig) -> bool:
-    """Return True if no sentence needs the model's `forward`, as coverage, sampling, wide beams and other caches do."""
-    coverage = config.coverage_penalty if args.coverage_penalty is None else args.coverage_penalty
-    needs_forward = coverage or config.do_sample or config.use_cache is False or config.cache_implementation
-    return not needs_forward and (args.num_beams or config.num_beams or 1) <= MOST_BEAMS
 
 
 def _describe(args: argparse.Namespace, shortlist: list[int] | None) -> dict[str, object]:

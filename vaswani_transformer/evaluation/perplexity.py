@@ -46,14 +46,13 @@ def compute_perplexity(
     tokens_per_batch: int = 8_192,
 ) -> float:
     """Return exp of the mean of -log P over the sub-words of the targets, with `</s>`, without label smoothing."""
-    rated = score_pairs(model.eval(), tokenizer, pairs, tokens_per_batch=tokens_per_batch, coverage_penalty=0.0)
+    rated = score_pairs(model.eval(), tokenizer, pairs, tokens_per_batch=tokens_per_batch)
     log_probs, lengths, _ = zip(*rated, strict=True)
     return float(np.exp(-sum(log_probs) / sum(lengths)))
 
 
 def describe_search(model: VaswaniForConditionalGeneration, **generate_kwargs) -> str:
     """Return the search settings in one line, to print beside a score."""
-    penalties = ("length_penalty", "length_penalty_type", "coverage_penalty")
-    names = ("num_beams", *penalties, "max_length_offset", "early_stopping")
+    names = ("num_beams", "length_penalty", "length_penalty_type", "max_length_offset", "early_stopping")
     settings = {name: generate_kwargs.get(name, getattr(model.generation_config, name, None)) for name in names}
     return "|".join(f"{name}:{value}" for name, value in settings.items())

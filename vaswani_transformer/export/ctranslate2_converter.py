@@ -57,8 +57,8 @@ hypothesis can still win. GNMT's penalty is applied to CTranslate2's n-best list
 
 The search this model is set to: {search}.
 That command applies num_beams, length_penalty and max_length_offset. CTranslate2 itself reads none of it and has to be
-told, by the arguments of translate_batch: beam_size, length_penalty, coverage_penalty, repetition_penalty,
-no_repeat_ngram_size, min_decoding_length, max_decoding_length, suppress_sequences. The rest it cannot do."""
+told, by the arguments of translate_batch: beam_size, length_penalty, repetition_penalty, no_repeat_ngram_size,
+min_decoding_length, max_decoding_length, suppress_sequences. The rest it cannot do."""
 
 
 def export_model(

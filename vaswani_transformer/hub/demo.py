@@ -194,16 +194,12 @@ class Demo:
 
     def explain_score(self) -> str:
         """Explain the columns of the table, by the settings of the search."""
-        alpha, kind, beta = (
-            self.model._scoring_option(name, None)
-            for name in ("length_penalty", "length_penalty_type", "coverage_penalty")
-        )
+        alpha, kind = (self.model._scoring_option(name, None) for name in ("length_penalty", "length_penalty_type"))
         penalty = f"{PENALISED_LENGTHS[kind]}<sup>{alpha:g}</sup>"
-        coverage = f" + {beta:g} times the coverage penalty of source words left out" if beta else ""
         return (
             f"<b>log P</b> is the natural logarithm of the probability that the model gives the whole translation: 0 "
             f"would be certain. <b>tokens</b> are its sub-words, the end of the sentence included. The <b>score</b>, "
-            f"log P / {penalty}{coverage}, ranks them: the higher, the better."
+            f"log P / {penalty}, ranks them: the higher, the better."
         )
 
 

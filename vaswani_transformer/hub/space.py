@@ -32,7 +32,6 @@ scores, and what each head of each layer looked at for each word. It is the page
 PACKAGE = Path(__file__).parents[1]
 PAGE_FILES = (
     "__init__.py",
-    "registration.py",
     "attention/__init__.py",
     "attention/kinds.py",
     "attention/maps.py",

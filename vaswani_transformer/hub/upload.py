@@ -184,7 +184,7 @@ def write_upload(model: str | Path, folder: Path, *, repo_id: str) -> None:
     check_card(card)
     translator, tokenizer = load_translator(model)
     # Only the names of its tasks are kept: the code that a config names may be foreign.
-    tasks = getattr(translator.config, "custom_pipelines", None) or {}
+    tasks = vars(translator.config).get("custom_pipelines") or {}
     translator.config.custom_pipelines = custom_pipelines(*filter(TRANSLATION_TASK.fullmatch, tasks))
     translator.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -2,11 +2,11 @@
 
 A finished hypothesis Y of source X scores (Wu et al. 2016, equation 14)
 
-    s(Y, X) = log P(Y | X) / lp(Y) + beta cp(X, Y)        lp(Y) = ((5 + |Y|) / 6)^alpha
+    s(Y, X) = log P(Y | X) / lp(Y)        lp(Y) = ((5 + |Y|) / 6)^alpha
 
-with |Y| its tokens, </s> included, and cp the coverage penalty of `coverage_vaswani` (the paper has beta = 0). Running
-hypotheses, all of one length, compete by log P. A sentence may grow to its own source length + 50 tokens, with
-whatever others it shares a batch; under `early_stopping="never"` its search ends as soon as no open hypothesis can win.
+with |Y| its tokens, </s> included. Running hypotheses, all of one length, compete by log P. A sentence may grow to its
+own source length + 50 tokens, with whatever others it shares a batch; under `early_stopping="never"` its search ends as
+soon as no open hypothesis can win.
 
 Shapes: B sentences, L sentences still in the search (those open and a few that are done), b beams, V vocab_size or the
 length of a shortlist, T tokens so far.
@@ -104,12 +104,10 @@ class BeamSearch:
             )
         self.pad_token_id = pad_token_id
         self.do_sample = do_sample
-        # What the host knows from the start, so that no step asks the device: the lengths that are a limit of some
-        # sentence, and those at which a token must end it.
+        # The lengths that are a limit of some sentence, and those at which a token must end it.
         limits_on_host = self.limits.tolist()
         self.limit_lengths = set(limits_on_host)
         self.end_lengths = {limit for limit, ends in zip(limits_on_host, must_end.tolist(), strict=True) if ends}
-        self.is_on_host = device.type == "cpu"  # where looking at a result costs nothing
 
         self.length = 0  # new tokens so far
         self.places = torch.arange(num_sentences, device=device)  # (L,) in the batch, of those still in the search
@@ -146,15 +144,12 @@ class BeamSearch:
         self,
         log_probs: torch.Tensor,
         stops: Callable[[torch.LongTensor], torch.Tensor] | None,
-        bonus: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Grow every running beam by one token.
 
         Args:
             log_probs: (L * b, V) of the next token, as `restrict` leaves them.
             stops: further criteria, (rows, T) tokens -> (rows,) True where the hypothesis is finished.
-            bonus: (L, b) what the score of a hypothesis gains or loses besides log P / lp if this token is its last;
-                never positive.
 
         Returns:
             (L, b) the beam each new one grew from.
@@ -170,12 +165,8 @@ class BeamSearch:
         if stops is not None:
             tokens = history[0, :, :, : self.prompt_length + self.length]
             finished = finished | stops(tokens.flatten(0, 1)).unflatten(0, finished.shape)
-        # A device keeps what it finds, maybe nothing, for which the host would have to wait.
-        if not self.is_on_host or (finished & (scores > -torch.inf)).any():
-            penalised = scores / self.length_penalty(self.length)
-            if bonus is not None:
-                penalised = penalised + bonus.gather(1, beams)
-            self._keep(penalised, history, finished)
+        if (finished & (scores > -torch.inf)).any():
+            self._keep(scores / self.length_penalty(self.length), history, finished)
             scores = scores.masked_fill(finished, -torch.inf)
         self.scores, order = scores.topk(self.num_beams)
         self.history = _pick(history, order)
@@ -268,7 +259,6 @@ class BeamSearch:
                 return best_open == -torch.inf
             # log P only falls. Where the penalty grows with the length, the limit flatters an open hypothesis most.
             penalty = self.limit_penalties.clamp(min=penalty)
-        # The coverage penalty of an open hypothesis may still rise to 0, so the bound is that of log P / lp alone.
         return best_open / penalty <= worst
 
 

@@ -88,11 +88,10 @@ class Products:
     """Matrix products of an engine, by PyTorch's own kernels; subclasses multiply in other ways.
 
     Args:
-        dtype: of the copies that are multiplied with; `None` borrows the matrices of the layers as they are, which
-            may serve one call of `generate` but no longer.
+        dtype: of the copies that are multiplied with.
     """
 
-    def __init__(self, dtype: torch.dtype | None):
+    def __init__(self, dtype: torch.dtype):
         self.dtype = dtype
 
     def one(self, layer: nn.Linear, *, relu: bool = False) -> Product:
@@ -122,10 +121,8 @@ class Products:
         return lambda x: nn.functional.linear(x, weight, bias)
 
     def keep(self, parameter: torch.Tensor | None) -> torch.Tensor | None:
-        """A copy of `parameter`, or itself where it is borrowed."""
-        if parameter is None or self.dtype is None:
-            return parameter
-        return parameter.detach().to(self.dtype, copy=True)
+        """A copy of `parameter`."""
+        return None if parameter is None else parameter.detach().to(self.dtype, copy=True)
 
     def _prepare(self, parameter: torch.Tensor | None) -> torch.Tensor | None:
         """A matrix or a bias as `build` takes it."""

@@ -34,20 +34,10 @@ class AttentionProducts:
         q, k, v = (linear_of(layer) for layer in (attention.q_proj, attention.k_proj, attention.v_proj))
         self.widths = k.out_features // self.num_heads, v.out_features // self.num_heads
         if is_cross:
-            self.query, self.keys_and_values = products.one(q), self._side_by_side(k, v, products)
-        elif products.dtype is None:
-            query, keys_and_values = products.one(q), self._side_by_side(k, v, products)
-            self.project = lambda x: (query(x), keys_and_values(x))
+            self.query, self.keys_and_values = products.one(q), products.one(self._interleave(k, v))
         else:
             self.project = products.several(q, self._interleave(k, v))
         self.add_out = products.adding(linear_of(attention.out_proj))
-
-    def _side_by_side(self, k: nn.Linear, v: nn.Linear, products: Products) -> Product:
-        """The product (..., D) -> (..., H * (d_k + d_v)) with keys and values, those of the first head first."""
-        if products.dtype is not None:
-            return products.one(self._interleave(k, v))
-        both, num_heads = [products.one(k), products.one(v)], self.num_heads  # nothing is copied
-        return lambda x: torch.cat([one(x).unflatten(-1, (num_heads, -1)) for one in both], dim=-1).flatten(-2)
 
     def _interleave(self, k: nn.Linear, v: nn.Linear) -> Matrix:
         """The rows of both, those of the first head first."""
@@ -66,7 +56,7 @@ class FeedForwardProducts:
         is_relu = type(module.activation) is nn.ReLU
         self.fc1, self.fc2 = products.one(linear_of(module.fc1), relu=is_relu), products.one(linear_of(module.fc2))
         self.activation = None if is_relu else module.activation
-        if products.dtype is not None and not is_relu:  # some have weights
+        if not is_relu:  # some have weights
             self.activation = copy.deepcopy(module.activation).to(products.dtype)
         self.norm = _copy_norm(layer.feed_forward_residual.norm, products)
 

@@ -14,11 +14,10 @@ from .engine_layers_vaswani import DecoderProducts
 from .layers_vaswani import PositionEncoding, split_heads
 
 ROOM = 16  # steps for which `LayerSteps` makes room at least
-# Below, a search is too short to look for keys that no hypothesis goes on from any more; a device waits for the look.
-FEW_KEYS, FEW_KEYS_OF_DEVICE = 32, 256
-VECTOR = 16  # float32 numbers in a register of AVX-512; to this CUDA's fused attention aligns a mask
-
-Slots = slice | torch.LongTensor  # the same places; an index (b,) can change in memory without the host
+FEW_KEYS = 32  # below, a search is too short to look for keys that no hypothesis goes on from any more
+# float32 numbers in a register of AVX-512; to this CUDA's fused attention aligns a mask. The number of slots is a
+# multiple of it, so that there are few.
+VECTOR = 16
 
 
 class LayerSteps:
@@ -38,12 +37,12 @@ class LayerSteps:
         self.layer, self.attend = layer, attend
         attention = layer.cross_attention
         projected = nn.functional.pad(attention.keys_and_values(encoding), (0, 0, 0, num_idle))
-        self._take_source(split_heads(projected, attention.num_heads).contiguous())
+        self._set_source(split_heads(projected, attention.num_heads).contiguous())
         # (L, H, N and room, d_k + d_v)
         self.memory = projected.new_zeros(len(encoding), attention.num_heads, 0, sum(layer.attention.widths))
 
     def __call__(
-        self, x: torch.Tensor, slots: Slots, mask: torch.Tensor, source_mask: torch.Tensor | None
+        self, x: torch.Tensor, slots: slice, mask: torch.Tensor, source_mask: torch.Tensor | None
     ) -> torch.Tensor:
         """(L * b, D) -> (L * b, D); the tokens of a prompt are read at once, as if each were a beam.
 
@@ -67,7 +66,7 @@ class LayerSteps:
         num_heads = self.layer.attention.num_heads
         return x.view(len(self.source), -1, num_heads, x.shape[-1] // num_heads).transpose(1, 2)
 
-    def remember(self, keys_and_values: torch.Tensor, slots: Slots, num_slots: int) -> torch.Tensor:
+    def remember(self, keys_and_values: torch.Tensor, slots: slice, num_slots: int) -> torch.Tensor:
         """Write those of a step (L, H, b, d_k + d_v) in `slots`; the first `num_slots` slots of all."""
         num_new, room = keys_and_values.shape[2], self.memory.shape[2]
         if num_slots > room:
@@ -80,13 +79,13 @@ class LayerSteps:
         kept = self.memory.flatten(0, 2)[rows.flatten()].unflatten(0, rows.shape)
         self.memory[:, :, : rows.shape[2]] = kept
 
-    def leave(self, staying: torch.LongTensor, moved: torch.LongTensor | None) -> None:
+    def leave(self, staying: torch.LongTensor, moved: torch.LongTensor) -> None:
         """Go on with the sentences of index `staying` only; see `_keep`."""
         self.memory = _keep(self.memory, staying, moved)
-        self._take_source(_keep(self.source, staying, moved))
+        self._set_source(_keep(self.source, staying, moved))
 
-    def _take_source(self, source: torch.Tensor) -> None:
-        """Go on with the keys and values `source` (L, H, S + num_idle, d_k + d_v)."""
+    def _set_source(self, source: torch.Tensor) -> None:
+        """Set the keys and values of the source, (L, H, S + num_idle, d_k + d_v)."""
         self.source = source
         self.source_keys, self.source_values = source.split(self.layer.cross_attention.widths, dim=-1)
 
@@ -104,7 +103,6 @@ class EngineSteps:
 
     owns_logits = True
     outputs = cache = None
-    key_bucket = VECTOR  # N is a multiple of it, so that there are few
 
     def __init__(
         self,
@@ -126,15 +124,12 @@ class EngineSteps:
         with torch.autocast(self.encoding.device.type, enabled=False):  # an engine has the dtype it was built in
             if not self.layers:
                 return self._read_prompt(tokens)
-            return self.project(self._take_step(tokens[:, -1], next(self.positions), self.num_keys - self.num_beams))
-
-    def _take_step(self, tokens: torch.LongTensor, position: torch.Tensor, start: int) -> torch.Tensor:
-        """Tokens (L * b,) at `position` (1, D), whose keys begin at slot `start` -> (L * b, D)."""
-        return self._run_layers(tokens, position, slice(start, start + self.num_beams), self.mask)
+            slots = slice(self.num_keys - self.num_beams, self.num_keys)
+            return self.project(self._run_layers(tokens[:, -1], next(self.positions), slots, self.mask))
 
     @torch.inference_mode()  # a step takes 6 % less; the logits, made outside, are ordinary tensors again
     def _run_layers(
-        self, tokens: torch.LongTensor, positions: torch.Tensor, slots: Slots, mask: torch.Tensor
+        self, tokens: torch.LongTensor, positions: torch.Tensor, slots: slice, mask: torch.Tensor
     ) -> torch.Tensor:
         """Tokens (rows,) at `positions` (1 or rows, D), whose keys belong in `slots` -> (rows, D)."""
         x = self.embed(tokens)
@@ -161,8 +156,7 @@ class EngineSteps:
         # (L, b, N): 0 at the keys that a beam goes on from, and those of the next step.
         self.mask, self.num_keys = states.new_zeros(len(states), num_beams, prompt_length), prompt_length
         self.next_mask = states.new_full((num_beams, num_beams), self.hidden).fill_diagonal_(0.0)
-        self.few_keys = FEW_KEYS if states.device.type == "cpu" else FEW_KEYS_OF_DEVICE
-        self.most_keys = max(self.few_keys, 2 * prompt_length)
+        self.most_keys = max(FEW_KEYS, 2 * prompt_length)
         logits = self.project(x.view(*prompt.shape, -1)[:, -1])
         return logits.repeat_interleave(num_beams, dim=0)
 
@@ -170,9 +164,8 @@ class EngineSteps:
         """Go on from the beams (L, b) of the sentences `staying`, or of all."""
         mask = self.mask.gather(1, beams[..., None].expand_as(self.mask))
         if staying is not None:
-            mask, moved = mask[staying], None
-            if mask.device.type == "cpu":
-                moved = (staying != torch.arange(len(staying))).nonzero()[:, 0]
+            mask = mask[staying]
+            moved = (staying != torch.arange(len(staying), device=staying.device)).nonzero()[:, 0]
             with torch.inference_mode():  # where the keys were made
                 for layer in self.layers:
                     layer.leave(staying, moved)
@@ -185,8 +178,8 @@ class EngineSteps:
         self.mask[:, :, start : self.num_keys] = self.next_mask
 
     def _pad_slots(self, mask: torch.Tensor, num_keys: int) -> torch.Tensor:
-        """`mask` (..., N) with slots for `num_keys` keys, and some more up to a full bucket; new ones are hidden."""
-        missing = -(-num_keys // self.key_bucket) * self.key_bucket - mask.shape[-1]
+        """`mask` (..., N) with slots for `num_keys` keys, up to a multiple of `VECTOR`; new ones are hidden."""
+        missing = -(-num_keys // VECTOR) * VECTOR - mask.shape[-1]
         return nn.functional.pad(mask, (0, missing), value=self.hidden) if missing > 0 else mask
 
     def _forget_keys(self, mask: torch.Tensor) -> torch.Tensor:
@@ -196,7 +189,7 @@ class EngineSteps:
         """
         is_seen = (mask == 0).any(dim=1)  # (L, N)
         self.num_keys = int(is_seen.sum(dim=1).max())
-        self.most_keys = max(self.few_keys, 2 * self.num_keys)  # so that each key is copied about once
+        self.most_keys = max(FEW_KEYS, 2 * self.num_keys)  # so that each key is copied about once
         kept = is_seen.sort(dim=1, descending=True, stable=True).indices[:, : self.num_keys]
         num_rows, num_heads, num_slots = self.layers[0].memory.shape[:3]
         first = torch.arange(num_rows * num_heads, device=kept.device).view(num_rows, num_heads, 1) * num_slots
@@ -276,9 +269,7 @@ def _as_additive(mask: torch.Tensor | None, encoding: torch.Tensor, *, num_idle:
     return nn.functional.pad(additive, (0, num_idle), value=-torch.inf)
 
 
-def _keep(x: torch.Tensor, staying: torch.LongTensor, moved: torch.LongTensor | None) -> torch.Tensor:
-    """`x[staying]`; where it is known which rows get new places, `moved`, only these are copied."""
-    if moved is None:
-        return x[staying]
+def _keep(x: torch.Tensor, staying: torch.LongTensor, moved: torch.LongTensor) -> torch.Tensor:
+    """`x[staying]`, in place: only the rows `moved`, which get new places, are copied."""
     x[moved] = x[staying[moved]]
     return x[: len(staying)]

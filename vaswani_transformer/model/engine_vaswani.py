@@ -14,12 +14,9 @@ import torch
 from torch import nn
 
 from .cpu_vaswani import Product, Products, build_products
-from .engine_graphs_vaswani import CAPTURES, CapturedSteps, FixedMemory
 from .engine_layers_vaswani import DecoderProducts, EncoderProducts, linear_of
 from .engine_steps_vaswani import EngineSteps
-from .plain_vaswani import find_obstacle, refuse_released
-
-MANY_SENTENCES = 8  # in a call; with fewer, packing takes longer than it saves
+from .plain_vaswani import find_obstacle
 
 
 class Engine:
@@ -29,25 +26,21 @@ class Engine:
         model.generate(**inputs, engine=engine)
 
     An engine has copies of its own and never looks at the model's weights again: it translates with the weights of the
-    moment it was built, whatever happens to the model afterwards. `for_call` makes the exception, for a single call.
-
-    A device must offer two things. `Products` multiplies by the matrices of a layer: float32, bfloat16 and int8 differ
-    in nothing else. `start` begins a search and returns its `Steps`, which own the keys and values of that search; on a
-    device that captures steps in graphs they lie in memory that the engine keeps, with the graphs, for later searches.
+    moment it was built, whatever happens to the model afterwards. `Products` multiplies by the matrices of a layer:
+    float32, bfloat16 and int8 differ in nothing else. `start` begins a search and returns its `Steps`, which own the
+    keys and values of that search.
 
     Args:
         model: a `VaswaniForConditionalGeneration` in which `find_obstacle` finds nothing.
         products: how to multiply.
-        encodes: also lay out the encoder; an engine of `for_call` decodes only.
-        releases: free the float matrices of the model, which afterwards can translate through this engine only.
+        encodes: also lay out the encoder; an engine for a single call only decodes.
     """
 
     @torch.inference_mode(False)  # an engine outlives the search during which it may have been built
     @torch.no_grad()
-    def __init__(self, model, products: Products, *, encodes: bool = True, releases: bool = False):
+    def __init__(self, model, products: Products, *, encodes: bool = True):
         encoder, decoder = model.get_encoder(), model.get_decoder()
-        self.model, self.device = weakref.ref(model), model.device
-        self.dtype = products.dtype or model.dtype
+        self.model, self.device, self.dtype = weakref.ref(model), model.device, products.dtype
         keep = products.keep
         self.embed_scale = decoder.embed_tokens.embed_scale
         self.target_embedding = keep(decoder.embed_tokens.weight)
@@ -63,19 +56,14 @@ class Engine:
             is_shared = encoder.embed_tokens.weight is decoder.embed_tokens.weight
             self.source_embedding = self.target_embedding if is_shared else keep(encoder.embed_tokens.weight)
             self.encoder_layers = [EncoderProducts(layer, products) for layer in encoder.layers]
-        # A single call does not repeat a step often enough for its capture to pay.
-        self.captures = encodes and self.device.type in CAPTURES
-        self.idle_memory: list[FixedMemory] = []  # of captured steps; searches at one time have one each
-        if releases:
-            self._release(model)
 
     @classmethod
-    def build(cls, model, *, dtype: torch.dtype | str | None = None, releases: bool = False) -> "Engine":
+    def build(cls, model, *, dtype: torch.dtype | str | None = None) -> "Engine":
         """A snapshot of `model`.
 
         Args:
             dtype: of the engine's matrices: a floating-point dtype of torch or its name, or "int8"; when not given,
-                that of the model, or int8 for one loaded with `dtype="int8"`.
+                that of the model.
 
         Raises:
             ValueError: for another dtype, and where only the model's `forward` will do; the message says what stands in
@@ -85,18 +73,7 @@ class Engine:
             raise ValueError(
                 f"an engine cannot be built of this model: {obstacle}. Without one, generate() calls its forward."
             )
-        return cls(model, build_products(dtype or model.engine_dtype or model.dtype, model.device), releases=releases)
-
-    @classmethod
-    def for_call(cls, model, *, num_sentences: int) -> "Engine":
-        """The decoder of `model` for one call of `generate`.
-
-        Packing takes as long as about three unpacked steps. Where the call is too small for it to pay, the matrices of
-        the model are borrowed and nothing is copied.
-        """
-        packs = num_sentences >= MANY_SENTENCES or model.engine_dtype
-        dtype = model.engine_dtype or model.dtype
-        return cls(model, build_products(dtype, model.device) if packs else Products(None), encodes=False)
+        return cls(model, build_products(dtype or model.dtype, model.device))
 
     def __reduce__(self):
         raise TypeError(
@@ -107,20 +84,6 @@ class Engine:
     def is_of(self, model) -> bool:
         """True if `model` is the one that this engine was built of."""
         return self.model() is model
-
-    def _release(self, model) -> None:
-        """Free the matrices of `model`, which shares the embeddings of this engine from now on."""
-        for module in model.modules():
-            if isinstance(module, nn.Linear):
-                module.weight = nn.Parameter(torch.empty_like(module.weight, device="meta"), requires_grad=False)
-        encoder, decoder = model.get_encoder(), model.get_decoder()
-        encoder.embed_tokens.weight.data = self.source_embedding
-        decoder.embed_tokens.weight.data = self.target_embedding
-        for parameter in model.parameters():
-            if parameter.data_ptr() not in (self.source_embedding.data_ptr(), self.target_embedding.data_ptr()):
-                parameter.data = parameter.data.clone()  # one view of a file that is mapped keeps all of it
-        for stack in (encoder, decoder):
-            stack.forward = refuse_released  # PyTorch takes a matrix that is nowhere for zeros
 
     @torch.inference_mode()
     def encode(self, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
@@ -146,7 +109,7 @@ class Engine:
         *,
         num_beams: int,
         shortlist: torch.LongTensor | None = None,
-    ) -> "EngineSteps":
+    ) -> EngineSteps:
         """The steps of a search.
 
         Args:
@@ -155,24 +118,15 @@ class Engine:
             num_beams: b, at most 32.
             shortlist: (n,) token ids to compute logits of; all when not given.
         """
-        given = {
-            "layers": self.decoder_layers,
-            "embed": lambda tokens: nn.functional.embedding(tokens, self.target_embedding) * self.embed_scale,
-            "positions": self.target_positions,
-            "project": self.projection(shortlist),
-            "encoding": encoding.to(self.dtype),
-            "source_mask": source_mask,
-            "num_beams": num_beams,
-        }
-        if not self.captures:
-            return EngineSteps(**given)
-        try:
-            memory = self.idle_memory.pop()
-        except IndexError:
-            memory = FixedMemory(self.device)
-        steps = CapturedSteps(memory=memory, **given)
-        weakref.finalize(steps, self.idle_memory.append, memory)
-        return steps
+        return EngineSteps(
+            layers=self.decoder_layers,
+            embed=lambda tokens: nn.functional.embedding(tokens, self.target_embedding) * self.embed_scale,
+            positions=self.target_positions,
+            project=self.projection(shortlist),
+            encoding=encoding.to(self.dtype),
+            source_mask=source_mask,
+            num_beams=num_beams,
+        )
 
     def projection(self, shortlist: torch.LongTensor | None) -> Product:
         """The product with the vocabulary's rows of `shortlist` (n,), or with all of them: (..., D) -> (..., n)."""
@@ -182,17 +136,16 @@ class Engine:
         return lambda x: nn.functional.linear(x, weight, bias)
 
 
-def build_engines(models: Sequence, *, releases: bool = False) -> list[Engine | None]:
-    """A snapshot of each of `models`; `None` where only the `forward` of one will do.
+def build_engines(models: Sequence, *, dtype: torch.dtype | str | None = None) -> list[Engine | None]:
+    """A snapshot of each of `models`; without a `dtype`, `None` where only the `forward` of one will do.
 
     Raises:
-        ValueError: for a model loaded for int8, which only an engine has, where one cannot be built.
+        ValueError: where an engine in `dtype` cannot be built.
     """
     return [
         # By the code that the model came with, which need not be this copy of it; an adapter around a model has none.
-        model.build_engine(releases=releases)
-        if getattr(model, "engine_dtype", None)
-        or (hasattr(type(model), "engine_obstacle") and not model.engine_obstacle())
+        model.build_engine(dtype=dtype)
+        if dtype is not None or (hasattr(type(model), "engine_obstacle") and not model.engine_obstacle())
         else None
         for model in models
     ]

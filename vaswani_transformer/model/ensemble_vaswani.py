@@ -67,7 +67,7 @@ def prepare_member(member, engine, source_ids: torch.LongTensor, generation_conf
         expand_size=generation_config.num_beams, is_encoder_decoder=True, encoder_outputs=encoded, attention_mask=mask
     )
     # The first belongs to the prompt they share.
-    given = ("decoder_attention_mask", "use_cache", "logits_to_keep", "shortlist", "output_attentions")
+    given = ("decoder_attention_mask", "use_cache", "logits_to_keep", "shortlist")
     prepared.update({name: model_kwargs[name] for name in given if model_kwargs.get(name) is not None})
     member._prepare_cache_for_generation(
         generation_config, prepared, GenerationMode.BEAM_SEARCH, len(source_ids), generation_config.max_length - 1

@@ -30,7 +30,7 @@ from .beam_search_vaswani import LENGTH_PENALTIES, only_end
 from .configuration_vaswani import VaswaniConfig
 
 # Our generation options and their defaults.
-OWN_OPTIONS = {"length_penalty_type": "gnmt", "max_length_offset": None, "coverage_penalty": 0.0}
+OWN_OPTIONS = {"length_penalty_type": "gnmt", "max_length_offset": None}
 RAISING = (ExponentialDecayLengthPenalty, SequenceBiasLogitsProcessor, WatermarkLogitsProcessor)
 
 OFF = {"guidance_scale": 1, "num_beam_groups": 1}  # values that mean "no", besides None, False and 0
@@ -40,6 +40,7 @@ NOT_SUPPORTED = {
     "cache_config": "it configures quantized caches, which transformers has for decoder-only models alone",
     "constraints": "transformers has given up constrained beam search; use prefix_allowed_tokens_fn",
     "continuous_batching_config": "continuous batching is for decoder-only models",
+    "coverage_penalty": "the paper has none; take it out of generation_config.json",
     "diversity_penalty": "transformers has given up groups of beams; use do_sample or num_return_sequences",
     "force_words_ids": "transformers has given up constrained beam search; use prefix_allowed_tokens_fn",
     "guidance_scale": "classifier-free guidance is for decoder-only models",
@@ -71,16 +72,14 @@ WITHOUT_BEAMS = (
 def build_generation_config(config: VaswaniConfig) -> GenerationConfig:
     """Decoding as in section 6.1: beam 4, alpha 0.6, source length + 50 tokens.
 
-    Three keys are ours: `length_penalty_type` ("gnmt" or "power"), `max_length_offset` (tokens a translation may be
-    longer than its source; with `None`, `max_length` alone counts, by default transformers' 20) and `coverage_penalty`
-    (beta, >= 0; GNMT's best was 0.2).
+    Two keys are ours: `length_penalty_type` ("gnmt" or "power") and `max_length_offset` (tokens a translation may be
+    longer than its source; with `None`, `max_length` alone counts, by default transformers' 20).
     """
     return GenerationConfig(
         num_beams=4,
         length_penalty=0.6,
         length_penalty_type="gnmt",
         max_length_offset=50,
-        coverage_penalty=0.0,
         early_stopping="never",  # the bound of section 6.1 is exact; transformers' default is a guess
         bos_token_id=config.bos_token_id,
         pad_token_id=config.pad_token_id,
@@ -116,10 +115,6 @@ def check_options(config: GenerationConfig) -> None:
             raise ValueError(f"{name}={getattr(config, name)!r} is not supported: {reason}.")
     if config.cache_implementation == "paged":
         raise ValueError('cache_implementation="paged" is not supported: it is for decoder-only models.')
-    if not (getattr(config, "coverage_penalty", None) or 0) >= 0:
-        raise ValueError(
-            f"coverage_penalty is the weight of a penalty and must be at least 0, got {config.coverage_penalty}."
-        )
     if config.length_penalty_type not in LENGTH_PENALTIES:
         raise ValueError(
             f"length_penalty_type must be one of {tuple(LENGTH_PENALTIES)}, got {config.length_penalty_type!r}."

@@ -13,7 +13,6 @@ from transformers.generation import LogitsProcessorList, StoppingCriteriaList
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 from transformers.modeling_outputs import BaseModelOutput
 
-from .coverage_vaswani import check_kernel
 from .engine_vaswani import Engine, as_engines
 from .ensemble_vaswani import check_ensemble
 from .generation_options_vaswani import (
@@ -30,14 +29,13 @@ from .generation_options_vaswani import (
     split_min_length,
 )
 from .masks_vaswani import build_padding_mask
-from .plain_vaswani import find_obstacle, is_released
+from .plain_vaswani import find_obstacle
 from .search_inputs_vaswani import (
     as_list,
     check_source,
     find_limits,
     find_prompt_length,
     mask_prompt,
-    start_coverage,
     start_search,
     start_steps,
 )
@@ -54,12 +52,7 @@ class VaswaniGenerationMixin(GenerationMixin):
     Beam search and beam sampling run the search of this folder. With one beam, `_sample` of transformers does greedy
     search and sampling through `forward`; with `ensemble`, `shortlist` or `engine`, greedy search is the beam search
     with one beam.
-
-    Attributes:
-        engine_dtype: "int8" where the engines of this model multiply in it; `None` for the dtype of the model.
     """
-
-    engine_dtype: str | None = None
 
     @torch.no_grad()
     def generate(
@@ -71,15 +64,14 @@ class VaswaniGenerationMixin(GenerationMixin):
         *args,
         **kwargs,
     ):
-        """As `transformers.GenerationMixin.generate`, with three generation options and three arguments more.
+        """As `transformers.GenerationMixin.generate`, with two generation options and three arguments more.
 
-        `length_penalty` means the formula of `length_penalty_type` ("gnmt" by default), and `coverage_penalty` is the
-        weight of GNMT's penalty on source words left out. A sentence gets at most its source length +
-        `max_length_offset` new tokens, as in section 6.1: a hypothesis that reaches this limit must end with </s>, at
-        its true probability. A smaller `max_length` or `max_new_tokens` cuts as in transformers: a hypothesis that
-        reaches it is finished as it stands, without </s>. Missing masks are derived from
-        the padding, `attention_mask` and `decoder_attention_mask` (of a prompt in `decoder_input_ids`, to be padded
-        on the left) alike. A beam search returns `past_key_values` only where it calls `forward` at each step (see
+        `length_penalty` means the formula of `length_penalty_type` ("gnmt" by default). A sentence gets at most its
+        source length + `max_length_offset` new tokens, as in section 6.1: a hypothesis that reaches this limit must
+        end with </s>, at its true probability. A smaller `max_length` or `max_new_tokens` cuts as in transformers: a
+        hypothesis that reaches it is finished as it stands, without </s>. Missing masks are derived from the padding,
+        `attention_mask` and `decoder_attention_mask` (of a prompt in `decoder_input_ids`, to be padded on the left)
+        alike. A beam search returns `past_key_values` only where it calls `forward` at each step (see
         `steps_vaswani`). What transformers would ignore is refused (see `generation_options_vaswani`).
 
         Args:
@@ -89,8 +81,8 @@ class VaswaniGenerationMixin(GenerationMixin):
                 at -inf. Logits processors, `scores` and `logits` see the whole vocabulary all the same.
             engine: of `build_engine`, made once and passed to every call; of an ensemble a list, this model's first.
                 It translates with the weights of the moment it was made. What only `forward` can give (attention
-                weights, hidden states, a `coverage_penalty`, a cache of one's own or of another kind or none, a padded
-                prompt, more than 32 beams) is decoded by `forward`, and what follows a single hypothesis (sampling,
+                weights, hidden states, a cache of one's own or of another kind or none, a padded prompt,
+                more than 32 beams) is decoded by `forward`, and what follows a single hypothesis (sampling,
                 streaming, assistants) or is a `custom_generate` is done without it.
 
         With `ensemble`, `shortlist` or `engine`, greedy search is our beam search with one beam, and has its kind of
@@ -100,7 +92,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         and a search with `early_stopping="never"` goes up to the limit; `renormalize_logits=True` restores the bound.
 
         `scores` of a beam search are what it added up, also where a sentence must end: there -inf at all words
-        but </s>, and 0 at </s> where `forced_eos_token_id` forces it. Without a `coverage_penalty`, what
+        but </s>, and 0 at </s> where `forced_eos_token_id` forces it. What
         `compute_transition_scores` makes of them sums to `sequences_scores` times the length penalty.
 
         Laying out the matrices for a search takes as long as some steps of it, so a loop over `generate` passes
@@ -158,35 +150,24 @@ class VaswaniGenerationMixin(GenerationMixin):
             kwargs["encoder_outputs"] = BaseModelOutput(last_hidden_state=encoding)
         return super().generate(inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
 
-    def build_engine(self, *, dtype: torch.dtype | str | None = None, releases: bool = False) -> Engine:
+    def build_engine(self, *, dtype: torch.dtype | str | None = None) -> Engine:
         """A snapshot of this model for `generate(..., engine=...)`, laid out for the device where the model is.
 
         Args:
             dtype: of the snapshot: "float32", "bfloat16", "float16", on a CPU also "int8"; by default that of the
-                model, or int8 for one loaded with `dtype="int8"`.
-            releases: free the float matrices of the model, whose `forward` is refused from then on: it can translate
-                through the engine only.
+                model.
 
         Raises:
             ValueError: where only `forward` computes what this model computes; the message says why.
         """
-        return Engine.build(self, dtype=dtype, releases=releases)
+        return Engine.build(self, dtype=dtype)
 
     def engine_obstacle(self) -> str | None:
         """Why `build_engine` refuses this model, in words; `None` if it does not."""
         return find_obstacle(self)
 
     def save_pretrained(self, *args, **kwargs) -> None:
-        """As every model's, and without the length that a Seq2SeqTrainer has written into the generation config.
-
-        Raises:
-            ValueError: for a model whose matrices were released to an engine.
-        """
-        if is_released(self):
-            raise ValueError(
-                "the matrices of this model were freed by build_engine(releases=True), and an engine cannot be saved: "
-                "load the model again, and save that."
-            )
+        """As every model's, and without the length that a Seq2SeqTrainer has written into the generation config."""
         forget_default_length(self.generation_config)
         super().save_pretrained(*args, **kwargs)
 
@@ -308,18 +289,14 @@ class VaswaniGenerationMixin(GenerationMixin):
             min_length=min_length,
             can_rise=can_raise(processors),
         )
-        coverage, models = None, (self, *ensemble)
-        if generation_config.coverage_penalty:
-            for model in models:
-                check_kernel(model.config._attn_implementation)
-            coverage = start_coverage(search, generation_config, model_kwargs)
+        models = (self, *ensemble)
         members = start_steps(
             models,
             as_engines(engine, models),
             inputs_tensor,
             generation_config,
             model_kwargs,
-            calls_forward=synced_gpus or records.wants_states or coverage is not None,
+            calls_forward=synced_gpus or records.wants_states,
         )
         cache = members[0].cache
         is_cache_read = cache is not None and (records.as_dict or getattr(cache, "_is_user_defined", False))
@@ -329,7 +306,6 @@ class VaswaniGenerationMixin(GenerationMixin):
             records,
             processors=processors,
             criteria=criteria,
-            coverage=coverage,
             # A rule or a record may count on the places of rows in the batch, and so may a reader of the cache.
             may_leave=not (synced_gpus or records.steps or criteria or processors or is_cache_read),
             widen=widen,

@@ -304,17 +304,6 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniScoringMixi
         self.post_init()
         self.generation_config = build_generation_config(config)
 
-    @classmethod
-    def from_pretrained(cls, *args, dtype: torch.dtype | str | None = None, **kwargs):
-        """As transformers', and with `dtype="int8"` a float32 model whose engines multiply in int8 on a CPU."""
-        is_int8 = dtype in ("int8", torch.int8)
-        if dtype is not None:
-            kwargs["dtype"] = torch.float32 if is_int8 else dtype
-        loaded = super().from_pretrained(*args, **kwargs)
-        if is_int8:
-            (loaded[0] if kwargs.get("output_loading_info") else loaded).engine_dtype = "int8"
-        return loaded
-
     def get_output_embeddings(self) -> nn.Linear:
         return self.lm_head
 

@@ -26,8 +26,6 @@ def find_obstacle(model) -> str | None:
         return f"an engine computes the attention of {WEIGHT_KERNELS}, not of {model.config._attn_implementation!r}"
     if torch.is_autocast_enabled(model.device.type):
         return "autocast is enabled"
-    if is_released(model):
-        return "its matrices were released to an engine that was built before"
     if (has_hooks := find_private("has_global_hooks")) and has_hooks():
         return "a hook is registered for all modules"
     prepare = getattr(model.prepare_inputs_for_generation, "__func__", None)
@@ -69,16 +67,3 @@ def merged_layer(module: nn.Module) -> nn.Linear | None:
     layer = getattr(module, "base_layer", None)
     is_merged = getattr(module, "merged", False) and not getattr(module, "disable_adapters", True)
     return layer if is_merged and type(layer) is nn.Linear and is_plain(layer) else None
-
-
-def is_released(model) -> bool:
-    """True if the matrices of `model` went to an engine built with `releases=True`."""
-    return vars(model.get_encoder()).get("forward") is refuse_released
-
-
-def refuse_released(*args, **kwargs) -> None:
-    """The `forward` of a model whose matrices were released."""
-    raise ValueError(
-        "this needs the model's forward, and build_engine(releases=True) has freed its matrices: search through that "
-        "engine without options that need forward, or build it without releases=True."
-    )

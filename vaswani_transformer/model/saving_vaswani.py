@@ -64,7 +64,7 @@ class SavingMixin:
     def save_pretrained(self, save_directory, is_main_process: bool = True, *args, **kwargs) -> None:
         """As transformers, and with the code and the names by which `trust_remote_code=True` finds it."""
         self.config.auto_map = dict(AUTO_MAP)
-        if getattr(self.config, "custom_pipelines", None) is None:
+        if vars(self.config).get("custom_pipelines") is None:
             self.config.custom_pipelines = custom_pipelines()
         super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
         if is_main_process:

@@ -11,8 +11,6 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 
 from .beam_search_vaswani import LENGTH_PENALTIES
-from .coverage_vaswani import check_kernel, compute_coverage
-from .coverage_vaswani import coverage_penalty as compute_coverage_penalty
 from .generation_options_vaswani import OWN_OPTIONS
 from .loss_vaswani import IGNORE_INDEX, find_slice_length
 from .masks_vaswani import build_padding_mask
@@ -25,7 +23,7 @@ class TranslationScores(ModelOutput):
     Args:
         log_probs: (B * n,) log P(Y | X) in nats, float32, or float64 of a model in float64.
         lengths: (B * n,) |Y|, </s> included: exp(-sum(log_probs) / sum(lengths)) is the perplexity.
-        scores: (B * n,) log P / lp + beta cp, the `sequences_scores` of a search.
+        scores: (B * n,) log P / lp, the `sequences_scores` of a search.
         token_log_probs: (B * n, T), 0 at padding.
     """
 
@@ -47,7 +45,6 @@ class VaswaniScoringMixin:
         *,
         length_penalty: float | None = None,
         length_penalty_type: str | None = None,
-        coverage_penalty: float | None = None,
     ) -> TranslationScores:
         """Rate given translations.
 
@@ -61,22 +58,16 @@ class VaswaniScoringMixin:
                 that follows the first end token of `generation_config`. A translation without an end token is
                 rated as it stands.
             attention_mask: (B, S); derived from the padding when not given.
-            length_penalty, length_penalty_type, coverage_penalty: those of `generation_config` when not given.
+            length_penalty, length_penalty_type: those of `generation_config` when not given.
 
         Raises:
             ValueError: if the rows of `labels` are no multiple of those of `input_ids`, if a row has no token, or for
                 an unknown `length_penalty_type`.
         """
-        given = {
-            "length_penalty": length_penalty,
-            "length_penalty_type": length_penalty_type,
-            "coverage_penalty": coverage_penalty,
-        }
-        alpha, kind, beta = (self._scoring_option(name, value) for name, value in given.items())
+        given = {"length_penalty": length_penalty, "length_penalty_type": length_penalty_type}
+        alpha, kind = (self._scoring_option(name, value) for name, value in given.items())
         if kind not in LENGTH_PENALTIES:
             raise ValueError(f"length_penalty_type must be one of {tuple(LENGTH_PENALTIES)}, got {kind!r}.")
-        if beta:
-            check_kernel(self.config._attn_implementation)
         num_sources, num_targets = len(input_ids), len(labels)
         if not num_sources or num_targets % num_sources:
             raise ValueError(
@@ -97,15 +88,11 @@ class VaswaniScoringMixin:
             attention_mask=attention_mask,
             decoder_input_ids=self.prepare_decoder_input_ids_from_labels(labels),
             use_cache=False,
-            output_attentions=bool(beta),
         )
         token_log_probs = select_log_probs(outputs.last_hidden_state, self.lm_head, labels, self.config.vocab_size)
         lengths = is_real.sum(dim=-1)
         log_probs = token_log_probs.sum(dim=-1)
         scores = log_probs / LENGTH_PENALTIES[kind](lengths, alpha)
-        if beta:
-            coverage = compute_coverage(outputs.cross_attentions, is_real)
-            scores = scores + beta * compute_coverage_penalty(coverage, attention_mask.bool())
         return TranslationScores(log_probs=log_probs, lengths=lengths, scores=scores, token_log_probs=token_log_probs)
 
     def _scoring_option(self, name: str, value: float | str | None) -> float | str:

@@ -10,11 +10,13 @@ from transformers import GenerationConfig
 
 from .beam_search_vaswani import LENGTH_PENALTIES, BeamSearch
 from .configuration_vaswani import VaswaniConfig
-from .coverage_vaswani import BeamCoverage
+from .cpu_vaswani import build_products
 from .engine_vaswani import Engine
 from .ensemble_vaswani import prepare_member
 from .plain_vaswani import find_obstacle
 from .steps_vaswani import ForwardSteps, Steps, suits_engine
+
+MANY_SENTENCES = 8  # in a call; with fewer, laying out an engine for it takes longer than it saves
 
 
 def check_source(source_ids: torch.Tensor | None, kwargs: dict, option: Callable[[str], object]) -> None:
@@ -118,21 +120,6 @@ def start_search(
     )
 
 
-def start_coverage(search: BeamSearch, config: GenerationConfig, model_kwargs: dict) -> BeamCoverage:
-    """What counts the coverage of `search`; asks the steps for attention weights."""
-    model_kwargs["output_attentions"] = True
-    mask = model_kwargs.get("attention_mask")
-    if mask is None:
-        states = model_kwargs["encoder_outputs"].last_hidden_state
-        mask = states.new_ones(states.shape[:2])
-    return BeamCoverage(
-        mask[:: len(mask) // len(search.limits)].bool(),  # one row per sentence
-        num_beams=search.num_beams,
-        beta=config.coverage_penalty,
-        prompt_mask=model_kwargs.get("decoder_attention_mask"),
-    )
-
-
 def start_steps(
     models: Sequence,
     engines: Sequence[Engine | None],
@@ -156,13 +143,15 @@ def start_steps(
     num_beams, steps = config.num_beams, []
     for model, inputs, engine in zip(models, inputs_of_models, engines, strict=True):
         encoded, mask = inputs["encoder_outputs"], inputs.get("attention_mask")
-        if calls_forward or not suits_engine(config, inputs) or (engine is None and find_obstacle(model)):
+        is_small = len(encoded.last_hidden_state) < MANY_SENTENCES * num_beams
+        if calls_forward or not suits_engine(config, inputs) or (engine is None and (is_small or find_obstacle(model))):
             if engine is not None:  # it has encoded in its own dtype
                 encoded.last_hidden_state = encoded.last_hidden_state.to(model.dtype)
             steps.append(ForwardSteps(model, config, inputs))
             continue
         states, mask = encoded.last_hidden_state[::num_beams], None if mask is None else mask[::num_beams]
-        engine = engine or Engine.for_call(model, num_sentences=len(states))
+        if engine is None:
+            engine = Engine(model, build_products(model.dtype, model.device), encodes=False)
         steps.append(engine.start(states, mask, num_beams=num_beams, shortlist=inputs.get("shortlist")))
     return steps
 

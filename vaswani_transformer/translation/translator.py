@@ -51,12 +51,11 @@ class Translator:
         num_hypotheses: different translations of each sentence; the beam must be as wide.
         with_scores: give the scores of the search; greedy search and sampling of one model have none, and take one
             more pass over each batch through `model.score`.
-        releases: free the model's matrices, of which the translator has copies laid out for searching; the model can
-            then do nothing else.
+        dtype: of the engine: "int8" on a CPU, or a floating-point dtype; that of the model when not given.
         generate_kwargs: for `model.generate`.
 
     Raises:
-        ValueError: if the beam is too narrow for what is asked, or if a model for int8 cannot multiply in it.
+        ValueError: if the beam is too narrow for what is asked, or if no engine in `dtype` can be built.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class Translator:
         tokens_per_batch: int | None = None,
         num_hypotheses: int = 1,
         with_scores: bool = False,
-        releases: bool = False,
+        dtype: str | None = None,
         **generate_kwargs,
     ):
         avoid_plans_per_shape(model.device.type)
@@ -85,7 +84,7 @@ class Translator:
             model.config, find_memory(model.device), num_beams=num_beams, bytes_per_number=model.dtype.itemsize
         )
         models = (model, *(generate_kwargs.get("ensemble") or ()))
-        self.generate_kwargs = generate_kwargs | {"engine": build_engines(models, releases=releases)}
+        self.generate_kwargs = generate_kwargs | {"engine": build_engines(models, dtype=dtype)}
         self.num_over_long = 0  # sentences so far that are longer than any that training has seen
         self.num_cut = 0  # sentences so far that were cut to their first `MOST_SOURCE_TOKENS`
 
@@ -136,7 +135,7 @@ class Translator:
         """Scores of the sequences found, -inf for those that fill the list."""
         scores = found.get("sequences_scores")
         if scores is None:  # greedy search or sampling of transformers
-            names = ("length_penalty", "length_penalty_type", "coverage_penalty")
+            names = ("length_penalty", "length_penalty_type")
             options = {name: self.generate_kwargs.get(name, getattr(self.config, name, None)) for name in names}
             scores = self.model.score(**inputs, labels=found.sequences[:, 1:], **options).scores
         return scores.tolist()
