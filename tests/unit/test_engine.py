@@ -1,7 +1,7 @@
 """An engine computes what `forward` computes, with the weights of the moment it was built."""
 
 import copy
-import pickle
+import functools
 
 import pytest
 import torch
@@ -249,24 +249,38 @@ def start_demo(model, tokenizer):
     return lambda sentences: [found.text for found in page.translate(tokenizer(sentences[0]).input_ids, 3)]
 
 
-OWNERS = {
-    "translator": Translator,
-    "pipeline": lambda model, tokenizer: pipeline("translation", model=model, tokenizer=tokenizer),
-    "demo": start_demo,
-}
+OWNERS = [
+    Translator,
+    functools.partial(pipeline, "translation"),
+    start_demo,
+    pytest.param(functools.partial(Translator, dtype="int8"), marks=needs_int8),
+    pytest.param(functools.partial(pipeline, "translation", dtype="int8"), marks=needs_int8),
+]
 
 
-@pytest.mark.parametrize("start", OWNERS.values(), ids=OWNERS)
-@pytest.mark.parametrize("dtype", [None, pytest.param("int8", marks=needs_int8)])
-def test_what_translates_more_than_once_keeps_an_engine(build_translator, start, dtype):
+@pytest.mark.parametrize("start", OWNERS)
+def test_what_translates_more_than_once_keeps_an_engine(build_translator, start):
     model, tokenizer = build_translator(["a dog runs", "ein Hund rennt"])
-    model.engine_dtype = dtype
     owner = start(model, tokenizer)
     before = owner(["a dog runs"])
     for parameter in model.parameters():
         parameter.data.normal_()
     assert owner(["a dog runs"]) == before
     assert start(model, tokenizer)(["a dog runs"]) != before
+
+
+@needs_int8
+def test_a_translator_and_a_pipeline_in_int8_multiply_so_and_leave_the_model_in_float32(build_translator):
+    model, tokenizer = build_translator(["a dog runs", "ein Hund rennt"])
+    inputs, options = tokenizer("a dog", return_tensors="pt"), {"max_new_tokens": 6, "return_dict_in_generate": True}
+    expected = model.generate(**inputs, engine=model.build_engine(dtype="int8"), **options).sequences_scores
+    assert not torch.equal(model.generate(**inputs, engine=model.build_engine(), **options).sequences_scores, expected)
+    for dtype in ("int8", torch.int8):
+        [[hypothesis]] = Translator(model, tokenizer, dtype=dtype, with_scores=True, max_new_tokens=6)(["a dog"])
+        assert hypothesis.score == expected.item()
+        engine = pipeline("translation", model, tokenizer, dtype=dtype).engine
+        assert torch.equal(model.generate(**inputs, engine=engine, **options).sequences_scores, expected)
+    assert model.dtype == torch.float32
 
 
 # Where only forward will do
@@ -392,11 +406,6 @@ def test_an_ensemble_takes_an_engine_of_each_model(build_ending_model):
 def test_a_dtype_that_is_none_of_an_engine_s_is_refused(tiny_model, dtype):
     with pytest.raises(ValueError, match=f'must be "int8" or floating-point, as "bfloat16" is; got {dtype!r}'):
         tiny_model.build_engine(dtype=dtype)
-
-
-def test_an_engine_does_not_travel_to_another_process(tiny_model):
-    with pytest.raises(TypeError, match=r"send the model, and call build_engine\(\)"):
-        pickle.dumps(tiny_model.build_engine())
 
 
 # PyTorch of next year

@@ -2,7 +2,6 @@ import functools
 
 import pytest
 import torch
-from torch import nn
 
 from vaswani_transformer.model.ensemble_vaswani import mean_log_probs
 
@@ -98,23 +97,11 @@ def test_members_may_have_another_attention_kernel(model, build):
 # Refused
 
 
-@pytest.mark.parametrize("ensemble", [[], "model", [nn.Linear(2, 2)]], ids=str)
-def test_what_is_no_list_of_models_is_refused(model, ensemble):
-    message = "ensemble must be a list of at least one further model, got|models of this code, got Linear of torch"
-    with pytest.raises(ValueError, match=message):
-        model.generate(SOURCE, ensemble=ensemble)
-
-
 @pytest.mark.parametrize(("name", "value"), [("vocab_size", 41), ("eos_token_id", 3), ("decoder_start_token_id", 5)])
 def test_another_vocabulary_is_refused(model, build, name, value):
     ours = getattr(model.config, name)
     with pytest.raises(ValueError, match=f"must share one vocabulary: {name} is {ours} in the first model and {value}"):
         model.generate(SOURCE, ensemble=[build(**{name: value})])
-
-
-def test_another_device_is_refused(model, build):
-    with pytest.raises(ValueError, match=r"the first is on cpu, another on meta. Move it with .to\('cpu'\)"):
-        model.generate(SOURCE, ensemble=[build().to("meta")])
 
 
 def test_inputs_of_one_model_are_refused(model):

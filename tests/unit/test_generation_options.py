@@ -12,6 +12,7 @@ from vaswani_transformer.model.generation_options_vaswani import (
     NOT_SUPPORTED,
     WITHOUT_BEAMS,
 )
+from vaswani_transformer.model.search_inputs_vaswani import mask_prompt
 
 PAD, END = 1, 2
 SOURCE = torch.tensor([[9, 2, 1, 1, 1], [5, 6, 7, 8, 2], [21, 9, 30, 2, 1]])
@@ -174,8 +175,6 @@ def test_what_would_be_ignored_is_refused(model):
         ({"num_beams": 0}, "num_beams must be at least 1, which is greedy search; got 0"),
         ({"num_beams": False}, "num_beams must be at least 1, which is greedy search; got False"),
         ({"forced_eos_token_id": 7}, "forced_eos_token_id=7 must be among eos_token_id=2"),
-        ({"negative_prompt_ids": SOURCE}, "negative_prompt_ids is not supported"),
-        ({"negative_prompt_attention_mask": SOURCE}, "negative_prompt_attention_mask is not supported"),
         ({"streamer": BaseStreamer()}, "streamer follows one hypothesis and is not for beam search: pass num_beams=1"),
         ({"streamer": BaseStreamer(), "do_sample": True}, "streamer follows one hypothesis"),
         ({}, "assistant_model follows one hypothesis and is not for beam search"),
@@ -191,12 +190,6 @@ def test_what_cannot_be_honoured_is_refused(model, options, message):
     options = options or {"assistant_model": model}
     with pytest.raises((ValueError), match=message):
         model.generate(SOURCE, **options)
-
-
-@pytest.mark.parametrize("options", [{"encoder_repetition_penalty": 1.5}, {"encoder_no_repeat_ngram_size": 2}], ids=str)
-def test_a_comparison_with_the_source_needs_its_tokens(model, options):
-    with pytest.raises(ValueError, match="compares with the source tokens: pass input_ids"):
-        model.generate(encoder_outputs=model.get_encoder()(SOURCE[1:2]), **options)
 
 
 # Handed to transformers
@@ -307,6 +300,26 @@ def test_prompts_padded_on_the_left_are_gone_on_from_as_alone(model, options, ma
         row = together[i, 4:].tolist()
         assert row[: len(new)] == new
         assert set(row[len(new) :]) <= {PAD}
+
+
+MASK = (PADDED != PAD).long()
+
+
+@pytest.mark.parametrize(
+    ("given", "start", "pad", "expected"),
+    [
+        ({"decoder_input_ids": PADDED}, 0, PAD, MASK),
+        ({"decoder_input_ids": PADDED}, [PAD, 0, 0], PAD, None),  # padding cannot be told from a start
+        ({"decoder_input_ids": PADDED}, 0, None, None),
+        ({"decoder_input_ids": PADDED[:1]}, 0, PAD, None),
+        ({"decoder_input_ids": PADDED, "decoder_attention_mask": torch.ones_like(MASK)}, 0, PAD, torch.ones_like(MASK)),
+        ({}, 0, PAD, None),
+    ],
+)
+def test_the_mask_of_a_prompt_is_derived_only_where_its_padding_is_known(given, start, pad, expected):
+    mask_prompt(given, start_token_id=start, pad_token_id=pad)
+    found = given.get("decoder_attention_mask")
+    assert found is expected is None or torch.equal(found, expected)
 
 
 def test_prompts_padded_on_the_right_are_refused(model):

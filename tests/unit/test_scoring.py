@@ -88,13 +88,6 @@ def test_scores_are_at_least_in_float32(build_tiny_model, dtype, expected):
     assert found.log_probs.dtype == found.scores.dtype == expected
 
 
-@pytest.mark.parametrize("rows", [2, 3, 5])
-def test_rows_that_belong_to_no_source_are_refused(model, rows):
-    labels = torch.full((rows, 2), END)
-    with pytest.raises(ValueError, match=rf"{rows} rows of labels are no multiple of 4 rows of input_ids"):
-        model.score(SOURCE, labels)
-
-
 def test_a_row_without_tokens_is_refused(model):
     with pytest.raises(ValueError, match="got a row of padding alone"):
         model.score(SOURCE[:2], torch.tensor([[5, 2], [-100, -100]]))

@@ -7,8 +7,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 DATA_TABLES = {"lexicon.py"}  # words, no code
 BOUNDS = {
-    "lines of the package": 16_276,
-    "lines of the tests": 17_855,
+    "lines of the package": 16_212,
+    "lines of the tests": 17_850,
     "lines of the scripts": 3_344,
     "files of code below model_cards": 0,
 }

@@ -13,10 +13,9 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from .cpu_vaswani import Product, Products, build_products
+from .cpu_vaswani import Product, Products
 from .engine_layers_vaswani import DecoderProducts, EncoderProducts, linear_of
 from .engine_steps_vaswani import EngineSteps
-from .plain_vaswani import find_obstacle
 
 
 class Engine:
@@ -56,30 +55,6 @@ class Engine:
             is_shared = encoder.embed_tokens.weight is decoder.embed_tokens.weight
             self.source_embedding = self.target_embedding if is_shared else keep(encoder.embed_tokens.weight)
             self.encoder_layers = [EncoderProducts(layer, products) for layer in encoder.layers]
-
-    @classmethod
-    def build(cls, model, *, dtype: torch.dtype | str | None = None) -> "Engine":
-        """A snapshot of `model`.
-
-        Args:
-            dtype: of the engine's matrices: a floating-point dtype of torch or its name, or "int8"; when not given,
-                that of the model.
-
-        Raises:
-            ValueError: for another dtype, and where only the model's `forward` will do; the message says what stands in
-                the way.
-        """
-        if obstacle := find_obstacle(model):
-            raise ValueError(
-                f"an engine cannot be built of this model: {obstacle}. Without one, generate() calls its forward."
-            )
-        return cls(model, build_products(dtype or model.dtype, model.device))
-
-    def __reduce__(self):
-        raise TypeError(
-            "an engine is laid out for the processor of one process and cannot be pickled or copied: send the model, "
-            "and call build_engine(), or make the Translator or pipeline that holds one, where it arrives."
-        )
 
     def is_of(self, model) -> bool:
         """True if `model` is the one that this engine was built of."""

@@ -21,18 +21,9 @@ def check_ensemble(model, ensemble, kwargs: dict) -> None:
         kwargs: its other arguments.
 
     Raises:
-        ValueError: if `ensemble` is not a list of Vaswani models with the vocabulary and the device of `model`, or if
-            inputs are given that belong to one model alone.
+        ValueError: for another vocabulary, or for inputs that belong to one model alone.
     """
-    if not isinstance(ensemble, (list, tuple)) or not ensemble:
-        raise ValueError(f"ensemble must be a list of at least one further model, got {ensemble!r}.")
     for member in ensemble:
-        # Not isinstance: the class of a model that brings its own code along is another one.
-        if not hasattr(member, "build_engine"):
-            raise ValueError(
-                f"ensemble must hold VaswaniForConditionalGeneration models of this code, got {type(member).__name__} "
-                f"of {type(member).__module__}: load a model saved with older code by the class of this package."
-            )
         for name in ("vocab_size", "eos_token_id", "pad_token_id", "decoder_start_token_id"):
             theirs, ours = getattr(member.config, name), getattr(model.config, name)
             if theirs != ours:
@@ -40,11 +31,6 @@ def check_ensemble(model, ensemble, kwargs: dict) -> None:
                     f"models of an ensemble must share one vocabulary: {name} is {ours} in the first model and "
                     f"{theirs} in another. Train them on data prepared with the same tokenizer."
                 )
-        if member.device != model.device:
-            raise ValueError(
-                f"models of an ensemble must be on one device: the first is on {model.device}, another on "
-                f"{member.device}. Move it with .to({str(model.device)!r})."
-            )
     given = [name for name in OWN_INPUTS if kwargs.get(name) is not None]
     if given:
         raise ValueError(f"an ensemble reads input_ids, each model by itself; got {', '.join(given)} of one model.")
@@ -67,7 +53,7 @@ def prepare_member(member, engine, source_ids: torch.LongTensor, generation_conf
         expand_size=generation_config.num_beams, is_encoder_decoder=True, encoder_outputs=encoded, attention_mask=mask
     )
     # The first belongs to the prompt they share.
-    given = ("decoder_attention_mask", "use_cache", "logits_to_keep", "shortlist")
+    given = ("decoder_attention_mask", "use_cache", "logits_to_keep")
     prepared.update({name: model_kwargs[name] for name in given if model_kwargs.get(name) is not None})
     member._prepare_cache_for_generation(
         generation_config, prepared, GenerationMode.BEAM_SEARCH, len(source_ids), generation_config.max_length - 1

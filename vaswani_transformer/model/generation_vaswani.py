@@ -13,6 +13,7 @@ from transformers.generation import LogitsProcessorList, StoppingCriteriaList
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 from transformers.modeling_outputs import BaseModelOutput
 
+from .cpu_vaswani import build_products
 from .engine_vaswani import Engine, as_engines
 from .ensemble_vaswani import check_ensemble
 from .generation_options_vaswani import (
@@ -32,7 +33,6 @@ from .masks_vaswani import build_padding_mask
 from .plain_vaswani import find_obstacle
 from .search_inputs_vaswani import (
     as_list,
-    check_source,
     find_limits,
     find_prompt_length,
     mask_prompt,
@@ -76,14 +76,13 @@ class VaswaniGenerationMixin(GenerationMixin):
 
         Args:
             ensemble: further models that translate together with this one, by the mean of their probabilities.
-            shortlist: token ids, the only ones that may be generated besides </s>. The product with the vocabulary is
-                made for them alone, and probabilities are over them: equal to a search with the logits of all others
-                at -inf. Logits processors, `scores` and `logits` see the whole vocabulary all the same.
+            shortlist: token ids, the only ones that may be generated besides </s>: equal to a search with the logits of
+                all others at -inf. Logits processors, `scores` and `logits` see the whole vocabulary all the same.
             engine: of `build_engine`, made once and passed to every call; of an ensemble a list, this model's first.
-                It translates with the weights of the moment it was made. What only `forward` can give (attention
-                weights, hidden states, a cache of one's own or of another kind or none, a padded prompt,
-                more than 32 beams) is decoded by `forward`, and what follows a single hypothesis (sampling,
-                streaming, assistants) or is a `custom_generate` is done without it.
+                It translates with the weights of the moment it was made. Attention weights, hidden states, a cache of
+                the caller's, of another kind or none, a padded prompt and more than 32 beams take `forward` instead;
+                sampling with one beam, streaming, assistants and `custom_generate` do not use an engine. Without one,
+                a large batch builds one of its own.
 
         With `ensemble`, `shortlist` or `engine`, greedy search is our beam search with one beam, and has its kind of
         output; `logits` of an ensemble are the logarithms of the mean probabilities.
@@ -92,12 +91,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         and a search with `early_stopping="never"` goes up to the limit; `renormalize_logits=True` restores the bound.
 
         `scores` of a beam search are what it added up, also where a sentence must end: there -inf at all words
-        but </s>, and 0 at </s> where `forced_eos_token_id` forces it. What
-        `compute_transition_scores` makes of them sums to `sequences_scores` times the length penalty.
-
-        Laying out the matrices for a search takes as long as some steps of it, so a loop over `generate` passes
-        `engine`; without one, this happens for large batches only. A process that lives long limits its memory on a CPU
-        by `keep_few_kernels` and `keep_freed_memory` of `vaswani_transformer.memory`.
+        but </s>, and 0 at </s> where `forced_eos_token_id` forces it.
 
         Raises:
             ValueError: for options that cannot be honoured, and for what transformers itself refuses.
@@ -115,7 +109,8 @@ class VaswaniGenerationMixin(GenerationMixin):
             check_ensemble(self, kwargs["ensemble"], kwargs)
         models = (self, *(kwargs.get("ensemble") or ()))
         engine = as_engines(kwargs.get("engine"), models)[0]
-        check_source(source_ids, kwargs, option)
+        if source_ids is not None and not len(source_ids):
+            raise ValueError(f"there is no sentence to translate: input_ids has shape {tuple(source_ids.shape)}.")
         if kwargs.get("attention_mask") is None and source_ids is not None:
             kwargs["attention_mask"] = build_padding_mask(source_ids, self.config)
         start, forced = option("decoder_start_token_id"), option("forced_eos_token_id")
@@ -160,7 +155,11 @@ class VaswaniGenerationMixin(GenerationMixin):
         Raises:
             ValueError: where only `forward` computes what this model computes; the message says why.
         """
-        return Engine.build(self, dtype=dtype)
+        if obstacle := find_obstacle(self):
+            raise ValueError(
+                f"an engine cannot be built of this model: {obstacle}. Without one, generate() calls its forward."
+            )
+        return Engine(self, build_products(dtype or self.dtype, self.device))
 
     def engine_obstacle(self) -> str | None:
         """Why `build_engine` refuses this model, in words; `None` if it does not."""
@@ -278,7 +277,6 @@ class VaswaniGenerationMixin(GenerationMixin):
         widen = lambda log_probs: log_probs  # noqa: E731
         if shortlist is not None:
             words = as_shortlist(shortlist, ends, self.config.vocab_size, input_ids.device)
-            model_kwargs["shortlist"] = words
             if processors or records.steps:
                 widen = functools.partial(spread, shortlist=words, vocab_size=self.config.vocab_size)
         search = start_search(
@@ -296,6 +294,7 @@ class VaswaniGenerationMixin(GenerationMixin):
             inputs_tensor,
             generation_config,
             model_kwargs,
+            shortlist=words,
             calls_forward=synced_gpus or records.wants_states,
         )
         cache = members[0].cache

@@ -3,7 +3,6 @@
 Shapes: B batch, T target length, S source length, D d_model, V vocab_size.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Unpack
 
@@ -310,16 +309,6 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniScoringMixi
     def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
         self.lm_head = new_embeddings
 
-    def projection(self, shortlist: torch.LongTensor | None) -> Callable[[torch.Tensor], torch.Tensor]:
-        """The product with the vocabulary's rows of `shortlist` (n,), or with all of them: (..., D) -> (..., n)."""
-        head = self.lm_head
-        if shortlist is None:
-            return head
-        if type(head) is not nn.Linear or not is_plain(head):  # an adapter or a hook must see the whole product
-            return lambda hidden_states: head(hidden_states)[..., shortlist]
-        weight, bias = head.weight[shortlist], None if head.bias is None else head.bias[shortlist]
-        return lambda hidden_states: nn.functional.linear(hidden_states, weight, bias)
-
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
         """(B, T) labels, shifted right behind the start token (section 3.1); -100 becomes padding."""
         shifted = labels.roll(1, dims=-1)
@@ -355,7 +344,6 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniScoringMixi
         labels: torch.LongTensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | torch.Tensor = 0,
-        shortlist: torch.LongTensor | None = None,
         num_items_in_batch: torch.Tensor | int | None = None,
         skip_logits: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
@@ -368,7 +356,6 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniScoringMixi
         Args:
             labels: (B, T) token ids with -100 at padding. `decoder_input_ids` are made from them.
             logits_to_keep: compute logits for that many last positions only; 0 for all.
-            shortlist: (n,) token ids to compute logits of, (B, T, n); all when not given. The loss is over all.
             num_items_in_batch: target tokens of the whole update, over all processes and accumulation steps.
                 The loss is the sum over this batch divided by it; without it, the mean over this batch.
             skip_logits: leave `logits` out and compute the loss without storing them. When not given, this
@@ -399,9 +386,9 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniScoringMixi
             skip_logits = self.training and labels is not None
         if not skip_logits:
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-            logits = self.projection(shortlist)(hidden_states[:, kept])
+            logits = self.lm_head(hidden_states[:, kept])
         if labels is not None:
-            is_all = shortlist is None and isinstance(logits_to_keep, int) and logits_to_keep == 0
+            is_all = isinstance(logits_to_keep, int) and logits_to_keep == 0
             loss, nll_loss = self._sum_loss(hidden_states, labels, logits if is_all else None)
             num_items = (labels != IGNORE_INDEX).sum() if num_items_in_batch is None else num_items_in_batch
             loss = loss / num_items

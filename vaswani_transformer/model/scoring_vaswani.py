@@ -61,26 +61,17 @@ class VaswaniScoringMixin:
             length_penalty, length_penalty_type: those of `generation_config` when not given.
 
         Raises:
-            ValueError: if the rows of `labels` are no multiple of those of `input_ids`, if a row has no token, or for
-                an unknown `length_penalty_type`.
+            ValueError: if a row of `labels` has no token.
         """
         given = {"length_penalty": length_penalty, "length_penalty_type": length_penalty_type}
         alpha, kind = (self._scoring_option(name, value) for name, value in given.items())
-        if kind not in LENGTH_PENALTIES:
-            raise ValueError(f"length_penalty_type must be one of {tuple(LENGTH_PENALTIES)}, got {kind!r}.")
-        num_sources, num_targets = len(input_ids), len(labels)
-        if not num_sources or num_targets % num_sources:
-            raise ValueError(
-                f"labels must hold n translations of each source: {num_targets} rows of labels are no multiple of "
-                f"{num_sources} rows of input_ids."
-            )
         is_real = self._real_targets(labels)
         if not is_real.any(dim=-1).all():
             raise ValueError("labels must hold a token in each row, at least </s>; got a row of padding alone.")
         if attention_mask is None:
             attention_mask = build_padding_mask(input_ids, self.config)
         encoding = self.get_encoder()(input_ids, attention_mask=attention_mask).last_hidden_state
-        copies = num_targets // num_sources
+        copies = len(labels) // len(input_ids)
         attention_mask = attention_mask.repeat_interleave(copies, dim=0)
         labels = labels.masked_fill(~is_real, IGNORE_INDEX)
         outputs = self.model(

@@ -3,7 +3,7 @@
 Shapes: B sentences, b beams, S source tokens, P tokens of a prompt.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from transformers import GenerationConfig
@@ -17,19 +17,6 @@ from .plain_vaswani import find_obstacle
 from .steps_vaswani import ForwardSteps, Steps, suits_engine
 
 MANY_SENTENCES = 8  # in a call; with fewer, laying out an engine for it takes longer than it saves
-
-
-def check_source(source_ids: torch.Tensor | None, kwargs: dict, option: Callable[[str], object]) -> None:
-    """Refuse options that need the source tokens where these are not given, and those for decoder-only models."""
-    if source_ids is not None and not len(source_ids):
-        raise ValueError(f"there is no sentence to translate: input_ids has shape {tuple(source_ids.shape)}.")
-    needs_tokens = {"encoder_repetition_penalty": (None, 1.0), "encoder_no_repeat_ngram_size": (None, 0)}
-    for name, off in needs_tokens.items():
-        if source_ids is None and option(name) not in off:
-            raise ValueError(f"{name}={option(name)!r} compares with the source tokens: pass input_ids.")
-    for name in ("negative_prompt_ids", "negative_prompt_attention_mask"):
-        if kwargs.get(name) is not None:
-            raise ValueError(f"{name} is not supported: classifier-free guidance is for decoder-only models.")
 
 
 def mask_prompt(kwargs: dict, *, start_token_id: int | list[int] | torch.Tensor, pad_token_id: int | None) -> None:
@@ -127,6 +114,7 @@ def start_steps(
     config: GenerationConfig,
     model_kwargs: dict,
     *,
+    shortlist: torch.LongTensor | None,
     calls_forward: bool,
 ) -> list[Steps]:
     """How each of `models` takes its steps: through an engine, or through `forward` where it must.
@@ -135,6 +123,7 @@ def start_steps(
         engines: of each model, as far as the caller of `generate` gave them.
         source_ids: (B, S), read by all models but the first.
         model_kwargs: what `generate` prepared for the first model.
+        shortlist: (n,) token ids that logits are asked of; `None` for all.
         calls_forward: only `forward` will do.
     """
     inputs_of_models = [model_kwargs]
@@ -147,12 +136,12 @@ def start_steps(
         if calls_forward or not suits_engine(config, inputs) or (engine is None and (is_small or find_obstacle(model))):
             if engine is not None:  # it has encoded in its own dtype
                 encoded.last_hidden_state = encoded.last_hidden_state.to(model.dtype)
-            steps.append(ForwardSteps(model, config, inputs))
+            steps.append(ForwardSteps(model, config, inputs, shortlist=shortlist))
             continue
         states, mask = encoded.last_hidden_state[::num_beams], None if mask is None else mask[::num_beams]
         if engine is None:
             engine = Engine(model, build_products(model.dtype, model.device), encodes=False)
-        steps.append(engine.start(states, mask, num_beams=num_beams, shortlist=inputs.get("shortlist")))
+        steps.append(engine.start(states, mask, num_beams=num_beams, shortlist=shortlist))
     return steps
 
 

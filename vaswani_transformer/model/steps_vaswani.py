@@ -42,14 +42,22 @@ class ForwardSteps:
         model: a `VaswaniForConditionalGeneration`.
         generation_config: of the search.
         model_kwargs: what `generate` prepared for `forward`.
+        shortlist: (V,) token ids that logits are asked of; `None` for all.
     """
 
     owns_logits = False
 
-    def __init__(self, model, generation_config: GenerationConfig, model_kwargs: dict):
+    def __init__(
+        self,
+        model,
+        generation_config: GenerationConfig,
+        model_kwargs: dict,
+        *,
+        shortlist: torch.LongTensor | None = None,
+    ):
         self.model = model
         self.generation_config = generation_config
-        self.model_kwargs = model_kwargs
+        self.model_kwargs, self.shortlist = model_kwargs, shortlist
         self.outputs = None  # of the last step
 
     @property
@@ -68,7 +76,8 @@ class ForwardSteps:
         self.model_kwargs = self.model._update_model_kwargs_for_generation(
             self.outputs, self.model_kwargs, is_encoder_decoder=True
         )
-        return self.outputs.logits[:, -1]
+        logits = self.outputs.logits[:, -1]
+        return logits if self.shortlist is None else logits[:, self.shortlist]
 
     def follow(self, beams: torch.Tensor, staying: torch.Tensor | None) -> None:
         """Make cache and encoding follow the beams (L, b) of the sentences `staying`, or of all.
@@ -98,7 +107,7 @@ def suits_engine(generation_config: GenerationConfig, model_kwargs: dict) -> boo
         model_kwargs: what `generate` prepared for `forward`.
     """
     given = {name for name, value in model_kwargs.items() if value is not None and value is not False}
-    known = {"encoder_outputs", "attention_mask", "past_key_values", "use_cache", "logits_to_keep", "shortlist"}
+    known = {"encoder_outputs", "attention_mask", "past_key_values", "use_cache", "logits_to_keep"}
     cache = model_kwargs.get("past_key_values")
     is_usual = isinstance(cache, EncoderDecoderCache) and not getattr(cache, "_is_user_defined", False)
     return (
