@@ -34,16 +34,14 @@ def search(
     end: int,
     num_best: int = 1,
     stops_early: bool = True,
-    bonus: Callable[[Hypothesis], float] = lambda hypothesis: 0.0,
 ) -> list[tuple[float, Hypothesis]]:
-    """Return the `num_best` translations with the highest log P / ((5 + |Y|) / 6)^alpha + bonus(Y), best first.
+    """Return the `num_best` translations with the highest log P / ((5 + |Y|) / 6)^alpha, best first.
 
     Args:
         next_words: log P of every word behind each of some hypotheses.
         limit: words a translation may have, </s> included.
         end: the word </s>.
         stops_early: stop when no open hypothesis can win any more, instead of at the limit.
-        bonus: never positive.
     """
     running: dict[Hypothesis, float] = {(): 0.0}
     finished: dict[Hypothesis, float] = {}
@@ -56,7 +54,7 @@ def search(
         best_first = sorted(grown, key=grown.__getitem__, reverse=True)
         for hypothesis in best_first[:num_beams]:
             if hypothesis[-1] == end:
-                finished[hypothesis] = grown[hypothesis] / ((5 + length) / 6) ** alpha + bonus(hypothesis)
+                finished[hypothesis] = grown[hypothesis] / ((5 + length) / 6) ** alpha
         running = {h: grown[h] for h in [h for h in best_first if h[-1] != end][:num_beams]}
         if not running or (num_beams == 1 and finished):
             break

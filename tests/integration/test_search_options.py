@@ -6,6 +6,7 @@ import torch
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli, train_tokenizer
 from vaswani_transformer.commands.arguments import read_shortlist
 from vaswani_transformer.loading import load_translator
+from vaswani_transformer.model.cpu_vaswani import Int8Products
 from vaswani_transformer.translation.translator import Translator, translate
 
 SENTENCES = ["the dog runs far away", "the cat and the dog", "cat sleeps", "away runs the dog and the cat"]
@@ -50,18 +51,6 @@ def test_a_file_is_translated_by_all_models_of_an_ensemble(folders, files):
     together = translate(one, tokenizer, SENTENCES, max_length_offset=3, ensemble=[other])
     assert output.read_text(encoding="utf-8").split("\n") == [*together, ""]
     assert together != translate(one, tokenizer, SENTENCES, max_length_offset=3)
-
-
-@pytest.mark.parametrize(
-    "option", [{"use_cache": False}, {"cache_implementation": "static"}, {"do_sample": True}], ids=str
-)
-def test_a_saved_search_that_only_forward_does_is_done(folders, files, tmp_path, option):
-    model, tokenizer = load_translator(folders[0])
-    model.generation_config.update(**option)
-    for part in (model, tokenizer):
-        part.save_pretrained(tmp_path / "model")
-    text, output, _ = files
-    assert run("translate", "--model", tmp_path / "model", "--input", text, "--output", output) == 0
 
 
 def test_scores_of_an_ensemble_with_a_shortlist_stand_before_the_texts(folders, files):
@@ -140,7 +129,15 @@ def test_a_score_says_which_models_and_words_it_is_of(folders, files, capsys):
     assert f"|shortlist:{shortlist}  model {folders[0]} + {folders[1]}  fingerprint " in printed
 
 
-def test_a_model_in_int8_is_scored_as_such(folders, files, capsys):
-    text, *_ = files
+@pytest.mark.skipif(not Int8Products.suit(), reason="this PyTorch has no int8 products")
+def test_a_model_in_int8_is_searched_and_scored_as_such(folders, files, capsys):
+    text, output, _ = files
+    options = ["--input", text, "--output", output, "--ensemble", folders[1], "--scores", "--dtype", "int8"]
+    assert run("translate", "--model", folders[0], *options) == 0
+    (one, tokenizer), (other, _) = map(load_translator, folders)
+    search = {"max_length_offset": 3, "ensemble": [other], "dtype": "int8"}
+    found = Translator(one, tokenizer, with_scores=True, **search)(SENTENCES)
+    expected = "".join(f"{hypothesis.score:.4f}\t{hypothesis.text}\n" for [hypothesis] in found)
+    assert output.read_text(encoding="utf-8") == expected
     assert run("evaluate", "--model", folders[0], "--test", text, text, "--dtype", "int8") == 0
     assert "|dtype:int8  model " in capsys.readouterr().out

@@ -4,12 +4,10 @@ That search is the one of `scripts/check_beam_search.py`, which does the same wi
 """
 
 import copy
-import math
 
 import check_beam_search
 import pytest
 import torch
-from transformers import BatchEncoding
 
 from vaswani_transformer import train_tokenizer
 
@@ -97,28 +95,6 @@ def test_an_ensemble_agrees_with_the_plain_search_over_mean_probabilities(model,
     compare(model, expected_of, num_best=min(2, num_beams), num_beams=num_beams, ensemble=[other])
 
 
-@pytest.mark.parametrize("num_beams", [1, 4])
-def test_a_shortlist_agrees_with_the_plain_search_over_it(model, num_beams):
-    shortlist = [2, 4, 5, 9, 13, 20, 21, 30]
-
-    def expected_of(i):
-        words = words_of(model, SENTENCES[i])
-
-        def few(hypotheses):
-            rows = []
-            for row in words(hypotheses):
-                total = math.log(sum(math.exp(row[word]) for word in shortlist))
-                rows.append([row[word] - total if word in shortlist else -math.inf for word in range(len(row))])
-            return rows
-
-        return check_beam_search.search(
-            few, num_beams=num_beams, limit=len(SENTENCES[i]) + OFFSET, alpha=0.6, end=END, num_best=min(2, num_beams)
-        )
-
-    options = {"num_beams": num_beams, "shortlist": torch.tensor(shortlist)}
-    compare(model, expected_of, num_best=min(2, num_beams), **options)
-
-
 @pytest.mark.parametrize("bias", [-2.0, 6.0])
 def test_a_bias_agrees_with_the_plain_search_to_the_limit(build_tiny_model, bias):
     # With 6, log P rises above 0 where 25 follows 25: a hypothesis far behind one that ended at once wins in the end.
@@ -155,19 +131,3 @@ def test_the_check_of_trained_models_says_how_many_agree(build_tiny_model, tmp_p
     printed = capsys.readouterr().out
     assert "beam 1, 1 best: 3 of 3 agree token for token" in printed
     assert "beam 3, 2 best: 3 of 3 agree token for token" in printed
-
-
-def test_the_check_lists_what_does_not_agree(model, monkeypatch):
-    class Words:
-        @staticmethod
-        def pad(rows, return_tensors):
-            return BatchEncoding({"input_ids": SOURCE[1:2], "attention_mask": torch.ones(1, 7).long()})
-
-        @staticmethod
-        def decode(tokens):
-            return " ".join(map(str, tokens))
-
-    monkeypatch.setattr(check_beam_search, "search", lambda *_, **__: [(-1.0, (7, END))])
-    text = check_beam_search.compare(model, Words, [SENTENCES[1]], num_beams=2, num_best=1, batch_size=1)
-    assert "0 of 1 agree" in text
-    assert "sentence 1, plain: -1.000000 7 2" in text

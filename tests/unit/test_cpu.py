@@ -65,13 +65,6 @@ def test_dropout_lets_the_gradient_through_where_it_lets_the_value_through():
     assert 0 < (y == 0).sum() < 1_500
 
 
-def test_dropout_repeats_itself_with_the_seed_only():
-    x, dropout = torch.ones(1000), Dropout(0.5)
-    first, second = (torch.manual_seed(0) and dropout(x) for _ in range(2))
-    assert torch.equal(first, second)
-    assert not torch.equal(dropout(x), second)
-
-
 def test_dropout_in_evaluation_mode_or_of_rate_zero_does_nothing():
     x = torch.rand(10)
     assert Dropout(0.5).eval()(x) is x

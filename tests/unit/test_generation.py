@@ -138,10 +138,6 @@ def test_all_open_sentences_stay_and_batches_have_few_sizes(done):
 # The best of many
 
 
-def all_sums(scores, log_probs):
-    return (scores[..., None] + log_probs).flatten(1)
-
-
 @pytest.mark.parametrize("count", [1, 8, 42, 300])
 @pytest.mark.parametrize(
     ("num_sentences", "num_beams", "vocab_size"), [(16, 4, 2048), (10, 5, 2303), (4, 4, 10_000), (2, 2, 37_001)]
@@ -152,21 +148,9 @@ def test_the_best_continuations_are_those_that_sorting_all_of_them_gives(num_sen
     log_probs = log_probs.unflatten(1, (num_beams, vocab_size))
     scores = torch.randint(1000, (num_sentences, num_beams)).float() + torch.arange(num_beams) / num_beams
     sums, beams, words = best_sums(scores, log_probs, count)
-    expected = all_sums(scores, log_probs).topk(count)
+    expected = (scores[..., None] + log_probs).flatten(1).topk(count)
     assert torch.equal(sums, expected.values)
     assert torch.equal(beams * vocab_size + words, expected.indices)
-
-
-@pytest.mark.parametrize("shape", [(4, 4, 10_000), (1, 2, 50), (1, 1, 300)])
-def test_of_equal_continuations_each_comes_at_most_once(shape):
-    torch.manual_seed(0)
-    for highest in (2, 5, 40):
-        scores, log_probs = torch.zeros(shape[:2]), torch.randint(highest, shape).float()
-        sums, beams, words = best_sums(scores, log_probs, 8)
-        assert torch.equal(sums, log_probs.flatten(1).topk(8).values)
-        places = beams * shape[2] + words
-        assert torch.equal(log_probs.flatten(1).gather(1, places), sums)
-        assert all(len(set(row)) == 8 for row in places.tolist())
 
 
 # Searches whose next words are given
@@ -254,21 +238,6 @@ def test_the_first_end_that_wins_ends_a_greedy_search(model, more):
 
 
 # Scores
-
-
-@pytest.mark.parametrize("fixture", ["model", "brief"])
-def test_transition_scores_are_the_likelihoods_of_the_words(request, fixture):
-    model = request.getfixturevalue(fixture)
-    found = model.generate(SOURCE, num_return_sequences=2, **WITH_SCORES)
-    transitions = model.compute_transition_scores(found.sequences, found.scores, found.beam_indices)
-    for i, source in enumerate(SENTENCES):
-        for row in (2 * i, 2 * i + 1):
-            hypothesis = new_tokens(found.sequences[row])
-            expected = log_likelihoods(model, source, [hypothesis])[0]
-            torch.testing.assert_close(transitions[row, : len(hypothesis)], expected.float(), atol=1e-5, rtol=0)
-            assert (transitions[row, len(hypothesis) :] == 0).all()
-            penalty = gnmt_length_penalty(len(hypothesis), 0.6)
-            assert found.sequences_scores[row].item() == pytest.approx(expected.sum().item() / penalty, abs=1e-5)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
@@ -401,13 +370,6 @@ def test_sentences_are_cut_in_any_batch_as_alone(brief, options):
 def test_a_limit_that_is_far_away_takes_no_memory(brief):
     near, far = (brief.generate(SOURCE, length_penalty=0.0, max_length_offset=n) for n in (50, 10**9))
     assert torch.equal(near, far)
-
-
-@pytest.mark.filterwarnings("ignore:Using the model-agnostic default")
-def test_without_an_offset_the_limit_does_not_come_from_other_sentences(endless):
-    alone = endless.generate(SOURCE[:1], max_length_offset=None)
-    together = endless.generate(SOURCE, max_length_offset=None)
-    assert new_tokens(together[0]) == new_tokens(alone[0])
 
 
 @pytest.mark.parametrize("search", ["beam", "sampling", "beam sampling"])
@@ -648,25 +610,6 @@ def test_hypotheses_that_do_not_exist_are_empty(model):
     assert found.sequences.tolist() == [[START, END], [START, PAD], [START, PAD]]
     assert found.sequences_scores.isneginf().tolist() == [False, True, True]
     assert (found.beam_indices >= 0).tolist() == [[True], [False], [False]]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"num_beams": 3, "output_hidden_states": True},
-        {"num_beams": 1, "do_sample": True, "num_return_sequences": 3},
-        {"num_beams": 1},
-    ],
-)
-def test_the_cache_that_is_returned_has_keys_of_the_source_for_each_row(model, options):
-    torch.manual_seed(0)
-    cache = model.generate(SOURCE, max_new_tokens=3, return_dict_in_generate=True, **options).past_key_values
-    copies = 1 if options == {"num_beams": 1} else 3
-    for own, source in zip(cache.self_attention_cache.layers, cache.cross_attention_cache.layers, strict=True):
-        assert own.keys.shape[0] == source.keys.shape[0] == copies * len(SOURCE)
-        for kept in (source.keys, source.values):
-            of_sentences = kept.unflatten(0, (len(SOURCE), copies))
-            assert torch.equal(of_sentences, of_sentences[:, :1].expand_as(of_sentences))
 
 
 @pytest.mark.parametrize("as_dict", [False, True])

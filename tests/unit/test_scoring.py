@@ -123,10 +123,6 @@ def test_pairs_are_rated_in_their_order_whatever_the_batches(translator, monkeyp
         assert found == pytest.approx(expected, abs=1e-4)
 
 
-def test_no_pairs_have_no_scores(translator):
-    assert list(score_pairs(*translator, [])) == []
-
-
 def test_files_are_rated_on_the_command_line(translator, tmp_path, capsys):
     for part in translator:
         part.save_pretrained(tmp_path / "model")

@@ -117,12 +117,6 @@ def test_a_beam_as_wide_as_needed_finds_the_best_of_all_translations(seed, alpha
     check(found, lambda prefix: table[prefix].log_softmax(-1), alpha=alpha)
 
 
-def test_an_ensemble_searches_by_mean_probabilities():
-    tables = [build_table(seed) for seed in (0, 1)]
-    found, *_ = translate(tables)
-    check(found, lambda prefix: torch.stack([t[prefix].softmax(-1) for t in tables]).mean(0).log())
-
-
 def test_a_processor_changes_the_scores():
     table = build_table(0)
     forbidden = SuppressTokensLogitsProcessor([4])

@@ -78,10 +78,6 @@ def test_scores_are_over_the_whole_vocabulary(model):
     torch.testing.assert_close(transitions.sum(dim=-1), expected, rtol=0, atol=1e-5)
 
 
-def test_all_words_on_the_shortlist_change_nothing(model):
-    assert torch.equal(model.generate(SOURCE, shortlist=range(37)), model.generate(SOURCE))
-
-
 def test_the_product_is_made_for_the_shortlist_alone(model, monkeypatch):
     widths, engine = [], model.build_engine()
     own = nn.functional.linear
@@ -111,14 +107,3 @@ def test_the_product_is_made_for_the_shortlist_alone(model, monkeypatch):
 def test_what_is_no_shortlist_is_refused(model, shortlist, message):
     with pytest.raises(ValueError, match=message):
         model.generate(SOURCE, shortlist=shortlist)
-
-
-def test_modes_without_shortlists_are_refused(model):
-    with pytest.raises(ValueError, match="shortlist is for beam search and greedy search, not for sample"):
-        model.generate(SOURCE, shortlist=SHORTLIST, do_sample=True, num_beams=1)
-
-
-def test_beams_are_sampled_from_the_shortlist(model):
-    torch.manual_seed(0)
-    found = model.generate(SOURCE, shortlist=SHORTLIST, do_sample=True, num_beams=3)
-    assert set(found[:, 1:].flatten().tolist()) <= {*SHORTLIST, END, PAD}

@@ -8,8 +8,8 @@ ROOT = Path(__file__).parents[2]
 DATA_TABLES = {"lexicon.py"}  # words, no code
 BOUNDS = {
     "lines of the package": 16_212,
-    "lines of the tests": 17_850,
-    "lines of the scripts": 3_344,
+    "lines of the tests": 17_663,
+    "lines of the scripts": 3_342,
     "files of code below model_cards": 0,
 }
 SLACK = 100  # lines; a larger deletion lowers its bound

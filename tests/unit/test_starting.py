@@ -1,11 +1,9 @@
 """What is imported, and when: help and usage errors need not wait for torch."""
 
-import re
 import subprocess
 import sys
 from importlib import import_module, metadata
 
-import benchmark_starting
 import pytest
 
 import vaswani_transformer
@@ -109,11 +107,3 @@ def test_a_usage_error_shows_the_usage_of_its_command(words, message, capsys):
     usage, *_, error = capsys.readouterr().err.splitlines()
     assert usage.startswith(f"usage: vaswani {words[0]} [-h]")
     assert error.startswith(f"vaswani {words[0]}: error: {message}")
-
-
-def test_the_benchmark_prints_the_time_of_each_program(monkeypatch, capsys):
-    monkeypatch.setattr(
-        benchmark_starting, "PROGRAMS", {"vaswani --help": benchmark_starting.PROGRAMS["vaswani --help"]}
-    )
-    benchmark_starting.main(["--repeats", "1"])
-    assert re.fullmatch(r" +\d+\.\d\d s  vaswani --help\n", capsys.readouterr().out)
