@@ -28,7 +28,7 @@ from transformers import (
 
 import vaswani_transformer  # noqa: F401 - the Auto classes know our models from here on
 from vaswani_transformer.data.corpus import read_parallel_files
-from vaswani_transformer.evaluation.metrics.trainer import build_compute_metrics
+from vaswani_transformer.evaluation.scores import build_compute_metrics
 from vaswani_transformer.training.parting import part_at_exit
 from vaswani_transformer.training.seq2seq_trainer import TokenBatchSeq2SeqTrainer
 
@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         eval_dataset=dev,
         processing_class=tokenizer,
         data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
-        compute_metrics=build_compute_metrics(tokenizer, ["sacrebleu"]),
+        compute_metrics=build_compute_metrics(tokenizer, language=args.target_language),
     )
     print_bleu(trainer, test, tokenizer, when="before")
     trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)

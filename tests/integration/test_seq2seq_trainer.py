@@ -19,7 +19,7 @@ from transformers import AutoModelForSeq2SeqLM, DataCollatorForSeq2Seq, Seq2SeqT
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, pipeline, train_tokenizer
 from vaswani_transformer.data.batching import plan_updates
 from vaswani_transformer.data.corpus import read_parallel_files
-from vaswani_transformer.evaluation.metrics.trainer import build_compute_metrics
+from vaswani_transformer.evaluation.scores import build_compute_metrics
 from vaswani_transformer.training.parting import part_at_exit
 from vaswani_transformer.training.seq2seq_trainer import TokenBatchSampler, TokenBatchSeq2SeqTrainer
 
@@ -96,7 +96,7 @@ def test_every_evaluation_translates_as_generate_does(tokenizer, dataset, tmp_pa
         model=model,
         predict_with_generate=True,
         per_device_eval_batch_size=5,
-        compute_metrics=build_compute_metrics(tokenizer, ["sacrebleu"]),
+        compute_metrics=build_compute_metrics(tokenizer),
     )
     for _ in range(2):  # after the first the trainer has written its defaults into the generation config
         assert trainer.evaluate()["eval_sacrebleu"] == pytest.approx(100)

@@ -10,8 +10,7 @@ import torch
 
 from vaswani_transformer import cli
 from vaswani_transformer.attention.maps import collect_attention_batch
-from vaswani_transformer.hub import demo
-from vaswani_transformer.hub.demo import MOST_BEAMS, MOST_CHARACTERS, MOST_TOKENS, Demo, Translation, escape
+from vaswani_transformer.hub.demo import MOST_BEAMS, MOST_CHARACTERS, Demo, Translation, escape
 from vaswani_transformer.model.beam_search_vaswani import LENGTH_PENALTIES, PENALISED_LENGTHS
 
 TEXTS = ["The law will never be perfect.", "Das Gesetz wird nie vollkommen sein.", "a house, a garden"] * 3
@@ -101,45 +100,29 @@ def test_a_beam_of_another_width_is_refused(page, num_beams):
     assert message(page, "The law", num_beams) == f"The beam is 1 to {MOST_BEAMS} hypotheses wide, got {num_beams}."
 
 
-LINES = "This page takes one sentence at a time, on one line, and these are 3 lines"
-
-
 @pytest.mark.parametrize(
     ("texts", "expected"),
     [
         (["", "   ", "\n\r\n\t", "\u3000"], "There is nothing to translate yet: write a sentence."),
-        (["One.\n\nTwo.", "One.\r\n\r\nTwo.", "One.\r\rTwo."], LINES),
         (["a \udc00"], "A sentence holds half of a surrogate pair at position 2, '\\udc00', which is no character"),
         ([7, None, ["The law"]], "A sentence to translate is a str"),
+        (["a" * (MOST_CHARACTERS + 1)], "This page takes up to 1,000 characters, not 1,001."),
+        (["ä" * 200], "This page takes up to 128 sub-words, not 402."),
     ],
 )
-def test_what_is_not_one_sentence_is_refused(page, texts, expected):
+def test_what_is_no_sentence_or_too_long_is_refused(page, texts, expected):
     assert all(message(page, text).startswith(expected) for text in texts)
 
 
-def test_line_breaks_around_a_sentence_do_no_harm_and_one_beam_gives_one_translation(page):
-    answer = page.answer("\n The law\r\n", 1)
+def test_line_breaks_are_spaces_and_one_beam_gives_one_translation(page):
+    answer = page.answer("\n The\n\nlaw\r\n", 1)
     assert len(answer.translations) == 1
     assert answer == page.answer("The law", 1)
 
 
-def test_a_long_text_is_refused_before_it_is_cut_into_tokens(page, monkeypatch):
-    monkeypatch.setattr(page, "tokenizer", None)
-    expected = "up to 1,000 characters, and this text has 1,000,000: shorten it"
-    assert expected in message(page, "a" * 1_000_000)
-
-
-def test_a_sentence_of_too_many_tokens_is_refused_with_their_number(page):
-    text = "ä" * (MOST_TOKENS // 2)  # two bytes, two tokens
-    assert len(text) < MOST_CHARACTERS
-    number = len(page.tokenizer(text).input_ids)
-    assert number > MOST_TOKENS
-    assert f"up to {MOST_TOKENS} tokens (sub-words), and this one has {number}: shorten it" in message(page, text)
-
-
 def test_a_model_that_has_learnt_from_shorter_sentences_takes_shorter_ones(page, monkeypatch):
     monkeypatch.setattr(page.tokenizer, "model_max_length", 8)
-    assert "up to 8 tokens" in message(Demo(page.model, page.tokenizer), "The law will never be perfect, never.")
+    assert "up to 8 sub-words" in message(Demo(page.model, page.tokenizer), "The law will never be perfect, never.")
 
 
 @pytest.mark.parametrize(
@@ -169,10 +152,6 @@ def test_an_empty_translation_is_called_nothing(page, monkeypatch):
     assert Parsed(page.answer("The law", 1).html).texts[6] == "nothing"
 
 
-def test_characters_that_cannot_be_seen_are_shown_by_their_codes():
-    assert escape("a\0b\u202ec\u200dd\n<") == r"a\x00b\u202ec" + "\u200dd" + r"\n&lt;"
-
-
 def test_tokens_that_the_vocabulary_lacks_are_counted(page, monkeypatch):
     answer = page.answer("The law", 1)
     assert "not in the vocabulary" not in answer.html
@@ -181,21 +160,13 @@ def test_tokens_that_the_vocabulary_lacks_are_counted(page, monkeypatch):
     assert expected in page.answer("The law", 1).html
 
 
-def test_hypotheses_that_were_not_found_are_left_out(page, monkeypatch):
+def test_each_text_is_shown_once_with_the_best_score_and_what_was_not_found_is_left_out(page, monkeypatch):
     pad, eos = page.tokenizer.pad_token_id, page.tokenizer.eos_token_id
-    monkeypatch.setattr(page.model, "generate", lambda **_: torch.tensor([[0, 9, eos], [0, pad, pad]]))
-    assert [translation.token_ids for translation in page.answer("The law", 2).translations] == [[9, eos]]
-
-
-def test_hypotheses_of_one_text_are_shown_once_with_the_best_score(page, monkeypatch):
-    eos = page.tokenizer.eos_token_id
+    found = torch.tensor([[0, 9, eos], [0, 8, eos], [0, 7, eos], [0, pad, pad]])
+    monkeypatch.setattr(page.model, "generate", lambda **_: found)
     monkeypatch.setattr(page.tokenizer, "batch_decode", lambda *_, **__: ["Hund", "Katze", "Hund"], raising=False)
-    monkeypatch.setattr(page.model, "generate", lambda **_: torch.tensor([[0, 9, eos], [0, 8, eos], [0, 7, eos]]))
-    found = page.answer("The law", 3).translations
-    assert [(translation.text, translation.token_ids) for translation in found] == [
-        ("Hund", [9, eos]),
-        ("Katze", [8, eos]),
-    ]
+    translations = [(translation.text, translation.token_ids) for translation in page.answer("The law", 3).translations]
+    assert translations == [("Hund", [9, eos]), ("Katze", [8, eos])]
 
 
 def test_the_frame_opens_with_encoder_decoder_attention_of_the_chosen_translation(page):
@@ -247,11 +218,4 @@ def test_without_the_bundled_model_the_command_asks_for_a_name(tmp_path, monkeyp
     monkeypatch.setattr("vaswani_transformer.commands.demo.import_gradio", lambda: None)
     monkeypatch.setattr("vaswani_transformer.loading.BUNDLED_MODEL", tmp_path / "everyday_en_de")
     assert cli.main(["demo"]) == 1
-    error = capsys.readouterr().err
-    assert "everyday_en_de, comes with a clone of the repository" in error
-    assert "name a model by --model" in error
-
-
-def test_a_port_that_cannot_be_is_refused():
-    with pytest.raises(ValueError, match="a port is a number from 1 to 65535, got 65536"):
-        demo.serve(None, host="127.0.0.1", port=65_536)
+    assert "not with the installed package: name a model by --model" in capsys.readouterr().err

@@ -5,8 +5,11 @@ import pytest
 import torch
 
 from vaswani_transformer import loading
-from vaswani_transformer.evaluation import perplexity
-from vaswani_transformer.evaluation.perplexity import compute_perplexity, describe_search
+from vaswani_transformer.commands.evaluate import describe_search
+from vaswani_transformer.evaluation import pairs as scored_pairs
+from vaswani_transformer.evaluation.pairs import score_pairs
+from vaswani_transformer.evaluation.perplexity import compute_perplexity
+from vaswani_transformer.evaluation.scores import compute_bleu
 from vaswani_transformer.loading import fingerprint_model, load_translator
 from vaswani_transformer.translation.translator import Hypothesis, Translator
 
@@ -37,6 +40,17 @@ def test_perplexity_is_that_of_teacher_forcing_whatever_the_batches(translator):
     assert compute_perplexity(model, tokenizer, pairs, tokens_per_batch=8) == pytest.approx(math.exp(nll / count))
 
 
+def test_long_lines_are_cut_on_both_sides_with_a_warning(translator, monkeypatch):
+    model, tokenizer = translator
+    monkeypatch.setattr(scored_pairs, "MOST_SOURCE_TOKENS", 5)
+    fits, long = "a a a a", "a a a a a a"
+    assert [len(tokenizer(text).input_ids) for text in (fits, long)] == [5, 7]
+    with pytest.warns(UserWarning, match="sources and targets cut to their first 5 tokens: 3. Split them"):
+        cut = list(score_pairs(model, tokenizer, [(long, "a"), (fits, fits), (long, long)]))
+    whole = list(score_pairs(model, tokenizer, [(fits, "a"), (fits, fits), (fits, fits)]))
+    assert cut == [pytest.approx(score, rel=1e-5) for score in whole]
+
+
 def test_bleu_of_a_model_is_that_of_its_translations(translator, monkeypatch):
     answers = {"ein Hund läuft schnell nach Hause": "a dog runs home fast", "zwei": "two"}
 
@@ -45,7 +59,7 @@ def test_bleu_of_a_model_is_that_of_its_translations(translator, monkeypatch):
         return [[Hypothesis(answers[source])] for source in sources]
 
     monkeypatch.setattr(Translator, "translate", translate)
-    assert perplexity.compute_bleu(*translator, answers.items()) == pytest.approx(100)
+    assert compute_bleu(*translator, answers.items()) == pytest.approx(100)
 
 
 def test_search_settings_stand_in_one_line(translator):

@@ -1,18 +1,15 @@
-from pathlib import Path
-
 import evaluate
 import numpy as np
 import pytest
 import sacrebleu
-from setuptools import find_packages
 from transformers import EvalPrediction
 
 from vaswani_transformer import train_tokenizer
-from vaswani_transformer.evaluation import metrics
-from vaswani_transformer.evaluation.metrics.trainer import build_compute_metrics
+from vaswani_transformer.evaluation import paper_bleu
 from vaswani_transformer.evaluation.paper_bleu import PaperBLEU
+from vaswani_transformer.evaluation.scores import build_compute_metrics
 
-FOLDER = Path(metrics.__file__).parent
+FILE = paper_bleu.__file__.replace("paper_bleu.py", "paper_bleu_metric.py")
 PREDICTIONS = ["Der Hund-Katzen-Streit endet .", "Zwei Katzen schlafen heute auf dem Bett.", ""]
 REFERENCES = ["Der Hund-Katzen-Streit endet.", "Zwei Katzen schlafen auf dem Bett.", "Regen"]
 
@@ -20,23 +17,26 @@ REFERENCES = ["Der Hund-Katzen-Streit endet.", "Zwei Katzen schlafen auf dem Bet
 pytestmark = pytest.mark.usefixtures("metric_modules")
 
 
-def test_the_metric_loads_from_its_folder_and_scores_as_the_paper_did():
+def test_the_metric_loads_from_its_file_and_scores_as_the_paper_did():
     metric = PaperBLEU()
-    loaded = evaluate.load(str(FOLDER / "paper_bleu"), keep_in_memory=True)
+    loaded = evaluate.load(FILE, keep_in_memory=True)
     found = loaded.compute(predictions=PREDICTIONS, references=REFERENCES)
-    expected = metric.corpus_score(PREDICTIONS, [REFERENCES])
-    assert found["score"] == pytest.approx(expected.score)
-    assert found["precisions"] == pytest.approx(expected.precisions)
-    assert found["signature"] == str(metric.get_signature())
-    nested = loaded.compute(predictions=PREDICTIONS, references=[[reference] for reference in REFERENCES])
-    assert nested == found
+    score = metric.corpus_score(PREDICTIONS, [REFERENCES])
+    names = ("score", "counts", "totals", "precisions", "bp", "sys_len", "ref_len")
+    expected = {name: getattr(score, name) for name in names} | {"signature": str(metric.get_signature())}
+    assert found == expected
+    several = [[reference, prediction] for reference, prediction in zip(REFERENCES, PREDICTIONS, strict=True)]
+    assert loaded.compute(predictions=PREDICTIONS, references=several)["score"] == pytest.approx(100)
     for prediction, reference in zip(PREDICTIONS, REFERENCES, strict=True):
         loaded.add(prediction=prediction, reference=reference)
     assert loaded.compute() == found
-    upper = [reference.upper() for reference in REFERENCES]
-    assert loaded.compute(predictions=upper, references=REFERENCES, lowercase=True)["score"] == pytest.approx(100)
-    plain = loaded.compute(predictions=PREDICTIONS, references=REFERENCES, split_compounds=False)
-    assert "-de|smooth:none" in plain["signature"]
+    options = {"language": "fr", "split_compounds": False, "lowercase": True}
+    plain = loaded.compute(predictions=PREDICTIONS, references=REFERENCES, **options)
+    assert "case:lc|" in plain["signature"]
+    assert "-fr|smooth:none" in plain["signature"]
+    both = evaluate.combine({"paper": loaded, "again": evaluate.load(FILE, keep_in_memory=True)})
+    combined = both.compute(predictions=PREDICTIONS, references=REFERENCES)
+    assert combined == {f"{key}_{name}": value for key in ("paper", "again") for name, value in expected.items()}
 
 
 def test_a_trainer_gets_the_scores_of_what_was_generated():
@@ -52,9 +52,7 @@ def test_a_trainer_gets_the_scores_of_what_was_generated():
         "paper_bleu": pytest.approx(PaperBLEU().corpus_score(PREDICTIONS, [REFERENCES]).score),
     }
     upper = sacrebleu.BLEU(lowercase=True).corpus_score(PREDICTIONS, [REFERENCES]).score
-    assert build_compute_metrics(tokenizer, ["sacrebleu"], lowercase=True)(prediction) == {
-        "sacrebleu": pytest.approx(upper)
-    }
+    assert build_compute_metrics(tokenizer, lowercase=True)(prediction)["sacrebleu"] == pytest.approx(upper)
 
 
 def test_the_language_of_a_trainer_is_that_of_the_paper_s_bleu():
@@ -64,14 +62,3 @@ def test_the_language_of_a_trainer_is_that_of_the_paper_s_bleu():
     found = build_compute_metrics(tokenizer, language="fr")(EvalPrediction(predictions=predictions, label_ids=labels))
     french, german = (PaperBLEU(language=name).corpus_score(texts, [references]).score for name in ("fr", "de"))
     assert found["paper_bleu"] == pytest.approx(french) != pytest.approx(german)
-    assert found["sacrebleu"] == pytest.approx(sacrebleu.BLEU().corpus_score(texts, [references]).score)
-
-
-def test_an_unknown_metric_is_refused_with_those_there_are():
-    with pytest.raises(ValueError, match=r"there is no metric bleurt here; choose one of: sacrebleu, paper_bleu\."):
-        build_compute_metrics(None, ["paper_bleu", "bleurt"])
-
-
-def test_the_folder_travels_in_the_wheel():
-    packages = find_packages(str(FOLDER.parents[2]), include=["vaswani_transformer", "vaswani_transformer.*"])
-    assert "vaswani_transformer.evaluation.metrics.paper_bleu" in packages

@@ -3,12 +3,7 @@ import sacrebleu
 
 from vaswani_transformer.evaluation import scores
 from vaswani_transformer.evaluation.paper_bleu import PaperBLEU
-from vaswani_transformer.evaluation.scores import (
-    build_metrics,
-    compare_systems,
-    compute_scores,
-    describe_bleu,
-)
+from vaswani_transformer.evaluation.scores import build_metrics, compare_systems, compute_scores
 
 REFERENCES = ["Der Hund-Katzen-Streit endet heute.", "Zwei Katzen schlafen auf dem Bett.", "Es regnet seit Tagen."] * 9
 CLOSE = [line.replace("Bett", "Sofa") for line in REFERENCES]
@@ -84,16 +79,3 @@ def test_as_many_better_as_worse_sentences_are_no_difference():
     other = [*CLOSE[:13], *FAR[13:]]
     (comparison,) = compare_systems({"one": one, "other": other}, REFERENCES, {"BLEU": sacrebleu.BLEU()})
     assert comparison.results[1].p_value > 0.2
-
-
-def test_bleu_is_described_as_on_the_hub_for_one_or_several_references():
-    one = describe_bleu(PaperBLEU(), CLOSE, REFERENCES)
-    assert list(one) == ["score", "counts", "totals", "precisions", "bp", "sys_len", "ref_len", "signature"]
-    several = describe_bleu(PaperBLEU(), CLOSE, [[far, close] for far, close in zip(FAR, CLOSE, strict=True)])
-    assert one["score"] < several["score"] == pytest.approx(100)
-    assert several["signature"].startswith("nrefs:2")
-
-
-def test_not_as_many_references_everywhere_are_refused():
-    with pytest.raises(ValueError, match="some have 1, some 2"):
-        describe_bleu(PaperBLEU(), ["a", "b"], [["a"], ["a", "b"]])

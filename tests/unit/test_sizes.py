@@ -7,9 +7,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 DATA_TABLES = {"lexicon.py"}  # words, no code
 BOUNDS = {
-    "lines of the package": 16_212,
-    "lines of the tests": 17_663,
-    "lines of the scripts": 3_342,
+    "lines of the package": 15_503,
+    "lines of the tests": 17_263,
+    "lines of the scripts": 3_000,
     "files of code below model_cards": 0,
 }
 SLACK = 100  # lines; a larger deletion lowers its bound

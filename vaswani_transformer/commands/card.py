@@ -4,6 +4,7 @@ from pathlib import Path
 from ..hub.card import CardText, build_card, read_scores
 from ..loading import CARD_FILE
 from ..model.pipeline_vaswani import MODEL_FOLDER
+from .arguments import check_output
 
 
 def run(args: argparse.Namespace) -> None:
@@ -12,9 +13,10 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(
             f"{output} exists and may have been edited: remove it, or write over it with --output {output}."
         )
-    scores = [score for dataset, file in args.score for score in read_scores(dataset, Path(file))]
+    check_output(output, inputs=[*args.run_folder.glob("*.json*"), *(file for _, file in args.score)])
+    evaluations = [read_scores(dataset, Path(file)) for dataset, file in args.score]
     facts = {name: getattr(args, name) for name in CardText.__dataclass_fields__}
-    card = build_card(args.run_folder, scores=scores, text=CardText(**facts))
+    card = build_card(args.run_folder, evaluations=evaluations, text=CardText(**facts))
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(card, encoding="utf-8")
     print(output)

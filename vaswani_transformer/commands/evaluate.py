@@ -1,12 +1,16 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from tqdm import tqdm
 
 from .. import loading
 from ..data.lines import read_lines
-from ..evaluation import perplexity, scores
+from ..evaluation import scores
+from ..evaluation.perplexity import compute_perplexity
+from ..files import write_json
+from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..translation.translator import translate
 from .arguments import check_output, open_output, open_reader, search_options
 from .tables import format_table
@@ -25,7 +29,8 @@ def _build_metrics(args: argparse.Namespace) -> dict[str, scores.Metric]:
 
 
 def _evaluate_model(args: argparse.Namespace) -> None:
-    check_output(args.translations, inputs=[*args.test, args.shortlist])
+    for path in (args.translations, args.json):
+        check_output(path, inputs=[*args.test, args.shortlist])
     model, tokenizer = loading.load_translator(args.model, dtype=args.dtype)
     source, target = loading.find_languages(vars(model.config).get("custom_pipelines")) or ("en", "de")
     args.source_language, args.target_language = args.source_language or source, args.target_language or target
@@ -47,18 +52,30 @@ def _evaluate_model(args: argparse.Namespace) -> None:
     if args.translations is not None:
         with open_output(args.translations) as output:
             output.writelines(f"{hypothesis}\n" for hypothesis in hypotheses)
-    for score in scores.compute_scores(hypotheses, references, metrics):
-        print(score)
-    value = perplexity.compute_perplexity(model, tokenizer, pairs)
+    found = scores.compute_scores(hypotheses, references, metrics)
+    print(*found, sep="\n")
+    value = compute_perplexity(model, tokenizer, pairs)
+    found.append(scores.Score(scores.PERPLEXITY, value, "per sub-word, no label smoothing"))
     alone = f", {args.model} alone" if args.ensemble else ""
     print(f"perplexity {value:.3f} per sub-word, no label smoothing{alone}")
-    models = [args.model, *args.ensemble]
     further = {"shortlist": args.shortlist, "dtype": args.dtype}
     further = "".join(f"|{name}:{value}" for name, value in further.items() if value is not None)
-    print(
-        f"search {perplexity.describe_search(model, **options)}{further}  model {' + '.join(models)}  "
-        f"fingerprint {' + '.join(map(loading.fingerprint_model, models))}"
-    )
+    search = f"{describe_search(model, **options)}{further}"
+    models = [args.model, *args.ensemble]
+    fingerprint = " + ".join(map(loading.fingerprint_model, models))
+    print(f"search {search}  model {' + '.join(models)}  fingerprint {fingerprint}")
+    if args.json is not None:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+        figures = {"search": search, "models": models, "fingerprint": fingerprint}
+        write_json(args.json, {"scores": list(map(asdict, found))} | figures)
+
+
+def describe_search(model: VaswaniForConditionalGeneration, **generate_kwargs) -> str:
+    """Return the search settings in one line, to print beside a score."""
+    penalties = ("length_penalty", "length_penalty_type", "coverage_penalty")
+    names = ("num_beams", *penalties, "max_length_offset", "early_stopping")
+    settings = {name: generate_kwargs.get(name, getattr(model.generation_config, name, None)) for name in names}
+    return "|".join(f"{name}:{value}" for name, value in settings.items())
 
 
 def _evaluate_files(args: argparse.Namespace) -> None:
@@ -66,8 +83,7 @@ def _evaluate_files(args: argparse.Namespace) -> None:
     references = list(read_lines(args.references))
     systems = {str(path): list(read_lines(path)) for path in args.hypotheses}
     if len(systems) == 1:
-        for score in scores.compute_scores(*systems.values(), references, metrics):
-            print(score)
+        print(*scores.compute_scores(*systems.values(), references, metrics), sep="\n")
     else:
         print(_format_comparisons(list(systems), scores.compare_systems(systems, references, metrics)))
 

@@ -12,7 +12,7 @@ from ..attention.kinds import KINDS
 
 # Arguments without effect on --hypotheses.
 OF_MODELS = (
-    *("test", "source_language", "source_column", "target_column", "split", "num_pairs", "translations"),
+    *("test", "source_language", "source_column", "target_column", "split", "num_pairs", "translations", "json"),
     *("num_beams", "length_penalty", "max_length_offset", "ensemble", "shortlist"),
     *("tokens_per_batch", "dtype"),
 )
@@ -266,6 +266,7 @@ def evaluate(command: argparse.ArgumentParser) -> None:
     command.add_argument("--tokenize", default="13a", help='sacreBLEU tokenizer; "none" for tokenised text')
     command.add_argument("--lowercase", action="store_true", help="compare without case")
     command.add_argument("--translations", type=Path, help="of a model: write its translations here")
+    command.add_argument("--json", type=Path, help="of a model: write its scores here, for `vaswani card --score`")
     add_search_options(command)
 
     def find_fault(args: argparse.Namespace) -> str | None:
@@ -393,7 +394,7 @@ def export(command: argparse.ArgumentParser) -> None:
     vaswani export --model runs/base --format ctranslate2 --quantization int8 --output exports/base
     vaswani export --model runs/base --format onnx --output exports/base_onnx
 
-    Greedy translations are those of `vaswani translate --num_beams 1`. CTranslate2's beam search has another length
+    CTranslate2's greedy translations are those of `vaswani translate --num_beams 1`. Its beam search has another length
     penalty and another end than the paper's; the output says which, how to rescore its n-best lists, and which settings
     of this model's search other engines leave to their callers.
     """
@@ -439,14 +440,14 @@ def convert(command: argparse.ArgumentParser) -> None:
 def card(command: argparse.ArgumentParser) -> None:
     """Write the card of a model from its run folder: metadata, use, recipe, cost, scores, limits.
 
-    vaswani evaluate --model runs/base --test newstest2014.en newstest2014.de > newstest2014.score
-    vaswani card --run runs/base --score "WMT 2014 newstest2014" newstest2014.score --license apache-2.0
+    vaswani evaluate --model runs/base --test newstest2014.en newstest2014.de --json newstest2014.json
+    vaswani card --run runs/base --score "WMT 2014 newstest2014" newstest2014.json --license apache-2.0
 
     The file is Markdown to be read and edited; `vaswani push` uploads it as it then is. An existing card is replaced
     only if --output names it.
     """
     command.add_argument("--run", type=Path, required=True, dest="run_folder", help="folder of a finished run")
-    text = "name of a test set, and a file with what `vaswani evaluate` printed for it; may be repeated"
+    text = "name of a test set, and the file of `vaswani evaluate --json` for it; may be repeated"
     command.add_argument("--score", nargs=2, action="append", default=[], metavar=("DATASET", "FILE"), help=text)
     command.add_argument("--output", type=Path, help="file to write; RUN/model/README.md if not given")
     facts = command.add_argument_group("facts that no run folder knows; the card says which are missing")
@@ -462,17 +463,13 @@ def push(command: argparse.ArgumentParser) -> None:
     """Upload a model with its tokenizer, code and card to the Hugging Face Hub, and nothing else.
 
     vaswani push --model runs/base --repo_id me/base --private
-    vaswani push --model runs/base --repo_id me/base --space
 
-    The card is README.md beside the weights; a run without one gets what `vaswani card` writes. Log in first, with
-    `hf auth login` or HF_TOKEN in the environment. A card or setting that holds a secret or a local path is refused.
-    The Space of a private model needs a secret HF_TOKEN that may read the model: add it in the Space's settings.
+    The card is README.md beside the weights; a run without one gets what `vaswani card` writes. Read it first: it is
+    uploaded as it is. Log in first, with `hf auth login` or HF_TOKEN in the environment.
     """
     command.add_argument("--model", required=True, help="model folder or run folder")
     command.add_argument("--repo_id", required=True, help="OWNER/NAME on the Hugging Face Hub; made where missing")
     command.add_argument("--private", action="store_true", help="a new repository is seen by its owners only")
-    text = "upload the page of `vaswani demo` too, as a Space of the same name, private where the model is"
-    command.add_argument("--space", action="store_true", help=text)
 
 
 COMMANDS = (

@@ -1,11 +1,8 @@
 import argparse
 
-from ..hub.upload import upload_model, upload_space
+from ..hub.upload import upload_model
 
 
 def run(args: argparse.Namespace) -> None:
     address, names = upload_model(args.model, args.repo_id, private=args.private)
     print(f"{address}\n{', '.join(names)}")
-    if args.space:
-        address, names = upload_space(args.repo_id)
-        print(f"{address}\n{', '.join(names)}")

@@ -4,7 +4,7 @@ from dataclasses import replace
 import torch
 
 from ..data.preparation import read_preparation
-from ..evaluation import perplexity
+from ..evaluation.scores import compute_bleu
 from ..training.interruption import Interrupted
 from ..training.parting import part_at_exit
 from ..training.recipes import Recipe, divide_widths, load_recipe
@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> None:
         mixed_precision=args.mixed_precision,
         log_interval=args.log_interval,
         report_to=args.report_to,
-        score_dev=perplexity.compute_bleu if args.dev_bleu else None,
+        score_dev=compute_bleu if args.dev_bleu else None,
         change_processes=args.change_processes,
     )
     try:

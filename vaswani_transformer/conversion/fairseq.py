@@ -5,7 +5,6 @@ Its network is the paper's with biases in attention, an epsilon of 1e-5 in layer
 """
 
 import argparse
-import pickle
 from pathlib import Path
 
 import torch
@@ -57,11 +56,12 @@ def import_model(name: str, output: Path) -> str:
         ValueError: if the checkpoint holds anything but weights and settings, or another network than the paper's.
     """
     path = Path(name)
-    if not path.is_file():
-        raise FileNotFoundError(f"{name} is not a file: name the checkpoint itself, such as wmt16/model.pt.")
     words = find_dictionary(path.parent)
     checkpoint = load_checkpoint(path)
-    model = from_fairseq(checkpoint["model"], read_settings(checkpoint, path))
+    try:
+        model = from_fairseq(checkpoint["model"], read_settings(checkpoint))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{name} is no Transformer of fairseq: {type(error).__name__} {error}.") from error
     if model.config.vocab_size != len(words):
         raise ValueError(
             f"{name} has embeddings of {model.config.vocab_size} words, the dictionaries beside it have {len(words)} "
@@ -79,46 +79,26 @@ def load_checkpoint(path: Path) -> dict:
     """Read a .pt file in which `argparse.Namespace` is the only class allowed.
 
     Raises:
-        ValueError: if it holds anything else, or no weights.
+        OSError: if there is no such file.
+        ValueError: if it holds anything else, or is damaged.
     """
     try:
         with torch.serialization.safe_globals([argparse.Namespace]):
-            checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise ValueError(
-            f"{path} was not loaded: it may hold tensors, plain values and argparse.Namespace, as fairseq's "
-            f"checkpoints do, because loading anything else may run code. {_first_line(error)}"
-        ) from error
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except OSError:
+        raise
     except Exception as error:  # damaged bytes may raise anything
+        reason = str(error).strip().split("\n")[0].split(". ")[0]  # without PyTorch's advice to trust the file
         raise ValueError(
-            f"{path} is damaged or no checkpoint; copy or download it again. {_first_line(error)}"
+            f"{path} was not loaded: it is damaged, or holds more than tensors, plain values and argparse.Namespace, "
+            f"and loading anything else may run code. {reason}"
         ) from error
-    weights = checkpoint.get("model") if isinstance(checkpoint, dict) else None
-    if not isinstance(weights, dict) or not all(isinstance(weight, torch.Tensor) for weight in weights.values()):
-        raise ValueError(f"{path} is no checkpoint of fairseq: it has no 'model' with the weights.")
-    return checkpoint
 
 
-def _first_line(error: Exception) -> str:
-    """Return the message of PyTorch without its advice to trust the file."""
-    return str(error).strip().split("\n")[0].split(". ")[0]
-
-
-def read_settings(checkpoint: dict, path: Path) -> dict:
-    """Return the arguments of the model: `args` of older versions, `cfg.model` of newer ones.
-
-    Raises:
-        ValueError: if there are none.
-    """
-    settings = checkpoint.get("args") or (checkpoint.get("cfg") or {}).get("model")
-    if isinstance(settings, argparse.Namespace):
-        settings = vars(settings)
-    if not isinstance(settings, dict) or "encoder_attention_heads" not in settings:
-        raise ValueError(
-            f"{path} does not say how many heads its model has: neither 'args' nor 'cfg' of the checkpoint holds "
-            f"encoder_attention_heads."
-        )
-    return settings
+def read_settings(checkpoint: dict) -> dict:
+    """Return the arguments of the model: `args` of older versions, `cfg.model` of newer ones."""
+    settings = checkpoint.get("args") or checkpoint["cfg"]["model"]
+    return vars(settings) if isinstance(settings, argparse.Namespace) else settings
 
 
 def from_fairseq(weights: dict[str, torch.Tensor], settings: dict) -> VaswaniForConditionalGeneration:
@@ -130,26 +110,17 @@ def from_fairseq(weights: dict[str, torch.Tensor], settings: dict) -> VaswaniFor
 
     Raises:
         ValueError: if ours has no such model.
+        KeyError: if a weight or setting is missing.
     """
     weights = rename_old_weights(weights)
     config = build_config(weights, settings)
     model = VaswaniForConditionalGeneration(config).to(weights[SOURCE_EMBEDDING].dtype).eval()
     names = {name: OUTER_NAMES.get(name, fairseq_name(name).removeprefix("model.")) for name in model.state_dict()}
-    unlike = sorted(set(names.values()) ^ weights.keys())
-    if unlike:
-        raise ValueError(
-            f"the weights {', '.join(unlike[:3])} ({len(unlike)} in all) are in one of this model and the Transformer "
-            f"of the paper, but not in both: it cannot be converted."
-        )
-    with torch.no_grad():
-        for name, weight in model.state_dict().items():
-            theirs = weights[names[name]]
-            if theirs.shape != weight.shape:
-                raise ValueError(
-                    f"{names[name]} is {tuple(theirs.shape)}; {tuple(weight.shape)} is what fits the other weights. In "
-                    f"a Vaswani model both stacks have one vocabulary, d_model, d_ff and num_heads."
-                )
-            weight.copy_(theirs)
+    foreign = {name: weight for name, weight in weights.items() if name not in names.values()}
+    try:
+        model.load_state_dict({ours: weights[name] for ours, name in names.items() if name in weights} | foreign)
+    except RuntimeError as error:
+        raise ValueError(f"the weights are not those of the paper's Transformer, nor convertible: {error}") from error
     # The search of `fairseq-generate` without options: beam 5, log P / |Y|, the first five to end, 1 to 200 words.
     model.generation_config = GenerationConfig(
         num_beams=5,
@@ -189,23 +160,16 @@ def build_config(weights: dict[str, torch.Tensor], settings: dict) -> VaswaniCon
     """Return the config, with sizes from the weights and the rest from the settings.
 
     Raises:
-        ValueError: if a setting makes another network than the paper's, or a weight that tells a size is missing.
+        ValueError: if a setting makes another network than the paper's.
+        KeyError: if a weight that tells a size is missing.
     """
     on = [name for name in UNLIKE if settings.get(name)]
     if on:
-        raise ValueError(
-            f"this model has {', '.join(f'{name}={settings[name]!r}' for name in on)}; the Transformer of the paper, "
-            f"and so a Vaswani model, has none of it. It cannot be converted."
-        )
+        named = ", ".join(f"{name}={settings[name]!r}" for name in on)
+        raise ValueError(f"this model has {named}; the paper's Transformer, and so a Vaswani model, has none of it.")
     heads = settings["encoder_attention_heads"]
     if settings.get("decoder_attention_heads", heads) != heads:
-        raise ValueError(
-            f"encoder_attention_heads ({heads}) and decoder_attention_heads ({settings['decoder_attention_heads']}) of "
-            f"this model differ; in a Vaswani model both stacks have one num_heads. It cannot be converted."
-        )
-    missing = {SOURCE_EMBEDDING, TARGET_EMBEDDING, "encoder.layers.0.fc1.weight"} - weights.keys()
-    if missing:
-        raise ValueError(f"the checkpoint lacks {', '.join(sorted(missing))}: it is no Transformer of fairseq.")
+        raise ValueError("encoder_attention_heads and decoder_attention_heads differ; a Vaswani model has one of both.")
     embeddings = [weights[name] for name in (SOURCE_EMBEDDING, TARGET_EMBEDDING, PROJECTION)]
     vocab_size, d_model = embeddings[0].shape
     return VaswaniConfig(

@@ -30,10 +30,7 @@ def find_dictionary(folder: Path) -> list[str]:
         raise FileNotFoundError(f"{folder} holds no dict.*.txt: copy the dictionaries beside the checkpoint.")
     dictionaries = [read_dictionary(file) for file in files]
     if any(words != dictionaries[0] for words in dictionaries):
-        raise ValueError(
-            f"{', '.join(map(str, files))} differ; a Vaswani model has one vocabulary for both languages. Convert a "
-            f"model trained with --joined-dictionary."
-        )
+        raise ValueError(f"{', '.join(map(str, files))} differ: convert a model trained with --joined-dictionary.")
     return dictionaries[0]
 
 
@@ -51,13 +48,8 @@ def read_dictionary(path: Path) -> list[str]:
         word, _, count = line.removesuffix(f" {OVERWRITE}").rpartition(" ")
         if not word or not count.isdecimal():
             raise ValueError(f"{path}, line {number}: expected a word, a space and a count, got {line!r}.")
-        if word in places and not line.endswith(OVERWRITE):
+        if word in SPECIAL_TOKENS.values() or (word in places and not line.endswith(OVERWRITE)):
             raise ValueError(f"{path}, line {number}: {word!r} is there twice, so ids cannot be told.")
-        if word in SPECIAL_TOKENS.values():
-            raise ValueError(
-                f"{path}, line {number}: {word!r} overwrites a special token, and a Vaswani tokenizer has one entry of "
-                f"that name. It cannot be converted."
-            )
         if word in places:
             words[places[word]] = f"{word} {places[word]}"  # matches no text, because words contain no space
         places[word] = len(words)

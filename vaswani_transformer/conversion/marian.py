@@ -9,7 +9,6 @@ stream change their order, which does not change the result. If Marian does not 
 by sqrt(d_model) here, and cannot be tied to the projection.
 """
 
-import copy
 from pathlib import Path
 
 import torch
@@ -18,7 +17,6 @@ from transformers import AutoConfig, GenerationConfig, MarianConfig, MarianMTMod
 from .. import loading
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.generation_options_vaswani import OWN_OPTIONS
-from ..model.layers_vaswani import sinusoids
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.saving_vaswani import follow_umask
 from .weight_names import fairseq_name
@@ -52,7 +50,7 @@ def import_model(name: str, output: Path) -> str:
     model = from_marian(marian)
     difference = compare_logits(model, marian)
     tokenizer.save_pretrained(output)
-    model.save_pretrained(output)
+    model.to(marian.config.dtype).save_pretrained(output)
     return (
         f"Vaswani model in {output}. Its logits differ from those of {name} by {difference:.1e} at most; it searches "
         f"as Marian does, length_penalty_type='power'. Its tokenizer is {type(tokenizer).__name__}."
@@ -65,24 +63,18 @@ def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTo
     Raises:
         ValueError: if Marian has no equal of `model`.
     """
-    model = model.cpu()
+    dtype = model.dtype
+    model = model.cpu().float()
     marian = to_marian(model)
     difference = compare_logits(model, marian)
-    marian.save_pretrained(output)
+    marian.to(dtype).save_pretrained(output)
     follow_umask(*Path(output).glob("*.safetensors"))
     tokenizer.save_pretrained(output)
     lines = [f"MarianMTModel in {output}. Its logits differ by {difference:.1e} at most."]
     if model.config.layer_norm_eps != LAYER_NORM_EPS:
-        lines.append(
-            f"This is because Marian's layer_norm_eps is always {LAYER_NORM_EPS} and that of the model "
-            f"{model.config.layer_norm_eps}."
-        )
-    options = model.generation_config
-    differing = [
-        f"{option}={getattr(options, option, default)!r}"
-        for option, default in OWN_OPTIONS.items()
-        if getattr(options, option, default) not in ("power", None, 0)
-    ]
+        lines.append(f"Marian's layer_norm_eps is always {LAYER_NORM_EPS}, not {model.config.layer_norm_eps}.")
+    options = {name: getattr(model.generation_config, name, default) for name, default in OWN_OPTIONS.items()}
+    differing = [f"{name}={value!r}" for name, value in options.items() if value not in ("power", None, 0)]
     if differing:
         lines.append(
             f"Marian's search has no {', '.join(differing)}: it divides log P by |Y|^length_penalty and stops all "
@@ -92,7 +84,7 @@ def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTo
 
 
 def load_marian(name: str) -> MarianMTModel:
-    """Load the model in a folder or on the Hub, in evaluation mode, in the precision of its file.
+    """Load the model in a folder or on the Hub, in evaluation mode and float32; its `config.dtype` is that of its file.
 
     Raises:
         ValueError: if it is no MarianMT model, if it is damaged, if ours has none of its sizes, or if its weights are
@@ -103,15 +95,16 @@ def load_marian(name: str) -> MarianMTModel:
     if not isinstance(config, MarianConfig):
         raise ValueError(f"{name} is a {config.model_type!r} model, not a MarianMT one: its config.json says so.")
     build_vaswani_config(config)  # refuses absurd sizes before anything is built of them
+    dtype = config.dtype or torch.float32
     with loading.naming_damage(name):
-        options = {"config": config, "output_loading_info": True}
+        options = {"config": config, "dtype": torch.float32, "output_loading_info": True}
         marian, report = MarianMTModel.from_pretrained(name, trust_remote_code=False, **options)
-    for kind, claim in (("missing_keys", "lacks the weights"), ("unexpected_keys", "has weights that none has:")):
-        if report[kind]:
-            raise ValueError(
-                f"{name} {claim} {', '.join(sorted(report[kind])[:3])}, {len(report[kind])} in all: it is not a whole "
-                f"MarianMT model and nothing else. Copy or download it again."
-            )
+    if unlike := sorted(report["missing_keys"] | report["unexpected_keys"]):
+        raise ValueError(
+            f"{', '.join(unlike[:3])} ({len(unlike)} in all) are weights of {name} or of a MarianMT model, but not of "
+            f"both. Copy or download it again."
+        )
+    marian.config.dtype = dtype
     return marian
 
 
@@ -126,10 +119,7 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
     """
     tokenizer = loading.load_tokenizer(name)
     if getattr(tokenizer, "separate_vocabs", False):
-        raise ValueError(
-            f"{name} has a vocabulary for each language (separate_vocabs of its tokenizer); a Vaswani model has one "
-            f"for both. Convert a model trained with a joint vocabulary."
-        )
+        raise ValueError(f"{name} has a vocabulary for each language (separate_vocabs), a Vaswani model one for both.")
     return tokenizer
 
 
@@ -140,7 +130,7 @@ def from_marian(marian: MarianMTModel) -> VaswaniForConditionalGeneration:
         ValueError: if ours has no such model; the message names the field.
     """
     config = build_vaswani_config(marian.config)
-    model = VaswaniForConditionalGeneration(config).to(marian.dtype).eval()
+    model = VaswaniForConditionalGeneration(config).eval()
     weights = marian.state_dict()
     with torch.no_grad():
         for name, weight in model.state_dict().items():
@@ -158,7 +148,7 @@ def to_marian(model: VaswaniForConditionalGeneration) -> MarianMTModel:
     Raises:
         ValueError: if Marian has no such model; the message names the field.
     """
-    marian = MarianMTModel(build_marian_config(model.config)).to(model.dtype).eval()
+    marian = MarianMTModel(build_marian_config(model.config)).eval()
     copy_weights(model, marian)
     options = {name: value for name, value in search_options(model).items() if name not in OWN_OPTIONS}
     if not options.keys() & {"max_length", "max_new_tokens"}:
@@ -173,11 +163,11 @@ def build_vaswani_config(config: MarianConfig) -> VaswaniConfig:
     Raises:
         ValueError: if a size differs between the stacks, which have one for both in ours.
     """
-    for encoder, decoder in STACK_FIELDS.values():
-        if getattr(config, encoder) != getattr(config, decoder):
+    for fields in STACK_FIELDS.values():
+        encoder, decoder = (getattr(config, field) for field in fields)
+        if encoder != decoder:
             raise ValueError(
-                f"{encoder} ({getattr(config, encoder)}) and {decoder} ({getattr(config, decoder)}) of this MarianMT "
-                f"model differ; in a Vaswani model both stacks have one. It cannot be converted."
+                f"{' and '.join(fields)} differ ({encoder} and {decoder}); a Vaswani model has one of both."
             )
     return VaswaniConfig(
         **{name: getattr(config, name) for name in EQUAL_FIELDS},
@@ -229,16 +219,14 @@ def copy_weights(model: VaswaniForConditionalGeneration, marian: MarianMTModel) 
         order = torch.cat([order[::2], order[1::2]])  # all sines, then all cosines
     for name, weight in marian.state_dict().items():
         if name in own:
-            our_name, our_weight = own.pop(name)
+            our_name, our_weight = own[name]
             if our_name.split(".")[-2] in MODULES_THAT_WRITE:
                 our_weight = our_weight[order]
             elif our_weight.dim() == 2:  # biases of modules that read belong to no feature
                 our_weight = our_weight[:, order]
             weight.copy_(our_weight.reshape(weight.shape))
         elif not name.endswith("embed_positions.weight"):  # Marian's own sinusoids
-            assert name.endswith("bias"), name
             weight.zero_()
-    assert not own, f"Marian has no place for {sorted(own)}"
 
 
 def marian_name(name: str) -> str:
@@ -254,7 +242,7 @@ def search_options(model: MarianMTModel | VaswaniForConditionalGeneration) -> di
 
 @torch.no_grad()
 def compare_logits(model: VaswaniForConditionalGeneration, marian: MarianMTModel) -> float:
-    """Return the largest difference of the logits of both in float32, for random tokens, one sentence padded.
+    """Return the largest difference of the logits of both, in float32, for random tokens, one sentence padded.
 
     Raises:
         ValueError: if it is more than rounding.
@@ -264,12 +252,8 @@ def compare_logits(model: VaswaniForConditionalGeneration, marian: MarianMTModel
     input_ids, decoder_input_ids = torch.randint(model.config.vocab_size, (2, 2, length), generator=generator)
     attention_mask = torch.ones_like(input_ids)
     attention_mask[1, length // 2 :] = 0
-    ours, theirs = (
-        in_float32(system)(
-            input_ids, attention_mask=attention_mask, decoder_input_ids=decoder_input_ids, use_cache=False
-        ).logits
-        for system in (model, marian)
-    )
+    inputs = {"attention_mask": attention_mask, "decoder_input_ids": decoder_input_ids, "use_cache": False}
+    ours, theirs = (system(input_ids, **inputs).logits for system in (model, marian))
     difference = float((ours - theirs).abs().max())
     if not difference <= TOLERANCE * max(1.0, float(theirs.abs().max())):
         raise ValueError(
@@ -277,16 +261,3 @@ def compare_logits(model: VaswaniForConditionalGeneration, marian: MarianMTModel
             f"layer_norm_eps ({model.config.layer_norm_eps}) of one are not those of the other. Nothing was written."
         )
     return difference
-
-
-def in_float32(
-    model: MarianMTModel | VaswaniForConditionalGeneration,
-) -> MarianMTModel | VaswaniForConditionalGeneration:
-    """Return `model`, or a copy of it in float32, with positions as exact as ours."""
-    if model.dtype == torch.float32:
-        return model
-    model = copy.deepcopy(model).float()
-    for name, table in model.named_parameters():
-        if name.endswith("embed_positions.weight"):
-            table.copy_(sinusoids(torch.arange(len(table)), d_model=table.shape[1], layout="concatenated"))
-    return model

@@ -1,5 +1,6 @@
 """Scores of pairs of sentences: the model's own, of translations that are given."""
 
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
@@ -8,6 +9,7 @@ from transformers import PreTrainedTokenizerFast
 from ..data.batching import plan_batches
 from ..model.loss_vaswani import IGNORE_INDEX
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
+from ..model.pipeline_vaswani import MOST_SOURCE_TOKENS
 
 PAIRS_PER_WINDOW = 4_096  # read, sorted by length and scored at a time
 
@@ -20,30 +22,40 @@ def score_pairs(
     tokens_per_batch: int = 8_192,
     **options,
 ) -> Iterator[tuple[float, int, float]]:
-    """log P, |Y| and score of each pair of source and target text, in their order.
+    """Yield log P, |Y| and score of each pair of source and target text, in their order.
 
-    An empty line is the sentence that consists of </s> alone, on either side, and is rated like any other.
+    An empty line is the sentence that consists of </s> alone, on either side, and is rated like any other. A text of
+    more than `MOST_SOURCE_TOKENS` is cut, on either side, as `Translator` cuts sources; a warning at the end says how
+    many were.
 
     Args:
         tokens_per_batch: padded tokens of a batch, on the longer side.
         options: for `model.score`.
     """
-    pairs = iter(pairs)
+    pairs, num_cut = iter(pairs), 0
     while window := list(islice(pairs, PAIRS_PER_WINDOW)):
-        yield from _score_window(model, tokenizer, window, tokens_per_batch, options)
+        sources, targets = map(list, zip(*window, strict=True))
+        sides = tokenizer(sources, verbose=False).input_ids, tokenizer(text_target=targets, verbose=False).input_ids
+        num_cut += sum(len(ids) > MOST_SOURCE_TOKENS for side in sides for ids in side)
+        last = MOST_SOURCE_TOKENS - 1  # </s> stays the last token
+        sides = [[ids[:last] + ids[last:][-1:] for ids in side] for side in sides]
+        yield from _score_window(model, tokenizer, *sides, tokens_per_batch, options)
+    if num_cut:
+        warnings.warn(
+            f"sources and targets cut to their first {MOST_SOURCE_TOKENS:,} tokens: {num_cut}. Split them.",
+            stacklevel=2,
+        )
 
 
 def _score_window(
     model: VaswaniForConditionalGeneration,
     tokenizer: PreTrainedTokenizerFast,
-    pairs: Sequence[tuple[str, str]],
+    source_ids: Sequence[list[int]],
+    target_ids: Sequence[list[int]],
     tokens_per_batch: int,
     options: dict,
 ) -> list[tuple[float, int, float]]:
-    sources, targets = zip(*pairs, strict=True)
-    source_ids = tokenizer(list(sources), verbose=False).input_ids
-    target_ids = tokenizer(text_target=list(targets), verbose=False).input_ids
-    results: list[tuple[float, int, float]] = [(0.0, 0, 0.0)] * len(sources)
+    results: list[tuple[float, int, float]] = [(0.0, 0, 0.0)] * len(source_ids)
     longest = [max(map(len, sides)) for sides in zip(source_ids, target_ids, strict=True)]
     for rows in plan_batches(longest, limit=tokens_per_batch):
         inputs, labels = (

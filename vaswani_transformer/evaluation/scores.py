@@ -1,13 +1,19 @@
 """Scores of translations, each with the signature of its metric, and tests of the difference between systems."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import sacrebleu
+from accelerate.utils import gather_object
 from sacrebleu.metrics.base import Metric
 from sacrebleu.significance import PairedTest, Result
+from transformers import EvalPrediction, PreTrainedTokenizerBase
 
+from ..model.loss_vaswani import IGNORE_INDEX
+from ..model.modeling_vaswani import VaswaniForConditionalGeneration
+from ..translation.translator import Translator
 from .paper_bleu import PaperBLEU
 
 BLEU = "BLEU"
@@ -15,6 +21,7 @@ PAPER = "BLEU, tokenised, compounds split as in the paper"
 TOKENISED = "BLEU, tokenised"
 LOWER_CASED = "BLEU, lower-cased"
 CHRF = "chrF2"
+PERPLEXITY = "perplexity"
 NUM_RESAMPLES = 1_000
 
 
@@ -23,8 +30,8 @@ class Score:
     """A score of a test set."""
 
     name: str
-    value: float  # 0 to 100
-    signature: str  # of sacreBLEU
+    value: float  # 0 to 100, or a perplexity
+    signature: str  # of sacreBLEU; for a perplexity, how it was counted
 
     def __str__(self) -> str:
         return f"{self.name} {self.value:.2f}  {self.signature}"
@@ -120,23 +127,54 @@ def _check_counts(systems: Mapping[str, Sequence[str]], references: Sequence[str
             )
 
 
-def describe_bleu(metric: sacrebleu.BLEU, hypotheses: Sequence[str], references: Sequence[str | Sequence[str]]) -> dict:
-    """Return BLEU with its parts under the names that the Hub's metrics give them, and with its signature.
+def compute_bleu(
+    model: VaswaniForConditionalGeneration,
+    tokenizer: PreTrainedTokenizerBase,
+    pairs: Iterable[tuple[str, str]],
+    *,
+    process_index: int = 0,
+    num_processes: int = 1,
+) -> float:
+    """Return sacreBLEU (13a, cased) of the model's translations of `pairs`, decoded as the model is set to.
+
+    Several processes, which must all call it together, share the batches out. The batches are those of one process, so
+    the score is the same for any number.
+    """
+    sources, references = zip(*pairs, strict=True)
+    translator = Translator(model, tokenizer)
+    translated = [
+        (row, hypotheses[0].text)
+        for batch in translator.plan(sources)[process_index::num_processes]
+        for row, hypotheses in zip(batch.rows, translator.translate(batch), strict=True)
+    ]
+    if num_processes > 1:
+        translated = gather_object(translated)
+    translations = [text for _, text in sorted(translated)]
+    return sacrebleu.BLEU().corpus_score(translations, [list(references)]).score
+
+
+def build_compute_metrics(
+    tokenizer: PreTrainedTokenizerBase, *, language: str = "de", lowercase: bool = False
+) -> Callable[[EvalPrediction], dict[str, float]]:
+    """Return the `compute_metrics` of a Seq2SeqTrainer with `predict_with_generate`: sacreBLEU and the paper's BLEU.
+
+    The log then has eval_sacrebleu and eval_paper_bleu.
 
     Args:
-        references: one per translation, or lists of equal length.
-
-    Raises:
-        ValueError: if the numbers of sentences, or of references per translation, differ.
+        language: of the labels, for the tokenizer of the paper's BLEU.
     """
-    _check_counts({"": hypotheses}, references)
-    lists = [[reference] if isinstance(reference, str) else list(reference) for reference in references]
-    counts = sorted(set(map(len, lists)))
-    if len(counts) > 1:
-        raise ValueError(
-            f"every translation needs as many references as the others, but some have {counts[0]}, some {counts[-1]}. "
-            f"Leave out what not all have."
-        )
-    score = metric.corpus_score(list(hypotheses), list(zip(*lists, strict=True)))
-    names = ("score", "counts", "totals", "precisions", "bp", "sys_len", "ref_len")
-    return {name: getattr(score, name) for name in names} | {"signature": str(metric.get_signature())}
+    metrics = {
+        "sacrebleu": sacrebleu.BLEU(lowercase=lowercase),
+        "paper_bleu": PaperBLEU(language=language, lowercase=lowercase),
+    }
+
+    def decode(token_ids: np.ndarray) -> list[str]:
+        # The trainer pads both where it joins batches of different length.
+        padded = np.where(token_ids == IGNORE_INDEX, tokenizer.pad_token_id, token_ids)
+        return tokenizer.batch_decode(padded, skip_special_tokens=True)
+
+    def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
+        texts, references = decode(prediction.predictions), decode(prediction.label_ids)
+        return {name: metric.corpus_score(texts, [references]).score for name, metric in metrics.items()}
+
+    return compute_metrics

@@ -26,7 +26,7 @@ import ctranslate2
 from transformers import GenerationConfig
 
 from ..data.lines import decode_lines
-from ..loading import TOKENIZER_FILES, load_tokenizer
+from ..loading import load_tokenizer
 from ..model.beam_search_vaswani import LENGTH_PENALTIES, power_length_penalty
 from ..model.generation_options_vaswani import OWN_OPTIONS
 
@@ -42,37 +42,20 @@ class CTranslate2Translator:
     Args:
         folder: written by `vaswani export --format ctranslate2`.
         translator_options: for `ctranslate2.Translator`: device, compute_type, intra_threads, ...
-
-    Raises:
-        FileNotFoundError: if the folder holds no such export.
     """
 
     def __init__(self, folder: str | Path, **translator_options):
         folder = Path(folder)
-        needed = (("model.bin",), TOKENIZER_FILES)
-        missing = [names[0] for names in needed if not any((folder / name).exists() for name in names)]
-        if missing:
-            raise FileNotFoundError(
-                f"{folder} is no CTranslate2 export: {' and '.join(missing)} missing. Write one: "
-                f"vaswani export --format ctranslate2 --model MODEL --output {folder}"
-            )
         self.translator = ctranslate2.Translator(str(folder), **translator_options)
         self.tokenizer = load_tokenizer(folder)
         self.generation_config = GenerationConfig.from_pretrained(folder)
         self.max_positions = json.loads((folder / "config.json").read_text(encoding="utf-8"))["max_positions"]
 
-    def translate(
-        self,
-        sentences: Sequence[str],
-        *,
-        num_beams: int | None = None,
-        length_penalty: float | None = None,
-        rescore: bool = False,
-    ) -> list[str]:
+    def translate(self, sentences: Sequence[str], *, num_beams: int | None = None, rescore: bool = False) -> list[str]:
         """Translate `sentences`, in their order; an empty one stays empty.
 
         Args:
-            num_beams, length_penalty: by default those of the exported model.
+            num_beams: by default that of the exported model.
             rescore: choose from CTranslate2's n-best list by the penalty of the model's `length_penalty_type`, not by
                 |Y|^length_penalty.
 
@@ -82,8 +65,7 @@ class CTranslate2Translator:
         config = self.generation_config
         if num_beams is None:
             num_beams = config.num_beams or 1
-        alpha = config.length_penalty if length_penalty is None else length_penalty
-        alpha = 1.0 if alpha is None else alpha  # transformers' default
+        alpha = 1.0 if config.length_penalty is None else config.length_penalty  # transformers' default
         penalise = LENGTH_PENALTIES[getattr(config, "length_penalty_type", OWN_OPTIONS["length_penalty_type"])]
         rescore = rescore and penalise is not power_length_penalty  # CTranslate2's own
         rows = [row for row, sentence in enumerate(sentences) if sentence.strip()]
@@ -149,8 +131,6 @@ def rescore_hypotheses(
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="folder written by `vaswani export --format ctranslate2`")
-    parser.add_argument("--num_beams", type=int, help="that of the model if not given")
-    parser.add_argument("--length_penalty", type=float, help="alpha; that of the model if not given")
     parser.add_argument("--rescore", action="store_true", help="choose from the n-best list by GNMT's penalty")
     args = parser.parse_args(argv)
     sys.stdout.reconfigure(encoding="utf-8", newline="\n")
@@ -158,12 +138,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         translator = CTranslate2Translator(args.model)
         lines = decode_lines(sys.stdin.buffer, name="standard input")
         for window in iter(lambda: list(islice(lines, LINES_PER_WINDOW)), []):
-            translations = translator.translate(
-                window, num_beams=args.num_beams, length_penalty=args.length_penalty, rescore=args.rescore
-            )
-            sys.stdout.writelines(f"{translation}\n" for translation in translations)
+            sys.stdout.writelines(f"{text}\n" for text in translator.translate(window, rescore=args.rescore))
             sys.stdout.flush()
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RuntimeError) as error:  # the last is CTranslate2's
         print(f"ctranslate2_translation: {error}", file=sys.stderr)
         return 1
     return 0

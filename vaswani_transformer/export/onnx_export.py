@@ -11,8 +11,8 @@ Three files, with Hugging Face optimum's names of files, inputs and outputs:
 
 The first step of a translation feeds the start token to `decoder_model`, each later step its last token and the cache
 to `decoder_with_past_model`; keys and values of the encoder stay those of the first step. The weights of the decoder
-are in both files. Batch and lengths are free, and sinusoids are computed in the graph, for any length.
-`onnx_translation` searches greedily.
+are in both files. Batch and lengths are free, and sinusoids are computed in the graph, for any length. The README of
+this folder has a greedy search in onnxruntime.
 
 Shapes: B batch, S source length, T target length, P cached tokens, D d_model, H heads, K d_k or d_v, V vocab_size.
 """
@@ -101,13 +101,8 @@ class DecoderWithPastGraph(DecoderGraph):
 
 HOW_TO_USE = """\
 ONNX graphs in {folder}: encoder_model, decoder_model, decoder_with_past_model, named as by Hugging Face's optimum.
-Greedy search in onnxruntime:
-
-    from vaswani_transformer.export.onnx_translation import OnnxTranslator
-    print(OnnxTranslator("{folder}").translate(["A dog runs."]))
-
-The search this model is set to: {search}.
-OnnxTranslator applies the limits of length alone; any other program that calls the graphs has to apply all of it."""
+vaswani_transformer/export/README.md has a greedy search in onnxruntime. The program that calls the graphs has to apply
+the search this model is set to: {search}."""
 
 
 @torch.no_grad()

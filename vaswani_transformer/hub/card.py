@@ -1,6 +1,6 @@
 """The card of a trained model, filled from its run folder: what it is, how it was trained, how well it scores.
 
-    text = build_card(Path("runs/base"), scores=read_scores("WMT 2014 newstest2014", Path("newstest2014.score")))
+    text = build_card(Path("runs/base"), evaluations=[read_scores("WMT 2014 newstest2014", Path("newstest2014.json"))])
 
 The numbers are those that training and `vaswani evaluate` wrote down. The card says which facts are missing, and its
 text may be edited.
@@ -8,7 +8,6 @@ text may be edited.
 
 import html
 import json
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
-from ..evaluation.scores import BLEU, CHRF, LOWER_CASED, PAPER, TOKENISED
+from ..evaluation.scores import BLEU, CHRF, LOWER_CASED, PAPER, PERPLEXITY, TOKENISED, Score
 from ..files import blaming, read_object
 from ..loading import find_languages, fingerprint_model
 from ..model.pipeline_vaswani import MODEL_FOLDER
@@ -29,78 +28,22 @@ from ..training.recipes import RECIPES
 from ..training.run_folder import RECIPE_FILE
 
 TEMPLATE = Path(__file__).with_name("card_template.md")
+PARSER_TEMPLATE = Path(__file__).with_name("parser_card_template.md")
 MODEL_ID = "OWNER/NAME"  # replaced by the model's name on the Hub
-PERPLEXITY = "perplexity"
 # Metrics of `vaswani evaluate`, and their names on the Hub.
 METRICS = {**dict.fromkeys((BLEU, LOWER_CASED, PAPER, TOKENISED), "bleu"), CHRF: "chrf", PERPLEXITY: "perplexity"}
 LANGUAGE = re.compile(r"[a-z]{2,3}")
-# Lines that `vaswani evaluate` prints.
-SCORE_LINE = re.compile(r"^(\S.*?) (\d+\.\d+)  (nrefs:\S+)$", re.MULTILINE)
-PERPLEXITY_LINE = re.compile(r"^perplexity (\d+\.\d+) ", re.MULTILINE)
-SEARCH_LINE = re.compile(r"^search (.+?)  model .+  fingerprint (.+)$", re.MULTILINE)
 TREES = "trees"  # the target language of runs on data of `vaswani prepare --task parsing`
-INTENDED_USE = (
-    "To $purpose, and to study or reproduce the Transformer of "
-    '"Attention Is All You Need". It is no tool for decisions about people, health or law.'
-)
-LIMITS = (
-    "It sees one sentence at a time and knows its training data only: $errors. It repeats the biases of that data. "
-    "Sentences of more than $max_length sub-words are longer than any in its training data. $licence"
-)
 NO_LICENCE = "No licence of the weights or of the training data is stated: ask before you share or sell."
 
 
 @dataclass(frozen=True)
-class Task:
-    """The parts of a card that depend on what the model does; in texts $model_id, $source and $target are filled in."""
+class Evaluation:
+    """The scores of a model on a test set, with what is needed to reproduce them."""
 
-    pipeline_tag: str | None  # its name on the Hub, if there is one
-    use: str
-    purpose: str
-    errors: str
-    no_scores: str
-
-
-TRANSLATION = Task(
-    pipeline_tag="translation",
-    use="""\
-```python
-from transformers import pipeline
-
-translate = pipeline("translation", model="$model_id", trust_remote_code=True)
-print(translate("A dog runs."))
-```
-
-The code comes with the model: `trust_remote_code=True` runs it, so look at it first, or install `vaswani_transformer`
-and take its own `pipeline`, which needs no trust. Weights are in safetensors only.""",
-    purpose="translate single sentences of the kind it was trained on from $source to $target",
-    errors="names, numbers and words outside of it come out wrong, and fluent output may be a wrong translation",
-    no_scores="No test set has been scored: `vaswani evaluate`, then `vaswani card --score`.",
-)
-PARSING = Task(
-    pipeline_tag=None,
-    use="""\
-```bash
-vaswani parse --model $model_id --input sentences.txt --output trees.mrg
-```
-
-One sentence per line, words separated by spaces. `vaswani_transformer` must be installed: it builds the trees from the
-output of the model. Weights are in safetensors only.""",
-    purpose="parse single sentences of the kind it was trained on, in $source, into constituency trees",
-    errors="the trees of sentences of another kind are often wrong",
-    no_scores="No test set has been scored: write down here the bracket F1 of `vaswani parse --gold`.",
-)
-
-
-@dataclass(frozen=True)
-class Score:
-    """A score of a test set with what is needed to reproduce it."""
-
-    dataset: str
-    metric: str  # a key of `METRICS`; "BLEU" is sacreBLEU's
-    value: float  # 0 to 100, or a perplexity
-    signature: str  # sacreBLEU's; for a perplexity, how it was counted
-    search: str  # as `perplexity.describe_search` writes it
+    test_set: str  # its name
+    scores: list[Score]  # named as the keys of `METRICS`
+    search: str  # its settings, in one line
     fingerprint: str  # of the model, as `loading.fingerprint_model` gives it
 
 
@@ -118,8 +61,8 @@ class Run:
     languages: tuple[str, str] | None  # as given to `vaswani prepare`; the second is `TREES` if the run parses
 
     @property
-    def task(self) -> Task:
-        return PARSING if self.languages and self.languages[1] == TREES else TRANSLATION
+    def is_parser(self) -> bool:
+        return self.languages is not None and self.languages[1] == TREES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,28 +77,19 @@ class CardText:
     hardware: str = ""  # devices it was trained on
 
 
-def read_scores(dataset: str, path: Path) -> list[Score]:
-    """Read the scores of `dataset` from a file with the output of `vaswani evaluate`.
+def read_scores(test_set: str, path: Path) -> Evaluation:
+    """Read the scores of `test_set` from a file of `vaswani evaluate --json`.
 
     Raises:
-        OSError: if there is no such file.
-        ValueError: if it holds no score with its signature and search, or scores of several models.
+        FileNotFoundError: if there is no such file.
+        ValueError: if it holds something else.
     """
-    text = path.read_text(encoding="utf-8")
-    lines, search, perplexity = SCORE_LINE.findall(text), SEARCH_LINE.search(text), PERPLEXITY_LINE.search(text)
-    if not lines or search is None:
-        raise ValueError(
-            f"{path} does not hold what `vaswani evaluate` prints, lines of scores with their signature and a line "
-            f"search. Write it with `vaswani evaluate --model ... --test ... > {path}`."
-        )
-    if " + " in search[2]:
-        raise ValueError(f"{path} holds the scores of an ensemble, not of a model: evaluate without --ensemble.")
-    if perplexity is not None:
-        lines.append((PERPLEXITY, perplexity[1], "per sub-word, no label smoothing"))
-    for metric, *_ in lines:
-        if metric not in METRICS:
-            raise ValueError(f"{path} holds {metric!r}, expected {', '.join(METRICS)}. Evaluate the model again.")
-    return [Score(dataset, metric, float(value), signature, *search.groups()) for metric, value, signature in lines]
+    figures = read_object(path)
+    with blaming(path):
+        scores = [Score(str(it["name"]), float(it["value"]), str(it["signature"])) for it in figures["scores"]]
+        if unknown := {score.name for score in scores} - METRICS.keys():
+            raise ValueError(f"there is no score {', '.join(sorted(unknown))}")
+        return Evaluation(test_set, scores, str(figures["search"]), str(figures["fingerprint"]))
 
 
 def read_run(folder: Path) -> Run:
@@ -170,8 +104,9 @@ def read_run(folder: Path) -> Run:
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist: expected a finished run, --output of `vaswani train`.")
     config = read_object(path)
-    dev = [line["dev_perplexity"] for line in log if _is_number(line.get("dev_perplexity"))]
+    dev = [line["dev_perplexity"] for line in log if line.get("dev_perplexity") is not None]
     with blaming(folder / RECIPE_FILE):
+        origin = str(description["init_from"]), str(description["init_fingerprint"])
         return Run(
             cost=cost,
             recipe=dict(description["recipe"]),
@@ -179,16 +114,12 @@ def read_run(folder: Path) -> Run:
             updates=max(line["update"] for line in log),
             planned_updates=int(description["recipe"]["num_updates"]),
             dev_perplexity=dev[-1] if dev else None,
-            init=(description["init_from"], description["init_fingerprint"]) if description["init_from"] else None,
+            init=origin if description["init_from"] else None,
             languages=find_languages(config.get("custom_pipelines")),
         )
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
-
-
-def build_card(folder: Path, *, scores: Sequence[Score] = (), text: CardText | None = None) -> str:
+def build_card(folder: Path, *, evaluations: Sequence[Evaluation] = (), text: CardText | None = None) -> str:
     """Build the card of the run in `folder`.
 
     Raises:
@@ -196,70 +127,71 @@ def build_card(folder: Path, *, scores: Sequence[Score] = (), text: CardText | N
             would refuse the metadata.
     """
     run, text = read_run(folder), text or CardText()
-    _check_scores(folder, run, scores)
+    _check_scores(folder, run, evaluations)
     name = text.name or folder.resolve().name
     source, target = run.languages or ("the source", "the target language")
     named = escape(text.license_name or text.license)
     licence = f"Licence of the weights: {named}." if named else NO_LICENCE
-    purpose = Template(run.task.purpose).substitute(source=source, target=target)
     data = f"trained on {escape(text.data)}" if text.data else "trained on data its author has not named"
     values = {
-        "metadata": _metadata(run, scores, text, name=name),
+        "metadata": _metadata(run, evaluations, text, name=name),
         "name": escape(name),
         "summary": (
             f'The Transformer of "Attention Is All You Need" with {run.cost.num_parameters:,} parameters, '
             f"from {source} to {target}, {data}."
         ),
-        "use": Template(run.task.use).substitute(model_id=MODEL_ID),
-        "intended_use": Template(INTENDED_USE).substitute(purpose=purpose),
+        "model_id": MODEL_ID,
+        "source": source,
+        "target": target,
         "recipe": _recipe(run),
         "cost": _cost(run, text),
-        "scores": _scores(run, scores),
-        "limits": Template(LIMITS).substitute(
-            errors=run.task.errors, max_length=run.recipe.get("max_length", "?"), licence=licence
-        ),
+        "scores": _scores(run, evaluations),
+        "max_length": escape(str(run.recipe.get("max_length", "?"))),
+        "licence": licence,
     }
-    card = Template(TEMPLATE.read_text(encoding="utf-8")).substitute(values)
+    template = PARSER_TEMPLATE if run.is_parser else TEMPLATE
+    card = Template(template.read_text(encoding="utf-8")).substitute(values)
     check_card(card)
     return card
 
 
-def _check_scores(folder: Path, run: Run, scores: Sequence[Score]) -> None:
+def _check_scores(folder: Path, run: Run, evaluations: Sequence[Evaluation]) -> None:
     """Refuse scores that are not of the model of this run."""
-    if scores and run.task is not TRANSLATION:
-        raise ValueError(f"{folder} parses, and these are scores of translations: {run.task.no_scores}")
-    fingerprint = fingerprint_model(folder / MODEL_FOLDER) if scores else ""
-    for score in scores:
-        if score.fingerprint != fingerprint:
+    if evaluations and run.is_parser:
+        raise ValueError(f"{folder} parses, and these are scores of translations: leave them out.")
+    for evaluation in evaluations:
+        fingerprint = fingerprint_model(folder / MODEL_FOLDER)
+        if evaluation.fingerprint != fingerprint:
             raise ValueError(
-                f"the scores of {score.dataset} are of a model of fingerprint {score.fingerprint}, but that of "
-                f"{folder} is {fingerprint}: evaluate it again."
+                f"the scores of {evaluation.test_set} are of a model of fingerprint {evaluation.fingerprint}, but that "
+                f"of {folder} is {fingerprint}: evaluate it again."
             )
 
 
-def _metadata(run: Run, scores: Sequence[Score], text: CardText, *, name: str) -> str:
+def _metadata(run: Run, evaluations: Sequence[Evaluation], text: CardText, *, name: str) -> str:
     results = [
         EvalResult(
             task_type="translation",
-            dataset_type=re.sub(r"\W+", "-", score.dataset.lower()).strip("-"),
-            dataset_name=score.dataset,
-            metric_type=METRICS[score.metric],
-            metric_name=score.metric,
-            metric_value=score.value,
-            metric_args={"signature": score.signature, "search": score.search, "model": score.fingerprint},
+            dataset_type=re.sub(r"\W+", "-", evaluation.test_set.lower()).strip("-"),
+            dataset_name=evaluation.test_set,
+            metric_type=METRICS[score.name],
+            metric_name=score.name,
+            metric_value=float(_format(score)),
+            metric_args={"signature": score.signature, "search": evaluation.search, "model": evaluation.fingerprint},
         )
-        for score in scores
+        for evaluation in evaluations
+        for score in evaluation.scores
     ]
     data = ModelCardData(
         language=[name for name in run.languages or () if LANGUAGE.fullmatch(name)] or None,
         license=text.license or "unknown",
         license_name=text.license_name or None,
         library_name="transformers",
-        pipeline_tag=run.task.pipeline_tag,
+        pipeline_tag=None if run.is_parser else "translation",
         tags=["vaswani_transformer", "attention-is-all-you-need"],
         datasets=[text.dataset] if text.dataset else None,
         metrics=sorted({result.metric_type for result in results}) or None,
-        model_name=name if scores else None,
+        model_name=name if results else None,
         eval_results=results or None,
     )
     return data.to_yaml()
@@ -297,18 +229,21 @@ def _cost(run: Run, text: CardText) -> str:
     )
 
 
-def _scores(run: Run, scores: Sequence[Score]) -> str:
+def _format(score: Score) -> str:
+    return f"{score.value:.3f}" if score.name == PERPLEXITY else f"{score.value:.2f}"
+
+
+def _scores(run: Run, evaluations: Sequence[Evaluation]) -> str:
     lines = []
-    if scores:
-        lines += ["| test set | metric | score | signature | search |", "|---|---|---|---|---|"]
-    for score in scores:
-        value = f"{score.value:.3f}" if score.metric == PERPLEXITY else f"**{score.value:.2f}**"
-        cells = (escape(score.dataset), escape(score.metric), value, code(score.signature), code(score.search))
-        lines.append(f"| {' | '.join(cells)} |")
-    if scores:
-        lines += ["", f"Fingerprint of the scored model: {code(scores[0].fingerprint)}."]
-    else:
-        lines.append(run.task.no_scores)
+    for evaluation in evaluations:
+        for score in evaluation.scores:
+            names = f"{escape(evaluation.test_set)} | {escape(score.name)}"
+            lines.append(f"| {names} | {_format(score)} | {code(score.signature)} | {code(evaluation.search)} |")
+    if lines:
+        lines = ["| test set | metric | score | signature | search |", "|---|---|---|---|---|", *lines]
+        lines += ["", f"Fingerprint of the scored model: {code(evaluations[0].fingerprint)}."]
+    elif not run.is_parser:
+        lines.append("No test set has been scored: `vaswani evaluate --json`, then `vaswani card --score`.")
     if run.dev_perplexity is not None:
         lines += [
             "",
@@ -333,7 +268,7 @@ def _one_line(text: str) -> str:
 
 
 def check_card(card: str) -> None:
-    """Refuse a card whose metadata the Hub would refuse, by those of its rules that need no network.
+    """Refuse a card whose metadata cannot be read; the Hub checks the rest.
 
     Raises:
         ValueError: with what is wrong.
@@ -344,14 +279,5 @@ def check_card(card: str) -> None:
         data = ModelCard(card).data
     except (ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError) as error:
         raise ValueError(f"the metadata of the card cannot be read: {error}. Mend what stands between ---.") from error
-    languages = [data.language] if isinstance(data.language, str) else data.language or []
-    for language in languages:
-        if not LANGUAGE.fullmatch(str(language)):
-            raise ValueError(f"language of the card: expected codes of ISO 639 such as en, got {language!r}.")
     if data.license == "other" and not data.get("license_name"):
         raise ValueError("license of the card is other: add license_name (--license_name of `vaswani card`).")
-    for result in data.eval_results or []:
-        if not _is_number(result.metric_value):
-            raise ValueError(
-                f"a metric of the card is a number, got {result.metric_value!r} of {result.dataset_name!r}."
-            )

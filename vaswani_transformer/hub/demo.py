@@ -2,14 +2,11 @@
 
     serve(build_page(Demo(model, tokenizer), name="base"), host="127.0.0.1", port=7860)
 
-The answer is HTML made here, with all text in it escaped; Gradio only carries it. A Space of the Hugging Face Hub shows
-the same page, so this file imports only the page of attention and the files that travel with a model.
+The answer is HTML made here, with all text in it escaped; Gradio only carries it.
 """
 
 import html
-import json
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 
@@ -27,33 +24,10 @@ MOST_TOKENS = 128  # per side: 6 layers of 8 heads take 3 MB, or twice that with
 MOST_BEAMS = 10
 MOST_WAITING = 32  # sentences; further visitors are told that the page is busy
 MOST_SESSIONS = 100  # visitors whose page is remembered, each with the attention it shows: 7 MB of the longest sentence
-MOST_BYTES = 2**20  # of a request; the page itself refuses shorter texts with a reason
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
-# Paths to ask a question and to cancel it; the page takes no uploads.
-POSTED_TO = ("gradio_api/queue/join", "gradio_api/cancel", "gradio_api/reset")
-LANGUAGES = {  # names of codes; the page shows another code as it is
-    "cs": "Czech",
-    "de": "German",
-    "en": "English",
-    "es": "Spanish",
-    "fr": "French",
-    "it": "Italian",
-    "nl": "Dutch",
-    "pl": "Polish",
-    "pt": "Portuguese",
-    "ro": "Romanian",
-    "ru": "Russian",
-}
 EXAMPLES = {  # sentences to click, by the code of the source language
     "en": ("The dog is running across the street.", "Where did you buy that red jacket?", "I will call you tomorrow."),
     "de": ("Der Hund läuft über die Straße.", "Wo hast du diese rote Jacke gekauft?", "Ich rufe dich morgen an."),
 }
-LINE_BREAK = re.compile(r"\r\n|[\r\n]")
-# A browser under this policy sends requests to this server only. Gradio's page has inline scripts and styles.
-POLICY = (
-    "default-src 'self' 'unsafe-inline' data: blob:; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; "
-    "base-uri 'self'; form-action 'self'; object-src 'none'"
-)
 STYLE = """<style>
 .translations { color: var(--body-text-color); overflow-x: auto; }
 .translations table { border-collapse: collapse; width: 100%; }
@@ -108,30 +82,18 @@ class Demo:
         """Return the token ids of the sentence.
 
         Raises:
-            ValueError: if there is no sentence, more than one, or one too long.
+            ValueError: if there is no sentence, or one too long.
         """
         check_sentence(text)
-        sentence = text.strip()
+        if len(text) > MOST_CHARACTERS:
+            raise ValueError(f"This page takes up to {MOST_CHARACTERS:,} characters, not {len(text):,}.")
+        sentence = " ".join(text.split())  # line breaks are spaces
         if not sentence:
             raise ValueError("There is nothing to translate yet: write a sentence.")
-        if len(sentence) > MOST_CHARACTERS:
-            raise ValueError(
-                f"This page takes sentences of up to {MOST_CHARACTERS:,} characters, and this text has "
-                f"{len(sentence):,}: shorten it, or translate a file with `vaswani translate`."
-            )
-        num_lines = len(LINE_BREAK.split(sentence))
-        if num_lines > 1:
-            raise ValueError(
-                f"This page takes one sentence at a time, on one line, and these are {num_lines} lines: remove the "
-                f"line breaks, or translate a file with `vaswani translate`."
-            )
         # verbose=False: transformers would warn of indexing errors, which sinusoidal positions exclude.
         source_ids = self.tokenizer(sentence, verbose=False).input_ids
         if len(source_ids) > self.most_tokens:
-            raise ValueError(
-                f"This page takes sentences of up to {self.most_tokens} tokens (sub-words), and this one has "
-                f"{len(source_ids)}: shorten it."
-            )
+            raise ValueError(f"This page takes up to {self.most_tokens} sub-words, not {len(source_ids)}.")
         return source_ids
 
     @torch.no_grad()
@@ -239,7 +201,7 @@ def build_page(demo: Demo, *, name: str, languages: Sequence[str] | None = None)
     """
     gr = import_gradio()
     source, target = languages or (None, None)
-    direction = f" {LANGUAGES.get(source, source)} to {LANGUAGES.get(target, target)}" if languages else ""
+    direction = f" {source} to {target}" if languages else ""
     # One at a time: attention is collected by switching the kernel of the model and back.
     alone = {"concurrency_id": "model", "concurrency_limit": 1, "api_visibility": "private"}
 
@@ -278,77 +240,21 @@ def build_page(demo: Demo, *, name: str, languages: Sequence[str] | None = None)
     return page
 
 
-class Guard:
-    """ASGI middleware that sends `POLICY` with every answer, and refuses all requests that the page does not make.
-
-    Refused are requests of over `MOST_BYTES`, and posts to other paths than `POSTED_TO`.
-    """
-
-    def __init__(self, app: Callable):
-        self.app = app
-
-    async def __call__(self, scope: dict, receive: Callable, send: Callable) -> None:
-        async def send_with_policy(message: dict) -> None:
-            if message["type"] == "http.response.start":
-                headers = [*message.get("headers", []), (b"content-security-policy", POLICY.encode())]
-                message = message | {"headers": headers}
-            await send(message)
-
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        body, has_more = bytearray(), True
-        # Read to the end, because a browser that still sends reads no answer. Bytes above the limit are dropped.
-        while has_more:
-            message = await receive()
-            if message["type"] != "http.request":  # the visitor is gone
-                return
-            body += message.get("body", b"")[: MOST_BYTES + 1 - len(body)]
-            has_more = message.get("more_body", False)
-        messages = [{"type": "http.request", "body": bytes(body), "more_body": False}]
-
-        async def receive_again() -> dict:
-            return messages.pop() if messages else await receive()
-
-        if scope["method"] == "POST" and not scope["path"].endswith(POSTED_TO):
-            await _refuse(send_with_policy, 404, "This page takes sentences and nothing else.")
-        elif len(body) > MOST_BYTES:
-            message = f"This page takes requests of up to {MOST_BYTES:,} bytes: shorten the text."
-            await _refuse(send_with_policy, 413, message)
-        else:
-            await self.app(scope, receive_again, send_with_policy)
-
-
-async def _refuse(send: Callable, status: int, message: str) -> None:
-    """Answer with an error in Gradio's form."""
-    headers = [(b"content-type", b"application/json")]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": json.dumps({"detail": message}).encode()})
-
-
-def serve(page, *, host: str | None = None, port: int | None = None) -> None:
-    """Serve the page until Ctrl+C, and print its address.
-
-    Args:
-        page: of `build_page`.
-        host, port: where to listen; by default as the environment of a Space says.
+def serve(page, *, host: str, port: int) -> None:
+    """Serve the page at `host` and `port` until Ctrl+C, and print its address.
 
     Raises:
-        ValueError: if there is no such port.
-        OSError: if it is taken, or if `host` is no address of this machine.
+        OSError: if the port is taken, or if `host` is no address of this machine.
     """
-    if port is not None and not 1 <= port <= 65_535:
-        raise ValueError(f"a port is a number from 1 to 65535, got {port}.")
     gr = import_gradio()
     from starlette.middleware import Middleware  # comes with Gradio
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-    middleware = [Middleware(Guard)]
-    if host in LOOPBACK:  # against DNS rebinding, by which the page of another server could read this one
-        middleware.append(Middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK, "[::1]"]))
-    theme = gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
+    # Against DNS rebinding, by which the page of another server could read the one of this machine.
+    loopback = ["127.0.0.1", "localhost", "::1", "[::1]"]
+    names = loopback if host in loopback else ["*"]
+    theme = gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])  # not fetched
     theme.set(block_info_text_color="*neutral_600", block_info_text_color_dark="*neutral_300")  # Gradio's are too pale
-    # No links to other pages, no history, no fonts from elsewhere.
     try:
         _, address, _ = page.launch(
             server_name=host,
@@ -358,14 +264,13 @@ def serve(page, *, host: str | None = None, port: int | None = None) -> None:
             share=False,
             footer_links=[],
             run_history=False,
-            enable_monitoring=False,
-            mcp_server=False,
             ssr_mode=False,
+            max_file_size=1,  # no uploads
             state_session_capacity=MOST_SESSIONS,
-            app_kwargs={"middleware": middleware},
+            app_kwargs={"middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=names)]},
             theme=theme,
         )
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         raise OSError(
             f"cannot listen at {host}, port {port}: it is taken, or {host} is no address of this machine. Choose "
             f"another --port or --host."

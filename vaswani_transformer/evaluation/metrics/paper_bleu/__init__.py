@@ -1,1 +1,0 @@
-"""A folder that `evaluate.load` loads."""
