@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import ctranslate2
-import numpy as np
 import onnxruntime
 import pytest
 import torch
@@ -16,7 +15,7 @@ from transformers import GenerationConfig
 from vaswani_transformer import cli, train_tokenizer
 from vaswani_transformer.export import ctranslate2_converter, ctranslate2_translation, onnx_export
 from vaswani_transformer.export.ctranslate2_translation import CTranslate2Translator, rescore_hypotheses
-from vaswani_transformer.export.onnx_translation import GRAPHS, OnnxTranslator
+from vaswani_transformer.loading import load_tokenizer
 from vaswani_transformer.model.beam_search_vaswani import gnmt_length_penalty
 
 SENTENCES = ["a dog runs", "the old cat sleeps on the roof", "two", "who sees the dog", "cats and dogs and cats"]
@@ -132,22 +131,21 @@ def test_rescored_hypotheses_have_the_scores_and_the_order_of_the_papers_search(
         assert best_score == pytest.approx(score, abs=1e-4)
 
 
-def test_text_goes_in_and_comes_out_line_for_line(half_trained_model, tokenizer, tmp_path):
+def test_text_goes_in_and_comes_out_line_for_line_in_python_and_at_the_command_line(
+    half_trained_model, tokenizer, tmp_path, monkeypatch
+):
     translator = export_ctranslate2(half_trained_model, tokenizer, tmp_path)
     lines = ["two", "", SENTENCES[1], "  "]
-    ours, _ = generate_ids(half_trained_model, tokenizer, ["two", SENTENCES[1]], num_beams=8)
+    ours, _ = generate_ids(half_trained_model, tokenizer, ["two", SENTENCES[1]])
     texts = [text.replace("\n", " ") for text in tokenizer.batch_decode(ours, skip_special_tokens=True)]
-    assert translator.translate(lines, num_beams=8, rescore=True) == [texts[0], "", texts[1], ""]
+    assert translator.translate(lines, rescore=True) == [texts[0], "", texts[1], ""]
     assert translator.translate(lines, num_beams=1, rescore=True) == translator.translate(lines, num_beams=1)
-
-
-def test_the_rescoring_command_reads_standard_input(half_trained_model, tokenizer, tmp_path, capsys, monkeypatch):
-    translator = export_ctranslate2(half_trained_model, tokenizer, tmp_path)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(SENTENCES).encode())))
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO()))
-    assert ctranslate2_translation.main(["--model", str(tmp_path), "--rescore"]) == 0
-    printed = sys.stdout.buffer.getvalue().decode().splitlines()
-    assert printed == translator.translate(SENTENCES, rescore=True)
+    for rescore in (True, False):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(SENTENCES).encode())))
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO()))
+        assert ctranslate2_translation.main(["--model", str(tmp_path), *(["--rescore"] * rescore)]) == 0
+        printed = sys.stdout.buffer.getvalue().decode().splitlines()
+        assert printed == translator.translate(SENTENCES, rescore=rescore)
 
 
 def test_a_sentence_longer_than_the_exported_table_is_refused(half_trained_model, tokenizer, tmp_path):
@@ -159,16 +157,10 @@ def test_a_sentence_longer_than_the_exported_table_is_refused(half_trained_model
         translator.translate(["dog" + " a" * 30])
 
 
-def test_without_an_offset_the_exported_table_is_the_limit(half_trained_model, tokenizer, tmp_path):
-    translator = export_ctranslate2(half_trained_model, tokenizer, tmp_path, max_positions=30)
-    before = translator.translate(SENTENCES[:1])
-    translator.generation_config.max_length_offset = None
-    assert translator.translate(SENTENCES[:1]) == before
-
-
 def test_a_search_as_marian_has_it_is_done_as_far_as_the_engine_can(half_trained_model, tokenizer, tmp_path):
     translator = export_ctranslate2(half_trained_model, tokenizer, tmp_path, max_positions=30)
-    before = translator.translate(SENTENCES, num_beams=3, length_penalty=1.0)
+    translator.generation_config.length_penalty = 1.0
+    before = translator.translate(SENTENCES, num_beams=3)
     translator.generation_config = GenerationConfig(num_beams=3, length_penalty_type="power")
     assert translator.translate(SENTENCES) == translator.translate(SENTENCES, rescore=True) == before
 
@@ -209,104 +201,67 @@ def test_the_converter_of_ctranslate2_knows_our_models(half_trained_model, token
 
 def test_the_command_says_how_the_search_differs_from_the_papers(half_trained_model, tokenizer, tmp_path, capsys):
     model = copy.deepcopy(half_trained_model)
-    model.generation_config.update(no_repeat_ngram_size=3)
+    model.generation_config.no_repeat_ngram_size = 3
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     output = str(tmp_path / "export")
     command = ["export", "--model", str(tmp_path / "model"), "--format", "ctranslate2", "--quantization", "int8"]
     assert cli.main([*command, "--output", output]) == 0
     printed = capsys.readouterr().out
-    assert "CTranslate2 divides\nlog P by |Y|^length_penalty" in printed
     assert f"--model {output} --rescore" in printed
     [settings] = [line for line in printed.split("\n") if line.startswith("The search this model is set to: ")]
-    assert "num_beams=4, length_penalty=0.6, no_repeat_ngram_size=3, " in settings
-    assert "CTranslate2 itself reads none of it and has to be\ntold, by the arguments of translate_batch" in printed
+    for setting in ("num_beams=4", "length_penalty=0.6", "max_length_offset=50", "no_repeat_ngram_size=3"):
+        assert setting in settings
+    assert "_id=" not in settings
     assert len(CTranslate2Translator(output).translate(SENTENCES)) == len(SENTENCES)
 
 
-@pytest.fixture(scope="module")
-def onnx_model(build_model, tokenizer, tmp_path_factory):
+GRAPHS = ("encoder_model", "decoder_model", "decoder_with_past_model")
+ONNX_MODELS = {"plain": {}, "window": {"attention_window": 3, "position_embedding_type": "learned"}}
+
+
+@pytest.fixture(scope="module", params=ONNX_MODELS)
+def onnx_model(request, build_model, tokenizer, tmp_path_factory):
     """A model and the folder of its graphs, which take half a minute to write."""
-    model = build_model()
+    model = build_model(**ONNX_MODELS[request.param])
     folder = tmp_path_factory.mktemp("onnx")
     onnx_export.export_model(model, tokenizer, folder)
     return model, folder
 
 
+@torch.no_grad()
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "sentences", [SENTENCES, ["two"], [" ".join(SENTENCES * 4), "two", "a dog runs"]], ids=["batch", "one", "long"]
 )
-def test_onnx_searches_greedily_as_the_model_does(onnx_model, tokenizer, sentences):
+def test_onnx_steps_give_the_logits_of_the_model(onnx_model, tokenizer, sentences):
     model, folder = onnx_model
     inputs = tokenizer(sentences, padding=True, return_tensors="pt")
-    theirs = OnnxTranslator(folder).generate(**{name: tensor.numpy() for name, tensor in inputs.items()})
-    assert theirs.tolist() == model.generate(**inputs, num_beams=1).tolist()
+    encoder, step, later_step = (onnxruntime.InferenceSession(folder / f"{name}.onnx") for name in GRAPHS)
+    cache = {"encoder_hidden_states": encoder.run(None, {name: ids.numpy() for name, ids in inputs.items()})[0]}
+    tokens, logits = torch.full((len(sentences), 1), model.config.decoder_start_token_id), []
+    for _ in range(12):
+        given = {"input_ids": tokens[:, -1:].numpy(), "encoder_attention_mask": inputs.attention_mask.numpy(), **cache}
+        names = [output.name.replace("present", "past_key_values") for output in step.get_outputs()]
+        found = dict(zip(names, step.run(None, given), strict=True))
+        logits.append(torch.from_numpy(found.pop("logits")))
+        tokens = torch.cat([tokens, logits[-1].argmax(dim=-1)], dim=1)
+        cache, step = cache | found, later_step
+        cache.pop("encoder_hidden_states", None)
+    expected = model(**inputs, decoder_input_ids=tokens[:, :-1]).logits
+    torch.testing.assert_close(torch.cat(logits, dim=1), expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.slow
-def test_onnx_sees_as_far_as_the_window_of_the_model(build_model, tokenizer, tmp_path):
-    model = build_model(attention_window=3, encoder_layers=1, decoder_layers=1)
-    onnx_export.export_model(model, tokenizer, tmp_path)
-    inputs = tokenizer([" ".join(SENTENCES * 4), "two"], padding=True, return_tensors="pt")
-    theirs = OnnxTranslator(tmp_path).generate(**{name: tensor.numpy() for name, tensor in inputs.items()})
-    assert theirs.tolist() == model.generate(**inputs, num_beams=1).tolist()
-    model.config.attention_window = None
-    assert theirs.tolist() != model.generate(**inputs, num_beams=1).tolist()
-
-
-@pytest.mark.slow
-def test_onnx_translates_text_and_leaves_an_empty_sentence_empty(onnx_model, tokenizer):
+def test_onnx_has_the_names_of_optimum_and_all_that_a_search_needs(onnx_model, tokenizer):
     model, folder = onnx_model
-    ours, _ = generate_ids(model, tokenizer, SENTENCES, num_beams=1)
-    texts = tokenizer.batch_decode(ours, skip_special_tokens=True)
-    assert OnnxTranslator(folder).translate([*SENTENCES, " "]) == [*texts, ""]
-    assert OnnxTranslator(folder).translate([""]) == [""]
-
-
-@pytest.mark.slow
-def test_onnx_ends_at_any_end_token_or_where_generate_cuts(onnx_model, tokenizer):
-    model, folder = onnx_model
-    translator = OnnxTranslator(folder)
-    inputs = tokenizer(SENTENCES[:2], padding=True, return_tensors="pt")
-    first_words = model.generate(**inputs, num_beams=1)[:, 1].tolist()
-    arrays = {name: tensor.numpy() for name, tensor in inputs.items()}
-    options = {"pad_token_id": tokenizer.pad_token_id, "decoder_start_token_id": tokenizer.bos_token_id}
-    limited = [{"max_new_tokens": 1}, {"max_length": 3}, {"max_length_offset": -2}]
-    limited.append({"max_length_offset": 1, "max_new_tokens": 2})
-    any_end = {"max_length_offset": -2}
-    for ends, limit in (([2, *first_words], {}), ([2, 5, 6, 7], any_end), *((2, limit) for limit in limited)):
-        config = GenerationConfig(eos_token_id=ends, **limit, **options)
-        translator.generation_config = config
-        assert np.array_equal(
-            translator.generate(**arrays), model.generate(**inputs, generation_config=config, num_beams=1)
-        )
-
-
-@pytest.mark.slow
-def test_onnx_goes_no_further_than_learned_positions(build_model, tokenizer, tmp_path):
-    learned = {"position_embedding_type": "learned", "max_position_embeddings": 20}
-    model = build_model(**learned, encoder_layers=1, decoder_layers=1)
-    onnx_export.export_model(model, tokenizer, tmp_path)
-    translator = OnnxTranslator(tmp_path)
-    inputs = tokenizer(SENTENCES[:2], padding=True, return_tensors="pt")
-    theirs = translator.generate(**{name: tensor.numpy() for name, tensor in inputs.items()})
-    assert theirs.tolist() == model.generate(**inputs, num_beams=1).tolist()
-    with pytest.raises(ValueError, match=r"has \d+ tokens, and the model learned 20 positions"):
-        translator.translate([" ".join(SENTENCES * 4)])
-
-
-@pytest.mark.slow
-def test_onnx_graphs_have_the_names_of_optimum(onnx_model):
-    _, folder = onnx_model
     sessions = [onnxruntime.InferenceSession(folder / f"{name}.onnx") for name in GRAPHS]
     names = [
         ([tensor.name for tensor in session.get_inputs()], [tensor.name for tensor in session.get_outputs()])
         for session in sessions
     ]
-    pairs = [
-        f"{layer}.{side}.{kind}" for layer in (0, 1) for side in ("decoder", "encoder") for kind in ("key", "value")
-    ]
+    kinds = ("key", "value")
+    pairs = [f"{layer}.{side}.{kind}" for layer in (0, 1) for side in ("decoder", "encoder") for kind in kinds]
     assert names == [
         (["input_ids", "attention_mask"], ["last_hidden_state"]),
         (
@@ -318,3 +273,5 @@ def test_onnx_graphs_have_the_names_of_optimum(onnx_model):
             ["logits", *(f"present.{pair}" for pair in pairs if "decoder" in pair)],
         ),
     ]
+    assert load_tokenizer(folder).get_vocab() == tokenizer.get_vocab()
+    assert GenerationConfig.from_pretrained(folder).to_diff_dict() == model.generation_config.to_diff_dict()

@@ -5,15 +5,12 @@ import sys
 
 import pytest
 import torch
-from transformers import GenerationConfig
 
-from vaswani_transformer import VaswaniConfig, cli
-from vaswani_transformer.commands.export import describe_settings
+from vaswani_transformer import cli
+from vaswani_transformer.conversion.fairseq_dictionary import build_tokenizer
 from vaswani_transformer.export.ctranslate2_converter import VaswaniLoader, export_model
-from vaswani_transformer.export.ctranslate2_translation import CTranslate2Translator, rescore_hypotheses
-from vaswani_transformer.export.onnx_translation import OnnxTranslator
+from vaswani_transformer.export.ctranslate2_translation import rescore_hypotheses
 from vaswani_transformer.model.beam_search_vaswani import gnmt_length_penalty
-from vaswani_transformer.model.generation_options_vaswani import build_generation_config
 
 
 @pytest.mark.parametrize(
@@ -29,11 +26,12 @@ def test_ctranslate2_is_not_given_what_it_would_compute_otherwise(build_tiny_mod
         VaswaniLoader().get_model_spec(build_tiny_model(**changes))
 
 
-def test_an_unknown_quantization_and_a_table_of_no_positions_are_refused(tiny_model, tmp_path):
-    with pytest.raises(ValueError, match=r"int8, .*float32, got 'int4'"):
-        export_model(tiny_model, None, tmp_path, quantization="int4")
-    with pytest.raises(ValueError, match="max_positions counts tokens and must be at least 1, got 0"):
-        VaswaniLoader(max_positions=0)
+def test_an_unknown_quantization_is_refused_before_anything_is_written(tiny_model, tmp_path):
+    with pytest.raises(ValueError, match=r"int4.*int8"):
+        export_model(
+            tiny_model, build_tokenizer(["<s>", "<pad>", "</s>", "<unk>"]), tmp_path / "x", quantization="int4"
+        )
+    assert not (tmp_path / "x").exists()
 
 
 @torch.no_grad()
@@ -58,18 +56,6 @@ def test_rescoring_divides_log_p_by_the_penalty_of_gnmt():
     rescored = rescore_hypotheses([long, short], scores, alpha=0.6, length_penalty=gnmt_length_penalty)
     assert [tokens for tokens, _ in rescored] == [short, long]
     assert [score for _, score in rescored] == pytest.approx([-2 / (7 / 6) ** 0.6, -3 / (10 / 6) ** 0.6])
-
-
-@pytest.mark.parametrize(
-    ("translator", "message"),
-    [
-        (CTranslate2Translator, "no CTranslate2 export: model.bin and tokenizer.json missing.*--format ctranslate2"),
-        (OnnxTranslator, "no ONNX export: encoder_model.onnx and .* missing.*--format onnx"),
-    ],
-)
-def test_a_folder_without_an_export_is_refused_with_the_way_to_write_one(translator, message, tmp_path):
-    with pytest.raises(FileNotFoundError, match=message):
-        translator(tmp_path)
 
 
 def export(*args) -> int:
@@ -100,27 +86,3 @@ def test_settings_of_ctranslate2_are_refused_for_onnx(tmp_path, capsys):
     with pytest.raises(SystemExit):
         export("--format", "onnx", "--quantization", "int8", "--output", tmp_path / "export")
     assert "--quantization is for --format ctranslate2: ONNX gets float32" in capsys.readouterr().err
-
-
-def test_settings_of_the_search_are_those_that_decide_a_translation():
-    config = build_generation_config(VaswaniConfig())
-    config.update(min_new_tokens=3, bad_words_ids=[[7]], do_sample=False, repetition_penalty=1.0, output_scores=True)
-    assert describe_settings(config).split(", ") == [
-        "min_new_tokens=3",
-        "early_stopping='never'",
-        "num_beams=4",
-        "length_penalty=0.6",
-        "bad_words_ids=[[7]]",
-        "length_penalty_type='gnmt'",
-        "max_length_offset=50",
-    ]
-    assert describe_settings(GenerationConfig(num_beams=1, eos_token_id=2)) == "greedy search"
-
-
-@pytest.mark.parametrize("alpha", [0.0, 1.0])
-def test_settings_of_the_search_name_a_penalty_or_offset_that_is_a_default_or_zero(alpha):
-    config = build_generation_config(VaswaniConfig())
-    config.update(length_penalty=alpha, max_length_offset=0)
-    found = describe_settings(config).split(", ")
-    assert f"length_penalty={alpha}" in found
-    assert "max_length_offset=0" in found

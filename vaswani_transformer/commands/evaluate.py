@@ -72,8 +72,7 @@ def _evaluate_model(args: argparse.Namespace) -> None:
 
 def describe_search(model: VaswaniForConditionalGeneration, **generate_kwargs) -> str:
     """Return the search settings in one line, to print beside a score."""
-    penalties = ("length_penalty", "length_penalty_type", "coverage_penalty")
-    names = ("num_beams", *penalties, "max_length_offset", "early_stopping")
+    names = ("num_beams", "length_penalty", "length_penalty_type", "max_length_offset", "early_stopping")
     settings = {name: generate_kwargs.get(name, getattr(model.generation_config, name, None)) for name in names}
     return "|".join(f"{name}:{value}" for name, value in settings.items())
 
