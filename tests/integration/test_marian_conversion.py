@@ -2,6 +2,8 @@
 
 import io
 import json
+import re
+import shutil
 
 import pytest
 import torch
@@ -156,20 +158,28 @@ def test_without_the_words_marian_forbids_translations_would_differ(build_marian
     assert (free[:, 1] == 36).all()
 
 
-def test_half_precision_stays_and_is_compared_in_float32(build_marian_model):
-    marian = build_marian_model().half()
-    model = conversion.from_marian(marian)
-    assert model.dtype == torch.float16
-    assert conversion.compare_logits(model, marian) < 1e-5
-    assert (model.dtype, marian.dtype) == (torch.float16, torch.float16)
+def test_half_precision_of_the_file_stays_and_is_compared_in_float32(marian_folder, tmp_path):
+    for dtype in (torch.float16, torch.float32):
+        folder, output = tmp_path / f"{dtype}", tmp_path / f"ours {dtype}"
+        shutil.copytree(marian_folder, folder)
+        MarianMTModel.from_pretrained(marian_folder).to(dtype).save_pretrained(folder)
+        note = conversion.import_model(str(folder), output)
+        assert float(re.search(r"by (\S+) at most", note)[1]) < 1e-5
+        ours = VaswaniForConditionalGeneration.from_pretrained(output)
+        assert ours.dtype == dtype
+        conversion.export_model(ours, AutoTokenizer.from_pretrained(output), tmp_path / f"theirs {dtype}")
+        assert MarianMTModel.from_pretrained(tmp_path / f"theirs {dtype}").dtype == dtype
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 41}, r"vocab_size \(37\) and decoder_vocab"),
-        ({"decoder_attention_heads": 6}, r"encoder_attention_heads \(3\) and decoder_attention_heads \(6\)"),
-        ({"decoder_ffn_dim": 48}, r"encoder_ffn_dim \(40\) and decoder_ffn_dim \(48\) .* differ"),
+        (
+            {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 41},
+            r"decoder_vocab_size differ \(37, 41\)",
+        ),
+        ({"decoder_attention_heads": 6}, r"encoder_attention_heads and decoder_attention_heads differ \(3, 6\)"),
+        ({"decoder_ffn_dim": 48}, r"encoder_ffn_dim and decoder_ffn_dim differ \(40, 48\)"),
     ],
 )
 def test_a_size_for_each_stack_is_refused(build_marian_model, changes, message):
@@ -187,28 +197,19 @@ def test_a_model_that_lacks_weights_or_has_those_of_another_is_refused(build_mar
     marian = build_marian_model()
     weights = {name: weight for name, weight in marian.state_dict().items() if not name.endswith("fc1.bias")}
     marian.save_pretrained(tmp_path, state_dict=weights)
-    with pytest.raises(ValueError, match=r"lacks the weights .*layers\.0\.fc1\.bias.*, 5 in all"):
+    with pytest.raises(ValueError, match=r"layers\.0\.fc1\.bias.* \(5 in all\) are weights of .* but not of both"):
         conversion.load_marian(str(tmp_path))
     marian.save_pretrained(tmp_path, state_dict=marian.state_dict() | {"model.adapter.weight": torch.ones(2)})
-    with pytest.raises(ValueError, match=r"has weights that none has: model\.adapter\.weight, 1 in all"):
+    with pytest.raises(ValueError, match=r"model\.adapter\.weight \(1 in all\)"):
         conversion.load_marian(str(tmp_path))
 
 
 def test_a_damaged_model_is_refused_by_its_name(build_marian_model, tmp_path):
     build_marian_model().save_pretrained(tmp_path / "whole")
-    weights, config = tmp_path / "whole" / "model.safetensors", tmp_path / "whole" / "config.json"
-    whole = weights.read_bytes()
-    weights.write_bytes(whole[:3_000])
+    weights = tmp_path / "whole" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:3_000])
     with pytest.raises(ValueError, match=r"whole holds a damaged file \(SafetensorError: .*copy or download"):
         conversion.load_marian(str(tmp_path / "whole"))
-    weights.write_bytes(whole)
-    sizes = {"encoder_ffn_dim": 41, "decoder_ffn_dim": 41}
-    config.write_text(json.dumps(json.loads(config.read_text()) | sizes), encoding="utf-8")
-    with pytest.raises(ValueError, match=r"whole holds a damaged file \(RuntimeError: .*copy or download"):
-        conversion.load_marian(str(tmp_path / "whole"))
-    (tmp_path / "whole" / "tokenizer.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"whole holds a damaged file .*copy or download"):
-        conversion.load_tokenizer(str(tmp_path / "whole"))
 
 
 @torch.no_grad()
@@ -262,14 +263,12 @@ def test_the_command_says_what_marian_cannot_do_as_we_do(build_translator, tmp_p
     arguments = ["convert", "--to", "marian", "--model", str(tmp_path / "ours"), "--output", str(tmp_path / "theirs")]
     assert cli.main(arguments) == 0
     said = capsys.readouterr().out
-    assert "layer_norm_eps is always 1e-05 and that of the model 1e-06" in said
+    assert "layer_norm_eps is always 1e-05, not 1e-06" in said
     assert "no length_penalty_type='gnmt', max_length_offset=50" in said
     marian = MarianMTModel.from_pretrained(tmp_path / "theirs")
     assert marian.generation_config.max_length == 1024
     assert not hasattr(marian.generation_config, "length_penalty_type")
     assert AutoTokenizer.from_pretrained(tmp_path / "theirs")(texts[0]).input_ids == tokenizer(texts[0]).input_ids
-    assert cli.main(arguments) == 1
-    assert "theirs is not empty" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("error", [0.1, float("nan")])
@@ -320,7 +319,7 @@ def test_a_vocabulary_for_each_language_is_refused(marian_folder, monkeypatch):
     tokenizer = MarianTokenizer.from_pretrained(marian_folder)
     tokenizer.separate_vocabs = True
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda name, **_: tokenizer)
-    with pytest.raises(ValueError, match=r"a vocabulary for each language \(separate_vocabs of its tokenizer\)"):
+    with pytest.raises(ValueError, match=r"a vocabulary for each language \(separate_vocabs\)"):
         conversion.load_tokenizer("folder")
 
 
@@ -332,12 +331,3 @@ def test_no_data_are_prepared_with_the_tokenizer_of_marian(marian_folder, tmp_pa
     assert cli.main(["prepare", "--train", a, b, "--dev", c, c, *options]) == 1
     error = capsys.readouterr().err
     assert f"the tokenizer of {marian_folder} is a MarianTokenizer, and only one with a tokenizer.json" in error
-
-
-def test_without_sentencepiece_the_package_is_named(monkeypatch):
-    def raise_error(name, **_):
-        raise ImportError("MarianTokenizer requires the SentencePiece library")
-
-    monkeypatch.setattr(AutoTokenizer, "from_pretrained", raise_error)
-    with pytest.raises(ValueError, match=r'folder needs sentencepiece: pip install "vaswani-transformer\[convert\]"'):
-        conversion.load_tokenizer("folder")

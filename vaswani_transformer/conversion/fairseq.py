@@ -120,7 +120,7 @@ def from_fairseq(weights: dict[str, torch.Tensor], settings: dict) -> VaswaniFor
     try:
         model.load_state_dict({ours: weights[name] for ours, name in names.items() if name in weights} | foreign)
     except RuntimeError as error:
-        raise ValueError(f"the weights are not those of the paper's Transformer, nor convertible: {error}") from error
+        raise ValueError(f"the weights are not those of the paper's Transformer: {error}") from error
     # The search of `fairseq-generate` without options: beam 5, log P / |Y|, the first five to end, 1 to 200 words.
     model.generation_config = GenerationConfig(
         num_beams=5,

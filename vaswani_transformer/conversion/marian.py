@@ -166,9 +166,7 @@ def build_vaswani_config(config: MarianConfig) -> VaswaniConfig:
     for fields in STACK_FIELDS.values():
         encoder, decoder = (getattr(config, field) for field in fields)
         if encoder != decoder:
-            raise ValueError(
-                f"{' and '.join(fields)} differ ({encoder} and {decoder}); a Vaswani model has one of both."
-            )
+            raise ValueError(f"{' and '.join(fields)} differ ({encoder}, {decoder}); a Vaswani model has one of both.")
     return VaswaniConfig(
         **{name: getattr(config, name) for name in EQUAL_FIELDS},
         d_ff=config.encoder_ffn_dim,
