@@ -2,7 +2,9 @@
 
 import copy
 import io
+import re
 import sys
+from contextlib import chdir
 from pathlib import Path
 
 import ctranslate2
@@ -250,6 +252,22 @@ def test_onnx_steps_give_the_logits_of_the_model(onnx_model, tokenizer, sentence
         cache.pop("encoder_hidden_states", None)
     expected = model(**inputs, decoder_input_ids=tokens[:, :-1]).logits
     torch.testing.assert_close(torch.cat(logits, dim=1), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_the_search_in_the_readme_finds_what_greedy_search_of_the_model_finds(onnx_model, tokenizer, tmp_path, capsys):
+    model, folder = onnx_model
+    readme = Path(onnx_export.__file__).with_name("README.md").read_text(encoding="utf-8")
+    [block] = re.findall(r"```py\n(.*?)```", readme, re.DOTALL)
+    (tmp_path / "exports").mkdir()
+    (tmp_path / "exports" / "mine_onnx").symlink_to(folder)
+    values = {}
+    with chdir(tmp_path):
+        exec(block, values)
+    expected = model.generate(**tokenizer("A dog runs.", return_tensors="pt"), num_beams=1, max_new_tokens=60)[0]
+    assert len(values["tokens"]) > 5
+    assert values["tokens"] == expected.tolist()[: len(values["tokens"])]
+    assert capsys.readouterr().out == tokenizer.decode(values["tokens"], skip_special_tokens=True) + "\n"
 
 
 @pytest.mark.slow

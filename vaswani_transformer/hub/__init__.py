@@ -1,1 +1,1 @@
-"""Model cards, uploads, Spaces and the demo page."""
+"""Model cards, uploads and the demo page."""
