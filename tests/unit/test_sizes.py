@@ -7,8 +7,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 DATA_TABLES = {"lexicon.py"}  # words, no code
 BOUNDS = {
-    "lines of the package": 15_500,
-    "lines of the tests": 17_178,
+    "lines of the package": 15_349,
+    "lines of the tests": 17_009,
     "lines of the scripts": 3_000,
     "files of code below model_cards": 0,
 }

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.font_manager import FontProperties
 
-Point = tuple[float, float]
-
 _WORD_STEP = 0.26
 _LINES_HEIGHT = 1.9
 _MARGIN = 0.25
@@ -60,11 +58,15 @@ def draw_attention(
         a figure without a window: show it in a notebook or pass it to `figures.save_figure`.
 
     Raises:
-        ValueError: if weights, heads or query_word do not fit the words, or matplotlib is missing.
+        ValueError: if matplotlib is missing.
     """
     require_matplotlib()
-    heads = _check_drawing(queries, keys, weights, heads, query_word)
-    colours = head_colours(weights.shape[0])
+    from matplotlib.collections import LineCollection
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+
+    heads = list(range(len(weights))) if heads is None else list(heads)
+    colours = head_colours(len(weights))
     font = _font()
     top, bottom = (
         [word if len(word) <= _LONGEST_LABEL else word[: _LONGEST_LABEL - 1] + "…" for word in words]
@@ -83,97 +85,46 @@ def draw_attention(
     x_queries, x_keys = (
         width / 2 + _WORD_STEP * (np.arange(len(words)) - (len(words) - 1) / 2) for words in (top, bottom)
     )
+    figure = Figure(figsize=(width, height), dpi=150, facecolor="white")
+    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(0, height))
+    axes.set_axis_off()
 
-    sheet = _Sheet(width, height, font)
+    def write(x: float, y: float, text: str, ink: str, *, ha: str = "left", rotation: int = 0) -> None:
+        # Literally, without formulas; its anchor holds it in place in any font.
+        place = {"ha": ha, "va": "center", "rotation": rotation, "rotation_mode": "anchor"}
+        axes.text(x, y, text, color=ink, font=font, parse_math=False, usetex=False, **place)
+
+    def fill(x: float, y: float, width: float, height: float, colour: str, opacity: float = 1) -> None:
+        axes.add_patch(Rectangle((x, y), width, height, color=colour, alpha=opacity, linewidth=0))
+
     drawn = list(range(len(top))) if query_word is None else [query_word]
     if query_word is not None:
-        sheet.fill_cells(x_keys, y_keys + _GAP / 2, weights[heads, query_word], [colours[h] for h in heads])
-        box = (x_queries[query_word] - 0.42 * _WORD_STEP, y_queries - _GAP / 2)
-        sheet.fill(*box, 0.84 * _WORD_STEP, _width(top[query_word], font) + _GAP, _HIGHLIGHT)
+        for row, head in enumerate(reversed(heads)):
+            for x, weight in zip(x_keys - 0.4 * _WORD_STEP, weights[head, query_word], strict=True):
+                if weight >= _FAINTEST:
+                    y = y_keys + _GAP / 2 + row * _CELL_HEIGHT
+                    fill(x, y, 0.8 * _WORD_STEP, _CELL_HEIGHT, colours[head], min(1.0, weight))
+        x, y = x_queries[query_word] - 0.42 * _WORD_STEP, y_queries - _GAP / 2
+        fill(x, y, 0.84 * _WORD_STEP, _width(top[query_word], font) + _GAP, _HIGHLIGHT)
     # Lines of several heads between the same words run side by side, or they would hide each other.
     asides = _WORD_STEP * min(0.1, 0.5 / len(heads)) * (np.arange(len(heads)) - (len(heads) - 1) / 2)
     for head, aside in zip(heads, asides, strict=True):
-        starts = [(x + aside, y_high) for x in x_queries[drawn]]
-        ends = [(x + aside, y_low) for x in x_keys]
-        sheet.connect(starts, ends, weights[head, drawn], colours[head])
-    for i, word in enumerate(top):
-        sheet.write(x_queries[i], y_queries, word, _INK if i in drawn else _FADED, rotation=90)
+        visible = [(t, s) for t in drawn for s in range(len(bottom)) if weights[head, t, s] >= _FAINTEST]
+        lines = [((x_queries[t] + aside, y_high), (x_keys[s] + aside, y_low)) for t, s in visible]
+        inks = [(colours[head], min(1.0, weights[head, t, s])) for t, s in visible]
+        axes.add_collection(LineCollection(lines, colors=inks, linewidths=1.5), autolim=False)
+    for i, (x, word) in enumerate(zip(x_queries, top, strict=True)):
+        write(x, y_queries, word, _INK if i in drawn else _FADED, rotation=90)
     for x, word in zip(x_keys, bottom, strict=True):
-        sheet.write(x, y_keys, word, _INK, ha="right", rotation=90)
+        write(x, y_keys, word, _INK, ha="right", rotation=90)
     if title is not None:
-        sheet.write(_MARGIN, height - _MARGIN, title, _INK)
-    sheet.write_legend({str(head + 1): colours[head] for head in heads})
-    return sheet.figure
-
-
-class _Sheet:
-    """A figure of one drawing, measured in inches from its lower left corner."""
-
-    def __init__(self, width: float, height: float, font: FontProperties):
-        from matplotlib.figure import Figure
-
-        self.font = font
-        self.figure = Figure(figsize=(width, height), dpi=150, facecolor="white")
-        self.axes = self.figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(0, height))
-        self.axes.set_axis_off()
-
-    def write(self, x: float, y: float, text: str, ink: str, *, ha: str = "left", rotation: int = 0) -> None:
-        """Write text literally, without formulas. Its anchor holds it in place in any font."""
-        place = {"ha": ha, "va": "center", "rotation": rotation, "rotation_mode": "anchor"}
-        self.axes.text(x, y, text, color=ink, font=self.font, parse_math=False, usetex=False, **place)
-
-    def fill(self, x: float, y: float, width: float, height: float, colour: str, opacity: float = 1) -> None:
-        """Draw a rectangle from its lower left corner."""
-        from matplotlib.patches import Rectangle
-
-        self.axes.add_patch(Rectangle((x, y), width, height, color=colour, alpha=opacity, linewidth=0))
-
-    def fill_cells(self, xs: np.ndarray, y: float, weights: np.ndarray, colours: list[str]) -> None:
-        """Draw a column of cells above each key: one per head from the top, as opaque as its weight (H, S)."""
-        for row, s in np.argwhere(weights >= _FAINTEST):
-            corner = (xs[s] - 0.4 * _WORD_STEP, y + (len(colours) - 1 - row) * _CELL_HEIGHT)
-            self.fill(*corner, 0.8 * _WORD_STEP, _CELL_HEIGHT, colours[row], min(1.0, weights[row, s]))
-
-    def connect(self, starts: list[Point], ends: list[Point], weights: np.ndarray, colour: str) -> None:
-        """Draw a line from each start to each end, as opaque as its weight (T, S)."""
-        from matplotlib.collections import LineCollection
-
-        visible = np.argwhere(weights >= _FAINTEST)
-        lines = LineCollection(
-            [(starts[t], ends[s]) for t, s in visible],
-            colors=[(colour, min(1.0, weights[t, s])) for t, s in visible],
-            linewidths=1.5,
-        )
-        self.axes.add_collection(lines, autolim=False)
-
-    def write_legend(self, colours: dict[str, str]) -> None:
-        """Write the heads' names and colours along the lower edge."""
-        self.write(_MARGIN, _MARGIN, "head", _FADED)
-        for i, (name, colour) in enumerate(colours.items()):
-            x = _MARGIN + _LEGEND_STEP * (i + 1.3)
-            self.fill(x, _MARGIN - 0.05, 0.1, 0.1, colour)
-            self.write(x + 0.12, _MARGIN, name, _FADED)
-
-
-def _check_drawing(
-    queries: Sequence[str],
-    keys: Sequence[str],
-    weights: np.ndarray,
-    heads: Sequence[int] | None,
-    query_word: int | None,
-) -> list[int]:
-    """Return the heads to draw, and refuse arguments that do not fit each other."""
-    if weights.ndim != 3 or weights.shape[1:] != (len(queries), len(keys)) or 0 in weights.shape:
-        raise ValueError(
-            f"weights must have the shape (heads, {len(queries)}, {len(keys)}) of one layer, no axis empty; "
-            f"got {weights.shape}."
-        )
-    chosen = list(range(weights.shape[0])) if heads is None else list(heads)
-    if not chosen or not all(0 <= head < weights.shape[0] for head in chosen):
-        raise ValueError(f"heads must be some of 0 to {weights.shape[0] - 1}; got {chosen}.")
-    if query_word is not None and not 0 <= query_word < len(queries):
-        raise ValueError(f"query_word is an index from 0 to {len(queries) - 1}; got {query_word}.")
-    return chosen
+        write(_MARGIN, height - _MARGIN, title, _INK)
+    write(_MARGIN, _MARGIN, "head", _FADED)
+    for i, head in enumerate(heads):
+        x = _MARGIN + _LEGEND_STEP * (i + 1.3)
+        fill(x, _MARGIN - 0.05, 0.1, 0.1, colours[head])
+        write(x + 0.12, _MARGIN, str(head + 1), _FADED)
+    return figure
 
 
 def _font() -> FontProperties:
@@ -262,14 +213,10 @@ def draw_layer(
         word: draw the attention of this query alone; its first place counts.
 
     Raises:
-        ValueError: if there is no such kind, layer or head, or if `word` is not among the queries.
+        ValueError: if `word` is not among the queries.
     """
     queries, keys, weights = maps.view(kind)
-    layers = weights.shape[0]
-    if layer is None:
-        layer = paper_layer(layers)
-    if not 0 <= layer < layers:
-        raise ValueError(f"layer of {KINDS[kind].lower()} must be one of 0 to {layers - 1}; got {layer}.")
+    layer = paper_layer(weights.shape[0]) if layer is None else layer
     place = None if word is None else _find(word, queries)
     title = f"{_title(maps, kind, layer)}, {_name(heads) if heads else 'all heads'}"
     if word is not None:

@@ -34,7 +34,6 @@ from typing import NamedTuple
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..data.batching import plan_batches
 from .kinds import KINDS
 from .maps import AttentionMaps, collect_attention_batch, is_word
 
@@ -45,8 +44,7 @@ FEWEST_PLACES = 20  # a share of few words may be large by chance
 FAR = 5  # words
 LONGEST_EXAMPLE = 20  # words per side: a picture of more is unreadable
 LONGEST_SENTENCE = 512  # tokens per side
-PAIRS_PER_WINDOW = 1_024  # read, sorted by length and measured at a time
-LINKS_PER_BATCH = 2**19  # sentences x the square of their padded tokens: 100 MB for each kind, 6 layers of 8 heads
+PAIRS_PER_BATCH = 8  # the longest need 400 MB for each kind, with 6 layers of 8 heads
 NO_CHOICE = 1 - 1e-6  # a uniform share of at least this is 1 up to rounding
 
 
@@ -56,18 +54,6 @@ class View(NamedTuple):
     queries: Sequence[str]
     keys: Sequence[str]
     weights: np.ndarray
-
-
-@dataclass(frozen=True)
-class Relation:
-    """A relation between words that a head may follow."""
-
-    name: str
-    kinds: tuple[str, ...]  # of attention that can follow it, from `KINDS`
-    definition: str  # completes "the share of a word's attention that goes ..."
-    named_from: float  # the lowest score of a head that is named after it
-    find: Callable[[View], Links]
-    find_places: Callable[[View], np.ndarray] | None = None  # (T,): queries that count, by default those with a link
 
 
 def _offsets(view: View) -> np.ndarray:
@@ -87,9 +73,17 @@ def _to_separators(view: View) -> Links:
     return _are_words(view.queries)[:, None] & ~_are_words(view.keys)
 
 
+def _far_away(view: View) -> Links:
+    return _between_words(view) & (abs(_offsets(view)) > FAR)
+
+
 def _of_one_spelling(view: View) -> Links:
     queries, keys = ([text.casefold() for text in texts] for texts in (view.queries, view.keys))
     return np.array([[query == key for key in keys] for query in queries]) & _between_words(view)
+
+
+def _elsewhere_of_one_spelling(view: View) -> Links:
+    return _of_one_spelling(view) & (_offsets(view) != 0)
 
 
 def _near_the_diagonal(view: View) -> Links:
@@ -107,47 +101,36 @@ def _mutual(view: View) -> Links:
     return is_best_key & is_best_query & links
 
 
-SELF = ("encoder", "decoder")
+@dataclass(frozen=True)
+class Relation:
+    """A relation between words that a head may follow."""
+
+    name: str
+    kinds: Sequence[str]  # of attention that can follow it, from `KINDS`
+    definition: str  # completes "the share of a word's attention that goes ..."
+    named_from: float  # the lowest score of a head that is named after it
+    find: Callable[[View], Links]
+
+
+SELF, CROSS = ("encoder", "decoder"), ("cross",)
 BY_PLACE, BY_WORD = 0.3, 0.6  # thresholds of relations by place or weight, and by spelling
+SAME_WORD = "to other places of the same word, upper or lower case"
+COPY = "to a source word of the same spelling, upper or lower case"
+ALIGNMENT = "to the source word it looks at most, where that word in turn is looked at by no target word more"
+DIAGONAL = "to the source words at the same part of the sentence, one and a half words more or less"
+LONG_DISTANCE = f"to words more than {FAR} words away, punctuation, <s> and </s> apart"
 RELATIONS = (
     Relation("previous word", SELF, "to the word before it", BY_PLACE, lambda view: _offsets(view) == -1),
     Relation("next word", ("encoder",), "to the word after it", BY_PLACE, lambda view: _offsets(view) == 1),
     Relation("itself", SELF, "to the word itself", BY_PLACE, lambda view: _offsets(view) == 0),
-    Relation(
-        "same word",
-        SELF,
-        "to other places of the same word, upper or lower case",
-        BY_WORD,
-        lambda view: _of_one_spelling(view) & (_offsets(view) != 0),
-    ),
-    Relation(
-        "copy", ("cross",), "to a source word of the same spelling, upper or lower case", BY_WORD, _of_one_spelling
-    ),
-    Relation(
-        "alignment",
-        ("cross",),
-        "to the source word it looks at most, where that word in turn is looked at by no target word more",
-        BY_PLACE,
-        _mutual,
-        lambda view: _between_words(view).any(axis=-1),
-    ),
-    Relation(
-        "diagonal",
-        ("cross",),
-        "to the source words at the same part of the sentence, one and a half words more or less",
-        BY_PLACE,
-        _near_the_diagonal,
-    ),
+    Relation("same word", SELF, SAME_WORD, BY_WORD, _elsewhere_of_one_spelling),
+    Relation("copy", CROSS, COPY, BY_WORD, _of_one_spelling),
+    Relation("alignment", CROSS, ALIGNMENT, BY_PLACE, _mutual),
+    Relation("diagonal", CROSS, DIAGONAL, BY_PLACE, _near_the_diagonal),
     Relation(
         "separator", tuple(KINDS), "to punctuation, <s> and </s>, of words that are none", BY_WORD, _to_separators
     ),
-    Relation(
-        "long distance",
-        SELF,
-        f"to words more than {FAR} words away, punctuation, <s> and </s> apart",
-        BY_PLACE,
-        lambda view: _between_words(view) & (abs(_offsets(view)) > FAR),
-    ),
+    Relation("long distance", SELF, LONG_DISTANCE, BY_PLACE, _far_away),
 )
 THRESHOLDS = {relation.name: relation.named_from for relation in RELATIONS}
 
@@ -193,15 +176,15 @@ class _Sums:
         self.gain = np.zeros(shape)
         self.example = np.full(shape, None, dtype=object)
 
-    def add(self, shares: np.ndarray, uniform: np.ndarray, pair: Pair, *, is_example: bool) -> None:
+    def add(self, shares: np.ndarray, uniform: np.ndarray, example: Pair | None) -> None:
         """Count the places of one sentence: shares (L, H, places), uniform (places,)."""
         self.share += shares.sum(axis=-1)
         self.uniform += uniform.sum()
         self.places += len(uniform)
-        if is_example:
+        if example is not None:
             gain = (shares - uniform).sum(axis=-1)
             for layer, head in np.argwhere(gain > self.gain):
-                self.gain[layer, head], self.example[layer, head] = gain[layer, head], pair
+                self.gain[layer, head], self.example[layer, head] = gain[layer, head], example
 
 
 class HeadTally:
@@ -220,26 +203,29 @@ class HeadTally:
     def add(self, maps: AttentionMaps, pair: Pair) -> None:
         """Count one sentence: `maps`, by sub-words or words, of the source and target text `pair`."""
         words, uniform = maps.by_words(), _spread_evenly(maps).by_words()
+        is_short = max(len(words.source_tokens), len(words.target_tokens)) <= LONGEST_EXAMPLE
         # An example is pasted into a shell: no control characters.
-        is_example = all(text.isprintable() for text in pair) and (
-            max(len(words.source_tokens), len(words.target_tokens)) <= LONGEST_EXAMPLE
-        )
-        for relation in RELATIONS:
-            for kind in relation.kinds:
-                view, even_view = View(*words.view(kind)), View(*uniform.view(kind))
-                links = relation.find(view) & (even_view.weights[0, 0] > 0)  # not to a masked key
-                is_place = links.any(axis=-1) if relation.find_places is None else relation.find_places(view)
+        example = pair if is_short and all(text.isprintable() for text in pair) else None
+        for kind in KINDS:
+            view, even_view = View(*words.view(kind)), View(*uniform.view(kind))
+            is_visible = even_view.weights[0, 0] > 0
+            for relation in RELATIONS:
+                if kind not in relation.kinds:
+                    continue
+                links = relation.find(view) & is_visible
+                # The best link of a head depends on its weights: there each word that could have one counts.
+                is_place = (_between_words(view) if links.ndim > 2 else links).any(axis=-1)
                 shares = _share(view.weights, links)
                 even = _share(even_view.weights, relation.find(even_view))[0, 0]
-                is_place = is_place & (even < NO_CHOICE)
+                is_place &= even < NO_CHOICE
                 sums = self._sums.setdefault((relation.name, kind), _Sums(view.weights.shape[:2]))
-                sums.add(shares[..., is_place], even[is_place], pair, is_example=is_example)
+                sums.add(shares[..., is_place], even[is_place], example)
         self.num_sentences += 1
 
     def scores(self) -> list[HeadScore]:
         """Return every relation of every head, in the order of `KINDS`, `RELATIONS`, layers and heads."""
         found = []
-        for (relation, kind), sums in sorted(self._sums.items(), key=lambda item: list(KINDS).index(item[0][1])):
+        for (relation, kind), sums in self._sums.items():
             places = max(1, sums.places)
             for layer, head in np.ndindex(sums.share.shape):
                 share, uniform = float(sums.share[layer, head]) / places, float(sums.uniform) / places
@@ -249,12 +235,10 @@ class HeadTally:
 
     def leaders(self) -> list[HeadScore]:
         """Return the best head of each relation in each kind of attention, named or not, in the same order."""
-        leaders: dict[tuple[str, str], HeadScore] = {}
+        groups: dict[tuple[str, str], list[HeadScore]] = {}
         for found in self.scores():
-            key = found.relation, found.kind
-            if key not in leaders or found.score > leaders[key].score:
-                leaders[key] = found
-        return list(leaders.values())
+            groups.setdefault((found.relation, found.kind), []).append(found)
+        return [max(group, key=lambda found: found.score) for group in groups.values()]
 
 
 def _spread_evenly(maps: AttentionMaps) -> AttentionMaps:
@@ -273,7 +257,7 @@ def _share(weights: np.ndarray, links: Links) -> np.ndarray:
 
 
 def measure_heads(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pairs: Iterable[Pair]) -> HeadTally:
-    """Measure all heads on sentences and their translations, in batches; memory does not grow with their number.
+    """Measure all heads on sentences and their translations, as they come; memory does not grow with their number.
 
     Pairs with an empty side or more than `LONGEST_SENTENCE` tokens on a side are left out and counted.
 
@@ -283,19 +267,17 @@ def measure_heads(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pa
         pairs: sentence and translation; the translation is forced through the decoder.
     """
     tally, pairs = HeadTally(), iter(pairs)
-    while window := list(islice(pairs, PAIRS_PER_WINDOW)):
-        kept = [pair for pair in window if all(text.strip() for text in pair)]
-        sources = tokenizer([source for source, _ in kept], verbose=False).input_ids if kept else []
-        targets = tokenizer(text_target=[target for _, target in kept], verbose=False).input_ids if kept else []
-        lengths = [max(map(len, sides)) for sides in zip(sources, targets, strict=True)]
-        short = [row for row, length in enumerate(lengths) if length <= LONGEST_SENTENCE]
-        for places in plan_batches([lengths[row] for row in short], limit=LINKS_PER_BATCH, power=2):
-            rows = [short[place] for place in places]
-            batch = collect_attention_batch(
-                model, tokenizer, [sources[row] for row in rows], [targets[row] for row in rows]
-            )
-            for row, maps in zip(rows, batch, strict=True):
-                tally.add(maps, kept[row])
-        tally.num_left_out += len(window)
-    tally.num_left_out -= tally.num_sentences
+    while batch := list(islice(pairs, PAIRS_PER_BATCH)):
+        sources = [tokenizer(source, verbose=False).input_ids for source, _ in batch]
+        targets = [tokenizer(text_target=target, verbose=False).input_ids for _, target in batch]
+        kept = [
+            row
+            for row, pair in enumerate(batch)
+            if all(text.strip() for text in pair) and max(len(sources[row]), len(targets[row])) <= LONGEST_SENTENCE
+        ]
+        tally.num_left_out += len(batch) - len(kept)
+        if kept:
+            ids = ([side[row] for row in kept] for side in (sources, targets))
+            for row, maps in zip(kept, collect_attention_batch(model, tokenizer, *ids), strict=True):
+                tally.add(maps, batch[row])
     return tally

@@ -19,8 +19,6 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from .kinds import KINDS
-
 SIDES = {"encoder": ("source", "source"), "decoder": ("target", "target"), "cross": ("output", "source")}
 _TEN_COLOURS = (  # the palette of d3 and matplotlib, which tensor2tensor draws with
     *("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd"),
@@ -49,9 +47,6 @@ class AttentionMaps:
         output_tokens: T pieces the decoder writes.
         words: the words of "source", "target" and "output" as (text, number of tokens); empty if every token is a
             word.
-
-    Raises:
-        ValueError: if an array does not fit the tokens.
     """
 
     source_tokens: list[str]
@@ -62,19 +57,8 @@ class AttentionMaps:
     output_tokens: list[str]
     words: dict[str, Words] = field(default_factory=dict)
 
-    def __post_init__(self):
-        for kind in KINDS:
-            queries, keys, weights = self.view(kind)
-            if weights.ndim != 4 or weights.shape[2:] != (len(queries), len(keys)) or 0 in weights.shape:
-                raise ValueError(
-                    f"{kind} must have the shape (layers, heads, {len(queries)}, {len(keys)}) of its tokens, "
-                    f"no axis empty; got {weights.shape}."
-                )
-
     def view(self, kind: str) -> tuple[list[str], list[str], np.ndarray]:
         """Return texts of the queries, texts of the keys and weights (L, H, T, S) of one of `KINDS`."""
-        if kind not in KINDS:
-            raise ValueError(f"kind must be one of {', '.join(KINDS)}; got {kind!r}.")
         queries, keys = (getattr(self, f"{side}_tokens") for side in SIDES[kind])
         return queries, keys, getattr(self, kind)
 
@@ -86,13 +70,10 @@ class AttentionMaps:
         """
         if not self.words:
             return self
-        source, target, output = ([length for _, length in self.words[side]] for side in ("source", "target", "output"))
-        return AttentionMaps(
-            **{f"{side}_tokens": [text for text, _ in words] for side, words in self.words.items()},
-            encoder=_merge(self.encoder, source, source),
-            decoder=_merge(self.decoder, target, target),
-            cross=_merge(self.cross, output, source),
-        )
+        texts = {f"{side}_tokens": [text for text, _ in words] for side, words in self.words.items()}
+        lengths = {side: [length for _, length in words] for side, words in self.words.items()}
+        merged = {kind: _merge(getattr(self, kind), *(lengths[side] for side in SIDES[kind])) for kind in SIDES}
+        return AttentionMaps(**texts, **merged)
 
 
 def paper_layer(layers: int) -> int:
@@ -129,8 +110,7 @@ def collect_attention(
         target: a translation to force through the decoder; by default the model translates.
 
     Raises:
-        ValueError: if source or target has no words or more than `MOST_TOKENS` tokens, or the model returns no
-            weights.
+        ValueError: if source or target has no words or more than `MOST_TOKENS` tokens.
     """
     for side, sentence in (("source", source), ("target", target)):
         if sentence is not None and not sentence.strip():
@@ -157,21 +137,18 @@ def collect_attention_batch(
     Args:
         source_ids: tokens of each sentence.
         target_ids: tokens of each translation, without the start token; by default the model translates.
-
-    Raises:
-        ValueError: if a sentence has no tokens, or the model returns no weights.
     """
-    if not all(source_ids):
-        raise ValueError("source has no tokens; give a sentence of at least one word.")
     input_ids = _pad(source_ids, model)
     attention_mask = _pad([[1] * len(ids) for ids in source_ids], model, value=0)
+    start, end = model.config.decoder_start_token_id, tokenizer.eos_token_id
     with _eager_evaluation(model), torch.no_grad():
         if target_ids is None:
-            decoded = _translate(model, input_ids, attention_mask, tokenizer.eos_token_id)
+            output = {"num_return_sequences": 1, "return_dict_in_generate": False}
+            decoded = model.generate(input_ids=input_ids, attention_mask=attention_mask, **output).tolist()
+            # From 1: the start token may be the end token. Padding of shorter hypotheses follows the end.
+            decoded = [ids[: ids.index(end, 1) + 1] if end in ids[1:] else ids for ids in decoded]
         else:
-            decoded = [[model.config.decoder_start_token_id, *ids] for ids in target_ids]
-        if min(map(len, decoded)) < 2:
-            raise ValueError("target has no tokens; give a sentence of at least one word.")
+            decoded = [[start, *ids] for ids in target_ids]
         outputs = model(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -181,9 +158,9 @@ def collect_attention_batch(
             return_dict=True,
         )
     # Padding is on the right: the causal mask hides it from the tokens before it, and the slices below cut it off.
-    encoder, decoder, cross = map(
-        _stack, (outputs.encoder_attentions, outputs.decoder_attentions, outputs.cross_attentions)
-    )
+    weights = {  # (B, L, H, T, S)
+        kind: torch.stack(outputs[f"{kind}_attentions"], dim=1).float().cpu().numpy() for kind in SIDES
+    }
     special, read_token = tokenizer.added_tokens_decoder, _choose_reader(tokenizer)
     maps = []
     for row, (source, tokens) in enumerate(zip(source_ids, decoded, strict=True)):
@@ -192,16 +169,12 @@ def collect_attention_batch(
             pieces[f"{side}_tokens"], words[side] = _pieces_and_words(
                 tokenizer.convert_ids_to_tokens(ids), [token_id in special for token_id in ids], read_token
             )
-        S, T = len(source), len(tokens) - 1
-        maps.append(
-            AttentionMaps(
-                **pieces,
-                encoder=encoder[row, ..., :S, :S],
-                decoder=decoder[row, ..., :T, :T],
-                cross=cross[row, ..., :T, :S],
-                words=words,
-            )
-        )
+        lengths = {side: len(text) for side, text in pieces.items()}
+        own = {
+            kind: weights[kind][row, ..., : lengths[f"{queries}_tokens"], : lengths[f"{keys}_tokens"]]
+            for kind, (queries, keys) in SIDES.items()
+        }
+        maps.append(AttentionMaps(**pieces, **own, words=words))
     return maps
 
 
@@ -210,19 +183,6 @@ def _pad(rows: Sequence[list[int]], model: PreTrainedModel, value: int | None = 
     if value is None:
         value = getattr(model.config, "pad_token_id", None) or 0
     return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=value).to(model.device)
-
-
-def _translate(
-    model: PreTrainedModel, input_ids: torch.Tensor, attention_mask: torch.Tensor, eos_token_id: int | None
-) -> list[list[int]]:
-    """Return the model's own translations: start token, tokens, and the end token unless the limit came first."""
-    output = {"num_return_sequences": 1, "return_dict_in_generate": False}
-    generated = model.generate(input_ids=input_ids, attention_mask=attention_mask, **output)
-    decoded = []
-    for row in generated.tolist():
-        # From 1: the start token may be the end token. Padding of shorter hypotheses follows the end.
-        decoded.append(row[: row.index(eos_token_id, 1) + 1] if eos_token_id in row[1:] else row)
-    return decoded
 
 
 @contextmanager
@@ -238,15 +198,6 @@ def _eager_evaluation(model: PreTrainedModel) -> Iterator[None]:
         model.set_attn_implementation(implementation)
         for module, training in modes:
             module.training = training
-
-
-def _stack(attentions: tuple[torch.Tensor, ...] | None) -> np.ndarray:
-    """One tensor (B, H, T, S) per layer -> (B, L, H, T, S)."""
-    if not attentions:
-        raise ValueError(
-            "the model returned no attention weights; it must support eager attention and output_attentions."
-        )
-    return torch.stack(tuple(attentions), dim=1).float().cpu().numpy()
 
 
 # GPT-2's printable symbol of every byte -> the byte.

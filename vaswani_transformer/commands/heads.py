@@ -3,6 +3,7 @@ import json
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from itertools import islice
 from typing import TextIO
 
@@ -11,9 +12,7 @@ from tqdm import tqdm
 from .. import loading
 from ..attention.heads import (
     FEWEST_PLACES,
-    LONGEST_EXAMPLE,
     LONGEST_SENTENCE,
-    PAIRS_PER_WINDOW,
     RELATIONS,
     THRESHOLDS,
     HeadScore,
@@ -22,17 +21,16 @@ from ..attention.heads import (
     measure_heads,
 )
 from ..attention.kinds import KINDS
-from ..attention.maps import show_codes
 from ..data.corpus import read_parallel_files
 from ..data.lines import read_lines
 from ..translation.translator import translate
 from .arguments import open_output
 from .tables import format_table
 
+LINES_PER_WINDOW = 1_024
+
 
 def run(args: argparse.Namespace) -> None:
-    if args.output is not None and args.output.suffix not in WRITERS:
-        raise ValueError(f"--output is written as .json or .tsv; got {args.output.name!r}.")
     lines = read_lines(args.source)
     given = None if args.target is None else read_parallel_files(args.source, args.target)
     model, tokenizer = loading.load_translator(args.model)
@@ -58,12 +56,12 @@ def run(args: argparse.Namespace) -> None:
     print(f"\n{_format_best(tally, args)}")
     if args.output is not None:
         with open_output(args.output) as file:
-            WRITERS[args.output.suffix](file, about, scores)
+            _write_json(file, about, scores)
 
 
 def _translate_lines(model, tokenizer, lines: Iterator[str]) -> Iterator[Pair]:
     """Yield each line with the model's own translation, a window at a time."""
-    while window := list(islice(lines, PAIRS_PER_WINDOW)):
+    while window := list(islice(lines, LINES_PER_WINDOW)):
         yield from zip(window, translate(model, tokenizer, window), strict=True)
 
 
@@ -113,8 +111,6 @@ def _format_best(tally: HeadTally, args: argparse.Namespace) -> str:
     ]
     drawn = [leader for leader in leaders if leader.is_named and leader.example is not None]
     commands = [f"# {leader.relation}, {leader.kind}\n{_drawing_command(leader, args)}" for leader in drawn]
-    if not commands:
-        commands = [f"nothing: no named head has a sentence of at most {LONGEST_EXAMPLE} words to show it"]
     return "\n".join([format_table(header, rows), "", "To draw the best of those named:", "", *commands])
 
 
@@ -129,41 +125,14 @@ def _drawing_command(score: HeadScore, args: argparse.Namespace) -> str:
     )
 
 
-def _to_row(score: HeadScore) -> dict:
-    """Return a score as files hold it, with layers and heads counted from 1."""
-    source, target = score.example or (None, None)
-    return {
-        "relation": score.relation,
-        "attention": score.kind,
-        "layer": score.layer + 1,
-        "head": score.head + 1,
-        "score": score.score,
-        "share": score.share,
-        "uniform": score.uniform,
-        "words": score.places,
-        "named": score.is_named,
-        "example_source": source,
-        "example_target": target,
-    }
-
-
 def _write_json(file: TextIO, about: dict, scores: Sequence[HeadScore]) -> None:
-    definitions = {
-        relation.name: f"the share of a word's attention that goes {relation.definition}" for relation in RELATIONS
-    }
+    definitions = {relation.name: f"the share that goes {relation.definition}" for relation in RELATIONS}
     settings = {"definitions": definitions, "named_from": THRESHOLDS, "fewest_words": FEWEST_PLACES}
     json.dump({**about, **settings, "heads": [_to_row(score) for score in scores]}, file, ensure_ascii=False, indent=1)
     file.write("\n")
 
 
-def _write_tsv(file: TextIO, about: dict, scores: Sequence[HeadScore]) -> None:
-    rows = [{**_to_row(score), **about} for score in scores]
-    file.write("\n".join("\t".join(map(_to_cell, line)) for line in (rows[0], *(row.values() for row in rows))) + "\n")
-
-
-def _to_cell(value: object) -> str:
-    """Return a value as one cell; a tab or line break in a file name would break the row."""
-    return "" if value is None else f"{value:.6f}" if isinstance(value, float) else show_codes(str(value))
-
-
-WRITERS = {".json": _write_json, ".tsv": _write_tsv}
+def _to_row(score: HeadScore) -> dict:
+    """Return a score as the file holds it, with layers and heads counted from 1."""
+    counted = {"layer": score.layer + 1, "head": score.head + 1}
+    return {**asdict(score), **counted, "score": score.score, "named": score.is_named}

@@ -370,7 +370,7 @@ def heads(command: argparse.ArgumentParser) -> None:
     command.add_argument("--source", type=Path, required=True, help="UTF-8 text, one sentence per line")
     text = "their translations, one per line, same order; the model's own if not given"
     command.add_argument("--target", type=Path, help=text)
-    command.add_argument("--output", type=Path, help="write every score of every head here, .json or .tsv")
+    command.add_argument("--output", type=Path, help="write every score of every head here, as JSON")
 
 
 def demo(command: argparse.ArgumentParser) -> None:
