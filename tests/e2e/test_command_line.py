@@ -194,36 +194,10 @@ def test_the_heads_that_align_a_reversed_sentence_are_found_and_drawn(workshop, 
     assert (tmp_path / "maps" / "attention.html").exists()
 
 
-@pytest.mark.slow
-def test_the_run_folder_tells_what_was_done(workshop):
-    description = json.loads((workshop / "run" / "recipe.json").read_text())
-    assert description["recipe"]["num_updates"] == 500
-    config = json.loads((workshop / "run" / "model" / "config.json").read_text())
-    assert set(config["custom_pipelines"]) == {"translation", "translation_en_to_de"}
-
-
 def write(folder, name, text):
     path = folder / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return str(path)
-
-
-@pytest.mark.parametrize(
-    ("target", "message"),
-    [
-        ("eins\nzwei\n", "train.en has 3 lines but "),
-        (b"eins\nzw\xffei\ndrei\n", "train.de, line 2: not UTF-8 at byte offset 2"),
-    ],
-)
-def test_files_that_do_not_fit_end_in_one_line(tmp_path, capsys, target, message):
-    train = [write(tmp_path, "train.en", "one\ntwo\nthree\n"), write(tmp_path, "train.de", target)]
-    dev = [write(tmp_path, "dev.en", "four\n"), write(tmp_path, "dev.de", "vier\n")]
-    assert cli.main(["prepare", "--train", *train, "--dev", *dev, "--output", str(tmp_path / "data")]) == 1
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.startswith("vaswani prepare: ")
-    assert error.count("\n") == 1
-    assert "Traceback" not in error
 
 
 def prepare_a_pair(folder, *endings):
@@ -260,13 +234,6 @@ def test_data_and_runs_stay_in_folders_of_their_own(tmp_path, capsys):
     assert cli.main(train) == 1
     assert f"{data} holds prepared data: name another" in capsys.readouterr().err
     assert {path.name for path in data.iterdir()} == before
-
-
-def test_empty_sides_are_counted(tmp_path, capsys):
-    text = [write(tmp_path, "t.en", "one\n\nthree\n"), write(tmp_path, "t.de", "eins\nzwei\n \n")]
-    dev = [write(tmp_path, "dev.en", "four\n"), write(tmp_path, "dev.de", "vier\n")]
-    assert cli.main(["prepare", "--train", *text, "--dev", *dev, "--output", str(tmp_path / "data")]) == 0
-    assert "read 3 pairs, kept 1 (33.33%), dropped 2 with an empty side" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -309,12 +276,6 @@ def test_numbers_of_things_are_whole_and_positive(command, name, value, capsys):
     assert expected in capsys.readouterr().err
 
 
-def test_a_limit_below_the_length_of_the_source_is_refused(capsys):
-    with pytest.raises(SystemExit):
-        cli.main(["translate", "--model", "x", "--max_length_offset", "-1"])
-    assert "expected a whole number of at least 0, got '-1'" in capsys.readouterr().err
-
-
 def test_a_recipe_is_changed_where_the_command_says_so(monkeypatch):
     recipes = []
 
@@ -348,16 +309,6 @@ def test_a_hub_corpus_is_cached_to_prepare_it_and_streamed_to_score_one_split(mo
         assert cli.main(["evaluate", "--model", "x", "--test", corpus, *options]) == 1
     names = [corpus]
     assert opened == [(names, "train", False), (names, "test", True), (names, "validation", True)]
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-def test_a_pipe_is_not_prepared_because_it_is_read_several_times(tmp_path, capsys):
-    files = [str(tmp_path / "train.en"), write(tmp_path, "train.de", "eins\n")]
-    os.mkfifo(files[0])
-    assert cli.main(["prepare", "--train", *files, "--dev", *files, "--output", str(tmp_path / "data")]) == 1
-    error = capsys.readouterr().err
-    assert "train.en is not a regular file, and a pipe can be read once only" in error
-    assert error.count("\n") == 1
 
 
 def test_an_error_is_one_line_whoever_wrote_it(monkeypatch, capsys):
@@ -418,12 +369,6 @@ def test_a_file_that_is_read_is_never_replaced(tmp_path, capsys, arguments):
     assert cli.main([command, "--model", "no/such/model", *options]) == 1
     assert "is read by this command, and would be replaced: name another output." in capsys.readouterr().err
     assert (tmp_path / "read").read_text() == "a dog\n"
-
-
-@pytest.mark.parametrize("model", ["nothing", "/nothing", "no/such/model"])
-def test_a_folder_to_convert_that_does_not_exist_is_not_looked_for_on_the_hub(model, tmp_path, capsys):
-    assert cli.main(["convert", "--from", "marian", "--model", model, "--output", str(tmp_path / "new")]) == 1
-    assert capsys.readouterr().err == f"vaswani convert: {model} does not exist; name a model folder or a Hub id.\n"
 
 
 def test_a_model_that_is_neither_here_nor_on_the_hub_is_named(monkeypatch):

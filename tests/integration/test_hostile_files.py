@@ -301,14 +301,6 @@ def test_a_damaged_model_is_refused_in_one_line(folder, name, capsys):
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_hostile_sentences_are_translated_a_line_for_a_line(translator):
-    found = translate(*translator, [*SENTENCES, "", " \t"], max_new_tokens=4)
-    assert len(found) == len(SENTENCES) + 2
-    assert found[-2:] == ["", ""]
-    assert not any("\n" in line for line in found)
-    assert translate(*translator, SENTENCES[:1], max_new_tokens=4) == found[:1]
-
-
 @pytest.mark.parametrize("sentence", ["a \ud800 b", "\udcff"])
 def test_half_of_a_surrogate_pair_is_refused_by_name(translator, whole, sentence, tmp_path, capsys):
     message = r"half of a surrogate pair at position \d, '\\ud"

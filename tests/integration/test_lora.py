@@ -83,18 +83,6 @@ def test_an_adapter_travels_without_its_model(base, tmp_path):
     assert torch.equal(score(loaded).logits, score(adapted).logits)
 
 
-def test_a_merged_model_is_saved_like_any(base, tmp_path):
-    merged = adapt(base()).merge_and_unload()
-    merged.save_pretrained(tmp_path)
-    loaded = VaswaniForConditionalGeneration.from_pretrained(tmp_path)
-    assert torch.equal(score(loaded).logits, score(merged).logits)
-
-
-def test_all_linear_layers_but_the_output_are_adapted_by_name(base):
-    adapted = adapt(base(), targets="all-linear")
-    assert set(adapted.peft_config["default"].target_modules) == set(TARGETS)
-
-
 def test_adapted_embeddings_are_scaled_like_their_matrix(base):
     adapted = adapt(base(tie_word_embeddings=False), targets=["embed_tokens"])
     with torch.no_grad():

@@ -34,13 +34,6 @@ def translate(folder):
     return vaswani_pipeline("translation", model=folder, max_new_tokens=6)
 
 
-def test_a_sentence_gives_a_list_of_one_translation(translate):
-    assert isinstance(translate, TranslationPipeline)
-    result = translate("a dog runs")
-    assert len(result) == 1
-    assert isinstance(result[0]["translation_text"], str)
-
-
 def test_a_list_gives_a_flat_list_of_what_its_sentences_give_alone(translate):
     alone = [translate(sentence)[0] for sentence in SENTENCES]
     assert translate(SENTENCES) == alone
@@ -64,12 +57,6 @@ def test_a_sentence_longer_than_training_saw_is_translated_with_a_warning(transl
     assert "longer than the 5 that training saw at most" in warnings[0]
 
 
-def test_several_translations_of_each_sentence(translate):
-    results = translate(SENTENCES[:3], num_return_sequences=3, batch_size=2)
-    assert [len(result) for result in results] == [3, 3, 3]
-    assert len({translation["translation_text"] for translation in results[2]}) > 1
-
-
 def test_generators_and_dataset_columns_are_read_lazily(translate):
     from datasets import Dataset
 
@@ -82,12 +69,6 @@ def test_generators_and_dataset_columns_are_read_lazily(translate):
 def test_what_is_no_sentence_is_refused(translate):
     with pytest.raises(ValueError, match=r"a sentence to translate is a str, got int: 3"):
         translate([3])
-
-
-@pytest.mark.parametrize("task", ["translation", "translation_en_to_de"])
-def test_the_task_works_in_transformers_with_trust(folder, translate, task):
-    remote = transformers.pipeline(task, model=folder, trust_remote_code=True)
-    assert remote(SENTENCES[0], max_new_tokens=6) == translate(SENTENCES[0])
 
 
 def test_a_custom_generate_is_called_without_the_engine(translate):
@@ -133,12 +114,6 @@ def test_arguments_of_from_pretrained_are_taken_as_transformers_takes_them(folde
         assert pipe.model.dtype == torch.bfloat16
 
 
-@pytest.mark.skipif(not Int8Products.suit(), reason="this PyTorch has no int8 products")
-def test_int8_stays_on_the_cpu_where_there_is_a_gpu(folder, monkeypatch):
-    monkeypatch.setattr("transformers.pipelines.base.is_torch_cuda_available", lambda: True)
-    assert vaswani_pipeline("translation", model=folder, dtype="int8").device.type == "cpu"
-
-
 @pytest.mark.parametrize("task", ["translation", "translation_en_to_de", "translation_en-US_to_zh_CN"])
 def test_the_task_works_in_transformers_without_trust(folder, translate, task):
     expected = translate(SENTENCES[0])
@@ -155,20 +130,19 @@ def test_a_pipeline_of_transformers_saves_the_languages_of_its_model(folder, tmp
     assert list(config["custom_pipelines"]) == ["translation", "translation_en_to_de"]
 
 
-def test_other_tasks_of_transformers_are_as_they_were(folder):
+def test_other_tasks_are_those_of_transformers(folder, translate):
     for task, message in (("summarization", "has been removed"), ("translating", "Unknown task translating")):
-        with pytest.raises(KeyError, match=message):
-            transformers.pipeline(task, model=folder)
-
-
-def test_our_pipeline_knows_translation_between_any_two_languages(folder, translate):
+        for make in (transformers.pipeline, vaswani_pipeline):
+            with pytest.raises(KeyError, match=message):
+                make(task, model=folder)
     other = vaswani_pipeline("translation_xx_to_yy", model=folder, max_new_tokens=6)
     assert other(SENTENCES[0]) == translate(SENTENCES[0])
 
 
-def test_our_pipeline_hands_other_tasks_to_transformers(folder):
-    with pytest.raises(KeyError, match="The task summarization has been removed from transformers"):
-        vaswani_pipeline("summarization", model=folder)
+@pytest.mark.skipif(not Int8Products.suit(), reason="this PyTorch has no int8 products")
+def test_int8_stays_on_the_cpu_where_there_is_a_gpu(folder, monkeypatch):
+    monkeypatch.setattr("transformers.pipelines.base.is_torch_cuda_available", lambda: True)
+    assert vaswani_pipeline("translation", model=folder, dtype="int8").device.type == "cpu"
 
 
 def test_a_missing_model_or_tokenizer_is_said(translate):

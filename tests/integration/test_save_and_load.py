@@ -1,15 +1,13 @@
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
 from accelerate import init_empty_weights
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, GenerationConfig
+from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
-from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, VaswaniModel, train_tokenizer
+from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, train_tokenizer
 from vaswani_transformer.conversion.marian import export_model
 from vaswani_transformer.model.layers_vaswani import sinusoids
 
@@ -46,18 +44,7 @@ def test_a_loaded_model_gives_the_same_logits_bit_by_bit(model, folder):
     loaded = VaswaniForConditionalGeneration.from_pretrained(folder)
     assert not loaded.training
     assert torch.equal(logits(loaded), logits(model))
-
-
-@pytest.mark.parametrize("options", [{"device_map": "cpu"}, {"low_cpu_mem_usage": True}])
-def test_ways_of_loading_give_the_same_logits(model, folder, options):
-    loaded = VaswaniForConditionalGeneration.from_pretrained(folder, **options)
-    assert torch.equal(logits(loaded), logits(model))
-
-
-def test_arguments_of_saving_may_stand_where_those_of_transformers_do(model, tmp_path):
-    for is_main_process in (True, False):
-        model.save_pretrained(tmp_path / str(is_main_process), is_main_process)
-        assert (tmp_path / str(is_main_process) / "model.safetensors").exists() == is_main_process
+    assert (loaded.lm_head.weight is loaded.model.encoder.embed_tokens.weight) == model.config.tie_word_embeddings
 
 
 def test_weights_fill_a_model_built_on_the_meta_device(model, folder):
@@ -74,14 +61,6 @@ def test_auto_classes_load_the_model(model, folder):
     loaded = AutoModelForSeq2SeqLM.from_pretrained(folder)
     assert type(loaded) is VaswaniForConditionalGeneration
     assert torch.equal(logits(loaded), logits(model))
-
-
-def test_the_auto_class_loads_the_stacks_alone(model, folder):
-    loaded = AutoModel.from_pretrained(folder)
-    assert type(loaded) is VaswaniModel
-    with torch.no_grad():
-        expected = model.model(**INPUTS).last_hidden_state
-        assert torch.equal(loaded(**INPUTS).last_hidden_state, expected)
 
 
 @pytest.mark.parametrize("max_shard_size", ["5KB", "1MB"])
@@ -113,30 +92,11 @@ def test_loading_in_half_precision_is_casting(model, folder, dtype):
     assert torch.equal(logits(loaded), logits(model.to(dtype)))
 
 
-def test_a_model_saved_in_half_precision_comes_back_in_it(model, tmp_path):
-    model.to(torch.bfloat16).save_pretrained(tmp_path)
-    loaded = VaswaniForConditionalGeneration.from_pretrained(tmp_path)
-    assert loaded.dtype == torch.bfloat16
-    assert torch.equal(logits(loaded), logits(model))
-
-
 def test_saving_what_was_loaded_writes_the_same_files(folder, tmp_path_factory):
     again = tmp_path_factory.mktemp("again")
     VaswaniForConditionalGeneration.from_pretrained(folder).save_pretrained(again)
     for name in ("model.safetensors", "config.json", "generation_config.json"):
         assert (again / name).read_bytes() == (folder / name).read_bytes()
-
-
-def test_no_weight_is_missing_or_unexpected(folder):
-    _, report = VaswaniForConditionalGeneration.from_pretrained(folder, output_loading_info=True)
-    assert not any(report.values())
-
-
-def test_a_tied_model_is_tied_after_loading(tiny_model, tmp_path):
-    tiny_model.save_pretrained(tmp_path)
-    loaded = VaswaniForConditionalGeneration.from_pretrained(tmp_path)
-    uses = (loaded.model.shared, loaded.model.encoder.embed_tokens, loaded.model.decoder.embed_tokens)
-    assert {use.weight.data_ptr() for use in uses} == {loaded.lm_head.weight.data_ptr()}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -147,22 +107,7 @@ def test_positions_are_right_after_loading(build_tiny_model, tmp_path, layout, d
     expected = sinusoids(torch.arange(6000), d_model=12, layout=layout)[None]
     for stack in (loaded.model.encoder, loaded.model.decoder):
         assert torch.equal(stack.positions(6000, mask=None, device=loaded.device), expected)
-
-
-def test_a_fresh_process_gives_the_same_logits_bit_by_bit(tiny_model, tmp_path):
-    tiny_model.save_pretrained(tmp_path)
-    torch.save(INPUTS, tmp_path / "inputs.pt")
-    program = """
-import sys, torch
-torch.set_num_threads(1)
-import vaswani_transformer
-from transformers import AutoModelForSeq2SeqLM
-model = AutoModelForSeq2SeqLM.from_pretrained(sys.argv[1])
-with torch.no_grad():
-    torch.save(model(**torch.load(sys.argv[1] + "/inputs.pt")).logits, sys.argv[1] + "/logits.pt")
-"""
-    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True)
-    assert torch.equal(torch.load(tmp_path / "logits.pt"), logits(tiny_model))
+    assert not any("positions" in name for name in loaded.state_dict())
 
 
 # How the model translates is saved with it.
@@ -199,26 +144,8 @@ def test_a_changed_search_survives_saving(tiny_model, tmp_path):
     assert {name: getattr(loaded, name) for name in changes} == changes
 
 
-def test_a_given_search_survives_saving(tiny_model, tmp_path):
-    tiny_model.generation_config = GenerationConfig(
-        num_beams=2, early_stopping="never", length_penalty_type="power", max_length_offset=7
-    )
-    tiny_model.save_pretrained(tmp_path)
-    loaded = VaswaniForConditionalGeneration.from_pretrained(tmp_path).generation_config
-    assert (loaded.num_beams, loaded.early_stopping) == (2, "never")
-    assert (loaded.length_penalty_type, loaded.max_length_offset) == ("power", 7)
-
-
 def test_without_a_saved_search_it_is_the_paper_s(tiny_model, tmp_path):
     tiny_model.save_pretrained(tmp_path)
     (tmp_path / "generation_config.json").unlink()
     loaded = VaswaniForConditionalGeneration.from_pretrained(tmp_path)
     assert loaded.generation_config.to_dict() == tiny_model.generation_config.to_dict()
-
-
-def test_a_loaded_model_translates_the_same(tiny_model, tmp_path):
-    tiny_model.generation_config.max_length_offset = 3
-    tiny_model.save_pretrained(tmp_path)
-    loaded = VaswaniForConditionalGeneration.from_pretrained(tmp_path)
-    source = INPUTS["input_ids"]
-    assert torch.equal(loaded.generate(source), tiny_model.generate(source))

@@ -3,6 +3,7 @@ import contextlib
 import json
 import re
 from html.parser import HTMLParser
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np

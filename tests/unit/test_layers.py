@@ -55,10 +55,6 @@ def test_attention_is_equation_1_by_hand():
     torch.testing.assert_close(context, torch.tensor([[[expected]]]))
 
 
-def test_scores_are_divided_by_the_root_of_d_k(tiny_config):
-    assert MultiHeadAttention(tiny_config, layer_idx=0).scaling == pytest.approx(1 / math.sqrt(tiny_config.d_k))
-
-
 @pytest.mark.parametrize("form", ["boolean", "additive"])
 def test_a_masked_key_gets_no_weight(form):
     torch.manual_seed(0)
@@ -116,21 +112,9 @@ def test_a_query_with_nothing_to_attend_to_gets_zeros(attention):
     assert (output[1] != 0).all()
     output.sum().backward()
     assert x.grad.isfinite().all()
-
-
-def test_a_source_of_padding_only_gives_zeros(attention):
-    torch.manual_seed(0)
-    x, source = torch.randn(2, 3, 12), torch.randn(2, 4, 12)
-    mask = torch.zeros(2, 1, 1, 4, dtype=torch.bool)
-    output, _ = attention(x, key_value_states=source, attention_mask=mask)
-    assert (output == 0).all()
-
-
-def test_an_additive_mask_of_a_whole_row_gives_zeros(tiny_config):
-    tiny_config._attn_implementation = "eager"
-    attention = randomise(MultiHeadAttention(tiny_config, layer_idx=0))
-    mask = torch.full((2, 1, 3, 3), torch.finfo(torch.float32).min)
-    assert (attention(torch.randn(2, 3, 12), attention_mask=mask)[0] == 0).all()
+    if attention.config._attn_implementation == "eager":
+        additive = torch.full((2, 1, 4, 4), torch.finfo(torch.float32).min)
+        assert (attention(x, attention_mask=additive)[0] == 0).all()
 
 
 # Multi-head attention
@@ -160,13 +144,6 @@ def test_heads_are_attended_one_by_one_and_concatenated(attention):
     torch.testing.assert_close(actual, expected)
 
 
-@pytest.mark.parametrize("bias", [False, True])
-def test_projections_have_a_bias_only_if_configured(tiny_config, bias):
-    tiny_config.attention_bias = bias
-    attention = MultiHeadAttention(tiny_config, layer_idx=0)
-    assert [(m.bias is not None) for m in attention.children()] == [bias] * 4
-
-
 @pytest.mark.parametrize(("dtype", "is_equation_1"), [(torch.bfloat16, True), (torch.float32, False)])
 def test_short_sentences_are_trained_by_equation_1_in_half_precision(attention, dtype, is_equation_1):
     query = torch.randn(2, 3, 4, 5, dtype=dtype, requires_grad=True)
@@ -174,16 +151,6 @@ def test_short_sentences_are_trained_by_equation_1_in_half_precision(attention, 
     is_eager = attention.config._attn_implementation == "eager"
     assert (kernel is scaled_dot_product_attention) == (is_equation_1 or is_eager)
     assert (attention._find_kernel(query.detach(), query, None) is scaled_dot_product_attention) == is_eager
-
-
-def test_decoding_step_by_step_equals_one_pass(attention):
-    torch.manual_seed(0)
-    x = torch.randn(2, 6, 12)
-    mask = torch.ones(6, 6, dtype=torch.bool).tril()[None, None]
-    expected, _ = attention(x, attention_mask=mask)
-    cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-    steps = [attention(x[:, t : t + 1], past_key_values=cache)[0] for t in range(6)]
-    torch.testing.assert_close(torch.cat(steps, dim=1), expected)
 
 
 def test_the_source_is_projected_once_while_decoding(attention):
@@ -205,13 +172,10 @@ def test_feed_forward_is_equation_2(tiny_config):
     w_1, b_1, w_2, b_2 = (p.double() for p in module.parameters())
     expected = torch.clamp(x.double() @ w_1.T + b_1, min=0) @ w_2.T + b_2
     torch.testing.assert_close(module(x), expected.float())
-
-
-def test_feed_forward_takes_another_activation(tiny_config):
     tiny_config.activation_function = "gelu"
-    module = randomise(FeedForward(tiny_config))
-    x = torch.randn(2, 4, 12)
-    torch.testing.assert_close(module(x), module.fc2(nn.functional.gelu(module.fc1(x))))
+    other = FeedForward(tiny_config)
+    other.load_state_dict(module.state_dict())
+    torch.testing.assert_close(other.eval()(x), module.fc2(nn.functional.gelu(module.fc1(x))))
 
 
 def test_embeddings_are_multiplied_by_the_root_of_the_width():
@@ -239,19 +203,6 @@ def test_sinusoids_are_the_formula_of_their_layout(position, layout):
     assert actual[0].tolist() == pytest.approx(expected, abs=6e-8, rel=0)
 
 
-def test_the_layout_of_the_config_is_used(tiny_config):
-    tiny_config.position_layout = "concatenated"
-    encoded = PositionEncoding(tiny_config)(5, mask=None, device=torch.device("cpu"))
-    assert torch.equal(encoded[0], sinusoids(torch.arange(5), d_model=12, layout="concatenated"))
-
-
-def test_positions_go_on_from_the_tokens_already_decoded(tiny_config):
-    positions = PositionEncoding(tiny_config)
-    device = torch.device("cpu")
-    whole = positions(9, mask=None, device=device)
-    assert torch.equal(positions(3, start=6, mask=None, device=device), whole[:, 6:])
-
-
 @pytest.mark.parametrize("kind", ["sinusoidal", "learned"])
 @pytest.mark.parametrize("decoded", [0, 3, 5])
 def test_padding_takes_no_position(tiny_config, kind, decoded):
@@ -271,13 +222,6 @@ def test_a_sequence_longer_than_the_learned_table_is_refused(length, start, mask
     mask = torch.ones(1, start + length) if masked else None
     with pytest.raises(ValueError, match=r"a sequence of 6 tokens is longer than .* \(max_position_embeddings=5\)"):
         PositionEncoding(config)(length, start=start, mask=mask, device=torch.device("cpu"))
-
-
-def test_sinusoids_have_no_weights_and_no_limit(tiny_config):
-    tiny_config.max_position_embeddings = 5
-    positions = PositionEncoding(tiny_config)
-    assert positions.state_dict() == {}
-    assert positions(50, mask=None, device=torch.device("cpu")).shape == (1, 50, 12)
 
 
 # Section 3.1

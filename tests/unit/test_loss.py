@@ -24,30 +24,6 @@ def test_the_loss_of_one_token_is_the_formula_by_hand():
     assert loss.item() == pytest.approx(0.8 * (log_sum - 3) + 0.1 * (log_sum - 1) + 0.1 * log_sum)
 
 
-def test_the_loss_is_a_sum_over_tokens(sample):
-    hidden, weight, bias, labels = sample
-    whole = sum_label_smoothed_loss(hidden, weight, bias, labels, label_smoothing=0.1)
-    parts = [
-        sum_label_smoothed_loss(hidden[rows], weight, bias, labels[rows], label_smoothing=0.1)
-        for rows in (slice(0, 2), slice(2, 6))
-    ]
-    for index in (0, 1):
-        torch.testing.assert_close(whole[index], parts[0][index] + parts[1][index])
-
-
-def test_the_shape_of_a_batch_does_not_matter(sample):
-    hidden, weight, bias, labels = sample
-    flat = sum_label_smoothed_loss(hidden, weight, bias, labels, label_smoothing=0.1)
-    batch = sum_label_smoothed_loss(hidden.view(2, 3, 4), weight, bias, labels.view(2, 3), label_smoothing=0.1)
-    assert flat == batch
-
-
-def test_without_smoothing_the_loss_is_the_likelihood(sample):
-    hidden, weight, bias, labels = sample
-    loss, nll = sum_label_smoothed_loss(hidden, weight, bias, labels, label_smoothing=0.0)
-    torch.testing.assert_close(loss, nll)
-
-
 @pytest.mark.parametrize("compiling", [False, True])
 def test_the_likelihood_carries_no_gradient(sample, monkeypatch, compiling):
     hidden, weight, bias, labels = sample
@@ -55,16 +31,6 @@ def test_the_likelihood_carries_no_gradient(sample, monkeypatch, compiling):
     loss, nll = sum_label_smoothed_loss(hidden, weight, bias, labels, label_smoothing=0.1)
     assert loss.requires_grad
     assert not nll.requires_grad
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_gradients_agree_with_finite_differences(sample, smoothing):
-    hidden, weight, bias, labels = sample
-
-    def loss(*tensors):
-        return sum_label_smoothed_loss(*tensors, labels, label_smoothing=smoothing)[0]
-
-    assert torch.autograd.gradcheck(loss, (hidden, weight, bias))
 
 
 def test_gradients_scale_with_what_follows(sample):
@@ -86,32 +52,6 @@ def test_a_gradient_is_found_alone(sample, needed):
     sum_label_smoothed_loss(*frozen, labels, label_smoothing=0.1)[0].backward()
     torch.testing.assert_close(frozen[needed].grad, expected)
     assert [tensor.grad is None for tensor in frozen].count(False) == 1
-
-
-def test_nothing_is_differentiated_where_nothing_asks_for_it(sample):
-    with torch.no_grad():
-        loss, _ = sum_label_smoothed_loss(*sample, label_smoothing=0.1)
-    assert not loss.requires_grad
-
-
-def test_positions_left_out_get_no_gradient(sample):
-    hidden, weight, bias, labels = sample
-    sum_label_smoothed_loss(hidden, weight, bias, labels, label_smoothing=0.1)[0].backward()
-    assert (hidden.grad[labels == -100] == 0).all()
-    assert (hidden.grad[labels != -100] != 0).all()
-
-
-@pytest.mark.parametrize("slice_length", [1, 2, 4, 1_000])
-def test_the_size_of_a_slice_changes_nothing(sample, monkeypatch, slice_length):
-    *tensors, labels = sample
-    expected_loss, expected_nll = sum_label_smoothed_loss(*tensors, labels, label_smoothing=0.1)
-    expected = torch.autograd.grad(expected_loss, tensors)
-    monkeypatch.setattr(loss_vaswani, "find_slice_length", lambda *_: slice_length)
-    loss, nll = sum_label_smoothed_loss(*tensors, labels, label_smoothing=0.1)
-    torch.testing.assert_close(loss, expected_loss, rtol=1e-12, atol=0)
-    torch.testing.assert_close(nll, expected_nll, rtol=1e-12, atol=0)
-    for actual, other in zip(torch.autograd.grad(loss, tensors), expected, strict=True):
-        torch.testing.assert_close(actual, other, rtol=1e-10, atol=1e-12)
 
 
 def test_a_batch_without_targets_has_no_loss_and_no_gradient(sample):
@@ -177,30 +117,20 @@ def test_a_slice_fills_other_devices():
     assert loss_vaswani.find_slice_length(torch.empty(3, 8, device="meta"), 2**30) == 1
 
 
-def test_autocast_gives_gradients_of_the_inputs_types_close_to_those_of_float32(sample):
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 0.05), (torch.float64, 1e-12)])
+def test_autocast_gives_gradients_of_the_inputs_types_and_leaves_float64_as_it_is(sample, dtype, tolerance):
     *tensors, labels = sample
-    tensors = [tensor.detach().float().requires_grad_() for tensor in tensors]
+    tensors = [tensor.detach().to(dtype).requires_grad_() for tensor in tensors]
     expected = sum_label_smoothed_loss(*tensors, labels, label_smoothing=0.1)
     with torch.autocast("cpu", torch.bfloat16):
         found = sum_label_smoothed_loss(*tensors, labels, label_smoothing=0.1)
         assert torch.is_autocast_enabled("cpu")
-    torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
     for ours, theirs in zip(
         torch.autograd.grad(found[0], tensors), torch.autograd.grad(expected[0], tensors), strict=True
     ):
-        assert ours.dtype == torch.float32
-        torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0.05)
-
-
-def test_autocast_leaves_float64_as_it_is(sample):
-    *tensors, labels = sample
-    expected = sum_label_smoothed_loss(*tensors, labels, label_smoothing=0.1)
-    with torch.autocast("cpu", torch.bfloat16):
-        found = sum_label_smoothed_loss(*tensors, labels, label_smoothing=0.1)
-    assert found[0].dtype == torch.float64
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
-    gradients = (torch.autograd.grad(loss, tensors) for loss, _ in (found, expected))
-    torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
+        assert ours.dtype == dtype
+        torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
 
 
 def test_a_large_scale_of_the_loss_does_not_overflow_half_precision(sample):
