@@ -39,6 +39,9 @@ def model(build_tiny_model, tokenizer):
 
 
 def test_every_bracket_is_one_token_and_every_sentence_comes_back(treebank, tokenizer):
+    assert len(tokenizer) <= 310
+    symbols = {symbol for symbol in tokenizer.get_added_vocab() if symbol[0] in "()"}
+    assert symbols == {f"{side}{label}" for side in "()" for label in ("S", "NP", "VP", "PP")}
     for copy_words in (False, True):
         for sentence, tree in read_pairs(treebank, copy_words=copy_words):
             brackets = {token_id for symbol, token_id in tokenizer.get_added_vocab().items() if symbol[0] in "()"}
@@ -59,12 +62,6 @@ def test_the_word_xx_of_a_sentence_is_no_symbol_where_words_are_copied(tmp_path)
             check_vocabulary(tokenizer, copy_words=not copy_words)
 
 
-def test_the_vocabulary_holds_brackets_within_its_size(treebank, tokenizer):
-    assert len(tokenizer) <= 310
-    symbols = {symbol for symbol in tokenizer.get_added_vocab() if symbol[0] in "()"}
-    assert symbols == {f"{side}{label}" for side in "()" for label in ("S", "NP", "VP", "PP")}
-
-
 def test_labels_that_a_vocabulary_lacks_are_counted(treebank, tokenizer):
     assert not count_missing_labels(tokenizer, read_pairs(treebank))
     others = [("dog dog dog", "(FRAG (NP dog )NP (NX dog )NX (NX dog )NX )FRAG")]
@@ -81,14 +78,6 @@ def test_preparing_with_the_vocabulary_of_another_treebank_names_the_labels_that
     second = ["--train", str(other), "--dev", str(treebank), "--output", str(tmp_path / "second")]
     assert cli.main([*options, *second, "--keep_vocabulary", str(tmp_path / "first")]) == 0
     assert "lacks the brackets of NX 1: no parse will have these labels." in capsys.readouterr().err
-
-
-def test_the_command_refuses_an_output_that_cannot_be_written_before_the_search(saved, treebank, tmp_path, monkeypatch):
-    searches = []
-    monkeypatch.setattr(Parser, "__call__", lambda *args, **options: searches.append(args))
-    command = ["parse", "--model", str(saved), "--gold", str(treebank), "--output", str(tmp_path)]
-    assert cli.main(command) == 1
-    assert not searches
 
 
 def test_a_vocabulary_too_small_for_the_brackets_is_refused_with_their_number(treebank):
@@ -133,15 +122,6 @@ def test_a_sentence_too_long_for_the_search_is_refused_with_its_place_before_any
     message = rf"sentence 3 has {number:,} tokens \(sub-words\) in 1,400 words, and the parser takes up to"
     with pytest.raises(ValueError, match=message):
         parser(["The dog barks .", "", longer, longer])
-
-
-def test_the_command_refuses_a_megabyte_in_one_line_in_one_line(saved, tmp_path, capsys):
-    (tmp_path / "in.txt").write_text("dog\n" + "dog " * 250_000 + "\n")
-    assert cli.main(["parse", "--model", str(saved), "--input", str(tmp_path / "in.txt")]) == 1
-    error = capsys.readouterr().err
-    assert "vaswani parse: sentence 2 has 250,001 tokens" in error
-    assert "takes up to 1,000: split it into sentences, or leave it out." in error
-    assert "Traceback" not in error
 
 
 def test_a_model_of_translations_is_refused(build_tiny_model):

@@ -54,13 +54,7 @@ def test_no_more_brackets_open_in_a_row_than_in_treebanks():
     assert sorted(follow([10, *[12] * (MOST_OPENED - 1), 20])) == [10, 12, 13, 21]
 
 
-def test_sentences_of_a_batch_have_their_own_words():
-    allow = WellFormed([[[20]], [[21]]], brackets=BRACKETS, end_id=END, limits=[50, 50])
-    prefix = torch.tensor([START, 10])
-    assert (allow(0, prefix)[0], allow(1, prefix)[0]) == (20, 21)
-
-
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(10))
 def test_any_walk_ends_within_the_limit_in_a_tree_over_the_words(seed):
     rng = random.Random(seed)
     words = [[XX]] * rng.randint(1, 6)
@@ -76,10 +70,8 @@ def test_any_walk_ends_within_the_limit_in_a_tree_over_the_words(seed):
 
 def test_prefixes_of_the_last_two_steps_alone_are_remembered():
     """Else memory would grow with the square of a sentence's length."""
-    allow = WellFormed([[[XX]] * 200] * 3, brackets=BRACKETS, end_id=END, limits=[300] * 3)
-    tokens = [START, 10]
-    for _ in range(150):
-        for row in range(3):
-            assert XX in allow(row, torch.tensor(tokens))
+    allow = WellFormed([[[XX + row]] * 200 for row in range(3)], brackets=BRACKETS, end_id=END, limits=[300] * 3)
+    for length in range(150):
+        for row in range(3):  # each with its own words
+            assert allow(row, torch.tensor([START, 10, *[XX + row] * length]))[0] == XX + row
         assert len(allow._states) <= 2 * 3
-        tokens.append(XX)

@@ -90,7 +90,12 @@ class Parser:
         words = [split_words(sentence) for sentence in sentences]
         trees: list[Tree | None] = [None] * len(sentences)
         batches = self._planner.plan([" ".join(of_sentence) for of_sentence in words])
-        _check_lengths(batches, words)
+        for row, ids in (pair for batch in batches for pair in zip(batch.rows, batch.ids, strict=True)):
+            if len(ids) > MOST_TOKENS:
+                raise ValueError(
+                    f"sentence {row + 1} has {len(ids):,} tokens (sub-words) in {len(words[row]):,} words, and the "
+                    f"parser takes up to {MOST_TOKENS:,}: split it into sentences, or leave it out."
+                )
         for batch in batches:
             if batch.ids[0]:  # else lines without a word
                 for row, symbols in zip(batch.rows, self._search(batch), strict=True):
@@ -135,17 +140,6 @@ class Parser:
 
     def _begins_word(self, token_id: int, token: str) -> bool:
         return token_id == self._normalised or token.startswith(WORD_BEGIN)
-
-
-def _check_lengths(batches: Sequence[Batch], words: Sequence[Sequence[str]]) -> None:
-    """Refuse the first sentence that is too long."""
-    lengths = {row: len(ids) for batch in batches for row, ids in zip(batch.rows, batch.ids, strict=True)}
-    for row in sorted(lengths):
-        if lengths[row] > MOST_TOKENS:
-            raise ValueError(
-                f"sentence {row + 1} has {lengths[row]:,} tokens (sub-words) in {len(words[row]):,} words, and the "
-                f"parser takes up to {MOST_TOKENS:,}: split it into sentences, or leave it out."
-            )
 
 
 def split_words(sentence: str) -> list[str]:

@@ -78,43 +78,35 @@ def parse_trees(lines: Iterable[str], *, name: str) -> Iterator[Tree]:
             f"{name}, line {line}: {reason}. Expected trees such as (S (NP (DT The) (NN dog)) (VP (VBZ barks)))."
         )
 
-    first_line = 0  # of the tree that is being read; 0 between trees
+    first_line = 0  # of the tree that is being read
     leaves: list[Leaf] = []
     constituents: list[Constituent] = []  # in the order in which they open; `end` is -1 until they close
     is_open: list[int] = []  # places of those not yet closed, innermost last
     texts: list[str] | None = None  # of the last bracket that opened, while it may be a leaf
     for number, line in enumerate(lines, start=1):
         for token in TOKEN.findall(line):
-            if token == "(":
-                first_line = first_line or number
+            if token == "(" and (texts is None or len(texts) < 2):
                 if texts is not None:  # the bracket around this one is a constituent
-                    if len(texts) > 1:
-                        raise error(number, f"a word and a bracket side by side in ({' '.join(texts)} (")
                     is_open.append(len(constituents))
                     constituents.append(Constituent("".join(texts), len(leaves), -1))
+                elif not is_open:
+                    first_line = number
                 texts = []
-                continue
-            if not first_line:
-                raise error(number, f"expected '(' where a tree begins, found {token!r}")
-            if token != ")":
-                if texts is None:
-                    raise error(number, f"the word {token!r} has no tag: write (TAG {token})")
+            elif token not in "()" and texts is not None:
                 texts.append(token)
-                continue
-            if texts is None:
+            elif token == ")" and texts is None and is_open:
                 place = is_open.pop()
                 constituents[place] = constituents[place]._replace(end=len(leaves))
-            elif len(texts) > 1:
+            elif token == ")" and texts is not None and len(texts) > 1:
                 leaves.append(Leaf(texts[0], NO_BREAK_SPACE.join(texts[1:])))
                 texts = None
             else:
-                raise error(number, f"a bracket without brackets in it is (TAG word), found ({''.join(texts)})")
-            if not is_open:
+                raise error(number, f"unexpected {token!r}")
+            if texts is None and not is_open:
                 yield with_root(leaves, constituents)
-                first_line, leaves, constituents = 0, [], []
-    if first_line:
-        num_open = len(is_open) + (texts is not None)
-        raise error(first_line, f"the tree that begins here lacks {num_open} ')' at the end of the file")
+                leaves, constituents = [], []
+    if is_open or texts is not None:
+        raise error(first_line, "the tree that begins here is not closed at the end of the file")
 
 
 def with_root(leaves: Sequence[Leaf], constituents: Sequence[Constituent]) -> Tree:
