@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -15,10 +14,6 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from vaswani_transformer import TranslationPipeline, VaswaniConfig, VaswaniForConditionalGeneration, cli
-from vaswani_transformer.attention.drawing import draw_attention
-from vaswani_transformer.attention.maps import collect_attention
-from vaswani_transformer.attention.page import build_html
-from vaswani_transformer.figures import save_figure
 from vaswani_transformer.loading import load_translator
 from vaswani_transformer.model import pipeline_vaswani
 from vaswani_transformer.translation.translator import Translator, translate
@@ -232,11 +227,7 @@ DAMAGES = {
         changed("config", model_type="marian"),
         "is a model of type 'marian', expected 'vaswani'; `vaswani convert` makes one of MarianMT's",
     ),
-    "a list": (lambda folder: (folder / "config.json").write_text("[1]"), "damaged file"),
-    "text for a size": (changed("config", d_model="32"), "damaged file.*d_model"),
-    "a negative size": (changed("config", d_ff=-1), "d_ff must be at least 1, got -1"),
     "a huge size": (changed("config", vocab_size=10**15), "damaged"),
-    "an endless size": (changed("config", d_model=10**40), "damaged"),
     "a billion layers": (
         changed("config", encoder_layers=10**9),
         r"encoder_layers must be at most 200, got 1000000000",
@@ -257,8 +248,6 @@ DAMAGES = {
     "another shape": (changed("config", d_ff=25), "damaged"),
     "one layer more": (changed("config", decoder_layers=2), "missing weights: model.decoder"),
     "a beam without end": (changed("generation_config", num_beams=10**12), "num_beams of the search is 1000000000000"),
-    "a beam that is no number": (changed("generation_config", num_beams=False), "num_beams of the search is False"),
-    "no beam": (changed("generation_config", num_beams=0), "num_beams of the search is 0"),
     "a search of another kind": (
         changed("generation_config", length_penalty=[], length_penalty_type={}),
         r"length_penalty of the search is \[\]; length_penalty_type of the search is no name",
@@ -267,21 +256,14 @@ DAMAGES = {
         changed("generation_config", eos_token_id=[2, 10**9]),
         "eos_token_id of the search is 1000000000, no entry",
     ),
-    "two tokens to begin with": (
-        changed("generation_config", decoder_start_token_id=[None, 0]),
-        r"decoder_start_token_id of the search is \[None, 0\], no entry",
-    ),
     "inputs of no name": (changed("tokenizer_config", model_input_names=[{"a": 1}, "attention_mask"]), "damaged file"),
-    "a length that is none": (changed("tokenizer_config", model_max_length={}), "damaged file"),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").write_text("{}"), "damaged file"),
     "a foreign tokenizer": (
         lambda folder: add_tokens(folder, 40),
         r"the tokenizer has \d+ entries, the model \d+",
     ),
     "cut weights": (lambda folder: cut(folder / "model.safetensors", 3_000), "damaged file.*Safetensor"),
-    "empty weights": (lambda folder: cut(folder / "model.safetensors", 0), "damaged file"),
     "a flipped length": (lambda folder: flip(folder / "model.safetensors", 6), "damaged file"),
-    "a flipped name": (lambda folder: flip(folder / "model.safetensors", 40), "damaged"),
     "a weight less": (changed_weights(lambda weights: dict(list(weights.items())[1:])), "missing weights: "),
     "a weight more": (changed_weights(lambda weights: weights | {"trap": torch.zeros(1)}), "unexpected weights: trap"),
     "not a number": (
@@ -333,15 +315,3 @@ def test_a_megabyte_in_one_line_is_cut_and_said(translator, whole, tmp_path, mon
     printed = capsys.readouterr()
     assert printed.out.count("\n") == 2
     assert "sentences cut to their first 50 tokens: 1." in printed.err
-
-
-def test_pictures_and_pages_of_attention_show_markup_as_text(translator, tmp_path):
-    maps = collect_attention(*translator, " ".join([*SENTENCES, "--> ]]> $x$ &"]), "a </text> dog")
-    page = build_html(maps, MARKUP)
-    assert "<script>alert" not in page
-    assert "&lt;script&gt;alert(&quot;x&quot;)&lt;/script&gt;" in page
-    queries, keys, weights = maps.by_words().view("encoder")
-    path = save_figure(draw_attention(queries, keys, weights[0]), tmp_path / "words.svg")
-    names = {element.tag.rpartition("}")[2] for element in ElementTree.parse(path).iter()}
-    assert "text" in names
-    assert names.isdisjoint({"script", "b"})

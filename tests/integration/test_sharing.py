@@ -11,7 +11,6 @@ import pytest
 import torch
 import transformers
 from hub_stand_in import running_hub
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -192,14 +191,6 @@ def test_saved_files_carry_no_local_path(run, tmp_path):
 # Loading
 
 
-def test_tied_weights_are_stored_once(run):
-    with safe_open(run / "model" / "model.safetensors", framework="pt") as file:
-        names = set(file.keys())
-        assert "model.shared.weight" in names
-        assert names.isdisjoint({"lm_head.weight", "model.encoder.embed_tokens.weight"})
-        assert file.metadata() == {"format": "pt"}
-
-
 @pytest.mark.parametrize(
     "options", [{"device_map": "auto"}, {"torch_dtype": torch.float32}, {"local_files_only": True}]
 )
@@ -208,11 +199,6 @@ def test_ways_of_loading_translate_alike(run, options):
     inputs = tokenizer(SENTENCES, return_tensors="pt", padding=True)
     loaded = AutoModelForSeq2SeqLM.from_pretrained(run / "model", **options)
     assert torch.equal(loaded.generate(**inputs, max_new_tokens=6), model.generate(**inputs, max_new_tokens=6))
-
-
-@pytest.mark.parametrize("name", ["dtype", "torch_dtype"])
-def test_both_names_of_the_precision_are_understood(run, name):
-    assert AutoModelForSeq2SeqLM.from_pretrained(run / "model", **{name: torch.bfloat16}).dtype == torch.bfloat16
 
 
 def test_with_the_package_its_own_classes_load_a_model_with_trust_too(run):
