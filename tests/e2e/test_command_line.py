@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -220,22 +219,6 @@ def test_the_endings_of_text_files_tell_the_languages(tmp_path, capsys, endings,
     assert capsys.readouterr().out.splitlines()[-1].startswith(f"{languages}: vocabulary of ")
 
 
-def test_data_and_runs_stay_in_folders_of_their_own(tmp_path, capsys):
-    prepare = prepare_a_pair(tmp_path, "en", "de")
-    data = tmp_path / "data"
-    data.mkdir()
-    write(data, "recipe.json", "{}")
-    assert cli.main(prepare) == 1
-    assert f"{data} holds a run: name another" in capsys.readouterr().err
-    (data / "recipe.json").unlink()
-    assert cli.main(prepare) == 0
-    before = {path.name for path in data.iterdir()}
-    train = ["train", "--recipe", "phrasebook", "--data", str(data), "--output", str(data), "--num_updates", "1"]
-    assert cli.main(train) == 1
-    assert f"{data} holds prepared data: name another" in capsys.readouterr().err
-    assert {path.name for path in data.iterdir()} == before
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -291,24 +274,6 @@ def test_a_recipe_is_changed_where_the_command_says_so(monkeypatch):
         replace(BASE, model={"dropout": 0.3}, compile=True, num_updates=7, warmup_updates=5),
         replace(TABLE_3["C4"], model={"d_model": 64, "d_ff": 512, "d_k": 8, "d_v": 8}),
     ]
-
-
-def test_a_hub_corpus_is_cached_to_prepare_it_and_streamed_to_score_one_split(monkeypatch, tmp_path):
-    opened = []
-
-    def record(name, *, split, streaming, **languages):
-        opened.append((name, split, streaming))
-        raise ValueError("enough")
-
-    monkeypatch.setattr("vaswani_transformer.commands.arguments.open_parallel", record)
-    model = SimpleNamespace(config=VaswaniConfig())
-    monkeypatch.setattr(loading, "load_translator", lambda name, dtype: (model, None))
-    corpus = "wmt/wmt14:de-en"
-    assert cli.main(["prepare", "--train", corpus, "--dev", corpus, "--output", str(tmp_path / "data")]) == 1
-    for options in ([], ["--split", "validation"]):
-        assert cli.main(["evaluate", "--model", "x", "--test", corpus, *options]) == 1
-    names = [corpus]
-    assert opened == [(names, "train", False), (names, "test", True), (names, "validation", True)]
 
 
 def test_an_error_is_one_line_whoever_wrote_it(monkeypatch, capsys):

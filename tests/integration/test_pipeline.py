@@ -1,10 +1,8 @@
-import json
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
-from transformers.pipelines.pt_utils import KeyDataset
 
 from vaswani_transformer import TranslationPipeline, VaswaniConfig, VaswaniForConditionalGeneration, train_tokenizer
 from vaswani_transformer import pipeline as vaswani_pipeline
@@ -55,15 +53,6 @@ def test_a_sentence_longer_than_training_saw_is_translated_with_a_warning(transl
     assert len(translate("two cats sleep on the bed " * 3)) == 1
     assert len(warnings) == 1
     assert "longer than the 5 that training saw at most" in warnings[0]
-
-
-def test_generators_and_dataset_columns_are_read_lazily(translate):
-    from datasets import Dataset
-
-    expected = [translate(sentence) for sentence in SENTENCES]
-    assert list(translate(sentence for sentence in SENTENCES)) == expected
-    dataset = Dataset.from_dict({"en": SENTENCES})
-    assert list(translate(KeyDataset(dataset, "en"))) == expected
 
 
 def test_what_is_no_sentence_is_refused(translate):
@@ -122,12 +111,6 @@ def test_the_task_works_in_transformers_without_trust(folder, translate, task):
     assert found(SENTENCES[0]) == expected
     parts = {"model": translate.model, "tokenizer": translate.tokenizer}
     assert transformers.pipeline(task, **parts, max_new_tokens=6)(SENTENCES[0]) == expected
-
-
-def test_a_pipeline_of_transformers_saves_the_languages_of_its_model(folder, tmp_path):
-    transformers.pipeline("translation", model=folder).save_pretrained(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    assert list(config["custom_pipelines"]) == ["translation", "translation_en_to_de"]
 
 
 def test_other_tasks_are_those_of_transformers(folder, translate):

@@ -90,21 +90,6 @@ def test_blocks_compute_in_the_model_s_precision(build_tiny_model, block_counts,
     torch.testing.assert_close(actual.double(), expected, rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
-def test_blocks_give_the_gradients_of_a_mask(build_tiny_model, block_counts, checkpointing):
-    batch, gradients = random_batch(), []
-    labels = batch.pop("decoder_input_ids").masked_fill(batch["attention_mask"] == 0, -100)
-    for kernel in ("eager", "sdpa"):
-        model = build_tiny_model(attention=kernel, dtype=torch.float64, dropout=0.0, attention_window=6).train()
-        if checkpointing and kernel == "sdpa":
-            model.activation_checkpointing_enable()
-        model(**batch, labels=labels).loss.backward()
-        gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})
-    assert len(block_counts) == 2
-    assert min(block_counts) > 4
-    torch.testing.assert_close(*gradients, rtol=0, atol=1e-10)
-
-
 def test_dropout_leaves_out_weights_and_scales_the_others():
     torch.manual_seed(0)
     q, k = torch.randn(2, 1, 2, 400, 4)
@@ -155,18 +140,6 @@ def test_a_search_with_a_cache_finds_what_one_without_finds(build_tiny_model, r,
     assert torch.equal(model.generate(**source, **options), expected)
     model.set_attn_implementation("eager")
     assert torch.equal(model.generate(**source, **options), expected)
-
-
-def test_a_prompt_padded_on_the_left_changes_nothing(build_tiny_model):
-    model = build_tiny_model(noise=0.3, dtype=torch.float64, attention_window=3)
-    options = {"max_new_tokens": 12, "min_new_tokens": 12, "max_length_offset": None, "num_beams": 1}
-    options |= {"return_dict_in_generate": True, "output_logits": True}
-    source = torch.randint(3, 37, (1, 6))
-    alone = model.generate(source, decoder_input_ids=torch.tensor([[0, 7]]), **options)
-    prompts = torch.tensor([[1, 1, 1, 0, 7], [0, 8, 9, 10, 11]])
-    together = model.generate(source.repeat(2, 1), decoder_input_ids=prompts, **options)
-    assert together.sequences[0, 5:].tolist() == alone.sequences[0, 2:].tolist()
-    torch.testing.assert_close(torch.stack(together.logits)[:, 0], torch.stack(alone.logits)[:, 0])
 
 
 @pytest.mark.parametrize("r", [1, 2, 5])
