@@ -3,8 +3,6 @@ import os
 
 import pytest
 import torch
-from accelerate import init_empty_weights
-from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, train_tokenizer
@@ -45,15 +43,6 @@ def test_a_loaded_model_gives_the_same_logits_bit_by_bit(model, folder):
     assert not loaded.training
     assert torch.equal(logits(loaded), logits(model))
     assert (loaded.lm_head.weight is loaded.model.encoder.embed_tokens.weight) == model.config.tie_word_embeddings
-
-
-def test_weights_fill_a_model_built_on_the_meta_device(model, folder):
-    with init_empty_weights():
-        empty = VaswaniForConditionalGeneration(VaswaniConfig.from_pretrained(folder)).eval()
-    assert {parameter.device.type for parameter in empty.parameters()} == {"meta"}
-    empty.load_state_dict(load_file(folder / "model.safetensors"), strict=False, assign=True)
-    empty.tie_weights()
-    assert torch.equal(logits(empty), logits(model))
 
 
 def test_auto_classes_load_the_model(model, folder):
