@@ -16,11 +16,12 @@ from .commands.parsers import COMMANDS, CommandParser
 from .memory import is_out_of_memory, keep_few_kernels, keep_freed_memory
 from .training.interruption import EXIT_CODE, Interrupted
 
-USER_ERRORS = (ValueError, OSError, FloatingPointError, MemoryError)
+# Their messages are for users; other errors are shown with the name of their class.
+USER_ERRORS = (ValueError, OSError, FloatingPointError, MemoryError, ImportError)
 
 
 class ShowVersion(argparse.Action):
-    """Prints the version of the package, looked up at this moment only."""
+    """Print the version of the package, looked up at this moment only."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_) -> None:
         from . import __version__
@@ -46,50 +47,57 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command. Every error is one line on standard error, and a traceback with --debug."""
     args = build_parser().parse_args(argv)
+    try:
+        _run(args)
+    except BrokenPipeError:
+        # The reader of the output has closed it (`vaswani translate ... | head`). Buffered text must not be flushed
+        # into the closed pipe at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except SystemExit:
+        raise
+    except BaseException as error:
+        if args.debug and not isinstance(error, Interrupted):
+            raise
+        message, status = _explain(error, args)
+        print(f"vaswani {args.command}: {' '.join(message.split())}", file=sys.stderr)
+        return status
+    return 0
+
+
+def _run(args: argparse.Namespace) -> None:
     keep_few_kernels()
     keep_freed_memory()
     # Imported late: imports of commands take seconds, and help and usage errors come before them.
     command = import_module(f".commands.{args.command}", __package__)
     if "transformers" in sys.modules:  # of those who need it
         sys.modules["transformers"].utils.logging.disable_progress_bar()  # of loading and saving weights
-    try:
-        command.run(args)
-    except BrokenPipeError:
-        # The reader of the output has closed it (`vaswani translate ... | head`). Buffered text must not be flushed
-        # into the closed pipe at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except Interrupted as error:
-        print(f"vaswani {args.command}: {error}", file=sys.stderr)
-        return EXIT_CODE
-    except KeyboardInterrupt:
-        if args.debug:
-            raise
-        print(f"vaswani {args.command}: stopped by Ctrl+C", file=sys.stderr)
-        return 128 + signal.SIGINT  # as a shell reports it
-    except BaseException as error:
-        from .loading import is_panic
+    command.run(args)
+    if sys.stdout is not None:
+        sys.stdout.flush()  # here a full disk and a closed pipe are errors of the command, at exit they are not
 
-        if args.debug or not (isinstance(error, USER_ERRORS) or is_panic(error) or is_out_of_memory(error)):
-            raise
-        message = str(error).strip().replace("\n", " ")  # one line, also where a library wrote several
-        if is_panic(error):
-            folder = getattr(args, "keep_vocabulary", None) or getattr(args, "model", "the model")
-            message = (
-                f"a regular expression in tokenizer.json of {folder} gives up on this text ({message}): the file is "
-                f"damaged, or made to do harm. Take another model."
-            )
-        elif is_out_of_memory(error):
-            reason = str(error).splitlines()[0]
-            advice = "shorter sentences"
-            if hasattr(args, "tokens_per_batch"):
-                advice = "a smaller --tokens_per_batch, or shorter sentences"
-            elif hasattr(args, "accumulation_steps"):
-                advice = "larger --accumulation_steps, or --set tokens_per_batch=..."
-            message = f"out of memory ({reason}): give {advice}."
-        print(f"vaswani {args.command}: {message}", file=sys.stderr)
-        return 1
-    return 0
+
+def _explain(error: BaseException, args: argparse.Namespace) -> tuple[str, int]:
+    """Return the line about an error, and the exit status."""
+    if isinstance(error, Interrupted):
+        return str(error), EXIT_CODE
+    if isinstance(error, KeyboardInterrupt):
+        return "stopped by Ctrl+C", 128 + signal.SIGINT  # as a shell reports it
+    kind, reason = type(error).__name__, str(error)
+    if is_out_of_memory(error):
+        advice = "shorter sentences"
+        if hasattr(args, "tokens_per_batch"):
+            advice = "a smaller --tokens_per_batch, or shorter sentences"
+        elif hasattr(args, "accumulation_steps"):
+            advice = "larger --accumulation_steps, or --set tokens_per_batch=..."
+        return f"out of memory ({(reason or kind).splitlines()[0]}): give {advice}.", 1
+    if kind == "PanicException":  # of the Rust code of tokenizers; in no module that can be imported
+        folder = getattr(args, "keep_vocabulary", None) or getattr(args, "model", "the model")
+        return f"a regular expression in tokenizer.json of {folder} gives up on this text ({reason}).", 1
+    if isinstance(error, USER_ERRORS) and reason:
+        return reason, 1
+    return f"{kind}: {reason} (vaswani --debug {args.command} ... shows where)", 1
 
 
 if __name__ == "__main__":

@@ -2,30 +2,30 @@
 
 import contextlib
 import hashlib
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import UnionType
 
 import torch
 from huggingface_hub import hf_hub_download
+from safetensors import safe_open
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers.utils import GENERATION_CONFIG_NAME
 
+from .bounds import check_bounds
 from .devices import avoid_plans_per_shape
+from .files import read_object
 from .model.configuration_vaswani import VaswaniConfig
 from .model.modeling_vaswani import VaswaniForConditionalGeneration
 from .model.pipeline_vaswani import TRANSLATION_TASK, find_model_folder
 
-# Type, least and greatest value of each setting of the search in a file. A damaged file must not ask for all memory.
-SEARCH_SETTINGS: dict[str, tuple[type | UnionType, float, float]] = {
-    "num_beams": (int, 1, 1_000),
-    "length_penalty": (int | float, -1_000, 1_000),
-    "max_length_offset": (int, -1_000_000, 1_000_000),
-}
-TOKEN_IDS = ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id")
+SEARCH_SETTINGS = ("num_beams", "length_penalty", "max_length_offset")
+TOKEN_IDS = ("pad_token_id", "eos_token_id", "decoder_start_token_id", "bos_token_id")
 # The model that comes with a clone of the repository, but not with the wheel.
 BUNDLED_MODEL = Path(__file__).parents[1] / "model_cards" / "everyday_en_de"
 CARD_FILE = "README.md"
 TOKENIZER_FILES = ("tokenizer.json", "source.spm")  # one of them: ours, or of a model that was MarianMT's
+WEIGHT_TYPES = {"F64", "F32", "F16", "BF16"}  # as safetensors calls them
 
 
 def load_translator(
@@ -45,7 +45,6 @@ def load_translator(
         folder = str(path)
     elif len(path.parts) != 2 or path.is_absolute():  # not of the form owner/name
         raise FileNotFoundError(f"{folder} does not exist; name a model folder, a run folder or a Hub id.")
-    options = {} if dtype is None else {"dtype": "float32" if dtype == "int8" else dtype}
     with naming_damage(folder):
         kind = VaswaniConfig.get_config_dict(folder)[0].get("model_type")
     if kind != VaswaniConfig.model_type:
@@ -56,7 +55,9 @@ def load_translator(
     with naming_damage(folder):
         config = VaswaniConfig.from_pretrained(folder, trust_remote_code=False)
     _refuse_foreign_code(folder, config)
-    options |= {"config": config, "output_loading_info": True}
+    options = {"config": config, "output_loading_info": True} | (
+        {} if dtype is None else {"dtype": "float32" if dtype == "int8" else dtype}
+    )
     with naming_damage(folder):
         model, report = VaswaniForConditionalGeneration.from_pretrained(folder, trust_remote_code=False, **options)
     tokenizer = load_tokenizer(folder)
@@ -94,25 +95,18 @@ def naming_damage(name: str | Path) -> Iterator[None]:
     except OSError as error:
         if Path(name).exists():  # the error names the file
             raise
-        reason = str(error).strip().replace("\n", " ")
-        raise OSError(f"there is no folder {name}, and the Hub gave no model of that name: {reason}") from error
-    except (MemoryError, ImportError):  # these say what is missing
+        raise OSError(f"there is no folder {name}, and the Hub gave no model of that name: {error}") from error
+    except (MemoryError, ImportError, KeyboardInterrupt):  # these say what is missing
         raise
-    except BaseException as error:  # any: readers of weights and tokenizers have errors of their own
-        if not (isinstance(error, Exception) or is_panic(error)):
-            raise
+    except BaseException as error:  # the Rust code of tokenizers has one that is no Exception
         if "trust_remote_code" in str(error):  # transformers has no class for it
             raise ValueError(
                 f"{name} comes with Python code without which it cannot be read, and such code is not run: take a "
                 f"model that needs none."
             ) from error
-        reason = f"{type(error).__name__}: {str(error).strip()}".replace("\n", " ")
-        raise ValueError(f"{name} holds a damaged file ({reason}); copy or download the model again.") from error
-
-
-def is_panic(error: BaseException) -> bool:
-    """Return True for errors of the Rust code of tokenizers, such as a regular expression that gives up."""
-    return type(error).__name__ == "PanicException"  # no Exception, and in no module that can be imported
+        raise ValueError(
+            f"{name} holds a damaged file ({type(error).__name__}: {error}); copy or download the model again."
+        ) from error
 
 
 def _refuse_foreign_code(folder: str | Path, config: VaswaniConfig) -> None:
@@ -153,17 +147,19 @@ def _check_fit(
 def _faults_of_search(model: VaswaniForConditionalGeneration) -> list[str]:
     """Return settings of generation_config.json with which no search is possible."""
     settings, faults = model.generation_config, []
-    for name, (kind, least, most) in SEARCH_SETTINGS.items():
-        value = getattr(settings, name, None)
-        is_right = isinstance(value, kind) and not isinstance(value, bool) and least <= value <= most
-        if value is not None and not is_right:
-            faults.append(f"{name} of the search is {value!r:.40}")
+    for name in SEARCH_SETTINGS:
+        if (value := getattr(settings, name, None)) is not None:
+            try:
+                check_bounds(name, value)
+            except ValueError as error:
+                faults.append(f"{name} of the search: {error}")
     if not isinstance(getattr(settings, "length_penalty_type", ""), str):
         faults.append("length_penalty_type of the search is no name")
     for name in TOKEN_IDS:
         value = getattr(settings, name, None)
-        tokens = value if isinstance(value, list) and name == "eos_token_id" else [] if value is None else [value]
-        for token in tokens:
+        if value is None and name == "bos_token_id":
+            continue
+        for token in value if isinstance(value, list) and name == "eos_token_id" else [value]:
             if not (isinstance(token, int) and 0 <= token < model.config.vocab_size):
                 faults.append(f"{name} of the search is {token!r:.40}, no entry of the vocabulary")
     return faults
@@ -181,7 +177,19 @@ def _find_model(path: Path) -> Path:
             f"{path} is not a whole model: {', '.join(missing)} missing. Name a folder written by save_pretrained "
             f"(with its tokenizer), or a run folder whose training has finished."
         )
+    if os.path.lexists(path / GENERATION_CONFIG_NAME):
+        read_object(path / GENERATION_CONFIG_NAME)  # transformers takes one that it cannot read for none
+    for file in path.glob("*.safetensors"):
+        _check_weights(file)
     return path
+
+
+def _check_weights(path: Path) -> None:
+    """Refuse weights that are no floating-point numbers, which would be converted in silence."""
+    with naming_damage(path.parent), safe_open(path, "pt") as weights:
+        types = {weights.get_slice(name).get_dtype() for name in weights.keys()}  # noqa: SIM118 - it is no mapping
+    if types - WEIGHT_TYPES:
+        raise ValueError(f"{path} holds weights of type {', '.join(sorted(types - WEIGHT_TYPES))}: it is damaged.")
 
 
 def find_languages(pipelines: object) -> tuple[str, str] | None:

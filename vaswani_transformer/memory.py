@@ -21,9 +21,10 @@ def keep_few_kernels() -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return True for PyTorch's errors over memory: CUDA's has a class, that of the CPU's allocator only a text."""
+    """Return True for errors over memory without an explanation: CUDA's has a class, that of PyTorch on CPUs a text."""
     is_of_the_cpu = isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
-    return type(error).__name__ == "OutOfMemoryError" or is_of_the_cpu
+    is_bare = isinstance(error, MemoryError) and not str(error)
+    return is_of_the_cpu or is_bare or type(error).__name__ == "OutOfMemoryError"
 
 
 def keep_freed_memory() -> None:

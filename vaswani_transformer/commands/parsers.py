@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..attention.kinds import KINDS
+from ..bounds import BOUNDS, check_bounds
 
 # Arguments without effect on --hypotheses.
 OF_MODELS = (
@@ -38,22 +39,32 @@ class CommandParser(argparse.ArgumentParser):
         return namespace, unknown
 
 
-def positive_int(text: str) -> int:
-    """Parse an argument that counts something."""
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
-    return number
+def output_path(text: str) -> Path:
+    """Parse the name of a file or folder to write; an empty one would be the working directory."""
+    if not text:
+        raise argparse.ArgumentTypeError("expected a path, got none: is a variable of the shell not set?")
+    return Path(text)
 
 
-def whole_number(text: str) -> int:
-    """Parse an argument that may be 0."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 0, got {text!r}")
-    return int(text)
+def add_number(command: argparse._ActionsContainer, name: str, **options) -> None:
+    """Add the option `name`: a number within its bounds."""
+
+    def parse(text: str) -> float:
+        try:
+            value = type(BOUNDS[name][0])(text)
+        except ValueError:
+            value = text
+        try:
+            check_bounds(name, value)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+        return value
+
+    command.add_argument(f"--{name}", type=parse, **options)
+
+
+def add_model(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--model", required=True, help="model folder, run folder or Hub id")
 
 
 def add_column_options(command: argparse.ArgumentParser) -> None:
@@ -64,23 +75,18 @@ def add_column_options(command: argparse.ArgumentParser) -> None:
 
 def add_search_options(command: argparse.ArgumentParser) -> None:
     decoding = command.add_argument_group("decoding, section 6.1; the model's own settings if not given")
-    text = "int8: float32 that multiplies in int8, which is faster on CPUs"
-    decoding.add_argument("--dtype", choices=("float32", "bfloat16", "float16", "int8"), help=text)
-    decoding.add_argument("--num_beams", type=positive_int)
-    decoding.add_argument("--length_penalty", type=float, help="alpha of the GNMT penalty")
-    text = "tokens a translation may exceed its source by"
-    decoding.add_argument("--max_length_offset", type=whole_number, help=text)
+    decoding.add_argument("--dtype", choices=("float32", "bfloat16", "float16", "int8"), help="int8 is faster on CPUs")
+    add_number(decoding, "num_beams")
+    add_number(decoding, "length_penalty", help="alpha of the GNMT penalty")
+    add_number(decoding, "max_length_offset", help="tokens a translation may exceed its source by")
     text = "further models of the same vocabulary, to translate by the mean of all models' probabilities"
     decoding.add_argument("--ensemble", nargs="+", default=[], metavar="MODEL", help=text)
-    text = "UTF-8 text or list of words; nothing but tokens that occur in it is generated"
-    decoding.add_argument("--shortlist", type=Path, metavar="FILE", help=text)
-    text = "padded source tokens of a batch; when not given, 2,000 on a CPU, and by the device's memory on CUDA"
-    decoding.add_argument("--tokens_per_batch", type=positive_int, help=text)
+    decoding.add_argument("--shortlist", type=Path, metavar="FILE", help="text; only its tokens are generated")
+    add_number(decoding, "tokens_per_batch", help="padded source tokens; default: 2,000, on CUDA by its memory")
 
 
 def add_recipe_options(command: argparse.ArgumentParser, *, default: str) -> None:
-    text = f"a name of `vaswani recipes`, or a JSON file such as a run's recipe.json; {default} if not given"
-    command.add_argument("--recipe", help=text)
+    command.add_argument("--recipe", help=f"a name of `vaswani recipes`, or a JSON file; default: {default}")
     text = "change a field of the recipe: warmup_updates=8000, model.dropout=0.3; may be repeated"
     command.add_argument("--set", action="append", default=[], dest="changes", metavar="FIELD=VALUE", help=text)
 
@@ -98,30 +104,25 @@ def prepare(command: argparse.ArgumentParser) -> None:
     text = "one or two names: source and target text files, a .csv, .tsv, .jsonl or .parquet file, a folder of "
     text += ".parquet, a Hub dataset (wmt/wmt14:de-en); once for each corpus"
     command.add_argument("--train", nargs="+", action="append", required=True, help=text)
-    text = "for each --train, how often an epoch holds its pairs: whole numbers; 1 if not given"
-    command.add_argument("--weights", nargs="+", type=positive_int, help=text)
+    add_number(command, "weights", nargs="+", help="how often an epoch holds the pairs of each --train; 1 if not given")
     command.add_argument("--dev", nargs="+", required=True, help="the same for the development set")
-    command.add_argument("--output", type=Path, required=True, help="folder for tokenizer and token ids")
+    command.add_argument("--output", type=output_path, required=True, help="folder for tokenizer and token ids")
     text = "processes that tokenise, one for each core; without it one process, with threads (RAYON_NUM_THREADS)"
-    command.add_argument("--workers", type=positive_int, default=1, help=text)
-    text = "if not given, the two-letter ending of the first --train file, as of train.en, or en"
-    command.add_argument("--source_language", help=text)
+    add_number(command, "workers", default=1, help=text)
+    command.add_argument("--source_language", help="default: the ending of the first --train file, or en")
     command.add_argument("--target_language", help="the same for the target, or de")
     add_column_options(command)
     add_recipe_options(command, default="base_en_de")
     vocabulary = command.add_mutually_exclusive_group()
-    vocabulary.add_argument("--vocab_size", type=positive_int, help="entries of the shared vocabulary to learn")
+    add_number(vocabulary, "vocab_size", help="entries of the shared vocabulary to learn")
     text = "use the vocabulary of this model folder, run folder, prepared data or Hub id instead of learning one"
     vocabulary.add_argument("--keep_vocabulary", metavar="MODEL", help=text)
-    text = "training pairs of the phrasebook to write"
-    command.add_argument("--num_pairs", type=positive_int, default=30_000, help=text)
+    add_number(command, "num_pairs", default=30_000, help="training pairs of the phrasebook to write")
     parsing = command.add_argument_group("parsing, section 6.3")
-    text = "sentences to trees: --train and --dev name bracketed files"
-    parsing.add_argument("--task", choices=("translation", "parsing"), default="translation", help=text)
-    text = "write the words between the brackets of a tree, not XX: longer, but nothing has to be counted"
-    parsing.add_argument("--copy_words", action="store_true", help=text)
+    parsing.add_argument("--task", choices=("translation", "parsing"), default="translation", help="parsing: trees")
+    parsing.add_argument("--copy_words", action="store_true", help="write the words of a tree, not XX")
     filters = command.add_argument_group("filters, counted in what is printed")
-    filters.add_argument("--max_length_ratio", type=float, help="longer side over shorter, in words")
+    add_number(filters, "max_length_ratio", help="longer side over shorter, in words")
     filters.add_argument("--drop_duplicates", action="store_true")
     filters.add_argument("--drop_identical", action="store_true", help="pairs whose two sides are equal")
 
@@ -143,33 +144,25 @@ def train(command: argparse.ArgumentParser) -> None:
     vaswani train --recipe multi30k_tiny --data data --output runs/multi30k
 
     On several devices: accelerate launch -m vaswani_transformer train --data data --output runs/base
-    On CPU cores, here two, one process of one thread for each is faster than threads:
+    On two CPU cores two processes are faster than two threads:
     ACCELERATE_USE_CPU=true torchrun --nproc_per_node 2 -m vaswani_transformer train --threads 1 --data ... --output ...
-    After SIGTERM or Ctrl+C the update under way is finished (on a GPU: up to ten) and saved, and the exit code is 75:
-    start the same command again.
-    With more --num_updates than before, also a finished run goes on.
+    After SIGTERM or Ctrl+C the update under way is saved, and the exit code is 75: start the same command again.
+    With more --num_updates than before a finished run continues.
     """
     command.add_argument("--data", type=Path, required=True, help="folder written by `vaswani prepare`")
-    command.add_argument("--output", type=Path, required=True, help="run folder; an interrupted run is resumed")
+    command.add_argument("--output", type=output_path, required=True, help="run folder; an interrupted run is resumed")
     add_recipe_options(command, default="what the data were prepared with")
-    text = "model folder, run folder or Hub id: start from its weights, with a new optimizer (fine-tuning)"
-    command.add_argument("--init_from", metavar="MODEL", help=text)
-    command.add_argument("--seed", type=int, default=0)
-    command.add_argument("--num_updates", type=positive_int, help="instead of the recipe's, and of --set")
-    text = "train a narrower model: d_model, d_ff, d_k and d_v of the recipe, each divided by this"
-    command.add_argument("--divide_widths", type=positive_int, metavar="DIVISOR", help=text)
-    text = "parts of an update on each process, for less memory"
-    command.add_argument("--accumulation_steps", type=positive_int, help=text)
-    text = "instead of the launcher's; default: bf16 on a GPU that has it"
-    command.add_argument("--mixed_precision", choices=("no", "bf16", "fp16"), help=text)
-    command.add_argument("--log_interval", type=positive_int, default=50, help="updates between two lines of the log")
+    command.add_argument("--init_from", metavar="MODEL", help="start from its weights (fine-tuning)")
+    add_number(command, "seed", default=0)
+    add_number(command, "num_updates", help="instead of the recipe's, and of --set")
+    add_number(command, "divide_widths", metavar="DIVISOR", help="divides d_model, d_ff, d_k and d_v of the recipe")
+    add_number(command, "accumulation_steps", help="parts of an update on each process, for less memory")
+    command.add_argument("--mixed_precision", choices=("no", "bf16", "fp16"), help="default: the launcher's, or bf16")
+    add_number(command, "log_interval", default=50, help="updates between two lines of the log")
     command.add_argument("--dev_bleu", action="store_true", help="translate the development set at each evaluation")
-    text = "trackers that get what log.jsonl gets: tensorboard, wandb, or another that Accelerate knows"
-    command.add_argument("--report_to", nargs="+", default=[], metavar="TRACKER", help=text)
-    command.add_argument("--threads", type=positive_int, help="CPU threads of each process")
-    command.add_argument(
-        "--change_processes", action="store_true", help="resume a run that another number of processes began"
-    )
+    command.add_argument("--report_to", nargs="+", default=[], metavar="TRACKER", help="tensorboard, wandb, ...")
+    add_number(command, "threads", help="CPU threads of each process")
+    command.add_argument("--change_processes", action="store_true", help="resume a run of another number of processes")
 
 
 def recipes(command: argparse.ArgumentParser) -> None:
@@ -189,9 +182,8 @@ def average(command: argparse.ArgumentParser) -> None:
     models = command.add_mutually_exclusive_group(required=True)
     models.add_argument("--run", type=Path, dest="run_folder", help="run folder")
     models.add_argument("--models", type=Path, nargs="+", help="model folders")
-    text = "checkpoints of the run to average; if not given, as many as its recipe says, or all if these are fewer"
-    command.add_argument("--last", type=positive_int, help=text)
-    command.add_argument("--output", type=Path, required=True, help="new or empty folder")
+    add_number(command, "last", help="checkpoints to average; default: as many as the recipe says, or all if fewer")
+    command.add_argument("--output", type=output_path, required=True, help="new or empty folder")
     text = "--last is for a --run; of --models all are averaged."
     command.find_fault = lambda args: text if args.models and args.last else None
 
@@ -204,18 +196,15 @@ def translate(command: argparse.ArgumentParser) -> None:
     vaswani translate --model runs/a --ensemble runs/b runs/c --input test.en --output test.hyp.de
 
     On several devices: accelerate launch -m vaswani_transformer translate --model ... --input ... --output ...
-    From file to file, finished lines are kept in OUTPUT.partial until all are done; only then OUTPUT is replaced. Lines
+    From file to file, finished work is kept in OUTPUT.partial until all is done; only then OUTPUT is replaced. Lines
     of standard input are translated as soon as they come. An export of `vaswani export --format ctranslate2` is run by
     python -m vaswani_transformer.export.ctranslate2_translation, with --rescore by the same penalty as here.
     """
-    command.add_argument("--model", required=True, help="model folder, run folder or Hub id")
+    add_model(command)
     command.add_argument("--input", type=Path, help="UTF-8 text, one sentence per line; standard input if not given")
-    command.add_argument(
-        "--output", type=Path, help="one translation per line, same order; standard output if not given"
-    )
-    command.add_argument("--nbest", type=int, help="lines for each sentence, best first: its number from 1, tab, text")
-    text = "with --nbest: each text once, with the score of its best hypothesis, so that there may be fewer lines"
-    command.add_argument("--distinct", action="store_true", help=text)
+    command.add_argument("--output", type=output_path, help="one translation per line; standard output if not given")
+    add_number(command, "nbest", help="lines for each sentence, best first: its number from 1, tab, text")
+    command.add_argument("--distinct", action="store_true", help="with --nbest: each text once, with its best score")
     text = "the score by which the search chose, log P / lp + beta cp, and a tab before each text"
     command.add_argument("--scores", action="store_true", help=text)
     add_search_options(command)
@@ -230,13 +219,11 @@ def score(command: argparse.ArgumentParser) -> None:
 
     An empty line is the sentence that consists of </s> alone, and is rated like any other.
     """
-    command.add_argument("--model", required=True, help="model folder, run folder or Hub id")
+    add_model(command)
     command.add_argument("--source", type=Path, required=True, help="UTF-8 text, one sentence per line")
     command.add_argument("--target", type=Path, required=True, help="their translations, one per line, same order")
-    command.add_argument("--length_penalty", type=float, help="alpha of the GNMT penalty; the model's own by default")
-    command.add_argument(
-        "--tokens_per_batch", type=positive_int, default=8_192, help="padded tokens of a batch, per side"
-    )
+    add_number(command, "length_penalty", help="alpha of the GNMT penalty; the model's own by default")
+    add_number(command, "tokens_per_batch", default=8_192, help="padded tokens of a batch, per side")
 
 
 def evaluate(command: argparse.ArgumentParser) -> None:
@@ -256,17 +243,14 @@ def evaluate(command: argparse.ArgumentParser) -> None:
     command.add_argument("--test", nargs="+", help="of a model: source and reference, as for `vaswani prepare`")
     command.add_argument("--references", type=Path, help="of --hypotheses: what they should be, one per line")
     command.add_argument("--source_language", help="if not given, that of the model's own task, or en")
-    text = "the paper's BLEU tokenises by its rules; if not given, that of the model's own task, or de"
-    command.add_argument("--target_language", help=text)
+    command.add_argument("--target_language", help="for the paper's BLEU; default: that of the model's own task, or de")
     add_column_options(command)
-    text = "of a Hub dataset, of a folder of .parquet or of the phrasebook: test, or validation"
-    command.add_argument("--split", default="test", help=text)
-    text = "sentences of the phrasebook to score"
-    command.add_argument("--num_pairs", type=positive_int, default=1_000, help=text)
+    command.add_argument("--split", default="test", help="of a Hub dataset, a folder of .parquet or the phrasebook")
+    add_number(command, "num_pairs", default=1_000, help="sentences of the phrasebook to score")
     command.add_argument("--tokenize", default="13a", help='sacreBLEU tokenizer; "none" for tokenised text')
     command.add_argument("--lowercase", action="store_true", help="compare without case")
-    command.add_argument("--translations", type=Path, help="of a model: write its translations here")
-    command.add_argument("--json", type=Path, help="of a model: write its scores here, for `vaswani card --score`")
+    command.add_argument("--translations", type=output_path, help="of a model: write its translations here")
+    command.add_argument("--json", type=output_path, help="of a model: its scores, for `vaswani card --score`")
     add_search_options(command)
 
     def find_fault(args: argparse.Namespace) -> str | None:
@@ -289,22 +273,20 @@ def parse(command: argparse.ArgumentParser) -> None:
 
     vaswani parse --model runs/parsing --input sentences.txt --output trees.mrg
 
-    An empty line stays empty, and one of more than 1,000 sub-words is refused. The words are the input's; parentheses
-    become -LRB- and -RRB-, and tags are XX, or with --gold those of the gold trees. F1 is EVALB's with the parameters
-    COLLINS.prm; traces and function tags of the gold trees are left out before.
+    An empty line stays empty, and one of more than 1,000 sub-words is refused. Parentheses become -LRB- and -RRB-; tags
+    are XX, or with --gold those of the gold trees, whose traces and function tags do not count. F1 is EVALB's.
     """
-    command.add_argument("--model", required=True, help="model folder, run folder or Hub id")
+    add_model(command)
     texts = command.add_mutually_exclusive_group(required=True)
     texts.add_argument("--input", type=Path, help="UTF-8 text, one sentence per line, words separated by spaces")
     texts.add_argument("--gold", type=Path, help="bracketed trees: parse their words, and print the bracket F1")
-    command.add_argument("--output", type=Path, help="one tree per line, same order; standard output if not given")
+    command.add_argument("--output", type=output_path, help="one tree per line; standard output if not given")
     command.add_argument("--pretty", action="store_true", help="a tree over several lines, and an empty line after it")
-    text = "search among all outputs as the paper did, and repair what is no tree over the sentence"
-    command.add_argument("--unconstrained", action="store_true", help=text)
+    command.add_argument("--unconstrained", action="store_true", help="search all outputs as the paper did")
     search = command.add_argument_group("search, section 6.3; the model's own settings if not given")
-    search.add_argument("--num_beams", type=positive_int)
-    search.add_argument("--length_penalty", type=float, help="alpha of the GNMT penalty")
-    search.add_argument("--tokens_per_batch", type=positive_int, default=1_000, help="padded source tokens of a batch")
+    add_number(search, "num_beams")
+    add_number(search, "length_penalty", help="alpha of the GNMT penalty")
+    add_number(search, "tokens_per_batch", default=1_000, help="padded source tokens of a batch")
 
 
 def cost(command: argparse.ArgumentParser) -> None:
@@ -312,14 +294,11 @@ def cost(command: argparse.ArgumentParser) -> None:
 
     vaswani cost --run runs/base --device H200 --data data
 
-    The time is that of the run's log, over all sittings. The paper's formula is time x devices x sustained rate; it
-    counts what the devices could have done, the others what the model needed.
+    The paper's formula is time x devices x sustained rate: what the devices could have done in the log's time.
     """
     command.add_argument("--run", type=Path, required=True, dest="run_folder", help="run folder")
-    text = "what it was trained on: a name such as P100, A100 or H200, or FLOP per second that it sustains"
-    command.add_argument("--device", help=text)
-    text = "how many; one per process of the run if not given; cores must be counted"
-    command.add_argument("--devices", type=positive_int, help=text)
+    command.add_argument("--device", help="trained on: P100, A100, H200, ..., or FLOP per second that it sustains")
+    add_number(command, "devices", help="how many; one per process of the run if not given; cores must be counted")
     command.add_argument("--data", type=Path, help="its prepared data, to count all products, those of attention too")
 
 
@@ -331,7 +310,7 @@ def plot(command: argparse.ArgumentParser) -> None:
     BLEU is there where the run was told to measure it (`vaswani train --dev_bleu`).
     """
     command.add_argument("--run", type=Path, nargs="+", required=True, dest="run_folders", help="run folders")
-    command.add_argument("--output", type=Path, required=True, help="the picture, .svg or .png")
+    command.add_argument("--output", type=output_path, required=True, help="the picture, .svg or .png")
 
 
 def attention(command: argparse.ArgumentParser) -> None:
@@ -343,18 +322,15 @@ def attention(command: argparse.ArgumentParser) -> None:
 
     `vaswani heads` finds heads that are worth a look.
     """
-    command.add_argument("--model", required=True, help="model folder, run folder or Hub id")
+    add_model(command)
     command.add_argument("--source", required=True, help="the sentence")
     command.add_argument("--target", help="its translation; the model's own if not given")
-    command.add_argument("--output", type=Path, required=True, help="folder for the pictures and the page")
-    text = "draw this word alone; without the options below the word of figures 3 and 4; default: one that looks far"
-    command.add_argument("--word", help=text)
+    command.add_argument("--output", type=output_path, required=True, help="folder for the pictures and the page")
+    command.add_argument("--word", help="draw this word alone; default: that of figures 3 and 4, or one that looks far")
     chosen = command.add_argument_group("one drawing of your choice, instead of figures 3 to 5")
-    text = "self-attention of encoder or decoder, or encoder-decoder attention; encoder if not given"
-    chosen.add_argument("--kind", choices=tuple(KINDS), help=text)
-    text = "from 1; the next to last if not given, as in the paper"
-    chosen.add_argument("--layer", type=positive_int, help=text)
-    chosen.add_argument("--heads", type=positive_int, nargs="+", help="from 1; all if not given")
+    chosen.add_argument("--kind", choices=tuple(KINDS), help="self-attention, or cross; default: encoder")
+    add_number(chosen, "layer", help="from 1; the next to last if not given, as in the paper")
+    add_number(chosen, "heads", nargs="+", help="from 1; all if not given")
 
 
 def heads(command: argparse.ArgumentParser) -> None:
@@ -362,15 +338,13 @@ def heads(command: argparse.ArgumentParser) -> None:
 
     vaswani heads --model runs/base --source test.en --target test.de --output heads.json
 
-    Prints the definitions, the score of every layer and head, the named heads, and for each relation the `vaswani
-    attention` command that draws its best head. A score is 0 for attention spread evenly and 1 for a head that does
-    nothing else; heads of an untrained model get no names. A few hundred sentences are enough.
+    Prints the score of every head, the named heads, and for each relation the `vaswani attention` command that draws
+    its best head. A score is 0 for attention spread evenly and 1 for a head that does nothing else.
     """
-    command.add_argument("--model", required=True, help="model folder, run folder or Hub id")
+    add_model(command)
     command.add_argument("--source", type=Path, required=True, help="UTF-8 text, one sentence per line")
-    text = "their translations, one per line, same order; the model's own if not given"
-    command.add_argument("--target", type=Path, help=text)
-    command.add_argument("--output", type=Path, help="write every score of every head here, as JSON")
+    command.add_argument("--target", type=Path, help="their translations, same order; the model's own if not given")
+    command.add_argument("--output", type=output_path, help="write every score of every head here, as JSON")
 
 
 def demo(command: argparse.ArgumentParser) -> None:
@@ -385,7 +359,7 @@ def demo(command: argparse.ArgumentParser) -> None:
     command.add_argument("--model", help=text)
     text = f"address to listen at: {HOST}, this machine alone, if not given; 0.0.0.0 lets the whole network in"
     command.add_argument("--host", default=HOST, help=text)
-    command.add_argument("--port", type=positive_int, default=PORT, help=f"{PORT} if not given")
+    add_number(command, "port", default=PORT, help=f"{PORT} if not given")
 
 
 def export(command: argparse.ArgumentParser) -> None:
@@ -398,14 +372,12 @@ def export(command: argparse.ArgumentParser) -> None:
     penalty and another end than the paper's; the output says which, how to rescore its n-best lists, and which settings
     of this model's search other engines leave to their callers.
     """
-    command.add_argument("--model", required=True, help="model folder, run folder or Hub id")
+    add_model(command)
     command.add_argument("--format", choices=("ctranslate2", "onnx"), required=True)
-    command.add_argument("--output", type=Path, required=True, help="new or empty folder")
+    command.add_argument("--output", type=output_path, required=True, help="new or empty folder")
     ctranslate2 = command.add_argument_group("CTranslate2")
     ctranslate2.add_argument("--quantization", help="of the weights: float32 (default), int8, int8_float16, ...")
-    ctranslate2.add_argument(
-        "--max_positions", type=positive_int, help="tokens of the longest sentence; 2048 if not given"
-    )
+    add_number(ctranslate2, "max_positions", help="tokens of the longest sentence; 2048 if not given")
 
     def find_fault(args: argparse.Namespace) -> str | None:
         given = [f"--{name}" for name in ("quantization", "max_positions") if getattr(args, name) is not None]
@@ -429,12 +401,9 @@ def convert(command: argparse.ArgumentParser) -> None:
     direction = command.add_mutually_exclusive_group(required=True)
     direction.add_argument("--from", dest="source_system", choices=("marian", "fairseq"), help="the model is theirs")
     direction.add_argument("--to", dest="target_system", choices=("marian",), help="the model is ours")
-    command.add_argument(
-        "--model",
-        required=True,
-        help="folder or Hub id; from fairseq, the checkpoint's .pt file with dict.*.txt in the same folder",
-    )
-    command.add_argument("--output", type=Path, required=True, help="new or empty folder")
+    text = "folder or Hub id; from fairseq, the checkpoint's .pt file with dict.*.txt in the same folder"
+    command.add_argument("--model", required=True, help=text)
+    command.add_argument("--output", type=output_path, required=True, help="new or empty folder")
 
 
 def card(command: argparse.ArgumentParser) -> None:
@@ -449,7 +418,7 @@ def card(command: argparse.ArgumentParser) -> None:
     command.add_argument("--run", type=Path, required=True, dest="run_folder", help="folder of a finished run")
     text = "name of a test set, and the file of `vaswani evaluate --json` for it; may be repeated"
     command.add_argument("--score", nargs=2, action="append", default=[], metavar=("DATASET", "FILE"), help=text)
-    command.add_argument("--output", type=Path, help="file to write; RUN/model/README.md if not given")
+    command.add_argument("--output", type=output_path, help="file to write; RUN/model/README.md if not given")
     facts = command.add_argument_group("facts that no run folder knows; the card says which are missing")
     facts.add_argument("--name", default="", help="title; the folder's name if not given")
     facts.add_argument("--data", default="", help="what it was trained on, in words")

@@ -1,0 +1,36 @@
+"""The least and the greatest value of the numbers that a user gives, on the command line or in files."""
+
+# A slip of the keyboard or a damaged file must not ask for all memory or for hours. Whole numbers where the bounds are.
+BOUNDS: dict[str, tuple[float, float]] = {
+    "num_beams": (1, 1_000),
+    "length_penalty": (-10.0, 10.0),
+    "max_length_offset": (0, 10_000),
+    "nbest": (1, 1_000),
+    "tokens_per_batch": (1, 10_000_000),
+    "accumulation_steps": (1, 10_000),
+    "num_updates": (1, 1_000_000_000),
+    "log_interval": (1, 1_000_000_000),
+    "threads": (1, 1_024),
+    "workers": (1, 1_024),
+    "divide_widths": (1, 1_024),
+    "last": (1, 1_000),
+    "vocab_size": (1, 1_000_000),
+    "weights": (1, 1_000),
+    "num_pairs": (1, 100_000_000),
+    "max_length_ratio": (1.0, 1_000.0),
+    "max_positions": (1, 65_536),
+    "seed": (0, 2**63 - 1),
+    "devices": (1, 1_000_000),
+    "layer": (1, 1_000),
+    "heads": (1, 1_000),
+    "port": (1, 65_535),
+}
+
+
+def check_bounds(name: str, value: object) -> None:
+    """Raise a ValueError that says what is expected, if `value` is no number of that kind or outside of its bounds."""
+    least, most = BOUNDS[name]
+    is_whole = isinstance(least, int)
+    is_number = isinstance(value, int if is_whole else int | float) and not isinstance(value, bool)
+    if not is_number or not least <= value <= most:
+        raise ValueError(f"expected a {'whole ' * is_whole}number from {least:,} to {most:,}, got {value!r:.40}")
