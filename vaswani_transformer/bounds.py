@@ -27,10 +27,14 @@ BOUNDS: dict[str, tuple[float, float]] = {
 }
 
 
-def check_bounds(name: str, value: object) -> None:
-    """Raise a ValueError that says what is expected, if `value` is no number of that kind or outside of its bounds."""
+def is_within_bounds(name: str, value: object) -> bool:
+    """Return True for a number of the right kind between the bounds of `name`."""
     least, most = BOUNDS[name]
-    is_whole = isinstance(least, int)
-    is_number = isinstance(value, int if is_whole else int | float) and not isinstance(value, bool)
-    if not is_number or not least <= value <= most:
-        raise ValueError(f"expected a {'whole ' * is_whole}number from {least:,} to {most:,}, got {value!r:.40}")
+    kinds = int if isinstance(least, int) else int | float
+    return isinstance(value, kinds) and not isinstance(value, bool) and least <= value <= most
+
+
+def describe_bounds(name: str) -> str:
+    """Describe the values that `name` may have."""
+    least, most = BOUNDS[name]
+    return f"a {'whole ' if isinstance(least, int) else ''}number from {least:,} to {most:,}"

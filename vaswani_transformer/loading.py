@@ -12,7 +12,7 @@ from safetensors import safe_open
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils import GENERATION_CONFIG_NAME
 
-from .bounds import check_bounds
+from .bounds import is_within_bounds
 from .devices import avoid_plans_per_shape
 from .files import read_object
 from .model.configuration_vaswani import VaswaniConfig
@@ -148,11 +148,9 @@ def _faults_of_search(model: VaswaniForConditionalGeneration) -> list[str]:
     """Return settings of generation_config.json with which no search is possible."""
     settings, faults = model.generation_config, []
     for name in SEARCH_SETTINGS:
-        if (value := getattr(settings, name, None)) is not None:
-            try:
-                check_bounds(name, value)
-            except ValueError as error:
-                faults.append(f"{name} of the search: {error}")
+        value = getattr(settings, name, None)
+        if value is not None and not is_within_bounds(name, value):
+            faults.append(f"{name} of the search is {value!r:.40}")
     if not isinstance(getattr(settings, "length_penalty_type", ""), str):
         faults.append("length_penalty_type of the search is no name")
     for name in TOKEN_IDS:

@@ -223,8 +223,14 @@ def test_numbers_of_things_are_whole_and_positive(command, name, value, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main([command, f"--{name}", value])
     assert stop.value.code == 2
-    expected = f"vaswani {command}: error: argument --{name}: expected a whole number of at least 1, got '{value}'"
+    expected = f"vaswani {command}: error: argument --{name}: expected a whole number from 1 to "
     assert expected in capsys.readouterr().err
+
+
+def test_a_limit_below_the_length_of_the_source_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["translate", "--model", "x", "--max_length_offset", "-1"])
+    assert "expected a whole number from 0 to 10,000, got '-1'" in capsys.readouterr().err
 
 
 def test_a_recipe_is_changed_where_the_command_says_so(monkeypatch):

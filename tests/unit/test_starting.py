@@ -97,7 +97,7 @@ PREPARE = ["prepare", "--train", "a.csv", "--dev", "b.csv", "--output", "c"]
             ["average", "--models", "a", "b", "--last", "1", "--output", "c"],
             "--last is for a --run; of --models all",
         ),
-        (["translate", "--model", "a", "--num_beams", "0"], "argument --num_beams: expected a whole number of at"),
+        (["translate", "--model", "a", "--num_beams", "0"], "argument --num_beams: expected a whole number from"),
     ],
 )
 def test_a_usage_error_shows_the_usage_of_its_command(words, message, capsys):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..attention.kinds import KINDS
-from ..bounds import BOUNDS, check_bounds
+from ..bounds import BOUNDS, describe_bounds, is_within_bounds
 
 # Arguments without effect on --hypotheses.
 OF_MODELS = (
@@ -53,11 +53,9 @@ def add_number(command: argparse._ActionsContainer, name: str, **options) -> Non
         try:
             value = type(BOUNDS[name][0])(text)
         except ValueError:
-            value = text
-        try:
-            check_bounds(name, value)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
+            value = None
+        if not is_within_bounds(name, value):
+            raise argparse.ArgumentTypeError(f"expected {describe_bounds(name)}, got {text!r:.40}")
         return value
 
     command.add_argument(f"--{name}", type=parse, **options)
