@@ -19,19 +19,15 @@ def parts(build_translator):
     return build_translator(SENTENCES * 3)
 
 
-def test_translations_keep_the_order_and_the_empty_lines(parts):
-    together = translate(*parts, SENTENCES, max_new_tokens=8, tokens_per_batch=20)
+def test_translations_keep_the_order_and_the_empty_lines_and_every_sentence_is_reported_once(parts):
+    counts = []
+    together = translate(*parts, SENTENCES, max_new_tokens=8, tokens_per_batch=15, on_batch=counts.append)
+    assert len(counts) > 2
+    assert sum(counts) == len(SENTENCES)
+    assert translate(*parts, []) == []
     alone = [translate(*parts, [sentence], max_new_tokens=8)[0] for sentence in SENTENCES]
     assert together == alone
     assert [bool(text) for text in together] == [True, False, True, False, True, True]
-
-
-def test_every_sentence_is_reported_once(parts):
-    counts = []
-    assert translate(*parts, []) == []
-    translate(*parts, SENTENCES, max_new_tokens=2, tokens_per_batch=15, on_batch=counts.append)
-    assert sum(counts) == len(SENTENCES)
-    assert len(counts) > 2
 
 
 def test_a_translation_is_one_line(parts, monkeypatch):
@@ -41,7 +37,8 @@ def test_a_translation_is_one_line(parts, monkeypatch):
 
 
 @pytest.mark.parametrize("tokens_per_batch", [1, 12, 30, 10_000])
-def test_batches_hold_each_sentence_once_the_longest_first_and_within_their_size(parts, tokens_per_batch):
+def test_batches_hold_each_sentence_once_the_longest_first_and_within_their_size(parts, tokens_per_batch, monkeypatch):
+    monkeypatch.setattr(translation, "TEXTS_PER_CALL", 3)
     sentences = [" ".join(["dog"] * (7 * i % 11)) for i in range(40)]
     batches = Translator(*parts, tokens_per_batch=tokens_per_batch).plan(sentences)
     assert sorted(row for batch in batches for row in batch.rows) == list(range(40))
@@ -53,12 +50,6 @@ def test_batches_hold_each_sentence_once_the_longest_first_and_within_their_size
         assert len(batch.rows) == 1 or len(batch.rows) * len(batch.ids[0]) <= tokens_per_batch
     for batch in batches[1:-1]:  # there was no room for one more
         assert (len(batch.rows) + 1) * len(batch.ids[0]) > tokens_per_batch
-
-
-def test_sentences_are_encoded_a_few_at_a_time(parts, monkeypatch):
-    whole = Translator(*parts).plan(SENTENCES)
-    monkeypatch.setattr(translation, "TEXTS_PER_CALL", 3)
-    assert Translator(*parts).plan(SENTENCES) == whole
 
 
 def test_the_best_of_n_is_the_translation_and_the_others_follow_by_score(parts):
@@ -154,12 +145,6 @@ def test_an_end_that_is_also_the_padding_is_a_translation_with_a_score(parts):
         assert best.score > nothing.score == -math.inf
 
 
-def test_without_an_offset_there_is_no_limit_of_the_source(parts):
-    sentences, options = ["a dog", "the dog runs"], {"max_length_offset": None, "max_new_tokens": 70}
-    [ids, *_] = [parts[1](text).input_ids for text in translate(*parts, sentences, min_new_tokens=65, **options)]
-    assert len(ids) > len(parts[1]("a dog").input_ids) + 50
-
-
 def test_sentences_longer_than_training_saw_are_counted(parts, monkeypatch):
     monkeypatch.setattr(parts[1], "model_max_length", 5)
     translator = Translator(*parts, max_new_tokens=1)
@@ -168,18 +153,11 @@ def test_sentences_longer_than_training_saw_are_counted(parts, monkeypatch):
     assert translator.num_over_long == 2
 
 
-@pytest.mark.parametrize(
-    ("is_numbered", "is_scored", "lines"),
-    [
-        (False, False, "ein\tHund\nHund\n"),
-        (False, True, "-0.5000\tein\tHund\n-inf\tHund\n"),
-        (True, False, "7\tein\tHund\n7\tHund\n"),
-        (True, True, "7\t-0.5000\tein\tHund\n7\t-inf\tHund\n"),
-    ],
-)
-def test_columns_come_before_the_text(is_numbered, is_scored, lines):
+def test_columns_come_before_the_text():
     hypotheses = [Hypothesis("ein\tHund", -0.5), Hypothesis("Hund", -math.inf)]
-    assert format_lines(hypotheses, 7, is_numbered=is_numbered, is_scored=is_scored) == lines
+    assert format_lines(hypotheses, 7, is_numbered=False, is_scored=False) == "ein\tHund\nHund\n"
+    assert format_lines(hypotheses, 7, is_numbered=False, is_scored=True) == "-0.5000\tein\tHund\n-inf\tHund\n"
+    assert format_lines(hypotheses, 7, is_numbered=True, is_scored=False) == "7\tein\tHund\n7\tHund\n"
 
 
 def test_equal_texts_are_merged_where_asked_for_and_fillers_left_out():
@@ -218,9 +196,4 @@ GIB = 2**30
 )
 def test_batches_fit_the_memory_of_the_device(memory, num_beams, tokens):
     base = VaswaniConfig(vocab_size=37_000)
-    found = choose_tokens_per_batch(base, memory, num_beams=num_beams, bytes_per_number=2)
-    assert found == tokens
-
-
-def test_a_device_of_the_processor_gets_the_batches_of_a_cpu(parts):
-    assert Translator(*parts).tokens_per_batch == 2_000
+    assert choose_tokens_per_batch(base, memory, num_beams=num_beams, bytes_per_number=2) == tokens
