@@ -14,7 +14,7 @@ from transformers.utils import GENERATION_CONFIG_NAME
 
 from .bounds import is_within_bounds
 from .devices import avoid_plans_per_shape
-from .files import read_object
+from .files import digest_file, read_object
 from .model.configuration_vaswani import VaswaniConfig
 from .model.modeling_vaswani import VaswaniForConditionalGeneration
 from .model.pipeline_vaswani import TRANSLATION_TASK, find_model_folder
@@ -210,6 +210,5 @@ def fingerprint_model(name: str | Path) -> str:
     digest = hashlib.sha256()
     for part in sorted(folder.iterdir()):
         if part.suffix in (".json", ".safetensors", ".spm"):
-            with open(part, "rb") as file:
-                digest.update(part.name.encode() + hashlib.file_digest(file, "sha256").digest())
+            digest.update(part.name.encode() + bytes.fromhex(digest_file(part)))
     return digest.hexdigest()[:16]
