@@ -6,7 +6,9 @@ from dataclasses import replace
 import torch
 from safetensors.torch import load_file
 
+from vaswani_transformer.training import loop
 from vaswani_transformer.training.recipes import BASE
+from vaswani_transformer.training.setup import build_run
 
 TINY = replace(
     BASE,
@@ -21,6 +23,11 @@ TINY = replace(
 )
 WITHOUT_DROPOUT = replace(TINY, model=TINY.model | {"dropout": 0.0})
 PAIRS = [(f"the dog {i} runs" + " far" * (i % 5), f"der hund {i} läuft" + " weit" * (i % 7)) for i in range(60)]
+
+
+def train(*args, **options):
+    """Train the run that `build_run` builds of these; return the folder of its model."""
+    return loop.train(build_run(*args, **options))
 
 
 def weights(folder):

@@ -14,22 +14,19 @@ from types import SimpleNamespace
 import pytest
 import sacrebleu
 import torch
-import yaml
 from accelerate import debug_launcher
 from accelerate.state import AcceleratorState, GradientState
-from tiny_training import TINY, WITHOUT_DROPOUT, assert_close, timeless, weights
+from tiny_training import TINY, WITHOUT_DROPOUT, assert_close, timeless, train, weights
 from torch.multiprocessing import ProcessRaisedException
 
 from vaswani_transformer.evaluation import scores
-from vaswani_transformer.training.trainer import Trainer
 from vaswani_transformer.translation.translator import Translator
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
 RECIPE = replace(TINY, num_updates=5)
 EXACT = replace(WITHOUT_DROPOUT, num_updates=5)
 
 
-def train(recipe, data, run, settings, double):
+def train_in_fork(recipe, data, run, settings, double):
     """`data` and `run` are folders, or a function of the number of the process that returns one."""
     # The processes are forks of this one, in which Accelerate knows itself alone.
     AcceleratorState._reset_state(reset_partial_state=True)
@@ -38,11 +35,11 @@ def train(recipe, data, run, settings, double):
     if double:
         torch.set_default_dtype(torch.float64)
     data, run = (folder(str(torch.distributed.get_rank())) if callable(folder) else folder for folder in (data, run))
-    Trainer(recipe, data, run, log_interval=1, **settings).train()
+    train(recipe, data, run, log_interval=1, **settings)
 
 
 def train_in_processes(num_processes, recipe, data, run, *, double=False, **settings):
-    debug_launcher(train, args=(recipe, data, run, settings, double), num_processes=num_processes)
+    debug_launcher(train_in_fork, args=(recipe, data, run, settings, double), num_processes=num_processes)
     return weights(run / "model")
 
 
@@ -95,7 +92,7 @@ def test_a_run_folder_that_not_all_processes_see_is_refused(tiny_data, tmp_path)
     message = r"process 1 on host \S+ does not find in \S*1/run what the main process finds .* shared by all machines"
     with pytest.raises(ProcessRaisedException, match=message):
         debug_launcher(
-            train, args=(RECIPE, tiny_data, lambda rank: tmp_path / rank / "run", {}, False), num_processes=2
+            train_in_fork, args=(RECIPE, tiny_data, lambda rank: tmp_path / rank / "run", {}, False), num_processes=2
         )
 
 
@@ -108,20 +105,21 @@ def test_processes_do_not_train_on_different_data(tiny_data, tmp_path):
     with pytest.raises(
         ProcessRaisedException, match=r"process 1 on host \S+ does not find in \S*1 what the main process"
     ):
-        debug_launcher(train, args=(RECIPE, folders.get, tmp_path / "run", {}, False), num_processes=2)
+        debug_launcher(train_in_fork, args=(RECIPE, folders.get, tmp_path / "run", {}, False), num_processes=2)
 
 
 def test_all_processes_say_why_the_first_refuses_a_run(tiny_data, tmp_path):
     train_in_processes(2, RECIPE, tiny_data, tmp_path / "run")
-    with pytest.raises(ProcessRaisedException, match="holds another run: seed was 0, is 1"):
+    with pytest.raises(ProcessRaisedException, match="begun with other settings: seed was 0, is 1"):
         train_in_processes(2, RECIPE, tiny_data, tmp_path / "run", seed=1)
 
 
 def test_processes_draw_different_dropout_and_a_stopped_run_goes_on_with_it(two_processes, tiny_data, tmp_path):
     run = tmp_path / "stopped"
     train_in_processes(2, RECIPE, tiny_data, run)
-    states = [torch.load(path, weights_only=False) for path in run.glob("checkpoints/*/training_state/random_*_?.pkl")]
-    assert len({state["torch_manual_seed"].numpy().tobytes() for state in states}) == len(states) == 4
+    saved = [torch.load(path, weights_only=True) for path in run.glob("checkpoints/*/training_state/state.pt")]
+    states = [state["cpu"] for one in saved for state in one["random_states"]]
+    assert len({state.numpy().tobytes() for state in states}) == len(states) == 4
     (run / "checkpoints" / "step-00000005" / "COMPLETE").unlink()
     stopped = train_in_processes(2, RECIPE, tiny_data, run)
     assert_close(stopped, two_processes)
@@ -162,58 +160,43 @@ LAUNCH = {
 WORKER = """
 import gc, os, signal, sys, weakref
 from pathlib import Path
-import torch
 sys.path[:0] = {tests!r}
-from test_distributed_training import EXACT, RECIPE, Trainer
-from accelerate.state import DistributedType, PartialState
-from vaswani_transformer.training import setup
-from vaswani_transformer.training.interruption import EXIT_CODE, Interrupted
-from vaswani_transformer.training.parting import part_at_exit
+from test_distributed_training import RECIPE
+from vaswani_transformer.training import loop
+from vaswani_transformer.training.interruption import EXIT_CODE, Interrupted, StopRequest, part_at_exit
+from vaswani_transformer.training.setup import build_run
 
 run = Path(sys.argv[2])
-setup.LOADER_WORKERS = {{"cpu": 1}}  # as on a GPU
-recipe = RECIPE
-if "sharded" in sys.argv:  # Accelerate shards over accelerators only: processes on CPUs pass for GPUs
-    PartialState._prepare_backend = lambda *args, **kwargs: ("gloo", DistributedType.MULTI_GPU)
-    recipe = EXACT
-    reduce_scatter = torch.distributed.reduce_scatter_single
+loop.LOADER_WORKERS = {{"cpu": 1}}  # as on a GPU
+parts = build_run(RECIPE, Path(sys.argv[1]), run, log_interval=1)
+run_update = loop.run_update
 
-    def tell_dtype(**options):
-        with run.with_suffix(".dtypes").open("a") as file:
-            print(options["input"].dtype, file=file)
-        return reduce_scatter(**options)
-
-    torch.distributed.reduce_scatter_single = tell_dtype
-trainer = Trainer(recipe, Path(sys.argv[1]), run, log_interval=1)
-run_update = trainer._run_update
-
-def die_once(update):
+def die_once(parts, update):
     first_life = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
-    if first_life and os.environ["RANK"] == "1" and trainer.progress.update == 3:
+    if first_life and os.environ["RANK"] == "1" and parts.progress.update == 3:
         while not (run / "checkpoints" / "step-00000002").exists():  # a thread of the other process writes it
             pass
         os.kill(os.getpid(), signal.SIGKILL)
-    run_update(update)
+    return run_update(parts, update)
 
-def stop_the_launcher(update):
-    if trainer.progress.update == 2 and os.environ["RANK"] == "0":
+def stop_the_launcher(parts, update):
+    if parts.progress.update == 2 and os.environ["RANK"] == "0":
         os.kill(os.getppid(), signal.SIGTERM)
-        while not trainer._stop_request.received:  # it comes back to all of this process group
+        while not received:  # it comes back to all of this process group
             pass
-    run_update(update)
+    return run_update(parts, update)
 
-if "killed" in sys.argv:
-    trainer._run_update = die_once
-if "stopped" in sys.argv:
-    trainer._run_update = stop_the_launcher
+received, remember = [], StopRequest._remember
+StopRequest._remember = lambda self, *args: (received.append(args), remember(self, *args))
+loop.run_update = {{"killed": die_once, "stopped": stop_the_launcher}}[sys.argv[3]]
 status = 0
 try:
-    trainer.train()
+    loop.train(parts)
 except Interrupted as error:
     print(error)
     status = EXIT_CODE
-model = weakref.ref(trainer.model)
-del trainer, run_update
+model = weakref.ref(parts.model)
+del parts
 gc.collect()
 assert model() is None  # else the processes could not part
 part_at_exit()
@@ -221,11 +204,11 @@ sys.exit(status)
 """
 
 
-def run_torchrun(script, data, run, *arguments, **environment):
+def run_torchrun(script, data, run, how):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     return subprocess.run(
-        [*torchrun, "--max-restarts", "1", "--shutdown-timeout", "600", str(script), str(data), str(run), *arguments],
-        env=os.environ | LAUNCH | environment,
+        [*torchrun, "--max-restarts", "1", "--shutdown-timeout", "600", str(script), str(data), str(run), how],
+        env=os.environ | LAUNCH,
         capture_output=True,
         text=True,
         timeout=900,
@@ -262,34 +245,3 @@ def test_sigterm_to_torchrun_saves_though_it_reaches_the_workers_of_the_loaders(
     found = train_in_processes(2, RECIPE, tiny_data, tmp_path / "run")
     assert f"resuming after update {checkpoint.name[-1]}" in capfd.readouterr().err
     assert_close(found, two_processes)
-
-
-def sharded_environment():
-    settings = yaml.safe_load((SCRIPTS / "accelerate" / "8_gpus_fsdp.yaml").read_text())["fsdp_config"]
-    environment = {name.upper(): str(value) for name, value in settings.items()}
-    return environment | {
-        "ACCELERATE_USE_FSDP": "true",
-        "ACCELERATE_USE_CPU": "false",
-        "ACCELERATE_TORCH_DEVICE": "cpu",
-    }
-
-
-@pytest.mark.slow
-def test_a_sharded_run_in_half_precision_adds_gradients_in_float32(script, tiny_data, tmp_path):
-    environment = sharded_environment() | {"ACCELERATE_MIXED_PRECISION": "bf16"}
-    run = tmp_path / "sharded"
-    read_final_weights(run_torchrun(script, tiny_data, run, "sharded", **environment), run)
-    assert set(run.with_suffix(".dtypes").read_text().split()) == {"torch.float32"}
-
-
-@pytest.mark.slow
-def test_a_sharded_run_learns_what_a_run_of_whole_models_learns_and_goes_on(script, tiny_data, tmp_path):
-    environment = sharded_environment()
-    run = tmp_path / "sharded"
-    found = read_final_weights(run_torchrun(script, tiny_data, run, "sharded", **environment), run)
-    whole = train_in_processes(2, EXACT, tiny_data, tmp_path / "whole")
-    assert_close(found, whole, tolerance=1e-5)
-    (run / "checkpoints" / "step-00000005" / "COMPLETE").unlink()
-    result = run_torchrun(script, tiny_data, run, "sharded", **environment)
-    assert "resuming after update 4" in result.stderr
-    assert_close(read_final_weights(result, run), found)

@@ -288,16 +288,17 @@ def parse(command: argparse.ArgumentParser) -> None:
 
 
 def cost(command: argparse.ArgumentParser) -> None:
-    """Training cost of a run in FLOP, by the formula of table 2 and by counting, beside the paper's.
+    """Training cost of a run in FLOP, by the formula of table 2 and by its parameters and tokens, beside the paper's.
 
-    vaswani cost --run runs/base --device H200 --data data
+    vaswani cost --run runs/base --device A100
 
-    The paper's formula is time x devices x sustained rate: what the devices could have done in the log's time.
+    The time is that of the run's log, over all sittings. The paper's formula is time x devices x sustained rate; it
+    counts what the devices could have done, the other what the model needed.
     """
     command.add_argument("--run", type=Path, required=True, dest="run_folder", help="run folder")
-    command.add_argument("--device", help="trained on: P100, A100, H200, ..., or FLOP per second that it sustains")
-    add_number(command, "devices", help="how many; one per process of the run if not given; cores must be counted")
-    command.add_argument("--data", type=Path, help="its prepared data, to count all products, those of attention too")
+    text = "what it was trained on: P100, V100, A100 or H100, or FLOP per second that it sustains"
+    command.add_argument("--device", help=text)
+    add_number(command, "devices", help="how many; one per process of the run if not given")
 
 
 def plot(command: argparse.ArgumentParser) -> None:

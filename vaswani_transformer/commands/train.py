@@ -5,17 +5,17 @@ import torch
 
 from ..data.preparation import read_preparation
 from ..evaluation.scores import compute_bleu
-from ..training.interruption import Interrupted
-from ..training.parting import part_at_exit
+from ..training.interruption import Interrupted, part_at_exit
+from ..training.loop import train
 from ..training.recipes import Recipe, divide_widths, load_recipe
 from ..training.run_folder import RECIPE_FILE
-from ..training.trainer import Trainer
+from ..training.setup import build_run
 
 
 def run(args: argparse.Namespace) -> None:
     if args.threads is not None:
         torch.set_num_threads(args.threads)
-    trainer = Trainer(
+    parts = build_run(
         _choose_recipe(args),
         args.data,
         args.output,
@@ -29,13 +29,13 @@ def run(args: argparse.Namespace) -> None:
         change_processes=args.change_processes,
     )
     try:
-        trainer.train()
+        train(parts)
     except Interrupted:  # all processes stop together, after the save
         part_at_exit()
         raise
-    done, recipe = trainer.progress.update, trainer.recipe
+    done, recipe = parts.progress.update, parts.recipe
     if done < recipe.num_updates:
-        trainer.log.print(
+        parts.log.print(
             f"ended after update {done} of {recipe.num_updates}: {recipe.patience} evaluations in a row without a "
             f"better development loss. To go on, give a larger patience: --set patience={2 * recipe.patience}"
         )
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _choose_recipe(args: argparse.Namespace) -> Recipe:
-    """The recipe that is named, or that of the data, with what is given instead."""
+    """Return the recipe that is named, or that of the data, with what is given instead."""
     name = args.recipe
     if name is None:
         read_preparation(args.data)  # refuses what is no prepared data

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: written whole or not at all, kept as long as needed, averaged (section 6.1).
+"""Checkpoints: written whole or not at all, read back to the bit, kept as long as needed, averaged (section 6.1).
 
 checkpoints/
     step-00000057/
@@ -9,21 +9,28 @@ checkpoints/
     partial-step-00000064/      being written or deleted, left behind by a killed run, or damaged; never read
 """
 
+import contextlib
 import os
+import pickle
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load_file, save, save_file
+from torch.optim.lr_scheduler import LRScheduler
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ..files import blaming, digest_files, find_damage, read_object, write_json, write_whole
-from ..loading import CARD_FILE
+from .progress import Progress, Tally
 
 CHECKPOINTS_FOLDER = "checkpoints"  # of a run
 WEIGHTS = "model.safetensors"
-STATE_FOLDER = "training_state"
+STATE_FOLDER, STATE_FILE = "training_state", "state.pt"
 COMPLETE = "COMPLETE"
 PREFIX = "step-"
 STOPPED_PREFIX = "stopped-"
@@ -31,32 +38,191 @@ PARTIAL_PREFIX = "partial-"
 STATES_TO_KEEP = 2  # the run goes on from the checkpoint before the last if the last one is damaged
 # Keys of config.json that say how a model was saved, not what its weights mean.
 HOUSEKEEPING = {"architectures", "auto_map", "custom_pipelines", "dtype", "transformers_version"}
+# PyTorch's errors have no class of their own where a file cannot be written, but say one of these.
+TORCH_WRITE_ERRORS = ("PytorchStreamWriter failed", "unexpected pos")
+
+
+class Checkpoints:
+    """Saves and restores a run; all processes must call `save` and `load` together.
+
+    A thread of the main process does what takes time, from copies: it writes weights and Adam's averages, syncs the
+    files and takes their digests. The next `save` waits for it.
+
+    Args:
+        folder: of the checkpoints.
+        model: without Accelerate's wrapper, as is `optimizer`.
+        keep: checkpoints that the average needs.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        accelerator: Accelerator,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerFast,
+        optimizer: torch.optim.Optimizer,
+        schedule: LRScheduler,
+        progress: Progress,
+        tally: Tally,
+        *,
+        keep: int,
+    ):
+        self.folder, self.accelerator, self.keep = folder, accelerator, keep
+        self.model, self.tokenizer, self.progress = model, tokenizer, progress
+        self.stateful = {"optimizer": optimizer, "schedule": schedule, "progress": progress, "tally": tally}
+        if accelerator.scaler is not None:
+            self.stateful["scaler"] = accelerator.scaler
+        self._writer, self._written = ThreadPoolExecutor(max_workers=1), Future()
+        self._written.set_result(None)
+
+    def save(self, *, is_scheduled: bool) -> None:
+        """Begin to write a checkpoint of this moment, and then to delete those that are no longer needed.
+
+        Args:
+            is_scheduled: true if it may be averaged, false if it is written because the run was asked to stop.
+
+        Raises:
+            OSError: if it, or the one before, cannot be written; the message names the checkpoint that is intact.
+        """
+        self.close()
+        state = {name: part.state_dict() for name, part in self.stateful.items()}
+        state["random_states"] = gather_object([_get_random_states(self.accelerator.device)])
+        if not self.accelerator.is_main_process:
+            return
+        partial = self.folder / f"{PARTIAL_PREFIX}{checkpoint_name(self.progress.update, is_scheduled=is_scheduled)}"
+        with self._explain_write_error(partial):
+            begin_checkpoint(partial)
+            self.model.save_pretrained(partial, state_dict={})
+            self.tokenizer.save_pretrained(partial)
+        tied = self.model.all_tied_weights_keys
+        weights = _copy_to_host({key: value for key, value in self.model.state_dict().items() if key not in tied})
+        state = _copy_to_host(state)
+        if self.accelerator.device.type == "cuda":
+            torch.cuda.synchronize()
+        self._written = self._writer.submit(self._write, partial, weights, state)
+
+    def check(self) -> None:
+        """Raise the error of the writing thread, if there was one."""
+        if self._written.done():
+            self.close()
+
+    def close(self) -> None:
+        """Wait, in the main process, until the last checkpoint is complete; raises the error of its writing."""
+        self._written.result()
+
+    def _write(self, partial: Path, weights: dict, state: dict) -> None:
+        """Complete a checkpoint; the writing thread runs it."""
+        with self._explain_write_error(partial):
+            save_file(weights, partial / WEIGHTS, metadata={"format": "pt"})
+            (partial / STATE_FOLDER).mkdir()
+            torch.save(state, partial / STATE_FOLDER / STATE_FILE)
+            finish_checkpoint(partial)
+        drop_old_checkpoints(self.folder, keep=self.keep)
+
+    @contextlib.contextmanager
+    def _explain_write_error(self, partial: Path) -> Iterator[None]:
+        """Remove the unfinished checkpoint where a file of it cannot be written, and say which one is intact."""
+        try:
+            yield
+        except Exception as error:
+            is_of_torch = isinstance(error, RuntimeError) and any(text in str(error) for text in TORCH_WRITE_ERRORS)
+            if not is_of_torch and not isinstance(error, OSError | SafetensorError):
+                raise
+            shutil.rmtree(partial, ignore_errors=True)
+            before = resumable_checkpoints(self.folder)[-1:]
+            intact = f"{before[0]} is intact" if before else "there is none before it"
+            raise OSError(
+                f"the checkpoint of update {checkpoint_step(partial)} could not be written: {error}. {intact}. "
+                f"Mend the cause, for example make room on the disk, and start the same command again."
+            ) from error
+
+    def load(self, checkpoint: Path, *, seed: int, change_processes: bool) -> None:
+        """Restore the state in `checkpoint`, which is intact.
+
+        Raises:
+            ValueError: if another number of processes wrote it and `change_processes` is false, or if it holds
+                programs, as a pickle may.
+        """
+        path = checkpoint / STATE_FOLDER / STATE_FILE
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError as error:
+            raise ValueError(
+                f"{path} holds more than values, so it was not written by this package. Remove {checkpoint} to go on "
+                f"from the one before."
+            ) from error
+        with blaming(path):
+            for name, part in self.stateful.items():
+                part.load_state_dict(state[name])
+        mismatch = self.model.load_state_dict(load_file(checkpoint / WEIGHTS), strict=False)
+        assert not mismatch.unexpected_keys  # missing are the names of tied weights, stored once
+        now, progress = self.accelerator.num_processes, self.progress
+        if progress.num_processes == now:
+            _set_random_states(self.accelerator.device, state["random_states"][self.accelerator.process_index])
+            return
+        if not change_processes:
+            raise ValueError(
+                f"{checkpoint} was written by {progress.num_processes} processes, this is a run of {now}. Start "
+                f"{progress.num_processes}, or give --change_processes: no pair is skipped or repeated, but "
+                f"dropout will draw other numbers."
+            )
+        torch.manual_seed(seed + progress.update + self.accelerator.process_index)
+        progress.num_processes = now
+
+
+def _get_random_states(device: torch.device) -> dict[str, torch.Tensor]:
+    """Return the states of the generators that dropout of this process draws from."""
+    states = {"cpu": torch.get_rng_state()}
+    if device.type != "cpu":
+        states["device"] = torch.get_device_module(device).get_rng_state()
+    return states
+
+
+def _set_random_states(device: torch.device, states: dict[str, torch.Tensor]) -> None:
+    torch.set_rng_state(states["cpu"])
+    if device.type != "cpu":
+        torch.get_device_module(device).set_rng_state(states["device"])
+
+
+def _copy_to_host(value: object) -> object:
+    """Copy the tensors in `value`, so that no update changes them; from a GPU to pinned memory, without waiting."""
+    if isinstance(value, torch.Tensor):
+        host = torch.empty_like(value, device="cpu", pin_memory=value.is_cuda)
+        return host.copy_(value, non_blocking=value.is_cuda)
+    if isinstance(value, dict):
+        return {key: _copy_to_host(item) for key, item in value.items()}
+    return value
 
 
 def checkpoint_step(folder: Path) -> int:
-    """The number of updates before checkpoint `folder` was written."""
+    """Return the number of updates before checkpoint `folder` was written."""
     return int(folder.name.rpartition("-")[2])
 
 
+def checkpoint_name(step: int, *, is_scheduled: bool = True) -> str:
+    """Return the name of a whole checkpoint; `finish_checkpoint` removes `PARTIAL_PREFIX` in front of it."""
+    return f"{PREFIX if is_scheduled else STOPPED_PREFIX}{step:08d}"
+
+
 def find_checkpoints(folder: Path, *prefixes: str) -> list[Path]:
-    """Checkpoints in `folder` whose names begin with one of `prefixes`, complete or not, oldest first."""
+    """Return checkpoints whose names begin with one of `prefixes`, complete or not, oldest first."""
     found = [path for prefix in prefixes for path in folder.glob(f"{prefix}*") if path.name[len(prefix) :].isdigit()]
     return sorted(found, key=checkpoint_step)
 
 
 def complete_checkpoints(folder: Path) -> list[Path]:
-    """Complete checkpoints in `folder` that may be averaged, oldest first."""
+    """Return complete checkpoints in `folder` that may be averaged, oldest first."""
     return [path for path in find_checkpoints(folder, PREFIX) if (path / COMPLETE).exists()]
 
 
 def resumable_checkpoints(folder: Path) -> list[Path]:
-    """Complete checkpoints that still hold the state of training, oldest first."""
+    """Return complete checkpoints that still hold the state of training, oldest first."""
     found = find_checkpoints(folder, PREFIX, STOPPED_PREFIX)
     return [path for path in found if (path / COMPLETE).exists() and (path / STATE_FOLDER).exists()]
 
 
 def find_intact(folder: Path) -> tuple[Path | None, dict[Path, str]]:
-    """The newest intact checkpoint in `folder`, if there is one, and the fault of each newer one."""
+    """Return the newest intact checkpoint in `folder`, if there is one, and the fault of each newer one."""
     faults: dict[Path, str] = {}
     for path in reversed(find_checkpoints(folder, PREFIX, STOPPED_PREFIX)):
         fault = _find_fault(path)
@@ -67,7 +233,7 @@ def find_intact(folder: Path) -> tuple[Path | None, dict[Path, str]]:
 
 
 def _find_fault(checkpoint: Path) -> str:
-    """The reason why training cannot go on from `checkpoint`, with the name of the file; empty if it can."""
+    """Say why training cannot go on from `checkpoint`, with the name of the file; empty if it can."""
     for name in (COMPLETE, STATE_FOLDER):
         if not (checkpoint / name).exists():
             return f"{checkpoint / name} is missing"
@@ -78,18 +244,13 @@ def _find_fault(checkpoint: Path) -> str:
 
 
 def _read_digests(checkpoint: Path) -> dict[str, str]:
-    """SHA-256 of the files of `checkpoint`, by their names."""
+    """Return SHA-256 of the files of `checkpoint`, by their names."""
     path = checkpoint / COMPLETE
     mark = read_object(path)
     with blaming(path):
         if mark["update"] != checkpoint_step(checkpoint):
             raise ValueError(f"update is {mark['update']}, expected {checkpoint_step(checkpoint)}")
         return dict(mark["files"])
-
-
-def checkpoint_name(step: int, *, is_scheduled: bool = True) -> str:
-    """The name of a whole checkpoint; `finish_checkpoint` removes `PARTIAL_PREFIX` in front of it."""
-    return f"{PREFIX if is_scheduled else STOPPED_PREFIX}{step:08d}"
 
 
 def begin_checkpoint(partial: Path) -> None:
@@ -152,18 +313,6 @@ def set_aside(checkpoint: Path, part: str = "") -> None:
     (checkpoint / part).rename(aside)
 
 
-def select_checkpoints(folder: Path, *, last: int) -> list[Path]:
-    """The `last` checkpoints of a run, oldest first.
-
-    Raises:
-        ValueError: if there are fewer.
-    """
-    checkpoints = complete_checkpoints(folder)
-    if len(checkpoints) < last:
-        raise ValueError(f"{folder} holds {len(checkpoints)} checkpoints, {last} are asked for. Ask for fewer.")
-    return checkpoints[-last:]
-
-
 def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
     """Write to `output` the model whose weights are the mean of those in `folders` (section 6.1).
 
@@ -171,9 +320,8 @@ def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
     and cast back once. Everything beside the weights is copied from the last folder, except its card.
 
     Raises:
-        FileNotFoundError: if a folder holds no weights.
         ValueError: if `folders` is empty, a checkpoint is damaged, configurations differ, or weights are not finite.
-        OSError: if a file of `output` cannot be written.
+        OSError: if a folder holds no weights, or a file of `output` cannot be written.
     """
     if not folders:
         raise ValueError("there is no checkpoint to average; train first, or name folders that hold models.")
@@ -182,14 +330,18 @@ def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
     _check_same_config(folders)
     sums, dtypes = {}, {}
     for folder in folders:
-        for name, tensor in _read_weights(folder).items():
+        try:
+            weights = load_file(folder / WEIGHTS)
+        except SafetensorError as error:
+            raise ValueError(f"{folder / WEIGHTS} is damaged ({error}); leave that checkpoint out.") from error
+        for name, tensor in weights.items():
             if not tensor.isfinite().all():
                 raise ValueError(f"{name} in {folder} holds a value that is not finite; leave that checkpoint out.")
             sums[name] = tensor.double() if name not in sums else sums[name] + tensor.double()
             dtypes[name] = tensor.dtype
     output.mkdir(parents=True, exist_ok=True)
     for path in folders[-1].iterdir():
-        if path.is_file() and path.name not in (WEIGHTS, COMPLETE, CARD_FILE):
+        if path.is_file() and path.name not in (WEIGHTS, COMPLETE, "README.md"):
             shutil.copy(path, output / path.name)
     averaged = {name: (total / len(folders)).to(dtypes[name]).contiguous() for name, total in sums.items()}
     with write_whole(output / WEIGHTS) as file:
@@ -204,16 +356,6 @@ def _refuse_damage(folder: Path) -> None:
     fault = find_damage(folder, {name: digest for name, digest in digests.items() if "/" not in name})
     if fault:
         raise ValueError(f"{fault}: copy it back, or remove {folder} to average without it.")
-
-
-def _read_weights(folder: Path) -> dict[str, torch.Tensor]:
-    path = folder / WEIGHTS
-    if not path.exists():
-        raise FileNotFoundError(f"{folder} holds no {WEIGHTS}; name folders written by save_pretrained.")
-    try:
-        return load_file(path)
-    except SafetensorError as error:
-        raise ValueError(f"{path} is not a whole safetensors file ({error}); leave that checkpoint out.") from error
 
 
 def _check_same_config(folders: Sequence[Path]) -> None:

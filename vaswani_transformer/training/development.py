@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -9,47 +10,26 @@ from accelerate import Accelerator
 from transformers import PreTrainedTokenizerFast
 
 from ..data.batching import TokenizedPairs, plan_updates, split_update
-from .sharding import is_sharded
-from .tally import perplexity, sum_dtype
+from .progress import perplexity, sum_dtype
 
 
+@dataclass(frozen=True)
 class DevelopmentSet:
-    """Scores a model while it is trained.
+    """Scores a model while it is trained."""
 
-    Args:
-        pairs: as token ids.
-        texts: file of the same pairs as text, which `vaswani prepare` has written.
-        score: (model, tokenizer, pairs of text, process_index=, num_processes=) -> BLEU; all processes call it
-            together and share the translating, so that none waits for another until the launcher gives up.
-
-    Raises:
-        ValueError: if there is a `score` for a sharded model.
-    """
-
-    def __init__(
-        self,
-        accelerator: Accelerator,
-        pairs: TokenizedPairs,
-        texts: Path,
-        tokenizer: PreTrainedTokenizerFast,
-        *,
-        score: Callable[..., float] | None,
-    ):
-        if score is not None and is_sharded(accelerator):
-            raise ValueError(
-                "the development set cannot be translated during training where each process holds a part of the "
-                "model only (FSDP): leave dev_bleu away, and run `vaswani evaluate` on the checkpoints."
-            )
-        self.accelerator, self.pairs, self.texts = accelerator, pairs, texts
-        self.tokenizer, self.score = tokenizer, score
+    accelerator: Accelerator
+    pairs: TokenizedPairs
+    texts: Path  # file of the same pairs as text, which `vaswani prepare` has written
+    tokenizer: PreTrainedTokenizerFast
+    # (model, tokenizer, pairs of text, process_index=, num_processes=) -> BLEU. All processes call it together and
+    # share the translating, so that none waits for another until the launcher gives up.
+    score: Callable[..., float] | None
 
     @torch.no_grad()
     def evaluate(self, model: torch.nn.Module) -> tuple[float, dict[str, float]]:
-        """Loss without label smoothing, in nats per token, and scores to log; all processes must call it together."""
+        """Return loss without label smoothing, in nats per token, and scores; all processes must call it together."""
         accelerator = self.accelerator
-        # Without the wrapper of data parallelism; what is sharded takes part in every forward of all processes.
-        model = model if is_sharded(accelerator) else accelerator.unwrap_model(model)
-        model.eval()
+        model = accelerator.unwrap_model(model).eval()
         loss = self.compute_loss(model)
         scores = {"dev_perplexity": perplexity(loss)}
         if self.score is not None:
@@ -65,7 +45,7 @@ class DevelopmentSet:
         return loss, scores
 
     def compute_loss(self, model: torch.nn.Module) -> float:
-        """-log P of the development set in nats per token."""
+        """Return -log P of the development set in nats per token."""
         sources, targets = self.pairs.sources.lengths, self.pairs.targets.lengths
         accelerator, num_processes = self.accelerator, self.accelerator.num_processes
         tokens_per_batch = max(8_192, int(sources.max()), int(targets.max()))

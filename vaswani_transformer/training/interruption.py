@@ -1,5 +1,7 @@
-"""Requests to stop: SIGTERM, which schedulers send before they take a machine away, and Ctrl+C (SIGINT)."""
+"""How runs end: requests to stop (SIGTERM, which schedulers send, and Ctrl+C), and processes that part."""
 
+import atexit
+import gc
 import os
 import signal
 import time
@@ -49,3 +51,21 @@ def outlive_stop_request(worker_id: int) -> None:
     os.setsid()  # out of the process group
     # The first only: the second is the loader's, for a worker that does not end by itself.
     signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+
+
+def part_at_exit() -> None:
+    """Part from the other processes when this one ends, after its models are gone; each calls it when it is done.
+
+    A process that ends without parting may be aborted by a thread of gloo (PyTorch's pull request 179291). One that
+    parts while it has its model may hang: what gathers the gradients is then the last to hold the group of processes,
+    and when it goes it waits for gloo's threads, which may wait for the interpreter (PyTorch's issue 56297).
+    """
+    atexit.register(_part)
+
+
+def _part() -> None:
+    import torch  # late: the command line imports this file for its exit code
+
+    gc.collect()  # models that refer to themselves
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()

@@ -24,7 +24,7 @@ class Log:
     """
 
     def __init__(self, folder: Path, accelerator: Accelerator):
-        self.folder, self.accelerator = folder, accelerator
+        self.path, self.accelerator = folder / LOG_FILE, accelerator
         self.is_main_process = accelerator.is_main_process
 
     def open(self, *, update: int, num_bytes: int) -> None:
@@ -34,14 +34,15 @@ class Log:
         """
         if not self.is_main_process:
             return
-        path = self.folder / LOG_FILE
-        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        lines = self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else []
         kept = b"".join(line for line in lines if _is_up_to(line, update))
         if len(kept) != num_bytes:
-            self.print(f"WARNING: {path} has lost lines up to update {update}; it goes on after those that are left")
-        with write_whole(path) as file:
+            self.print(
+                f"WARNING: {self.path} has lost lines up to update {update}; it goes on after those that are left"
+            )
+        with write_whole(self.path) as file:
             file.write(kept)
-        options = {"tensorboard": {"purge_step": update + 1}, "wandb": {"name": self.folder.name}}
+        options = {"tensorboard": {"purge_step": update + 1}, "wandb": {"name": self.path.parent.name}}
         self.accelerator.init_trackers(PROJECT, init_kwargs=options)
 
     def __enter__(self) -> "Log":
@@ -53,16 +54,17 @@ class Log:
             self.accelerator.trackers.pop().finish()
 
     def sync(self) -> int:
-        """Sync the log to the disk, in the main process; returns its length in bytes."""
-        path = self.folder / LOG_FILE
-        with path.open("ab") as log:
+        """Sync the log to the disk, in the main process; return its length in bytes."""
+        if not self.is_main_process:
+            return 0
+        with self.path.open("ab") as log:
             os.fsync(log.fileno())
-        return path.stat().st_size
+        return self.path.stat().st_size
 
     def write(self, line: dict) -> None:
         """Add a line: numbers by their names, one of them `update`, and `None` for those that are not known."""
         if self.is_main_process:
-            with (self.folder / LOG_FILE).open("a", encoding="utf-8") as log:
+            with self.path.open("a", encoding="utf-8") as log:
                 log.write(json.dumps(line) + "\n")
         known = {name: value for name, value in line.items() if name != "update" and value is not None}
         self.accelerator.log(known, step=line["update"])
@@ -78,16 +80,17 @@ class Log:
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """Raise a ValueError for a tracker that Accelerate does not know, or whose package is missing."""
+    """Raise a ValueError for a tracker whose package is missing, which Accelerate would leave out without a word."""
     for name in names:
-        if name not in LOGGER_TYPE_TO_CLASS:
-            raise ValueError(f"there is no tracker {name!r}; choose from: {', '.join(LOGGER_TYPE_TO_CLASS)}.")
-        if name not in [str(known) for known in get_available_trackers()]:
-            raise ValueError(f"reporting to {name} needs its package: pip install {name}")
+        if name not in map(str, get_available_trackers()):
+            raise ValueError(
+                f"there is no tracker {name} here: install its package (pip install {name}), if it is one of "
+                f"{', '.join(LOGGER_TYPE_TO_CLASS)}."
+            )
 
 
 def read_log(folder: Path) -> list[dict]:
-    """The lines of the log in a run folder.
+    """Return the lines of the log in a run folder.
 
     Raises:
         FileNotFoundError: if there is no log.
@@ -106,7 +109,7 @@ def read_log(folder: Path) -> list[dict]:
 
 
 def _is_up_to(text: bytes, update: int) -> bool:
-    """True for a whole line of the log about one of the first `update` updates."""
+    """Return True for a whole line of the log about one of the first `update` updates."""
     try:
         return text.endswith(b"\n") and _read_line(text)["update"] <= update
     except ValueError:
@@ -119,13 +122,7 @@ def _read_line(text: bytes) -> dict:
         line = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON ({error})") from error
-    if not isinstance(line, dict):
-        raise ValueError(f"expected an object, found {text[:20]!r}")
-    for name, value in line.items():
-        if not isinstance(value, int | float | None):
-            raise ValueError(f"expected numbers, found {name} {value!r:.20}")
-    if not isinstance(line.get("update"), int):
-        raise ValueError("expected the number of its update")
-    if "seconds" in line and None in (line["seconds"], line.get("target_tokens_per_second")):
-        raise ValueError("expected seconds and target_tokens_per_second, found one of them")
+    is_of_numbers = isinstance(line, dict) and all(isinstance(value, int | float | None) for value in line.values())
+    if not is_of_numbers or not isinstance(line.get("update"), int):
+        raise ValueError("expected numbers by their names, one of them that of the update")
     return line

@@ -13,7 +13,6 @@ The same command started again goes on from what the folder holds, also with ano
 
 import contextlib
 import importlib.metadata
-import json
 import platform
 import socket
 import subprocess
@@ -23,10 +22,10 @@ from pathlib import Path
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, gather_object
 
-from ..data.preparation import FINGERPRINT_FILE
-from ..files import blaming, find_changes, lock_folder, read_object, write_json
+from ..files import blaming, claim, lock_folder, read_object, write_json
 from ..model.pipeline_vaswani import MODEL_FOLDER
 from .checkpoints import CHECKPOINTS_FOLDER, COMPLETE, checkpoint_step, find_intact, set_aside
+from .log import LOG_FILE
 
 RECIPE_FILE = "recipe.json"
 PACKAGES = ("torch", "transformers", "accelerate", "tokenizers")
@@ -50,25 +49,18 @@ def open_run(
         warn: gets a line for each damaged checkpoint.
 
     Raises:
-        ValueError: if the folder holds prepared data or another run, if none of its checkpoints is intact, if it holds
-            a final model without checkpoints, if another process is training in it, or if a process does not find in
-            `folder` and `data` what the main process finds.
+        ValueError: if the folder holds another run or files of the user's own, if none of its checkpoints is intact,
+            if it holds a final model without checkpoints, if another process is training in it, or if a process does
+            not find in `folder` and `data` what the main process finds.
     """
     with contextlib.ExitStack() as stack:
         found = None
         if accelerator.is_main_process:
             try:
-                if (folder / FINGERPRINT_FILE).exists():
-                    raise ValueError(f"{folder} holds prepared data: name another output folder for the run.")
                 folder.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(lock_folder(folder))
-                checkpoint = _choose_checkpoint(folder / CHECKPOINTS_FOLDER, warn)
-                if checkpoint is None and (folder / MODEL_FOLDER).exists():
-                    raise ValueError(
-                        f"{folder} holds a final model and no checkpoint to go on from, and a run from the beginning "
-                        f"would overwrite it: name another output folder, or remove {folder / MODEL_FOLDER}."
-                    )
-                recipe = claim_run(folder, description, done=checkpoint_step(checkpoint) if checkpoint else 0)
+                checkpoint = claim_run(folder, description, warn)
+                recipe = (folder / RECIPE_FILE).read_text(encoding="utf-8")
                 found = checkpoint and checkpoint.name, recipe, description["data"]
             except (OSError, ValueError) as error:
                 found = error  # for all to raise: the others wait
@@ -76,27 +68,60 @@ def open_run(
         if isinstance(found, Exception):
             raise found
         name, recipe, fingerprint = found
-        checkpoint = name and folder / CHECKPOINTS_FOLDER / name
+        checkpoint, path = name and folder / CHECKPOINTS_FOLDER / name, folder / RECIPE_FILE
         differing = [] if description["data"] == fingerprint else [str(data)]
-        path = folder / RECIPE_FILE
         sees_run = path.exists() and path.read_text(encoding="utf-8") == recipe
         if not sees_run or (checkpoint and not (checkpoint / COMPLETE).exists()):
             differing.append(str(folder))
-        faults = []
-        if differing:
-            faults.append(
-                f"process {accelerator.process_index} on host {socket.gethostname()} does not find in "
-                f"{' and '.join(differing)} what the main process finds there: run and data must lie in folders "
-                f"shared by all machines."
-            )
-        faults = gather_object(faults)
+        place = f"process {accelerator.process_index} on host {socket.gethostname()}"
+        faults = gather_object([f"{place} does not find in {name}" for name in differing])
         if faults:  # of whichever process, all raise: one that went on would wait for the others
-            raise ValueError(faults[0])
+            raise ValueError(
+                f"{faults[0]} what the main process finds there: run and data must lie in folders shared by all "
+                f"machines."
+            )
         yield checkpoint
 
 
+def claim_run(folder: Path, description: dict, warn: Callable[[str], object]) -> Path | None:
+    """Write recipe.json in `folder`, or compare it; return the checkpoint to go on from, if there is one.
+
+    Raises:
+        ValueError: as `open_run`, or if fewer updates are asked for than are done.
+    """
+    path = folder / RECIPE_FILE
+    ends = {name: description["recipe"][name] for name in ENDS}
+    recorded_ends = {}
+    if path.exists():
+        recorded = read_object(path)
+        with blaming(path):
+            recorded_ends = {name: recorded.get("recipe", {}).get(name) for name in ENDS}
+    settings = {name: description[name] for name in IDENTITY}
+    recorded = claim(
+        path,
+        settings | {"recipe": settings["recipe"] | recorded_ends},
+        advice="Name another output folder, or give the settings it was begun with.",
+        owned=(LOG_FILE, CHECKPOINTS_FOLDER, MODEL_FOLDER),
+    )
+    checkpoint = _choose_checkpoint(folder / CHECKPOINTS_FOLDER, warn)
+    if checkpoint is None and (folder / MODEL_FOLDER).exists():
+        raise ValueError(
+            f"{folder} holds a final model and no checkpoint to go on from, and a run from the beginning would "
+            f"overwrite it: name another output folder, or remove {folder / MODEL_FOLDER}."
+        )
+    done = checkpoint_step(checkpoint) if checkpoint else 0
+    if ends["num_updates"] < done:
+        raise ValueError(
+            f"{folder} has done {done} updates, and num_updates is {ends['num_updates']}: give at least {done}, or "
+            f"name another output folder."
+        )
+    information = recorded if done else description | {"versions": describe_versions()}
+    write_json(path, information | {"recipe": recorded["recipe"] | ends})
+    return checkpoint
+
+
 def _choose_checkpoint(folder: Path, warn: Callable[[str], object]) -> Path | None:
-    """The newest intact checkpoint in `folder`, if there is any; newer ones are damaged, and set aside."""
+    """Return the newest intact checkpoint in `folder`, if there is any; newer ones are damaged, and set aside."""
     checkpoint, faults = find_intact(folder)
     for fault in faults.values():
         warn(f"WARNING: {fault}; the checkpoint before is taken")
@@ -111,7 +136,7 @@ def _choose_checkpoint(folder: Path, warn: Callable[[str], object]) -> Path | No
 
 
 def describe_versions() -> dict[str, str]:
-    """Versions of Python and of the packages that train; the commit of this package where it is a checkout."""
+    """Return versions of Python and of the packages that train; the commit of this package where it is a checkout."""
     root = Path(__file__).parents[2]
     versions = {"python": platform.python_version()}
     versions |= {name: importlib.metadata.version(name) for name in PACKAGES}
@@ -122,39 +147,3 @@ def describe_versions() -> dict[str, str]:
             command = ["git", "-C", str(root), "rev-parse", "HEAD"]
             versions["commit"] = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
     return versions
-
-
-def claim_run(folder: Path, description: dict, *, done: int) -> str:
-    """Write `description` and versions to recipe.json in `folder`, or if it is begun, compare what `IDENTITY` names.
-
-    Args:
-        done: updates after which the run goes on; 0 if it is not begun.
-
-    Returns:
-        the text of recipe.json, with the `ENDS` that are asked for now.
-
-    Raises:
-        ValueError: if recipe.json is damaged, if the folder belongs to another run, with the differences, or if fewer
-            updates are asked for than are done.
-    """
-    path = folder / RECIPE_FILE
-    if not done or not path.exists():
-        write_json(path, description | {"versions": describe_versions()})
-    recorded, description = read_object(path), json.loads(json.dumps(description))
-    ends = {name: description["recipe"][name] for name in ENDS}
-    with blaming(path):
-        earlier = {name: recorded.get(name) for name in IDENTITY}
-        earlier["recipe"] = recorded["recipe"] | ends
-    if changes := list(find_changes(earlier, {name: description.get(name) for name in IDENTITY})):
-        raise ValueError(
-            f"{folder} holds another run: {'; '.join(changes)}. Name another output folder, or give the settings it "
-            f"was started with."
-        )
-    if ends["num_updates"] < done:
-        raise ValueError(
-            f"{folder} has done {done} updates, and num_updates is {ends['num_updates']}: give at least {done}, or "
-            f"name another output folder."
-        )
-    if earlier["recipe"] != recorded["recipe"]:
-        write_json(path, recorded | {"recipe": earlier["recipe"]})
-    return path.read_text(encoding="utf-8")

@@ -3,9 +3,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from vaswani_transformer.training.tally import Tally, perplexity, sum_dtype
 
 from vaswani_transformer.training import tally as tally_module
-from vaswani_transformer.training.tally import Tally, perplexity, sum_dtype
 
 UPDATE = SimpleNamespace(target_tokens=10, tokens=18, padded_tokens=20)
 

@@ -1,7 +1,8 @@
-"""Sums over the updates between two lines of the log."""
+"""How far a run has come, and its sums over the updates between two lines of the log."""
 
 import math
 import time
+from dataclasses import dataclass, fields
 
 import torch
 from accelerate import Accelerator
@@ -12,16 +13,50 @@ SUM_DTYPES = {"mps": torch.float32}  # which has no float64
 
 
 def sum_dtype(device: torch.device) -> torch.dtype:
-    """The type for sums of losses and counts: float64 wherever `device` has one."""
+    """Return the type for sums of losses and counts: float64 wherever `device` has one."""
     return SUM_DTYPES.get(device.type, torch.float64)
 
 
 def perplexity(nll: float) -> float:
-    """exp(`nll`), in nats per token; inf where a float cannot hold it, as when a run diverges."""
+    """Return exp(`nll`), in nats per token; inf where a float cannot hold it, as when a run diverges."""
     try:
         return math.exp(nll)
     except OverflowError:
         return math.inf
+
+
+@dataclass
+class Progress:
+    """How far a run has come."""
+
+    update: int = 0
+    epoch: int = 0
+    updates_of_epoch: int = 0  # done of the present epoch
+    seconds: float = 0.0  # of training, over all sittings
+    best_dev_loss: float = math.inf
+    evaluations_without_gain: int = 0
+    log_bytes: int = 0  # of the log that belong to what is saved
+    num_processes: int = 1
+
+    def count(self, update: Update) -> None:
+        """Advance by `update`, which is done."""
+        self.update += 1
+        self.updates_of_epoch += 1
+        if update.is_last_of_epoch:
+            self.epoch, self.updates_of_epoch = self.epoch + 1, 0
+
+    def note_evaluation(self, dev_loss: float) -> None:
+        """Count an evaluation of the development set."""
+        self.evaluations_without_gain += 1
+        if dev_loss < self.best_dev_loss:
+            self.best_dev_loss, self.evaluations_without_gain = dev_loss, 0
+
+    def state_dict(self) -> dict:
+        return dict(vars(self))
+
+    def load_state_dict(self, state: dict) -> None:
+        for field in fields(self):
+            setattr(self, field.name, state[field.name])
 
 
 class Tally:
@@ -72,12 +107,12 @@ class Tally:
         return time.perf_counter() - self._started
 
     def count_skipped_in_a_row(self) -> tuple[int, int]:
-        """Updates skipped in a row, up to now and in the longest row of the run; waits for the device."""
+        """Return updates skipped in a row, up to now and in the longest row of the run; waits for the device."""
         now, longest = self._counts[2:].tolist()
         return int(now), int(longest)
 
     def compute_means(self) -> dict[str, float | int | None]:
-        """Loss, perplexity, speed and fill since the last line; all processes must call it together."""
+        """Return loss, perplexity, speed and fill since the last line; all processes must call it together."""
         loss, nll = self.accelerator.reduce(self._losses, "sum").tolist()
         target_tokens, skipped, *_ = self._counts.tolist()
         return {
@@ -91,9 +126,9 @@ class Tally:
 
     def state_dict(self) -> dict:
         """All processes must call it together."""
-        losses = self.accelerator.reduce(self._losses, "sum").cpu()
+        losses = self.accelerator.reduce(self._losses, "sum")
         numbers = {name: getattr(self, name) for name in ("tokens", "padded_tokens", "updates", "seconds")}
-        return {"losses": losses, "counts": self._counts.cpu(), **numbers}
+        return {"losses": losses, "counts": self._counts, **numbers}
 
     def load_state_dict(self, state: dict) -> None:
         if self.accelerator.is_main_process:  # the sum is over all processes; one carries it on

@@ -1,6 +1,5 @@
 import pytest
 import torch
-
 from vaswani_transformer.training.schedule import inverse_sqrt_lr, inverse_sqrt_schedule
 
 

@@ -1,0 +1,296 @@
+"""The training loop (sections 5 and 6.1 of the paper), through Accelerate, on any number of processes."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+from torch.utils.data import DataLoader
+
+from ..data.batching import Update, UpdateStream
+from ..devices import advise_size
+from ..files import find_changes
+from ..memory import is_out_of_memory
+from ..model.pipeline_vaswani import MODEL_FOLDER
+from .checkpoints import PARTIAL_PREFIX, average_checkpoints, checkpoint_name, complete_checkpoints
+from .interruption import Interrupted, StopRequest, outlive_stop_request
+from .progress import sum_dtype
+from .recipes import RECIPES, Recipe
+from .run_folder import open_run
+from .setup import RunParts
+
+SKIPPED_IN_A_ROW = 10  # updates without a finite gradient that end a run
+# Updates between two checks for which all processes, and host and device, wait for each other. Between two checks the
+# host may run ahead of a GPU.
+UPDATES_PER_CHECK = {"cpu": 1}
+DEFAULT_UPDATES_PER_CHECK = 10
+# Processes that prepare batches. On a CPU one would take a core from the training; one is enough for any GPU. Where
+# there is MPS, processes are not forked, and a worker would get a copy of the corpus.
+LOADER_WORKERS = {"cpu": 0, "mps": 0}
+DEFAULT_LOADER_WORKERS = 1
+
+
+def train(parts: RunParts) -> Path:
+    """Run to the end of the recipe, from the last checkpoint if there is one.
+
+    The same global batch gives the same update, however processes and accumulation split it. A run that was stopped
+    ends with the weights of one that never was.
+
+    Returns:
+        the folder of the final model, the mean of the last checkpoints.
+
+    Raises:
+        ValueError: as `open_run`, or if another number of processes wrote the checkpoint.
+        FloatingPointError: if ten updates in a row had no finite gradient.
+        MemoryError: if a micro-batch does not fit; the message names its shape.
+        OSError: if a checkpoint cannot be written; the one before is intact.
+        Interrupted: after SIGTERM or Ctrl+C, when the update under way is done and saved.
+    """
+    accelerator, log, model_folder = parts.accelerator, parts.log, parts.folder / MODEL_FOLDER
+    with open_run(accelerator, parts.folder, parts.data, parts.description, warn=log.print) as checkpoint, log:
+        _tell_settings(parts)
+        _go_to_where_it_stopped(parts, checkpoint)
+        with StopRequest() as stop_request, contextlib.closing(parts.checkpoints):
+            if not _is_finished(parts):
+                _run_updates(parts, stop_request)
+        accelerator.wait_for_everyone()
+        if accelerator.is_main_process:
+            last = complete_checkpoints(parts.checkpoints.folder)[-parts.recipe.num_averaged_checkpoints :]
+            average_checkpoints(last, model_folder)
+            log.print(f"averaged {len(last)} checkpoints into {model_folder}")
+        accelerator.wait_for_everyone()
+    return model_folder
+
+
+def _run_updates(parts: RunParts, stop_request: StopRequest) -> None:
+    """Run one update after the other, until the recipe or its patience ends."""
+    progress, num_updates = parts.progress, parts.recipe.num_updates
+    interval = UPDATES_PER_CHECK.get(parts.accelerator.device.type, DEFAULT_UPDATES_PER_CHECK)
+    sitting_started = time.perf_counter() - progress.seconds
+    parts.model.train()
+    for update in read_updates(parts):
+        lr = run_update(parts, update)  # forward, backward, step, schedule
+        progress.count(update)
+        number = progress.update
+        is_due = _is_checkpoint_due(parts) or number >= num_updates
+        must_stop = False
+        if number % interval == 0 or is_due:
+            must_stop = _agree_to_stop(parts, stop_request)
+            _check_finite(parts)
+            parts.checkpoints.check()
+        if number % parts.log_interval == 0 or number >= num_updates:
+            progress.seconds = time.perf_counter() - sitting_started
+            _log_training(parts, lr)
+        if is_due:
+            _evaluate(parts)
+        if is_due or must_stop:
+            progress.seconds = time.perf_counter() - sitting_started
+            save(parts, is_scheduled=is_due)
+        if _is_finished(parts):
+            return
+        if must_stop:
+            parts.checkpoints.close()
+            parts.accelerator.wait_for_everyone()  # a launcher ends all processes when the first one ends
+            raise Interrupted(f"stopped after update {number} and saved; the same command goes on from there.")
+
+
+def run_update(parts: RunParts, update: Update) -> float:
+    """Make one optimizer step, of a model in training mode; return its learning rate.
+
+    The loss is the mean over the target tokens of all processes and micro-batches.
+    """
+    accelerator, optimizer = parts.accelerator, parts.optimizer
+    device = accelerator.device
+    losses = torch.zeros(2, dtype=sum_dtype(device), device=device)
+    for i, batch in enumerate(update.micro_batches):
+        is_last = i == len(update.micro_batches) - 1
+        batch = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
+        # Gradients travel between the processes once, with the last micro-batch.
+        sync = contextlib.nullcontext() if is_last else accelerator.no_sync(parts.model)
+        with sync, _explain_out_of_memory(batch):
+            output = parts.forward(**batch, num_items_in_batch=1)  # sums over the tokens of this micro-batch
+            # The mean over the whole update. Data parallelism takes that of the gradients of all processes.
+            accelerator.backward(output.loss * (accelerator.num_processes / update.target_tokens))
+        losses += torch.stack([output.loss.detach(), output.nll_loss])
+    # The optimizer's list: to walk all modules for their parameters takes 1 ms of the host.
+    parameters = optimizer.param_groups[0]["params"]
+    norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
+    is_finite = norm.isfinite()
+    if accelerator.scaler is None:
+        # The fused kernel then leaves weights and averages as they are, and the host need not know.
+        optimizer.optimizer.found_inf = (~is_finite).float()
+    optimizer.step()
+    lr = parts.schedule.get_last_lr()[0]
+    parts.schedule.step()
+    optimizer.zero_grad()
+    parts.tally.add(losses, is_finite, update)
+    return lr
+
+
+def read_updates(parts: RunParts) -> Iterator[Update]:
+    """Return the updates of this process that are still to come; on a GPU a worker prepares them."""
+    accelerator, recipe, progress = parts.accelerator, parts.recipe, parts.progress
+    stream = UpdateStream(
+        parts.train_pairs,
+        tokens_per_batch=recipe.tokens_per_batch,
+        seed=parts.seed,
+        short_first=recipe.short_first,
+        epoch=progress.epoch,
+        updates_of_epoch=progress.updates_of_epoch,
+        num_processes=accelerator.num_processes,
+        process_index=accelerator.process_index,
+        accumulation_steps=parts.accumulation_steps,
+    )
+    device = accelerator.device.type
+    num_workers = LOADER_WORKERS.get(device, DEFAULT_LOADER_WORKERS)
+    loader = DataLoader(
+        stream,
+        batch_size=None,
+        pin_memory=device == "cuda",
+        generator=torch.Generator(),  # seeds workers, and must not change the numbers that dropout draws
+        num_workers=num_workers,
+        prefetch_factor=16 if num_workers else None,
+        worker_init_fn=outlive_stop_request,
+    )
+    return iter(loader)
+
+
+def _go_to_where_it_stopped(parts: RunParts, checkpoint: Path | None) -> None:
+    """Restore `checkpoint`, if there is one, and remove what was logged after it."""
+    accelerator, progress, log = parts.accelerator, parts.progress, parts.log
+    for partial in sorted(parts.checkpoints.folder.glob(f"{PARTIAL_PREFIX}*")):
+        log.print(f"{partial} is not whole and is left aside")
+    if checkpoint:
+        parts.checkpoints.load(checkpoint, seed=parts.seed, change_processes=parts.change_processes)
+        log.print(f"resuming after update {progress.update} from {checkpoint}")
+    accelerator.wait_for_everyone()  # before the first process changes what the others look at
+    if checkpoint and accelerator.is_main_process:
+        # Under another number of updates it may be one to average, or no longer be one.
+        is_scheduled = _is_checkpoint_due(parts) or progress.update >= parts.recipe.num_updates
+        checkpoint.rename(checkpoint.with_name(checkpoint_name(progress.update, is_scheduled=is_scheduled)))
+    log.open(update=progress.update, num_bytes=progress.log_bytes)
+
+
+def _tell_settings(parts: RunParts) -> None:
+    recipe, description, log = parts.recipe, parts.description, parts.log
+    log.print(f"recipe {describe_recipe(recipe)}")
+    if description["init_fingerprint"] is not None:
+        log.print(
+            f"starting from the weights of {description['init_from']}, fingerprint {description['init_fingerprint']}"
+        )
+    log.print(
+        f"{description['num_parameters']:,} parameters, vocabulary of {len(parts.tokenizer):,}; "
+        f"{len(parts.train_pairs):,} pairs; {recipe.num_updates:,} updates of up to {recipe.tokens_per_batch:,} tokens "
+        f"per side"
+    )
+    device, precision = parts.accelerator.device.type, description["mixed_precision"]
+    notes = [f"training on {parts.accelerator.num_processes} x {device}", f"mixed precision {precision}"]
+    if device == "cuda" and precision == "no":
+        notes.append("float32 with TF32")
+    if recipe.compile:
+        notes.append("compiled: the first updates take minutes")
+    log.print(", ".join(notes))
+    if advice := advise_size(device, parts.accelerator.unwrap_model(parts.model).config.vocab_size):
+        log.print(advice)
+
+
+def describe_recipe(recipe: Recipe) -> str:
+    """Return the name of the recipe that is nearest to `recipe`, and what differs from it."""
+    # Where it was left open it follows from the device, and the line "training on" tells it.
+    of_device = {"compile": recipe.compile}
+    changes = {
+        name: list(find_changes(known.to_dict() | of_device, recipe.to_dict())) for name, known in RECIPES.items()
+    }
+    name = min(changes, key=lambda name: len(changes[name]))
+    return ", ".join([name, *changes[name]])
+
+
+def _is_finished(parts: RunParts) -> bool:
+    patience = parts.recipe.patience
+    return parts.progress.update >= parts.recipe.num_updates or (
+        patience is not None and parts.progress.evaluations_without_gain >= patience
+    )
+
+
+def _is_checkpoint_due(parts: RunParts) -> bool:
+    """Return True if the recipe wants a checkpoint here, whatever its number of updates."""
+    amount, unit = parts.recipe.checkpoint_interval
+    if unit == "epochs":
+        return parts.progress.updates_of_epoch == 0 and parts.progress.epoch % amount == 0
+    return parts.progress.update % amount == 0
+
+
+def _agree_to_stop(parts: RunParts, stop_request: StopRequest) -> bool:
+    """Return True if any process was asked to stop; all of them must then save."""
+    own = torch.tensor(stop_request.received, device=parts.accelerator.device).int()
+    return bool(parts.accelerator.reduce(own, "sum"))
+
+
+def _check_finite(parts: RunParts) -> None:
+    """End the run if too many updates in a row were skipped."""
+    now, longest = parts.tally.count_skipped_in_a_row()
+    if longest >= SKIPPED_IN_A_ROW:
+        raise FloatingPointError(
+            f"{longest} updates in a row, {'up to' if now == longest else 'before'} update {parts.progress.update}, "
+            f"had a gradient that is not finite, and were skipped. The same command would come to the same end: name "
+            f"another output folder and start again, with mixed precision bf16 or none, with another seed, or with a "
+            f"recipe of a smaller lr_scale or more warmup_updates."
+        )
+
+
+@contextlib.contextmanager
+def _explain_out_of_memory(batch: dict[str, torch.Tensor]) -> Iterator[None]:
+    """Re-raise PyTorch's errors for memory, which name bytes only, as a MemoryError with the shape of `batch`."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        num_pairs, source_length = batch["input_ids"].shape
+        raise MemoryError(
+            f"out of memory in a micro-batch of {num_pairs} pairs, padded to {source_length} source and "
+            f"{batch['labels'].shape[1]} target tokens. Raise accumulation_steps, which changes no result, or "
+            f"lower the recipe's tokens_per_batch. ({str(error).splitlines()[0]})"
+        ) from error
+
+
+def _log_training(parts: RunParts, lr: float) -> None:
+    progress, tally, num_updates = parts.progress, parts.tally, parts.recipe.num_updates
+    place = {"update": progress.update, "epoch": progress.epoch}
+    line = place | {"lr": lr, **tally.compute_means(), "seconds": progress.seconds}
+    parts.log.write(line)
+    remaining = timedelta(seconds=int((num_updates - progress.update) * tally.seconds / tally.updates))
+    losses = "no finite update"
+    if line["loss"] is not None:
+        losses = f"loss {line['loss']:.3f}  ppl {line['perplexity']:.2f}"
+    skipped = f"  skipped {line['skipped']}" if line["skipped"] else ""
+    parts.log.print(
+        f"update {progress.update}/{num_updates}  epoch {line['epoch']}  {losses}  lr {line['lr']:.2e}  "
+        f"{line['target_tokens_per_second']:.0f} tok/s  fill {line['fill']:.1%}{skipped}  ETA {remaining}",
+        live=True,
+    )
+    tally.start_line()
+
+
+def _evaluate(parts: RunParts) -> None:
+    """Score the development set, and log it."""
+    started, progress = time.perf_counter(), parts.progress
+    dev_loss, scores = parts.dev_set.evaluate(parts.model)
+    parts.model.train()
+    if _is_checkpoint_due(parts):  # that of the end does not count: a longer run would not have it
+        progress.note_evaluation(dev_loss)
+    line = {"update": progress.update, "epoch": progress.epoch, **scores}
+    parts.log.write(line)
+    shown = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in line.items()}
+    parts.log.print("  ".join(f"{name} {value}" for name, value in shown.items()))
+    parts.tally.leave_out(time.perf_counter() - started)
+
+
+def save(parts: RunParts, *, is_scheduled: bool) -> None:
+    """Begin to write a checkpoint; see `Checkpoints.save`."""
+    started = time.perf_counter()
+    parts.progress.log_bytes = parts.log.sync()
+    parts.checkpoints.save(is_scheduled=is_scheduled)
+    parts.tally.leave_out(time.perf_counter() - started)

@@ -1,0 +1,43 @@
+"""Adam and its learning rate (section 5.3, equation 3)."""
+
+from torch import nn
+from torch.optim import AdamW, Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from .recipes import Recipe
+
+
+def build_optimizer(model: nn.Module, recipe: Recipe) -> AdamW:
+    """Return the Adam of section 5.3, whose lr is the factor of equation 3; without weight decay AdamW is Adam."""
+    return AdamW(
+        model.parameters(),
+        lr=recipe.lr_scale,
+        betas=recipe.adam_betas,
+        eps=recipe.adam_eps,
+        weight_decay=recipe.weight_decay,
+        fused=True,
+    )
+
+
+def inverse_sqrt_lr(step: int, *, d_model: int, warmup_steps: int = 4000) -> float:
+    """Return the learning rate of update `step`, counted from 1 (equation 3, section 5.3).
+
+        lrate = d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)
+
+    It rises linearly for `warmup_steps` updates, then falls as 1 / sqrt(step). Both branches meet at
+    step = warmup_steps, where the rate is (d_model * warmup_steps)^-0.5: 6.99e-4 for the base model.
+
+    Raises:
+        ZeroDivisionError: if `step` is 0, where the formula is undefined.
+    """
+    return d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
+
+
+def inverse_sqrt_schedule(optimizer: Optimizer, *, d_model: int, warmup_steps: int = 4000) -> LambdaLR:
+    """Return a schedule that multiplies the lr of `optimizer`, 1.0 in the paper, by `inverse_sqrt_lr` of each update.
+
+    Do not pass it to `Accelerator.prepare`: its scheduler wrapper steps once per process, so on 8 GPUs the
+    warm-up would last 500 updates instead of 4000.
+    """
+    # LambdaLR counts from 0, the paper from 1.
+    return LambdaLR(optimizer, lambda i: inverse_sqrt_lr(i + 1, d_model=d_model, warmup_steps=warmup_steps))
