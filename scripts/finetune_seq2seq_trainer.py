@@ -10,6 +10,7 @@ can be given, such as --num_train_epochs 10, --learning_rate 1e-4, --gradient_ac
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -29,8 +30,8 @@ from transformers import (
 import vaswani_transformer  # noqa: F401 - the Auto classes know our models from here on
 from vaswani_transformer.data.corpus import read_parallel_files
 from vaswani_transformer.evaluation.scores import build_compute_metrics
-from vaswani_transformer.training.parting import part_at_exit
-from vaswani_transformer.training.seq2seq_trainer import TokenBatchSeq2SeqTrainer
+from vaswani_transformer.training.interruption import part_at_exit
+from vaswani_transformer.training.seq2seq_trainer import load_token_batches
 
 
 @dataclass
@@ -99,17 +100,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     model = AutoModelForSeq2SeqLM.from_pretrained(args.model, trust_remote_code=False)
     train, dev, test = (load_text(prefix, args, tokenizer) for prefix in (args.train, args.dev, args.test))
 
-    # A Seq2SeqTrainer whose updates hold as many tokens instead of as many sentences.
-    trainer = TokenBatchSeq2SeqTrainer(
+    trainer = Seq2SeqTrainer(
         model=model,
         args=training_args,
-        tokens_per_batch=args.tokens_per_batch,
         train_dataset=train,
         eval_dataset=dev,
         processing_class=tokenizer,
         data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
         compute_metrics=build_compute_metrics(tokenizer, language=args.target_language),
     )
+    # Updates of as many tokens instead of as many sentences.
+    trainer.get_train_dataloader = partial(load_token_batches, trainer, tokens_per_batch=args.tokens_per_batch)
     print_bleu(trainer, test, tokenizer, when="before")
     trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)
     trainer.save_model()

@@ -26,9 +26,10 @@ from safetensors.torch import load_file
 
 from vaswani_transformer.data.phrasebook.pairs import generate_pairs
 from vaswani_transformer.data.preparation import Corpus, prepare
-from vaswani_transformer.training.checkpoints import PARTIAL_PREFIX, STATE_FOLDER, resumable_checkpoints
+from vaswani_transformer.training.checkpoints import PARTIAL_PREFIX, resumable_checkpoints
+from vaswani_transformer.training.loop import train
 from vaswani_transformer.training.recipes import PHRASEBOOK
-from vaswani_transformer.training.trainer import Trainer
+from vaswani_transformer.training.setup import build_run
 
 # About 60 updates per epoch, so that several kills fall into one.
 RECIPE = replace(
@@ -39,7 +40,7 @@ RECIPE = replace(
     checkpoint_interval=(5, "updates"),
 )
 # The last file that the loop writes; from then on a checkpoint is the thread's.
-LAST_OF_LOOP = Path(STATE_FOLDER, "custom_checkpoint_2.pkl")
+LAST_OF_LOOP = "tokenizer.json"
 TIMES = ("seconds", "target_tokens_per_second")  # values of a line of the log that may differ
 
 
@@ -51,7 +52,7 @@ def main() -> int:
     args = parser.parse_args()
     if args.child:
         torch.set_num_threads(1)
-        Trainer(RECIPE, *args.child, log_interval=2).train()
+        train(build_run(RECIPE, *args.child, log_interval=2))
         return 0
     with tempfile.TemporaryDirectory() as folder:
         return compare_runs(Path(folder), num_kills=args.kills, rng=random.Random(args.seed))

@@ -59,7 +59,7 @@ def test_what_cannot_be_drawn_is_refused(tmp_path, capsys, monkeypatch):
         draw_curves([run], tmp_path / "curves.svg")
     (run / "log.jsonl").write_text('{"loss": 1.0}\n')
     assert cli.main(["plot", "--run", str(run), "--output", str(tmp_path / "curves.svg")]) == 1
-    assert "log.jsonl, line 1: expected the number of its update" in capsys.readouterr().err
+    assert "log.jsonl, line 1: expected numbers by their names" in capsys.readouterr().err
     (run / "log.jsonl").write_text("")
     with pytest.raises(ValueError, match=r"the log\.jsonl of run is empty; there is nothing to draw yet"):
         draw_curves([run], tmp_path / "curves.svg")

@@ -3,9 +3,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from vaswani_transformer.training.tally import Tally, perplexity, sum_dtype
 
-from vaswani_transformer.training import tally as tally_module
+from vaswani_transformer.training import progress
+from vaswani_transformer.training.progress import Progress, Tally, perplexity, sum_dtype
 
 UPDATE = SimpleNamespace(target_tokens=10, tokens=18, padded_tokens=20)
 
@@ -64,7 +64,7 @@ def test_the_longest_row_of_skipped_updates_is_remembered():
 
 def test_the_speed_is_over_the_time_of_training_in_all_sittings(monkeypatch):
     clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(tally_module, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    monkeypatch.setattr(progress, "time", SimpleNamespace(perf_counter=lambda: clock.now))
     process = SimpleNamespace(device=torch.device("cpu"), is_main_process=True, reduce=lambda tensor, how: tensor)
     before = Tally(process)
     clock.now += 7.0
@@ -78,3 +78,18 @@ def test_the_speed_is_over_the_time_of_training_in_all_sittings(monkeypatch):
     clock.now += 1.0
     after.add(torch.zeros(2), torch.tensor(True), UPDATE)
     assert after.compute_means()["target_tokens_per_second"] == 20 / 5
+
+
+def test_progress_counts_epochs_and_evaluations_and_is_restored():
+    done = Progress()
+    for is_last_of_epoch in (False, True, False):
+        done.count(SimpleNamespace(is_last_of_epoch=is_last_of_epoch))
+    gains = []
+    for dev_loss in (3.0, 3.0, 2.0, 2.5):
+        done.note_evaluation(dev_loss)
+        gains.append(done.evaluations_without_gain)
+    assert (done.update, done.epoch, done.updates_of_epoch) == (3, 1, 1)
+    assert (done.best_dev_loss, gains) == (2.0, [0, 1, 0, 1])
+    restored = Progress()
+    restored.load_state_dict(done.state_dict())
+    assert restored == done

@@ -10,13 +10,13 @@ from vaswani_transformer.commands.recipes import run
 from vaswani_transformer.training.recipes import (
     BASE,
     BIG,
+    BOUNDS,
     GENERAL_EN_DE,
     IWSLT14_DE_EN,
     MULTI30K_TINY,
     RECIPES,
     TABLE_3,
     WIDTHS,
-    build_recipe,
     divide_widths,
     load_recipe,
 )
@@ -35,13 +35,8 @@ def test_big_differs_from_base_in_what_the_paper_names():
     assert (BIG.num_updates, BIG.num_averaged_checkpoints) == (300_000, 20)
     assert load_recipe("big_en_fr").model["dropout"] == 0.1
     assert (load_recipe("big_en_fr").vocab_size, load_recipe("big_en_fr").subword_model) == (32_000, "wordpiece")
-
-
-@pytest.mark.parametrize(("recipe", "seconds_per_update"), [(BASE, 0.4), (BIG, 1.0)])
-def test_the_averaged_checkpoints_are_ten_minutes_apart_on_the_paper_s_machine(recipe, seconds_per_update):
-    updates, unit = recipe.checkpoint_interval
-    assert unit == "updates"
-    assert updates * seconds_per_update == 600
+    # The averaged checkpoints are ten minutes apart, at 0.4 s and 1 s for an update on the paper's machine.
+    assert [recipe.checkpoint_interval for recipe in (BASE, BIG)] == [(1_500, "updates"), (600, "updates")]
 
 
 def test_the_rows_of_table_3_average_nothing_and_train_as_base_or_big_do():
@@ -64,41 +59,28 @@ def test_iwslt14_is_the_architecture_and_data_of_fairseq():
     assert (config.num_heads, config.dropout, config.label_smoothing) == (4, 0.3, 0.1)
     assert (IWSLT14_DE_EN.vocab_size, IWSLT14_DE_EN.max_length, IWSLT14_DE_EN.max_length_ratio) == (10_000, 175, 1.5)
     assert (IWSLT14_DE_EN.tokens_per_batch, IWSLT14_DE_EN.weight_decay, IWSLT14_DE_EN.num_beams) == (4_096, 1e-4, 5)
-
-
-def test_only_iwslt14_decays_weights():
     assert [name for name, recipe in RECIPES.items() if recipe.weight_decay] == ["iwslt14_de_en"]
 
 
-def test_general_en_de_has_about_30_million_parameters():
-    with torch.device("meta"):
-        model = VaswaniForConditionalGeneration(
-            VaswaniConfig(vocab_size=GENERAL_EN_DE.vocab_size, **GENERAL_EN_DE.model)
-        )
-    assert model.num_parameters() == pytest.approx(30e6, rel=0.02)
+def test_the_list_of_recipes_has_each_with_its_parameters(capsys):
+    run(None)
+    header, *lines = capsys.readouterr().out.splitlines()
+    assert header.split()[:2] == ["recipe", "parameters"]
+    assert [line.split()[0] for line in lines] == list(RECIPES)
+    for line, recipe in zip(lines, RECIPES.values(), strict=True):
+        assert recipe.model.keys() <= VaswaniConfig().to_dict().keys()  # a misspelt field would be taken in silence
+        with torch.device("meta"):
+            model = VaswaniForConditionalGeneration(VaswaniConfig(**{"vocab_size": recipe.vocab_size} | recipe.model))
+        assert line.split()[1] == f"{model.num_parameters() / 1e6:.1f}M"
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_every_recipe_is_a_valid_model(name):
-    recipe = RECIPES[name]
-    config = VaswaniConfig(vocab_size=recipe.vocab_size, **recipe.model)
-    assert recipe.model.keys() <= VaswaniConfig().to_dict().keys()  # a misspelt field would be taken in silence
-    assert {name: getattr(config, name) for name in recipe.model} == recipe.model
-
-
-@pytest.mark.parametrize("row", TABLE_3)
-@pytest.mark.parametrize("divisor", [2, 4, 8])
-def test_every_row_of_table_3_becomes_narrower_alike(row, divisor):
-    recipe = TABLE_3[row]
-    wide, narrow = (VaswaniConfig(**each.model).to_dict() for each in (recipe, divide_widths(recipe, divisor)))
-    assert {name: narrow[name] * divisor for name in WIDTHS} == {name: wide[name] for name in WIDTHS}
-    assert {**narrow, **{name: wide[name] for name in WIDTHS}} == wide  # heads, layers, probabilities, positions
-    assert replace(divide_widths(recipe, divisor), model=recipe.model) == recipe
-
-
-def test_a_recipe_keeps_its_model_where_a_narrower_one_is_made():
-    divide_widths(BIG, 4)
-    assert BIG.model["d_model"] == 1024
+@pytest.mark.parametrize("divisor", [2, 8])
+def test_every_row_of_table_3_becomes_narrower_alike(divisor):
+    for recipe in TABLE_3.values():
+        wide, narrow = (VaswaniConfig(**each.model).to_dict() for each in (recipe, divide_widths(recipe, divisor)))
+        assert {name: narrow[name] * divisor for name in WIDTHS} == {name: wide[name] for name in WIDTHS}
+        assert {**narrow, **{name: wide[name] for name in WIDTHS}} == wide  # heads, layers, probabilities, positions
+        assert replace(divide_widths(recipe, divisor), model=recipe.model) == recipe
 
 
 def test_a_width_that_cannot_be_divided_is_named_beside_the_others():
@@ -120,13 +102,9 @@ def test_a_recipe_is_read_from_a_file_and_from_the_recipe_json_of_a_run(tmp_path
     )
     path.write_text('{"model": {"d_model": 256, "dropout": 0.2}, "model.dropout": 0.3}')
     assert load_recipe(str(path)) == replace(BASE, model={"d_model": 256, "dropout": 0.3})
-    path.write_text(json.dumps({"recipe": IWSLT14_DE_EN.to_dict(), "seed": 3}))
-    assert load_recipe(str(path)) == IWSLT14_DE_EN
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_every_recipe_survives_json(name):
-    assert build_recipe(json.loads(json.dumps(RECIPES[name].to_dict()))) == RECIPES[name]
+    for recipe in RECIPES.values():
+        path.write_text(json.dumps({"recipe": recipe.to_dict(), "seed": 3}))
+        assert load_recipe(str(path)) == recipe
 
 
 def test_changes_are_json_or_else_text_and_leave_the_named_recipe_alone():
@@ -148,12 +126,9 @@ def test_changes_are_json_or_else_text_and_leave_the_named_recipe_alone():
     [
         ("warmup_update=8", "a recipe has no field warmup_update: did you mean warmup_updates?"),
         ("dropout=0.3", "a recipe has no field dropout: did you mean model.dropout?"),
-        ("model.d_modell=8", "a recipe has no field model.d_modell: did you mean model.d_model?"),
         ("model.pad_token_id=8", "a recipe has no field model.pad_token_id: "),
-        ("model.hidden_size=8", "a recipe has no field model.hidden_size: "),
         ("qqq=8", "a recipe has no field qqq: there are model, vocab_size, "),
         ("num_updates=many", 'num_updates is "many", expected int, such as 100000.'),
-        ("num_updates=9.5", "num_updates is 9.5, expected int, such as 100000."),
         ("num_updates=true", "num_updates is true, expected int, such as 100000."),
         ("compile=1", "compile is 1, expected bool | None, such as true."),
         ("patience=no", 'patience is "no", expected int | None.'),
@@ -161,11 +136,14 @@ def test_changes_are_json_or_else_text_and_leave_the_named_recipe_alone():
         ("model.dropout=high", 'model.dropout is "high", expected float | int, such as 0.1.'),
         ("model=3", "model is 3, expected dict, such as {}."),
         ("model.dropout=1.5", "dropout is a probability in [0, 1), got 1.5."),
-        ("lr_scale=NaN", "lr_scale must be at least 0 and finite, got nan."),
-        ("length_penalty=Infinity", "length_penalty must be finite, got inf."),
+        ("lr_scale=NaN", "lr_scale must be between 0 and 1,000,000, got nan."),
+        ("length_penalty=1e308", "length_penalty must be between -10 and 10, got 1e+308."),
+        ("num_beams=100000", "num_beams must be between 1 and 1,000, got 100000."),
+        ("tokens_per_batch=10000000000000", "tokens_per_batch must be between 1 and 10,000,000, got 10000000000000."),
         ("adam_betas=[0.9, 1.0]", "adam_betas must be in [0, 1), got (0.9, 1.0)."),
         ("subword_model=unigram", "subword_model must be one of ('bpe', 'wordpiece'), got 'unigram'."),
-        ("patience=0", "patience must be at least 1, got 0."),
+        ('checkpoint_interval=[0, "epochs"]', "checkpoint_interval is a whole number of at least 1 and one of "),
+        ('checkpoint_interval=[10, "days"]', "checkpoint_interval is a whole number of at least 1 and one of "),
         ("warmup_updates", "a change is FIELD=VALUE, such as model.dropout=0.3; got 'warmup_updates'."),
     ],
 )
@@ -175,43 +153,23 @@ def test_a_change_with_a_wrong_name_type_or_value_is_refused_in_one_line(change,
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("name", BOUNDS)
+def test_a_field_may_have_its_bounds_and_no_more(name):
+    for bound, beyond in zip(BOUNDS[name], (-1, 1), strict=True):
+        assert getattr(replace(BASE, **{name: bound}), name) == bound
+        with pytest.raises(ValueError, match=f"^{name} must be between "):
+            replace(BASE, **{name: bound + beyond})
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('{"model": {"dropuot": 0.1}}', "a recipe has no field model.dropuot: did you mean model.dropout?"),
         ('{"model": [1]}', r"model is \[1\], expected dict"),
         ("[1]", "expected a JSON object, found list"),
         ('{"recipe": 3}', "a recipe is an object of fields and values, got 3"),
-        ('{"num_updates": 7,}', "mine.json is damaged: expected a JSON object"),
     ],
 )
 def test_a_file_that_holds_no_recipe_is_refused(tmp_path, content, message):
     (tmp_path / "mine.json").write_text(content)
     with pytest.raises(ValueError, match=message):
         load_recipe(str(tmp_path / "mine.json"))
-
-
-def test_the_list_of_recipes_has_each_with_its_parameters(capsys):
-    run(None)
-    header, *lines = capsys.readouterr().out.splitlines()
-    assert header.split()[:2] == ["recipe", "parameters"]
-    assert [line.split()[0] for line in lines] == list(RECIPES)
-    for line, recipe in zip(lines, RECIPES.values(), strict=True):
-        with torch.device("meta"):
-            model = VaswaniForConditionalGeneration(VaswaniConfig(**{"vocab_size": recipe.vocab_size} | recipe.model))
-        assert line.split()[1] == f"{model.num_parameters() / 1e6:.1f}M"
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"num_updates": 0}, r"num_updates must be at least 1, got 0"),
-        ({"num_averaged_checkpoints": 0}, r"num_averaged_checkpoints must be at least 1, got 0"),
-        ({"weight_decay": -0.1}, r"weight_decay must be at least 0 and finite, got -0.1"),
-        ({"checkpoint_interval": (0.5, "epochs")}, r"whole number of at least 1 .* got \(0\.5, 'epochs'\)"),
-        ({"checkpoint_interval": (10, "days")}, r"one of \('updates', 'epochs'\), got \(10, 'days'\)"),
-    ],
-)
-def test_impossible_numbers_are_refused(change, message):
-    with pytest.raises(ValueError, match=message):
-        replace(BASE, **change)

@@ -12,17 +12,31 @@ RUN = {
     "seed": 0,
     "data": "1f",
     "mixed_precision": "no",
+    "init_from": None,
     "num_processes": 2,
 }
 
 
+@pytest.fixture
+def begun(tmp_path, monkeypatch):
+    """The folder of a run with an intact checkpoint of update 5."""
+    claim_run(tmp_path, RUN, print)
+    checkpoint = tmp_path / "checkpoints" / "step-00000005"
+    monkeypatch.setattr(run_folder, "find_intact", lambda folder: (folder / checkpoint.name, {}))
+    return tmp_path
+
+
+def read(folder):
+    return json.loads((folder / "recipe.json").read_text())
+
+
 def test_a_folder_tells_which_run_it_holds(tmp_path):
-    text = claim_run(tmp_path, RUN, done=0)
-    assert (tmp_path / "recipe.json").read_text() == text
-    written = json.loads(text)
-    assert RUN.items() <= written.items()
-    assert set(written["versions"]) >= {"python", "torch", "transformers", "accelerate", "tokenizers"}
-    assert claim_run(tmp_path, RUN | {"num_processes": 3}, done=5) == text
+    assert claim_run(tmp_path, RUN, print) is None
+    assert RUN.items() <= read(tmp_path).items()
+    assert set(read(tmp_path)["versions"]) >= {"python", "torch", "transformers", "accelerate", "tokenizers"}
+    # Before the first checkpoint it is described anew.
+    claim_run(tmp_path, RUN | {"num_processes": 3}, print)
+    assert read(tmp_path)["num_processes"] == 3
 
 
 @pytest.mark.parametrize(
@@ -35,37 +49,34 @@ def test_a_folder_tells_which_run_it_holds(tmp_path):
         ({"init_from": "runs/a"}, 'init_from was null, is "runs/a"'),
     ],
 )
-def test_a_folder_of_another_run_is_refused_once_there_is_a_checkpoint(tmp_path, change, message):
-    claim_run(tmp_path, RUN, done=0)
-    with pytest.raises(ValueError, match=f"holds another run: {message}"):
-        claim_run(tmp_path, RUN | change, done=5)
-    claim_run(tmp_path, RUN | change, done=0)
+def test_a_folder_of_another_run_is_refused(begun, change, message):
+    before = read(begun)
+    with pytest.raises(ValueError, match=f"begun with other settings: {message}"):
+        claim_run(begun, RUN | change, print)
+    assert read(begun) == before
 
 
-def test_the_end_of_a_run_may_change_but_not_to_fewer_updates_than_are_done(tmp_path):
-    claim_run(tmp_path, RUN, done=0)
+def test_the_end_of_a_run_may_change_but_not_to_fewer_updates_than_are_done(begun):
     ends = RUN["recipe"] | {"num_updates": 5, "patience": 3}
-    text = claim_run(tmp_path, RUN | {"recipe": ends, "num_processes": 9}, done=5)
-    assert text == (tmp_path / "recipe.json").read_text()
-    assert json.loads(text)["recipe"] == ends
-    assert json.loads(text)["num_processes"] == 2
+    assert claim_run(begun, RUN | {"recipe": ends, "num_processes": 9}, print).name == "step-00000005"
+    assert read(begun)["recipe"] == ends
+    assert read(begun)["num_processes"] == 2
     with pytest.raises(ValueError, match=r"has done 5 updates, and num_updates is 4: give at least 5, or name another"):
-        claim_run(tmp_path, RUN | {"recipe": ends | {"num_updates": 4}}, done=5)
+        claim_run(begun, RUN | {"recipe": ends | {"num_updates": 4}}, print)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("[1]", r"recipe\.json is damaged: expected a JSON object"),
-        ('{"recipe": {', r"recipe\.json is damaged: expected a JSON object"),
-        ("{}", r"recipe\.json was not written by this version of the package, or is damaged: KeyError 'recipe'"),
-        ('{"recipe": {}, "seed": {"a": 1}, "data": 1, "mixed_precision": 0}', "holds another run"),
+        ("{}", r"begun with other settings: data was null, is \"1f\""),
+        ('{"recipe": 3}', r"recipe\.json was not written by this version of the package, or is damaged"),
     ],
 )
-def test_a_damaged_description_of_a_run_is_refused(tmp_path, text, message):
+def test_a_file_that_describes_no_run_is_refused(tmp_path, text, message):
     (tmp_path / "recipe.json").write_text(text)
     with pytest.raises(ValueError, match=message):
-        claim_run(tmp_path, RUN, done=5)
+        claim_run(tmp_path, RUN, print)
 
 
 def test_the_commit_of_a_checkout_is_known():

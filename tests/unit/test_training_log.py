@@ -47,28 +47,16 @@ def test_a_log_that_has_lost_lines_goes_on_after_those_that_are_left(tmp_path, c
     assert [line["update"] for line in read_log(tmp_path)] == [*left, 3, 4]
 
 
-def test_the_length_of_the_log_is_that_of_what_is_on_the_disk(tmp_path, file_calls):
-    length = write_lines(tmp_path, [1, 2], from_update=0, num_bytes=0)
-    assert length == (tmp_path / "log.jsonl").stat().st_size
-    assert file_calls[-1] == "sync log.jsonl"
-
-
 def test_a_value_there_is_nothing_to_say_of_is_no_point(tmp_path, writers):
     write_lines(tmp_path, [1, 2, 3], from_update=0, num_bytes=0, **TO_TENSORBOARD)
     (writer,) = writers
     assert writer.points == [("loss", 0.5, 1), ("loss", 0.5, 3)]
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("tensorbord", "there is no tracker 'tensorbord'; choose from: .*tensorboard, wandb"),
-        ("wandb", "reporting to wandb needs its package: pip install wandb$"),
-    ],
-)
-def test_a_tracker_that_is_unknown_or_not_installed_is_refused(writers, name, message):
+@pytest.mark.parametrize("name", ["tensorbord", "wandb"])
+def test_a_tracker_that_is_unknown_or_not_installed_is_refused(writers, name):
     check_trackers(["tensorboard"])
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=rf"no tracker {name} here: .*pip install {name}.* one of .*tensorboard, wand"):
         check_trackers(["tensorboard", name])
 
 

@@ -1,7 +1,6 @@
 """The paper's runs and ours, each as its difference from the base model (section 5, table 3)."""
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
@@ -12,6 +11,22 @@ from typing import get_args, get_origin, get_type_hints
 WIDTHS = ("d_model", "d_ff", "d_k", "d_v")
 CHECKPOINT_UNITS = ("updates", "epochs")
 SUBWORD_MODELS = ("bpe", "wordpiece")
+# The least and the most of a field; more would take the machine, or give a model that is refused when it is loaded.
+BOUNDS = {
+    "vocab_size": (1, 1_000_000),
+    "max_length": (1, 100_000),
+    "max_length_ratio": (1, 1_000),
+    "tokens_per_batch": (1, 10_000_000),
+    "num_updates": (1, 1_000_000_000),
+    "warmup_updates": (1, 1_000_000_000),
+    "adam_eps": (0, 1),
+    "lr_scale": (0, 1_000_000),
+    "weight_decay": (0, 1_000_000),
+    "num_averaged_checkpoints": (1, 1_000),
+    "patience": (1, 1_000_000),
+    "num_beams": (1, 1_000),
+    "length_penalty": (-10, 10),
+}
 OF_THE_VOCABULARY = ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id")
 
 
@@ -36,7 +51,7 @@ class Recipe:
     warmup_updates: int = 4_000
     lr_scale: float = 1.0  # multiplies the rate of equation 3
     weight_decay: float = 0.0  # decoupled as in AdamW: an update takes rate * weight_decay of each weight away
-    # Run updates through torch.compile, of which the first then take minutes; None: on CUDA, but not with FSDP.
+    # Run updates through torch.compile, of which the first then take minutes; None: on CUDA.
     compile: bool | None = None
     # Section 6.1
     # Paper: a checkpoint every ten minutes, at 0.4 s per update on its machine. Here as many updates, so that the mean
@@ -48,18 +63,12 @@ class Recipe:
     length_penalty: float = 0.6
 
     def __post_init__(self) -> None:
-        sizes = ("vocab_size", "max_length", "tokens_per_batch", "num_updates", "warmup_updates", "num_beams")
-        for name in (*sizes, "num_averaged_checkpoints", "patience", "max_length_ratio"):
+        for name, (least, most) in BOUNDS.items():
             value = getattr(self, name)
-            if value is not None and not value >= 1:  # also refuses nan
-                raise ValueError(f"{name} must be at least 1, got {value}.")
-        for name in ("weight_decay", "lr_scale", "adam_eps"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be at least 0 and finite, got {getattr(self, name)}.")
+            if value is not None and not least <= value <= most:  # also refuses nan
+                raise ValueError(f"{name} must be between {least:,} and {most:,}, got {value}.")
         if not all(0 <= beta < 1 for beta in self.adam_betas):
             raise ValueError(f"adam_betas must be in [0, 1), got {self.adam_betas}.")
-        if not math.isfinite(self.length_penalty):
-            raise ValueError(f"length_penalty must be finite, got {self.length_penalty}.")
         if self.subword_model not in SUBWORD_MODELS:
             raise ValueError(f"subword_model must be one of {SUBWORD_MODELS}, got {self.subword_model!r}.")
         amount, unit = self.checkpoint_interval
