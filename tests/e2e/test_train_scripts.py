@@ -10,6 +10,7 @@ import print_table3 as table3
 import pyarrow
 import pyarrow.parquet
 import pytest
+import torch
 
 from vaswani_transformer import VaswaniConfig, cli
 from vaswani_transformer.training.recipes import RECIPES, TABLE_3, divide_widths, load_recipe
@@ -141,6 +142,8 @@ def test_the_base_run_goes_from_text_to_scores_on_two_processes(tmp_path):
     assert "BLEU" in done.stdout
     log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     assert [line["update"] for line in log if "loss" in line] == [3, 6]
+    for path in (tmp_path / "run" / "checkpoints").rglob("state.pt"):
+        assert len(torch.load(path, weights_only=True)["random_states"]) == 2
 
 
 @pytest.mark.parametrize("path", sorted(SCRIPTS.glob("*.sh")), ids=lambda path: path.name)

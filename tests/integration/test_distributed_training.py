@@ -103,7 +103,7 @@ def test_processes_do_not_train_on_different_data(tiny_data, tmp_path):
     (other / "preparation.json").write_text(json.dumps(preparation | {"fingerprint": "another"}))
     folders = {"0": tiny_data, "1": other}
     with pytest.raises(
-        ProcessRaisedException, match=r"process 1 on host \S+ does not find in \S*1 what the main process"
+        ProcessRaisedException, match=r"process 1 on host \S+ does not find in the prepared data what the main process"
     ):
         debug_launcher(train_in_fork, args=(RECIPE, folders.get, tmp_path / "run", {}, False), num_processes=2)
 

@@ -201,7 +201,7 @@ def test_a_full_disk_is_said_and_the_run_goes_on_when_there_is_room(whole, tiny_
             stack.enter_context(little_room(20_000))
 
         stack.enter_context(before_update(4, fill_disk))
-        with pytest.raises(OSError, match=r"checkpoint of update 4 could not be written: .*step-00000002 is intact"):
+        with pytest.raises(OSError, match=r"partial-step-00000004 could not be written: .* before it are intact"):
             train(TINY, tiny_data, tmp_path, log_interval=3)
     assert names_in(tmp_path / "checkpoints") == ["step-00000002"]
     assert_ends_as(whole, tiny_data, tmp_path)
@@ -237,22 +237,17 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_changes_nothing_in_i
 
 
 def fail(*args, **options):
-    raise RuntimeError("NCCL error")
+    raise AttributeError("a mistake of ours")
 
 
-def test_an_error_of_the_writing_thread_ends_the_run_at_the_next_check(tiny_data, tmp_path):
+@pytest.mark.parametrize(("function", "kept"), [("save_file", []), ("drop_old_checkpoints", ["step-00000002"])])
+def test_an_error_of_the_writing_thread_ends_the_run_at_the_next_check(tiny_data, tmp_path, function, kept):
     parts = build_run(TINY, tiny_data, tmp_path)
     wait = before_update(3, lambda parts: parts.checkpoints._written.exception())
-    with patched(checkpoints, "save_file", fail), wait, pytest.raises(RuntimeError, match=r"^NCCL error"):
+    with patched(checkpoints, function, fail), wait, pytest.raises(AttributeError, match=r"^a mistake of ours"):
         loop.train(parts)
     assert parts.progress.update == 3
-    assert names_of_resumable(tmp_path) == []
-
-
-def test_an_error_of_deleting_is_not_taken_for_a_full_disk(tiny_data, tmp_path):
-    with patched(checkpoints, "drop_old_checkpoints", fail), pytest.raises(RuntimeError, match=r"^NCCL error"):
-        train(TINY, tiny_data, tmp_path)
-    assert names_of_resumable(tmp_path) == ["step-00000002"]
+    assert names_of_resumable(tmp_path) == kept
 
 
 def names_of_resumable(run):
@@ -529,12 +524,3 @@ def test_a_device_without_float64_can_train(tiny_data, tmp_path, monkeypatch):
     with WithoutFloat64():
         train(recipe, tiny_data, tmp_path, log_interval=1)
     assert [line["update"] for line in read_log(tmp_path) if "loss" in line] == list(range(1, 8))
-
-
-def test_running_out_of_memory_names_the_batch_and_what_to_change(tiny_data, tmp_path):
-    parts = build_run(TINY, tiny_data, tmp_path)
-    parts.model.register_forward_hook(lambda *_: torch.empty(2**60))
-    with pytest.raises(
-        MemoryError, match=r"micro-batch of \d+ pairs, padded to \d+ source .* Raise accumulation_steps"
-    ):
-        loop.train(parts)

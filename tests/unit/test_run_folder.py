@@ -1,11 +1,9 @@
 import json
-import subprocess
-from pathlib import Path
 
 import pytest
 
 from vaswani_transformer.training import run_folder
-from vaswani_transformer.training.run_folder import claim_run, describe_versions
+from vaswani_transformer.training.run_folder import claim_run
 
 RUN = {
     "recipe": {"num_updates": 7, "patience": None, "lr_scale": 1.0},
@@ -77,15 +75,3 @@ def test_a_file_that_describes_no_run_is_refused(tmp_path, text, message):
     (tmp_path / "recipe.json").write_text(text)
     with pytest.raises(ValueError, match=message):
         claim_run(tmp_path, RUN, print)
-
-
-def test_the_commit_of_a_checkout_is_known():
-    root = Path(run_folder.__file__).parents[2]
-    if not (root / ".git").exists():
-        pytest.skip("not a checkout")
-    command = ["git", "-C", root, "rev-parse", "HEAD"]
-    try:
-        head = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"git does not tell: {error}")
-    assert describe_versions()["commit"] == head.strip()

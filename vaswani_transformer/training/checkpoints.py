@@ -38,8 +38,6 @@ PARTIAL_PREFIX = "partial-"
 STATES_TO_KEEP = 2  # the run goes on from the checkpoint before the last if the last one is damaged
 # Keys of config.json that say how a model was saved, not what its weights mean.
 HOUSEKEEPING = {"architectures", "auto_map", "custom_pipelines", "dtype", "transformers_version"}
-# PyTorch's errors have no class of their own where a file cannot be written, but say one of these.
-TORCH_WRITE_ERRORS = ("PytorchStreamWriter failed", "unexpected pos")
 
 
 class Checkpoints:
@@ -82,7 +80,7 @@ class Checkpoints:
             is_scheduled: true if it may be averaged, false if it is written because the run was asked to stop.
 
         Raises:
-            OSError: if it, or the one before, cannot be written; the message names the checkpoint that is intact.
+            OSError: if it, or the one before, cannot be written.
         """
         self.close()
         state = {name: part.state_dict() for name, part in self.stateful.items()}
@@ -91,7 +89,8 @@ class Checkpoints:
             return
         partial = self.folder / f"{PARTIAL_PREFIX}{checkpoint_name(self.progress.update, is_scheduled=is_scheduled)}"
         with self._explain_write_error(partial):
-            begin_checkpoint(partial)
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
             self.model.save_pretrained(partial, state_dict={})
             self.tokenizer.save_pretrained(partial)
         tied = self.model.all_tied_weights_keys
@@ -121,19 +120,14 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _explain_write_error(self, partial: Path) -> Iterator[None]:
-        """Remove the unfinished checkpoint where a file of it cannot be written, and say which one is intact."""
+        """Remove a checkpoint that cannot be written; for a full disk each library has an error of its own."""
         try:
             yield
-        except Exception as error:
-            is_of_torch = isinstance(error, RuntimeError) and any(text in str(error) for text in TORCH_WRITE_ERRORS)
-            if not is_of_torch and not isinstance(error, OSError | SafetensorError):
-                raise
+        except (OSError, RuntimeError, SafetensorError) as error:
             shutil.rmtree(partial, ignore_errors=True)
-            before = resumable_checkpoints(self.folder)[-1:]
-            intact = f"{before[0]} is intact" if before else "there is none before it"
             raise OSError(
-                f"the checkpoint of update {checkpoint_step(partial)} could not be written: {error}. {intact}. "
-                f"Mend the cause, for example make room on the disk, and start the same command again."
+                f"{partial} could not be written: {error}. The checkpoints before it are intact: mend the cause, for "
+                f"example make room on the disk, and start the same command again."
             ) from error
 
     def load(self, checkpoint: Path, *, seed: int, change_processes: bool) -> None:
@@ -253,12 +247,6 @@ def _read_digests(checkpoint: Path) -> dict[str, str]:
         return dict(mark["files"])
 
 
-def begin_checkpoint(partial: Path) -> None:
-    """Make an empty folder to fill."""
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-
-
 def finish_checkpoint(partial: Path) -> Path:
     """Sync a filled folder, mark it complete last, then rename it into its place, which must be free."""
     paths = list(partial.rglob("*"))
@@ -325,11 +313,13 @@ def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
     """
     if not folders:
         raise ValueError("there is no checkpoint to average; train first, or name folders that hold models.")
-    for folder in folders:
-        _refuse_damage(folder)
     _check_same_config(folders)
     sums, dtypes = {}, {}
     for folder in folders:
+        if (folder / COMPLETE).exists():  # other models have no digests, old checkpoints no state
+            digests = {name: digest for name, digest in _read_digests(folder).items() if "/" not in name}
+            if fault := find_damage(folder, digests):
+                raise ValueError(f"{fault}: copy it back, or remove {folder} to average without it.")
         try:
             weights = load_file(folder / WEIGHTS)
         except SafetensorError as error:
@@ -346,16 +336,6 @@ def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
     averaged = {name: (total / len(folders)).to(dtypes[name]).contiguous() for name, total in sums.items()}
     with write_whole(output / WEIGHTS) as file:
         file.write(save(averaged, metadata={"format": "pt"}))
-
-
-def _refuse_damage(folder: Path) -> None:
-    """Refuse to average a checkpoint with a file that is not as it was written; other models have no digests."""
-    if not (folder / COMPLETE).exists():
-        return
-    digests = _read_digests(folder)  # those of the training state too, which old checkpoints no longer hold
-    fault = find_damage(folder, {name: digest for name, digest in digests.items() if "/" not in name})
-    if fault:
-        raise ValueError(f"{fault}: copy it back, or remove {folder} to average without it.")
 
 
 def _check_same_config(folders: Sequence[Path]) -> None:

@@ -12,9 +12,8 @@ from torch.utils.data import DataLoader
 from ..data.batching import Update, UpdateStream
 from ..devices import advise_size
 from ..files import find_changes
-from ..memory import is_out_of_memory
 from ..model.pipeline_vaswani import MODEL_FOLDER
-from .checkpoints import PARTIAL_PREFIX, average_checkpoints, checkpoint_name, complete_checkpoints
+from .checkpoints import average_checkpoints, checkpoint_name, complete_checkpoints
 from .interruption import Interrupted, StopRequest, outlive_stop_request
 from .progress import sum_dtype
 from .recipes import RECIPES, Recipe
@@ -44,12 +43,11 @@ def train(parts: RunParts) -> Path:
     Raises:
         ValueError: as `open_run`, or if another number of processes wrote the checkpoint.
         FloatingPointError: if ten updates in a row had no finite gradient.
-        MemoryError: if a micro-batch does not fit; the message names its shape.
         OSError: if a checkpoint cannot be written; the one before is intact.
         Interrupted: after SIGTERM or Ctrl+C, when the update under way is done and saved.
     """
     accelerator, log, model_folder = parts.accelerator, parts.log, parts.folder / MODEL_FOLDER
-    with open_run(accelerator, parts.folder, parts.data, parts.description, warn=log.print) as checkpoint, log:
+    with open_run(accelerator, parts.folder, parts.description, warn=log.print) as checkpoint, log:
         _tell_settings(parts)
         _go_to_where_it_stopped(parts, checkpoint)
         with StopRequest() as stop_request, contextlib.closing(parts.checkpoints):
@@ -109,7 +107,7 @@ def run_update(parts: RunParts, update: Update) -> float:
         batch = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
         # Gradients travel between the processes once, with the last micro-batch.
         sync = contextlib.nullcontext() if is_last else accelerator.no_sync(parts.model)
-        with sync, _explain_out_of_memory(batch):
+        with sync:
             output = parts.forward(**batch, num_items_in_batch=1)  # sums over the tokens of this micro-batch
             # The mean over the whole update. Data parallelism takes that of the gradients of all processes.
             accelerator.backward(output.loss * (accelerator.num_processes / update.target_tokens))
@@ -135,7 +133,7 @@ def read_updates(parts: RunParts) -> Iterator[Update]:
     stream = UpdateStream(
         parts.train_pairs,
         tokens_per_batch=recipe.tokens_per_batch,
-        seed=parts.seed,
+        seed=parts.description["seed"],
         short_first=recipe.short_first,
         epoch=progress.epoch,
         updates_of_epoch=progress.updates_of_epoch,
@@ -160,10 +158,8 @@ def read_updates(parts: RunParts) -> Iterator[Update]:
 def _go_to_where_it_stopped(parts: RunParts, checkpoint: Path | None) -> None:
     """Restore `checkpoint`, if there is one, and remove what was logged after it."""
     accelerator, progress, log = parts.accelerator, parts.progress, parts.log
-    for partial in sorted(parts.checkpoints.folder.glob(f"{PARTIAL_PREFIX}*")):
-        log.print(f"{partial} is not whole and is left aside")
     if checkpoint:
-        parts.checkpoints.load(checkpoint, seed=parts.seed, change_processes=parts.change_processes)
+        parts.checkpoints.load(checkpoint, seed=parts.description["seed"], change_processes=parts.change_processes)
         log.print(f"resuming after update {progress.update} from {checkpoint}")
     accelerator.wait_for_everyone()  # before the first process changes what the others look at
     if checkpoint and accelerator.is_main_process:
@@ -174,14 +170,12 @@ def _go_to_where_it_stopped(parts: RunParts, checkpoint: Path | None) -> None:
 
 
 def _tell_settings(parts: RunParts) -> None:
-    recipe, description, log = parts.recipe, parts.description, parts.log
-    log.print(f"recipe {describe_recipe(recipe)}")
+    recipe, description, tell = parts.recipe, parts.description, parts.log.print
+    tell(f"recipe {describe_recipe(recipe)}")
     if description["init_fingerprint"] is not None:
-        log.print(
-            f"starting from the weights of {description['init_from']}, fingerprint {description['init_fingerprint']}"
-        )
-    log.print(
-        f"{description['num_parameters']:,} parameters, vocabulary of {len(parts.tokenizer):,}; "
+        tell(f"starting from the weights of {description['init_from']}, fingerprint {description['init_fingerprint']}")
+    tell(
+        f"{description['num_parameters']:,} parameters, vocabulary of {description['recipe']['vocab_size']:,}; "
         f"{len(parts.train_pairs):,} pairs; {recipe.num_updates:,} updates of up to {recipe.tokens_per_batch:,} tokens "
         f"per side"
     )
@@ -191,9 +185,9 @@ def _tell_settings(parts: RunParts) -> None:
         notes.append("float32 with TF32")
     if recipe.compile:
         notes.append("compiled: the first updates take minutes")
-    log.print(", ".join(notes))
+    tell(", ".join(notes))
     if advice := advise_size(device, parts.accelerator.unwrap_model(parts.model).config.vocab_size):
-        log.print(advice)
+        tell(advice)
 
 
 def describe_recipe(recipe: Recipe) -> str:
@@ -238,22 +232,6 @@ def _check_finite(parts: RunParts) -> None:
             f"another output folder and start again, with mixed precision bf16 or none, with another seed, or with a "
             f"recipe of a smaller lr_scale or more warmup_updates."
         )
-
-
-@contextlib.contextmanager
-def _explain_out_of_memory(batch: dict[str, torch.Tensor]) -> Iterator[None]:
-    """Re-raise PyTorch's errors for memory, which name bytes only, as a MemoryError with the shape of `batch`."""
-    try:
-        yield
-    except RuntimeError as error:
-        if not is_out_of_memory(error):
-            raise
-        num_pairs, source_length = batch["input_ids"].shape
-        raise MemoryError(
-            f"out of memory in a micro-batch of {num_pairs} pairs, padded to {source_length} source and "
-            f"{batch['labels'].shape[1]} target tokens. Raise accumulation_steps, which changes no result, or "
-            f"lower the recipe's tokens_per_batch. ({str(error).splitlines()[0]})"
-        ) from error
 
 
 def _log_training(parts: RunParts, lr: float) -> None:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 
 import torch
 from accelerate import Accelerator
@@ -52,11 +52,10 @@ class Progress:
             self.best_dev_loss, self.evaluations_without_gain = dev_loss, 0
 
     def state_dict(self) -> dict:
-        return dict(vars(self))
+        return asdict(self)
 
     def load_state_dict(self, state: dict) -> None:
-        for field in fields(self):
-            setattr(self, field.name, state[field.name])
+        self.__init__(**state)
 
 
 class Tally:

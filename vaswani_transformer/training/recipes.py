@@ -28,6 +28,7 @@ BOUNDS = {
     "length_penalty": (-10, 10),
 }
 OF_THE_VOCABULARY = ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id")
+NO_FIELDS = (*OF_THE_VOCABULARY, "is_encoder_decoder")  # of `VaswaniConfig`: a recipe does not choose them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,37 +301,25 @@ def build_recipe(values: object) -> Recipe:
     # Imported here, so that the names of recipes are known without importing transformers, which takes seconds.
     from ..model.configuration_vaswani import VaswaniConfig
 
-    kinds = get_type_hints(Recipe)
-    of_model = {
-        f"model.{name}": kind
-        for name, kind in VaswaniConfig.__annotations__.items()
-        if name not in (*OF_THE_VOCABULARY, "is_encoder_decoder")
-    }
-    if not isinstance(values, Mapping):
-        raise ValueError(f"a recipe is an object of fields and values, got {json.dumps(values):.40}.")
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    beside = {name.removeprefix("model."): values.pop(name) for name in list(values) if name in of_model}
-    for name, value in values.items():
-        _check_field(name, value, kinds | of_model, getattr(BASE, name, None))
-    values["model"] = values.get("model", {}) | beside
-    for name, value in values["model"].items():
-        _check_field(f"model.{name}", value, of_model, getattr(VaswaniConfig, name, None))
-    recipe = Recipe(**values)
+    if not isinstance(values, Mapping) or not isinstance(values.get("model", {}), Mapping):
+        raise ValueError(f"a recipe is an object of fields and values, as is its model; got {json.dumps(values):.80}.")
+    of_model = {f"model.{name}": kind for name, kind in VaswaniConfig.__annotations__.items() if name not in NO_FIELDS}
+    kinds = get_type_hints(Recipe) | of_model
+    fields = {f"model.{name}": value for name, value in values.get("model", {}).items()}
+    fields |= {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    fields.pop("model", None)
+    for name, value in fields.items():
+        if name not in kinds:
+            meant = [known for known in kinds if known.endswith(f".{name}")] or get_close_matches(name, kinds, n=1)
+            advice = f"did you mean {meant[0]}?" if meant else f"there are {', '.join(kinds)}."
+            raise ValueError(f"a recipe has no field {name}: {advice}")
+        if not _is_of_kind(value, kinds[name]):
+            kind = kinds[name] if get_args(kinds[name]) else kinds[name].__name__
+            raise ValueError(f"{name} is {json.dumps(value)}, expected {kind}.")
+    model = {name.removeprefix("model."): fields.pop(name) for name in list(fields) if name in of_model}
+    recipe = Recipe(**fields, model=model)
     VaswaniConfig(**recipe.model)  # checks its values
     return recipe
-
-
-def _check_field(name: str, value: object, kinds: Mapping[str, object], default: object) -> None:
-    """Refuse a field that is not among `kinds`, or a value that is not of its kind."""
-    if name not in kinds:
-        meant = [known for known in kinds if known.endswith(f".{name}")] or get_close_matches(name, kinds, n=1)
-        advice = f"did you mean {meant[0]}?" if meant else f"there are {', '.join(kinds)}."
-        raise ValueError(f"a recipe has no field {name}: {advice}")
-    if not _is_of_kind(value, kinds[name]):
-        kind = kinds[name] if get_args(kinds[name]) else kinds[name].__name__
-        default = True if bool in get_args(kind) else default  # JSON's, which is not Python's
-        example = "" if default is None else f", such as {json.dumps(default)}"
-        raise ValueError(f"{name} is {json.dumps(value)}, expected {kind}{example}.")
 
 
 def _is_of_kind(value: object, kind: object) -> bool:

@@ -15,7 +15,6 @@ import contextlib
 import importlib.metadata
 import platform
 import socket
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -37,21 +36,20 @@ ENDS = ("num_updates", "patience")
 
 @contextlib.contextmanager
 def open_run(
-    accelerator: Accelerator, folder: Path, data: Path, description: dict, *, warn: Callable[[str], object]
+    accelerator: Accelerator, folder: Path, description: dict, *, warn: Callable[[str], object]
 ) -> Iterator[Path | None]:
     """Lock the run folder for the duration of the block; yields the checkpoint to go on from, if there is one.
 
     The main process locks and writes; the others must then see the same. All processes must call it together.
 
     Args:
-        data: folder of the prepared data.
         description: of the run, for recipe.json; see `IDENTITY`.
         warn: gets a line for each damaged checkpoint.
 
     Raises:
         ValueError: if the folder holds another run or files of the user's own, if none of its checkpoints is intact,
             if it holds a final model without checkpoints, if another process is training in it, or if a process does
-            not find in `folder` and `data` what the main process finds.
+            not find in `folder` and in the prepared data what the main process finds.
     """
     with contextlib.ExitStack() as stack:
         found = None
@@ -69,7 +67,7 @@ def open_run(
             raise found
         name, recipe, fingerprint = found
         checkpoint, path = name and folder / CHECKPOINTS_FOLDER / name, folder / RECIPE_FILE
-        differing = [] if description["data"] == fingerprint else [str(data)]
+        differing = [] if description["data"] == fingerprint else ["the prepared data"]
         sees_run = path.exists() and path.read_text(encoding="utf-8") == recipe
         if not sees_run or (checkpoint and not (checkpoint / COMPLETE).exists()):
             differing.append(str(folder))
@@ -136,14 +134,8 @@ def _choose_checkpoint(folder: Path, warn: Callable[[str], object]) -> Path | No
 
 
 def describe_versions() -> dict[str, str]:
-    """Return versions of Python and of the packages that train; the commit of this package where it is a checkout."""
-    root = Path(__file__).parents[2]
-    versions = {"python": platform.python_version()}
-    versions |= {name: importlib.metadata.version(name) for name in PACKAGES}
+    """Return versions of Python and of the packages that train."""
+    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # not installed
         versions["vaswani_transformer"] = importlib.metadata.version("vaswani_transformer")
-    if (root / ".git").exists():  # else an installation, perhaps below another repository
-        with contextlib.suppress(OSError, subprocess.CalledProcessError):
-            command = ["git", "-C", str(root), "rev-parse", "HEAD"]
-            versions["commit"] = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-    return versions
+    return {"python": platform.python_version()} | versions

@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from transformers import PreTrainedTokenizerFast
 
 from ..data.batching import TokenizedPairs
-from ..data.preparation import DEV_FILE, PREPARATION_FILE, read_preparation
+from ..data.preparation import DEV_FILE, read_preparation
 from ..devices import allow_tf32, avoid_plans_per_shape, check_processes, choose_precision, compile_once, has_bfloat16
 from ..files import find_changes, find_damage
 from ..loading import fingerprint_model, load_translator
@@ -42,13 +42,10 @@ class RunParts:
     recipe: Recipe  # resolved for the device
     description: dict  # the contents of recipe.json, without versions
     folder: Path  # of the run
-    data: Path
-    seed: int
     accumulation_steps: int
     log_interval: int
     change_processes: bool
     accelerator: Accelerator
-    tokenizer: PreTrainedTokenizerFast
     train_pairs: TokenizedPairs
     dev_set: DevelopmentSet
     model: torch.nn.Module  # as Accelerate wraps it
@@ -140,13 +137,10 @@ def build_run(
         recipe=recipe,
         description=description,
         folder=run,
-        data=data,
-        seed=seed,
         accumulation_steps=accumulation_steps,
         log_interval=log_interval,
         change_processes=change_processes,
         accelerator=accelerator,
-        tokenizer=tokenizer,
         train_pairs=train_pairs,
         dev_set=DevelopmentSet(accelerator, dev_pairs, data / DEV_FILE, tokenizer, score_dev),
         model=wrapped,
@@ -199,15 +193,7 @@ def _load_data(
     if damage:
         raise ValueError(f"{damage}. Copy the folder again, or remove it and run `vaswani prepare`.")
     tokenizer = PreTrainedTokenizerFast.from_pretrained(data, trust_remote_code=False)
-    sets = []
-    for name in ("train", "dev"):
-        pairs = TokenizedPairs.load(data / name, pad_token_id=tokenizer.pad_token_id)
-        if len(pairs) != preparation[name]["pairs"]:
-            raise ValueError(
-                f"{data / name} holds {len(pairs)} pairs, but {PREPARATION_FILE} counts {preparation[name]['pairs']}: "
-                f"a part is missing or foreign. Copy the folder again, or remove it and run `vaswani prepare`."
-            )
-        sets.append(pairs)
+    sets = [TokenizedPairs.load(data / name, pad_token_id=tokenizer.pad_token_id) for name in ("train", "dev")]
     return preparation, tokenizer, *sets
 
 
