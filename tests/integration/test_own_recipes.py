@@ -179,13 +179,6 @@ def test_a_run_starts_from_trained_weights_and_goes_on_without_reading_them_agai
     assert 'begun with other settings: init_from was "' in capsys.readouterr().err
 
 
-def test_a_run_from_trained_weights_that_was_made_longer_is_one_as_long(data, trained, tmp_path):
-    for run, ends in (("whole", [6]), ("longer", [3, 6])):
-        for end in ends:
-            assert train_to(tmp_path / run, data, end, "--init_from", trained) == 0
-    assert_close(weights(tmp_path / "whole" / "model"), weights(tmp_path / "longer" / "model"))
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

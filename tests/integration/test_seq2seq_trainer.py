@@ -106,16 +106,6 @@ def test_every_evaluation_translates_as_generate_does(tokenizer, dataset, tmp_pa
     assert torch.equal(AutoModelForSeq2SeqLM.from_pretrained(tmp_path).generate(**inputs), translations)
 
 
-def test_transformers_default_length_is_no_limit_only_where_the_trainer_has_written_it(tokenizer, dataset, tmp_path):
-    trainer = build_trainer(tmp_path, tokenizer, dataset, predict_with_generate=True)
-    inputs = tokenizer(dataset["source"][:3], return_tensors="pt", padding=True)
-    trainer.model.generation_config.max_length = 20
-    assert trainer.model.generate(**inputs).shape[1] == 20
-    trainer.predict(dataset.select(range(3)))
-    assert trainer.model.generation_config.max_length == 20 == trainer.model.generation_config.num_assistant_tokens
-    assert trainer.model.generate(**inputs).shape[1] > 21
-
-
 def test_the_search_is_the_fast_one_although_the_trainer_hands_over_labels(tokenizer, dataset, tmp_path, monkeypatch):
     monkeypatch.setattr("vaswani_transformer.model.search_inputs_vaswani.ForwardSteps", None)
     trainer = build_trainer(tmp_path, tokenizer, dataset, predict_with_generate=True)

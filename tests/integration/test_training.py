@@ -446,11 +446,6 @@ def test_a_damaged_file_of_the_data_is_named(tiny_data, tmp_path, name, damage, 
         build_run(TINY, folder, tmp_path / "run")
 
 
-def test_missing_data_is_said(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"run `vaswani prepare` with --output"):
-        build_run(TINY, tmp_path / "nowhere", tmp_path / "run")
-
-
 def build_spoilt(updates, *args, **options):
     """A run in which a gradient is NaN in these updates, counted from 1."""
     parts = build_run(*args, **options)
