@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2]
 DATA_TABLES = {"lexicon.py"}  # words, no code
 BOUNDS = {
     "lines of the package": 14_732,
-    "lines of the tests": 15_651,
+    "lines of the tests": 15_641,
     "lines of the scripts": 3_000,
     "files of code below model_cards": 0,
 }
