@@ -214,8 +214,13 @@ def test_heads_have_one_colour_each_whichever_are_drawn():
 
 
 def test_one_query_is_drawn_alone():
-    figure = draw_attention(["a", "b"], ["x", "y"], rows(2, 2, 2), query_word=1)
+    words = ["a", "b"], ["x", "y"], rows(2, 2, 2)
+    figure, titled = (draw_attention(*words, query_word=1, title=title) for title in (None, "t"))
     assert [len(lines.get_segments()) for lines in drawn_lines(figure)] == [2, 2]
+    assert len(figure.axes[0].patches) == 2 * 2 + 1 + 2  # cells of heads and keys, the word, the legend
+    inks = {text.get_text(): text.get_color() for text in figure.axes[0].texts}
+    assert (inks["a"], inks["b"]) == ("#8a8a8a", "#000000")
+    assert titled.get_figheight() == pytest.approx(figure.get_figheight() + 0.4)
 
 
 def test_text_is_drawn_as_it_is(tmp_path):
