@@ -118,19 +118,6 @@ class DeviceTensor(torch.Tensor):
         return _active[-1].__torch_dispatch__(func, types, args, kwargs)
 
 
-class Stream:
-    """The stream of the device and each of its events: all work is done at once."""
-
-    def __init__(self, device: torch.device):
-        pass
-
-    def record_event(self) -> "Stream":
-        return self
-
-    def synchronize(self) -> None:
-        pass
-
-
 class PretendedGpu(TorchDispatchMode):
     """In the block, "gpu" can be used like "cuda".
 
@@ -154,7 +141,6 @@ class PretendedGpu(TorchDispatchMode):
         self._patches.callback(torch._C._set_only_lift_cpu_tensors, torch._C._only_lift_cpu_tensors())
         torch._C._set_only_lift_cpu_tensors(True)
         self._patches.enter_context(mock.patch.object(nn.functional, "scaled_dot_product_attention", attend))
-        self._patches.enter_context(mock.patch.object(torch.accelerator, "current_stream", Stream))
         _foreach_supported_types.append(DeviceTensor)
         self._patches.callback(_foreach_supported_types.remove, DeviceTensor)
         _active.append(self)

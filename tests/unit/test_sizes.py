@@ -9,7 +9,7 @@ DATA_TABLES = {"lexicon.py"}  # words, no code
 BOUNDS = {
     "lines of the package": 14_732,
     "lines of the tests": 15_641,
-    "lines of the scripts": 3_000,
+    "lines of the scripts": 2_988,
     "files of code below model_cards": 0,
 }
 SLACK = 100  # lines; a larger deletion lowers its bound
