@@ -204,7 +204,7 @@ def test_text_stays_text_wherever_it_comes_from(run):
         ("log.jsonl", None, r"holds no log\.jsonl"),
         ("model/config.json", None, r"config\.json does not exist: expected a finished run"),
         ("recipe.json", b"{", r"recipe\.json is damaged: expected a JSON object"),
-        ("recipe.json", b"{}", r"was not written by this version of the package.*KeyError 'recipe'"),
+        ("recipe.json", b"{}", r"was not written by this version of the package.*KeyError '(recipe|seed)'"),
         ("recipe.json", b'{"recipe": {"num_updates": []}}', "or is damaged: "),
         ("log.jsonl", b"", r"log\.jsonl tells of no update yet"),
         ("log.jsonl", b'{"update": 1}\n{"upd', r"log\.jsonl, line 2: not JSON"),

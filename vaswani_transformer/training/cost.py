@@ -75,8 +75,10 @@ class RunCost:
             FileNotFoundError: if one of them is missing.
             ValueError: if the log holds no update, or if one of them is damaged.
         """
-        path, log = folder / RECIPE_FILE, read_log(folder)
-        description = read_object(path)
+        path = folder / RECIPE_FILE
+        if not path.exists():
+            raise FileNotFoundError(f"{folder} holds no {RECIPE_FILE}; name a folder that `vaswani train` has written.")
+        description, log = read_object(path), read_log(folder)
         lines = [line for line in log if "seconds" in line]
         if not lines:
             raise ValueError(f"{folder / LOG_FILE} tells of no update yet: there is no line of training to count.")
