@@ -11,7 +11,6 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "num_updates": (1, 1_000_000_000),
     "log_interval": (1, 1_000_000_000),
     "threads": (1, 1_024),
-    "workers": (1, 1_024),
     "divide_widths": (1, 1_024),
     "last": (1, 1_000),
     "vocab_size": (1, 1_000_000),

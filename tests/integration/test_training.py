@@ -437,7 +437,7 @@ def test_launchers_that_share_work_otherwise_are_refused(tiny_data, tmp_path, mo
         build_run(TINY, tiny_data, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["tokenizer.json", "dev.json"])
+@pytest.mark.parametrize("name", ["train/labels.tokens", "dev/input_ids.offsets", "tokenizer.json", "dev.json"])
 @pytest.mark.parametrize(("damage", "word"), [(flip, "damaged"), (os.remove, "missing")])
 def test_a_damaged_file_of_the_data_is_named(tiny_data, tmp_path, name, damage, word):
     folder = shutil.copytree(tiny_data, tmp_path / "data")

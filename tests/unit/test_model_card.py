@@ -30,7 +30,7 @@ def run(tmp_path):
     folder = tmp_path / "my_run"
     (folder / "model").mkdir(parents=True)
     # As a run writes it, where corpus and device have decided.
-    recipe = RECIPES["multi30k_tiny"].to_dict() | {"vocab_size": 9_712, "compile": False, "bucketed": False}
+    recipe = RECIPES["multi30k_tiny"].to_dict() | {"vocab_size": 9_712, "compile": False}
     description = {
         "recipe": recipe,
         "seed": 3,

@@ -7,9 +7,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 DATA_TABLES = {"lexicon.py"}  # words, no code
 BOUNDS = {
-    "lines of the package": 14_732,
-    "lines of the tests": 15_641,
-    "lines of the scripts": 2_988,
+    "lines of the package": 14_108,
+    "lines of the tests": 15_302,
+    "lines of the scripts": 2_821,
     "files of code below model_cards": 0,
 }
 SLACK = 100  # lines; a larger deletion lowers its bound

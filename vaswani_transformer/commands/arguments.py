@@ -20,7 +20,7 @@ from .parsers import PHRASEBOOK
 
 
 def open_reader(
-    names: list[str], args: argparse.Namespace, *, split: str, num_pairs: int, streaming: bool = False
+    names: list[str], args: argparse.Namespace, *, split: str, num_pairs: int, cache: Path | None = None
 ) -> Callable[[], Iterable[Pair]]:
     """Return a function that reads the pairs from the start at each call."""
     if names == [PHRASEBOOK]:
@@ -30,7 +30,7 @@ def open_reader(
         own_split = {"validation": "dev"}.get(split, split)
         return lambda: generate_pairs(split=own_split, num_pairs=num_pairs)
     sides = ("source_language", "target_language", "source_column", "target_column")
-    options = {side: getattr(args, side) for side in sides} | {"split": split, "streaming": streaming}
+    options = {side: getattr(args, side) for side in sides} | {"split": split, "cache": cache}
     return lambda: open_parallel(names, **options)
 
 

@@ -35,7 +35,7 @@ def _evaluate_model(args: argparse.Namespace) -> None:
     source, target = loading.find_languages(vars(model.config).get("custom_pipelines")) or ("en", "de")
     args.source_language, args.target_language = args.source_language or source, args.target_language or target
     metrics = _build_metrics(args)
-    pairs = list(open_reader(args.test, args, split=args.split, num_pairs=args.num_pairs, streaming=True)())
+    pairs = list(open_reader(args.test, args, split=args.split, num_pairs=args.num_pairs)())
     if not pairs:
         raise ValueError(f"{' and '.join(args.test)} hold no sentence; there is nothing to score.")
     sources, references = zip(*pairs, strict=True)

@@ -90,23 +90,20 @@ def add_recipe_options(command: argparse.ArgumentParser, *, default: str) -> Non
 
 
 def prepare(command: argparse.ArgumentParser) -> None:
-    """Learn a vocabulary and turn parallel text into token ids (section 5.1); start it again to resume.
+    """Learn a vocabulary and turn parallel text into token ids (section 5.1).
 
     vaswani prepare --train train.en train.de --dev dev.en dev.de --output data
     vaswani prepare --train a.en a.de --train b.csv --weights 1 4 --dev dev.en dev.de --output data
 
     With --train phrasebook --dev phrasebook the built-in synthetic corpus is used. Files may be compressed (.gz).
     To learn to parse: --task parsing --recipe parsing_wsj --train train.mrg --dev dev.mrg
-    On several machines that share the output folder: accelerate launch -m vaswani_transformer prepare --train ...
     """
     text = "one or two names: source and target text files, a .csv, .tsv, .jsonl or .parquet file, a folder of "
     text += ".parquet, a Hub dataset (wmt/wmt14:de-en); once for each corpus"
     command.add_argument("--train", nargs="+", action="append", required=True, help=text)
     add_number(command, "weights", nargs="+", help="how often an epoch holds the pairs of each --train; 1 if not given")
     command.add_argument("--dev", nargs="+", required=True, help="the same for the development set")
-    command.add_argument("--output", type=output_path, required=True, help="folder for tokenizer and token ids")
-    text = "processes that tokenise, one for each core; without it one process, with threads (RAYON_NUM_THREADS)"
-    add_number(command, "workers", default=1, help=text)
+    command.add_argument("--output", type=output_path, required=True, help="new folder for tokenizer and token ids")
     command.add_argument("--source_language", help="default: the ending of the first --train file, or en")
     command.add_argument("--target_language", help="the same for the target, or de")
     add_column_options(command)

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ..data.corpus import Pair, describe_source, find_languages_by_ending
 from ..data.filtering import FilterCounts, PairFilter
-from ..data.preparation import FINGERPRINT_FILE, Corpus, prepare, read_all
+from ..data.preparation import CACHE_FOLDER, Corpus, prepare, read_all, work_folder
 from ..files import write_json
 from ..loading import TOKENIZER_FILES, load_tokenizer
 from ..model.pipeline_vaswani import find_model_folder
@@ -19,40 +19,30 @@ from ..parsing.linearisation import read_pairs
 from ..parsing.vocabulary import check_vocabulary, count_missing_labels, learn_vocabulary
 from ..training.recipes import load_recipe
 from ..training.run_folder import RECIPE_FILE
-from ..translation.files import find_processes
 from .arguments import describe_inputs, open_reader
 
 Reader = Callable[[], Iterable[Pair]]
 
 
 def run(args: argparse.Namespace) -> None:
-    if (args.output / RECIPE_FILE).exists() and not (args.output / FINGERPRINT_FILE).exists():
-        raise ValueError(f"{args.output} holds a run: name another output folder for the prepared data.")
     given = {name: getattr(args, name) for name in ("vocab_size", "max_length_ratio")}
     recipe = load_recipe(args.recipe or "base_en_de", args.changes)
     recipe = replace(recipe, **{name: value for name, value in given.items() if value is not None})
-    pair_filter = PairFilter(
-        max_length_ratio=recipe.max_length_ratio,
-        drop_duplicates=args.drop_duplicates,
-        drop_identical=args.drop_identical,
-    )
     source, target = find_languages_by_ending(args.train[0]) or ("en", "de")
     args.source_language, args.target_language = args.source_language or source, args.target_language or target
     weights = args.weights or [1] * len(args.train)
     readers, read_dev, inputs = (_open_trees if args.task == "parsing" else _open_text)(args)
     _refuse_shared_files(inputs)
     corpora = [Corpus(read, weight) for read, weight in zip(readers, weights, strict=True)]
-    processes = find_processes()
-    is_main = processes.is_main_process
     tokenizer = None
     if args.keep_vocabulary is not None:
         tokenizer = _load_vocabulary(args.keep_vocabulary, args)
-        if args.task == "parsing" and is_main:
+        if args.task == "parsing":
             _warn_of_missing_labels(tokenizer, read_all(corpora))
     elif args.task == "parsing":
         learnt_from = partial(read_all, corpora)
         tokenizer = learn_vocabulary(learnt_from, vocab_size=recipe.vocab_size, subword_model=recipe.subword_model)
-    with tqdm(unit=" pairs", file=sys.stderr, disable=None if is_main else True) as bar:
+    with tqdm(unit=" pairs", file=sys.stderr, disable=None) as bar:
         summary = prepare(
             corpora,
             read_dev,
@@ -60,29 +50,25 @@ def run(args: argparse.Namespace) -> None:
             vocab_size=recipe.vocab_size,
             subword_model=recipe.subword_model,
             max_length=recipe.max_length,
-            pair_filter=pair_filter,
+            pair_filter=PairFilter(
+                max_length_ratio=recipe.max_length_ratio,
+                drop_duplicates=args.drop_duplicates,
+                drop_identical=args.drop_identical,
+            ),
             tokenizer=tokenizer,
             source_language=args.source_language,
             target_language="trees" if args.task == "parsing" else args.target_language,
             inputs=inputs,
-            workers=args.workers,
-            processes=processes,
-            log=bar.write if is_main else lambda line: None,
+            log=bar.write,
             on_pairs=bar.update,
         )
-    processes.destroy_process_group()
-    if is_main:
-        # What `vaswani train` takes by default.
-        write_json(args.output / RECIPE_FILE, {"recipe": recipe.to_dict()})
-        _print_summary(args, weights, summary, recipe.max_length)
-
-
-def _print_summary(args: argparse.Namespace, weights: list[int], summary: dict, max_length: int) -> None:
+    # What `vaswani train` takes by default.
+    write_json(args.output / RECIPE_FILE, {"recipe": recipe.to_dict()})
     if len(weights) > 1:
         for names, weight, counts in zip(args.train, weights, summary["train"]["corpora"], strict=True):
-            _print_counts(f"{' '.join(names)}, weight {weight}", counts, max_length)
+            _print_counts(f"{' '.join(names)}, weight {weight}", counts, recipe.max_length)
     for name in ("train", "dev"):
-        _print_counts(name, summary[name], max_length)
+        _print_counts(name, summary[name], recipe.max_length)
     languages = f"{summary['source_language']} to {summary['target_language']}"
     print(f"{languages}: vocabulary of {summary['vocab_size']:,} and token ids in {args.output}")
 
@@ -132,6 +118,7 @@ def _print_counts(name: str, counts: Mapping[str, int], max_length: int) -> None
 
 def _open_text(args: argparse.Namespace) -> tuple[list[Reader], Reader, dict]:
     """Return readers of the training corpora and of the development set, and a description for the fingerprint."""
+    cache = work_folder(args.output) / CACHE_FOLDER
     train = {"split": "train", "num_pairs": args.num_pairs}
     dev = {"split": "validation", "num_pairs": min(500, args.num_pairs)}
     inputs = {
@@ -139,7 +126,8 @@ def _open_text(args: argparse.Namespace) -> tuple[list[Reader], Reader, dict]:
         "dev": describe_inputs(args.dev, **dev),
         "columns": [args.source_column, args.target_column],
     }
-    return [open_reader(names, args, **train) for names in args.train], open_reader(args.dev, args, **dev), inputs
+    readers = [open_reader(names, args, **train, cache=cache) for names in args.train]
+    return readers, open_reader(args.dev, args, **dev, cache=cache), inputs
 
 
 def _open_trees(args: argparse.Namespace) -> tuple[list[Reader], Reader, dict]:

@@ -6,6 +6,7 @@ work, `UpdateStream` reads those of one process. Each depends on its arguments a
 B pairs of a batch, S and T its longest source and target in tokens.
 """
 
+import json
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,15 +16,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import torch
 
 from ..model.loss_vaswani import IGNORE_INDEX
-from .buckets import Buckets
-from .counting_sort import sort_by_key
 
-PART_NAMES = "part-*.arrow"  # files of token ids, in the folder of a set
-WEIGHT = b"weight"  # metadata of such a file: how often an epoch holds its pairs
+SIDES = ("input_ids", "labels")  # stems of the files of a set, with the endings .tokens and .offsets
+CORPORA_FILE = "corpora.json"  # stored pairs of each corpus of a set, and how often an epoch holds them
+TOKEN_TYPE, OFFSET_TYPE = np.dtype("<i4"), np.dtype("<i8")
 
 
 def plan_batches(lengths: Sequence[int], *, limit: int, power: int = 1) -> Iterator[list[int]]:
@@ -42,91 +41,80 @@ def plan_batches(lengths: Sequence[int], *, limit: int, power: int = 1) -> Itera
 
 
 class TokenColumn:
-    """Token ids of all sentences of one side, memory-mapped, never copied as a whole."""
+    """Token ids of N sentences of one side, memory-mapped, never copied as a whole.
 
-    def __init__(self, column: pa.ChunkedArray):
-        chunks = [chunk for chunk in column.chunks if len(chunk)]
-        self._values = [chunk.values.to_numpy() for chunk in chunks]
-        self._offsets = [chunk.offsets.to_numpy() for chunk in chunks]
-        self._starts = np.cumsum([0] + [len(chunk) for chunk in chunks])
-        # int32 holds any sentence, and 4.5M pairs in 36 MB.
-        lengths = [np.diff(offsets).astype(np.int32) for offsets in self._offsets]
-        self.lengths = np.concatenate(lengths) if lengths else np.zeros(0, dtype=np.int32)
+    Args:
+        tokens: of all stored sentences, one after the other.
+        offsets: of each sentence the place of its first token, and the end of the last.
+        rows: (N,), which of the stored sentences they are; all if not given.
+    """
+
+    def __init__(self, tokens: np.ndarray, offsets: np.ndarray, rows: np.ndarray | slice = slice(None)):
+        self._tokens, self._starts = tokens, offsets[:-1][rows]
+        self.lengths = np.diff(offsets).astype(np.int32)[rows]  # int32 holds any sentence
+
+    @classmethod
+    def of(cls, sentences: Sequence[Sequence[int]]) -> "TokenColumn":
+        """Hold the token ids of `sentences` in memory."""
+        return cls(np.concatenate(sentences), np.cumsum([0, *map(len, sentences)]))
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def __getitem__(self, index: int) -> np.ndarray:
-        chunk = int(np.searchsorted(self._starts, index, side="right")) - 1
-        offsets, row = self._offsets[chunk], index - self._starts[chunk]
-        return self._values[chunk][offsets[row] : offsets[row + 1]]
+        return self._tokens[self._starts[index] :][: self.lengths[index]]
 
-    def pad(self, rows: np.ndarray, *, value: int, width: int | None = None) -> torch.Tensor:
-        """Sentences `rows`, filled up with `value` on the right: (B, `width` or longest)."""
-        lengths = self.lengths[rows]
-        chunk_of_row = np.searchsorted(self._starts, rows, side="right") - 1
-        order = chunk_of_row.argsort(kind="stable")
-        chunks, starts = np.unique(chunk_of_row[order], return_index=True)
-        own_rows = [slice(start, end) for start, end in pairwise([*starts, len(rows)])]
-        ends = lengths[order].cumsum()
-        own_tokens = [slice(start, end) for start, end in pairwise([0, *ends[starts[1:] - 1], ends[-1]])]
+    def pad(self, rows: np.ndarray, *, value: int) -> torch.Tensor:
+        """Return sentences `rows`, filled up with `value` on the right: (B, longest)."""
         # No loop over sentences: on a GPU an update lasts no longer than one would take.
-        firsts = np.empty(len(rows), dtype=np.int64)  # of each sentence, the place in its chunk
-        for chunk, own in zip(chunks, own_rows, strict=True):
-            firsts[own] = self._offsets[chunk][rows[order[own]] - self._starts[chunk]]
-        places = np.arange(ends[-1]) + np.repeat(firsts - (ends - lengths[order]), lengths[order])
-        tokens = np.empty(len(places), dtype=np.int64)
-        for chunk, own in zip(chunks, own_tokens, strict=True):
-            tokens[own] = self._values[chunk][places[own]]
-        width = int(lengths.max()) if width is None else width
-        padded = np.full((len(rows), width), value, dtype=np.int64)
-        padded[np.arange(width) < lengths[order, None]] = tokens
-        return torch.from_numpy(padded[order.argsort()])
+        lengths = self.lengths[rows, None]
+        places = np.arange(lengths.max())
+        is_token = places < lengths
+        padded = np.full(is_token.shape, value, dtype=np.int64)
+        padded[is_token] = self._tokens[(self._starts[rows, None] + places)[is_token]]
+        return torch.from_numpy(padded)
 
 
 class TokenizedPairs(torch.utils.data.Dataset):
-    """Pairs of token ids, columns `input_ids` and `labels` of `table`; indexed by the rows of a whole batch."""
+    """Pairs of token ids, indexed by the rows of a whole batch."""
 
-    def __init__(self, table: pa.Table, *, pad_token_id: int):
-        self.sources = TokenColumn(table["input_ids"])
-        self.targets = TokenColumn(table["labels"])
-        self.pad_token_id = pad_token_id
+    def __init__(self, sources: TokenColumn, targets: TokenColumn, *, pad_token_id: int):
+        self.sources, self.targets, self.pad_token_id = sources, targets, pad_token_id
 
     @classmethod
     def load(cls, folder: Path, *, pad_token_id: int) -> "TokenizedPairs":
-        """Map the Arrow files that `prepare` wrote into `folder`, each as often as its corpus has weight.
+        """Map the files that `prepare` wrote into `folder`, with each pair as often as its corpus has weight.
 
-        The repetitions of a part are further rows over the same memory.
+        The repetitions of a pair are further rows over the same memory.
 
         Raises:
-            FileNotFoundError: if there is none.
+            FileNotFoundError: if a file is missing.
         """
-        parts: list[pa.Table] = []
-        for path in sorted(folder.glob(PART_NAMES)):
-            with pa.memory_map(str(path)) as file:
-                part = pa.ipc.open_stream(file).read_all()
-            parts += [part] * int((part.schema.metadata or {}).get(WEIGHT, 1))
-        if not parts:
-            raise FileNotFoundError(
-                f"{folder} holds no {PART_NAMES}; run `vaswani prepare` with --output {folder.parent}."
+        rows, first = [], 0
+        for num_pairs, weight in json.loads((folder / CORPORA_FILE).read_text()):
+            rows += [np.arange(first, first + num_pairs)] * weight
+            first += num_pairs
+        repeated = np.concatenate(rows) if len(rows) > 1 else slice(None)
+        columns = [
+            TokenColumn(
+                np.asarray(np.memmap(folder / f"{side}.tokens", TOKEN_TYPE, mode="r")),
+                np.asarray(np.memmap(folder / f"{side}.offsets", OFFSET_TYPE, mode="r")),
+                repeated,
             )
-        return cls(pa.concat_tables(parts), pad_token_id=pad_token_id)
+            for side in SIDES
+        ]
+        return cls(*columns, pad_token_id=pad_token_id)
 
     def __len__(self) -> int:
         return len(self.sources)
 
     def __getitem__(self, rows: Sequence[int] | np.ndarray) -> dict[str, torch.Tensor]:
-        """`input_ids` and `attention_mask` (B, S), `labels` (B, T)."""
-        return self.pad(np.asarray(rows))
-
-    def pad(
-        self, rows: np.ndarray, *, source_width: int | None = None, target_width: int | None = None
-    ) -> dict[str, torch.Tensor]:
-        """As `__getitem__`, with S and T given, where they are."""
-        input_ids = self.sources.pad(rows, value=self.pad_token_id, width=source_width)
+        """Return `input_ids` and `attention_mask` (B, S), `labels` (B, T)."""
+        rows = np.asarray(rows)
+        input_ids = self.sources.pad(rows, value=self.pad_token_id)
         lengths = torch.from_numpy(self.sources.lengths[rows])
         attention_mask = (torch.arange(input_ids.shape[1]) < lengths[:, None]).long()
-        labels = self.targets.pad(rows, value=IGNORE_INDEX, width=target_width)
+        labels = self.targets.pad(rows, value=IGNORE_INDEX)
         return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
 
 
@@ -138,20 +126,17 @@ def plan_updates(
     seed: int,
     epoch: int,
     short_first: bool = False,
-    bucketed: bool = False,
 ) -> list[np.ndarray]:
-    """The updates of one epoch, over all processes together, each pair in exactly one of them.
+    """Plan the updates of one epoch, over all processes together, each pair in exactly one of them.
 
     Pairs are sorted by their longer side, as in tensor2tensor, then by their target, then at random, and cut where
-    one more pair would bring the padded source or target over `tokens_per_batch`; or else by their buckets, see
-    `Buckets.cut`. The updates are then shuffled. The number of processes and the accumulation of an update change
-    nothing.
+    one more pair would bring the padded source or target over `tokens_per_batch`. The updates are then shuffled. The
+    number of processes and the accumulation of an update change nothing.
 
     Args:
         source_lengths, target_lengths: tokens of each pair, `</s>` included.
         tokens_per_batch: limit on B * S and on B * T.
         short_first: leave the updates of epoch 0 in order, the shortest pairs first.
-        bucketed: for few shapes, at the price of more padding.
 
     Returns:
         an array of row numbers for each update.
@@ -159,36 +144,17 @@ def plan_updates(
     Raises:
         ValueError: if a single sentence is longer than `tokens_per_batch`.
     """
-    longest = max(side.max(initial=0) for side in (source_lengths, target_lengths))
-    if longest > tokens_per_batch:
-        row = int(np.maximum(source_lengths, target_lengths).argmax())
+    longest = np.maximum(source_lengths, target_lengths)
+    if longest.max(initial=0) > tokens_per_batch:
+        row = int(longest.argmax())
         raise ValueError(
-            f"pair {row} has {longest} tokens, more than tokens_per_batch={tokens_per_batch}. Raise "
+            f"pair {row} has {longest[row]} tokens, more than tokens_per_batch={tokens_per_batch}. Raise "
             f"tokens_per_batch, or prepare the data with a smaller max_length."
         )
     rng = np.random.default_rng([seed, epoch])
-    lengths = source_lengths, target_lengths
-    if bucketed:
-        order, starts = Buckets(*lengths, tokens_per_batch=tokens_per_batch).cut(*lengths, rng)
-    else:
-        order, starts = _fill_updates(*lengths, rng, tokens_per_batch=tokens_per_batch)
-    updates = [order[start:end] for start, end in pairwise([*starts, len(order)])]
-    if epoch or not short_first:
-        rng.shuffle(updates)
-    return updates
-
-
-def _fill_updates(
-    source_lengths: np.ndarray, target_lengths: np.ndarray, rng: np.random.Generator, *, tokens_per_batch: int
-) -> tuple[np.ndarray, list[int]]:
-    """All rows, those of like length together, and the starts of updates that are as large as the limit allows."""
-    order = np.arange(len(source_lengths), dtype=np.int32)
+    order = np.arange(len(longest), dtype=np.int32)
     rng.shuffle(order)
-    # In 16 bits, which are sorted fastest.
-    sources, targets = (side.astype(np.min_scalar_type(tokens_per_batch)) for side in (source_lengths, target_lengths))
-    longest = np.maximum(sources, targets)
-    for keys in (targets, longest):
-        order = sort_by_key(order, keys)
+    order = order[np.lexsort((target_lengths[order], longest[order]))]
     longest = longest[order]
     starts, start = [], 0
     while start < len(order):
@@ -196,7 +162,10 @@ def _fill_updates(
         counts = range(1, min(tokens_per_batch // int(longest[start]), len(order) - start) + 1)
         # The largest number of pairs from `start` on that fits; `longest` ascends.
         start += bisect_right(counts, tokens_per_batch, key=lambda n: n * int(longest[start + n - 1]))
-    return order, starts
+    updates = [order[start:end] for start, end in pairwise([*starts, len(order)])]
+    if epoch or not short_first:
+        rng.shuffle(updates)
+    return updates
 
 
 def split_update(
@@ -279,7 +248,7 @@ class UpdateStream(torch.utils.data.IterableDataset):
     """The updates of one process, without end.
 
     Args:
-        tokens_per_batch, seed, short_first, bucketed: see `plan_updates`.
+        tokens_per_batch, seed, short_first: see `plan_updates`.
         epoch, updates_of_epoch: where to begin: so many updates of that epoch are left out.
         num_processes, process_index: whose part to read.
         accumulation_steps: micro-batches of each process in an update.
@@ -292,7 +261,6 @@ class UpdateStream(torch.utils.data.IterableDataset):
         tokens_per_batch: int,
         seed: int,
         short_first: bool = False,
-        bucketed: bool = False,
         epoch: int = 0,
         updates_of_epoch: int = 0,
         num_processes: int = 1,
@@ -300,16 +268,8 @@ class UpdateStream(torch.utils.data.IterableDataset):
         accumulation_steps: int = 1,
     ):
         self.pairs, self.epoch, self.updates_of_epoch = pairs, epoch, updates_of_epoch
-        lengths = pairs.sources.lengths, pairs.targets.lengths
-        self.buckets = Buckets(*lengths, tokens_per_batch=tokens_per_batch) if bucketed else None
-        self.plan = partial(
-            plan_updates,
-            *lengths,
-            tokens_per_batch=tokens_per_batch,
-            seed=seed,
-            short_first=short_first,
-            bucketed=bucketed,
-        )
+        options = {"tokens_per_batch": tokens_per_batch, "seed": seed, "short_first": short_first}
+        self.plan = partial(plan_updates, pairs.sources.lengths, pairs.targets.lengths, **options)
         self.num_parts = num_processes * accumulation_steps
         first = process_index * accumulation_steps
         self.own_parts = slice(first, first + accumulation_steps)
@@ -326,47 +286,28 @@ class UpdateStream(torch.utils.data.IterableDataset):
                 plan, epoch, done = next_plan.result(), epoch + 1, 0
 
     def _build_update(self, rows: np.ndarray, *, is_last_of_epoch: bool) -> Update:
-        cut = self._cut_exactly if self.buckets is None else self._cut_in_buckets
-        own_rows, micro_batches, padded_tokens = cut(rows)
-        sources, targets = self.pairs.sources.lengths[rows], self.pairs.targets.lengths[rows]
+        sources, targets = self.pairs.sources.lengths, self.pairs.targets.lengths
+        parts = split_update(rows, sources, targets, num_parts=self.num_parts)
+        own_rows = parts[self.own_parts]
         return Update(
-            micro_batches=micro_batches,
+            micro_batches=[self._build_batch(part, stand_in=rows[:1]) for part in own_rows],
             rows=own_rows,
-            target_tokens=int(targets.sum()),
-            tokens=int(sources.sum() + targets.sum()),
-            padded_tokens=padded_tokens,
+            target_tokens=int(targets[rows].sum()),
+            tokens=int(sources[rows].sum() + targets[rows].sum()),
+            padded_tokens=sum(
+                len(part) * int(sources[part].max() + targets[part].max()) for part in parts if len(part)
+            ),
             is_last_of_epoch=is_last_of_epoch,
         )
 
-    def _cut_exactly(self, rows: np.ndarray) -> tuple[list[np.ndarray], list[dict[str, torch.Tensor]], int]:
-        """Rows and tensors of this process' micro-batches in the update `rows`; padded tokens of all parts."""
-        sources, targets = self.pairs.sources.lengths, self.pairs.targets.lengths
-        parts = split_update(rows, sources, targets, num_parts=self.num_parts)
-        padded = [len(part) * int(sources[part].max() + targets[part].max()) for part in parts if len(part)]
-        own_rows = parts[self.own_parts]
-        return own_rows, [self._fill_up(part, len(part) or 1, stand_in=rows[0]) for part in own_rows], sum(padded)
+    def _build_batch(self, rows: np.ndarray, *, stand_in: np.ndarray) -> dict[str, torch.Tensor]:
+        """Return the pairs `rows`, or `stand_in` without labels if there are none.
 
-    def _cut_in_buckets(self, rows: np.ndarray) -> tuple[list[np.ndarray], list[dict[str, torch.Tensor]], int]:
-        """The same with all parts of one shape, which depends on the buckets of the update alone."""
-        sources, targets = self.pairs.sources.lengths[rows], self.pairs.targets.lengths[rows]
-        num_rows, source_width, target_width = self.buckets.shape_of(sources, targets)
-        num_rows = -(-num_rows // self.num_parts)
-        parts = range(self.num_parts)[self.own_parts]
-        own_rows = [rows[part * num_rows : (part + 1) * num_rows] for part in parts]
-        widths = {"source_width": source_width, "target_width": target_width}
-        batches = [self._fill_up(part, num_rows, stand_in=rows[0], **widths) for part in own_rows]
-        return own_rows, batches, self.num_parts * num_rows * (source_width + target_width)
-
-    def _fill_up(
-        self, rows: np.ndarray, num_rows: int, *, stand_in: np.integer, **widths: int
-    ) -> dict[str, torch.Tensor]:
-        """The pairs `rows`, filled up to `num_rows` with the pair `stand_in` without labels.
-
-        A pair without labels changes neither loss nor gradient, and attention finds tokens in it. A process without
-        pairs takes part in an update with it.
+        A pair without labels changes neither loss nor gradient, and attention finds tokens in it. So a process without
+        pairs takes part in an update.
         """
-        filled = np.full(num_rows, stand_in)
-        filled[: len(rows)] = rows
-        batch = self.pairs.pad(filled, **widths)
-        batch["labels"][len(rows) :] = IGNORE_INDEX
+        if len(rows):
+            return self.pairs[rows]
+        batch = self.pairs[stand_in]
+        batch["labels"][:] = IGNORE_INDEX
         return batch

@@ -8,9 +8,11 @@ from itertools import count
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
+from .corpus import Pair
 from .tokenization import SPECIAL_TOKENS, SUBWORD_MODELS, train_tokenizer
 
 TEXTS_PER_CALL = 10_000  # the tokenizer's answer takes some 100 bytes per token
@@ -31,8 +33,7 @@ class BlockEncoder:
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast):
         self._tokenizer = tokenizer.backend_tokenizer
-        self._splits_special_tokens = tokenizer.split_special_tokens
-        self._tokenizer.encode_special_tokens = self._splits_special_tokens
+        self._tokenizer.encode_special_tokens = tokenizer.split_special_tokens
         # A tokenizer's file can hold both, and a cut sentence would go unnoticed.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -48,26 +49,32 @@ class BlockEncoder:
             for model in SUBWORD_MODELS
         ]
 
-    def __setstate__(self, state: dict) -> None:
-        vars(self).update(state)
-        # The tokenizer travels to another process as its file does, and that does not hold this.
-        self._tokenizer.encode_special_tokens = self._splits_special_tokens
+    def encode_pairs(self, pairs: Sequence[Pair], max_length: int) -> tuple[list[pa.ListArray], list[bool]]:
+        """Return the ids of those of B pairs whose longer side has at most `max_length` tokens, and which they are.
+
+        Returns:
+            sources and targets, and (B,) values that are true for pairs that are short enough.
+        """
+        columns = [self.encode([pair[side] for pair in pairs]) for side in (0, 1)]
+        longer_side = pc.max_element_wise(*map(pc.list_value_length, columns))
+        fits = pc.less_equal(longer_side, max_length)
+        return [column.filter(fits) for column in columns], fits.to_pylist()
 
     def encode(self, texts: Sequence[str]) -> pa.ListArray:
-        """Ids of B sentences, `</s>` included: (B,) lists of int32."""
+        """Return the ids of B sentences, `</s>` included: (B,) lists of int32."""
         if not self.has_independent_words:
             return self._encode_each(texts, add_special_tokens=True)
         number_of: dict[str, int] = defaultdict(count(END_OF_TEXT + 1).__next__)  # a new word gets the next number
-        numbers: list[int] = []  # of the words of all sentences
+        numbers = array("i")  # of the words of all sentences
         text_offsets = [0]
         for text in texts:
             words = text.split()
-            numbers += map(number_of.__getitem__, words if " ".join(words) == text else [text])
+            numbers.extend(map(number_of.__getitem__, words if " ".join(words) == text else [text]))
             numbers.append(END_OF_TEXT)
             text_offsets.append(len(numbers))
         end = pa.array([[self._end_id]], type=pa.list_(pa.int32()))
         ids_of_number = pa.concat_arrays([end, self._encode_each(list(number_of), add_special_tokens=False)])
-        ids_of_words = ids_of_number.take(pa.array(np.array(numbers)))
+        ids_of_words = ids_of_number.take(pa.array(np.asarray(numbers)))
         return pa.ListArray.from_arrays(ids_of_words.offsets.take(pa.array(text_offsets)), ids_of_words.values)
 
     def _encode_each(self, texts: Sequence[str], *, add_special_tokens: bool) -> pa.ListArray:
@@ -81,7 +88,7 @@ class BlockEncoder:
 
 
 def _stages(tokenizer: Tokenizer) -> dict:
-    """The configuration of a tokenizer, without the words that it has learnt."""
+    """Return the configuration of a tokenizer, without the words that it has learnt."""
     stages = json.loads(tokenizer.to_str())
     for learned in ("vocab", "merges"):
         stages["model"].pop(learned, None)

@@ -14,7 +14,7 @@ BYTES_OF_LONG_LINE = MOST_LINE_BYTES + 4
 
 
 def read_lines(path: Path, *, cut_long: bool = False) -> Iterator[str]:
-    """Lines of a UTF-8 text file, one at a time in memory.
+    """Read the lines of a UTF-8 text file, one at a time in memory.
 
     Only "\\n" or "\\r\\n" ends a line. Text mode also splits at a lone "\\r", and `str.splitlines` at U+2028, U+0085
     and others; all occur inside sentences of web text, and each such split would shift all later lines against the
@@ -28,12 +28,11 @@ def read_lines(path: Path, *, cut_long: bool = False) -> Iterator[str]:
         FileNotFoundError: at once, if there is no such file.
         ValueError: at the first line that is not UTF-8 or too long, or where a compressed file is damaged.
     """
-    require_file(path)
-    return _lines_of_file(path, cut_long=cut_long)
+    Path(path).stat()
+    return _lines_of_file(Path(path), cut_long=cut_long)
 
 
 def _lines_of_file(path: Path, *, cut_long: bool) -> Iterator[str]:
-    # Iterating in binary splits at b"\n" only, and no other UTF-8 character contains that byte.
     with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
         try:
             yield from decode_lines(_bounded_lines(file), name=str(path), cut_long=cut_long)
@@ -42,7 +41,7 @@ def _lines_of_file(path: Path, *, cut_long: bool) -> Iterator[str]:
 
 
 def _bounded_lines(file: BinaryIO) -> Iterator[bytes]:
-    """The lines of a file read in binary, each cut to its first `BYTES_OF_LONG_LINE`."""
+    """Read the lines of a file in binary, each cut to its first `BYTES_OF_LONG_LINE`; only b"\\n" ends one."""
     while line := file.readline(BYTES_OF_LONG_LINE):
         yield line
         while len(line) == BYTES_OF_LONG_LINE and not line.endswith(b"\n"):
@@ -50,7 +49,7 @@ def _bounded_lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def decode_lines(raw_lines: Iterable[bytes], *, name: str, cut_long: bool = False) -> Iterator[str]:
-    """The text of lines read in binary, see `read_lines`; messages call their file `name`."""
+    """Decode lines that were read in binary, see `read_lines`; messages call their file `name`."""
     for number, raw_line in enumerate(raw_lines, start=1):
         is_long = len(raw_line) > MOST_LINE_BYTES and len(raw_line.rstrip(b"\r\n")) > MOST_LINE_BYTES
         if is_long and not cut_long:
@@ -64,26 +63,10 @@ def decode_lines(raw_lines: Iterable[bytes], *, name: str, cut_long: bool = Fals
             line = decode(raw_line[:BYTES_OF_LONG_LINE])
         except UnicodeDecodeError as error:
             raise ValueError(
-                f"{name}, line {number}: not UTF-8 at byte offset {error.start} of the line, counted "
-                f"from 0 ({error.reason}: 0x{raw_line[error.start]:02x}). Text must be UTF-8: re-encode "
-                f"it, for example `iconv -f LATIN1 -t UTF-8 {name}`, or unpack the file first if it is "
-                f"compressed."
+                f"{name}, line {number}: not UTF-8 at byte offset {error.start} of the line, counted from 0 "
+                f"({error.reason}: 0x{raw_line[error.start]:02x}). Re-encode the file, for example with "
+                f"`iconv -f LATIN1 -t UTF-8 {name}`."
             ) from None
         if number == 1:
             line = line.removeprefix("\ufeff")
-        if line.endswith("\n"):
-            line = line[:-2] if line.endswith("\r\n") else line[:-1]
-        yield line
-
-
-def is_too_long(text: str) -> bool:
-    """True for a line, or a sentence from JSON or parquet, of more than `MOST_LINE_BYTES`."""
-    return 4 * len(text) > MOST_LINE_BYTES and len(text.encode("utf-8", "surrogatepass")) > MOST_LINE_BYTES
-
-
-def require_file(path: Path) -> None:
-    """Refuse a missing file or a folder; a pipe, such as the shell's `<(zcat train.en.gz)`, may be read."""
-    if not Path(path).exists():
-        raise FileNotFoundError(f"{path} does not exist: expected a file. Check the path.")
-    if Path(path).is_dir():
-        raise ValueError(f"{path} is a folder: expected a file. Give a file in it.")
+        yield line[:-2] if line.endswith("\r\n") else line.removesuffix("\n")

@@ -43,7 +43,6 @@ class Recipe:
     max_length_ratio: float | None = None  # of the two sides of a training pair, in words; None keeps all
     tokens_per_batch: int = 25_000  # padded tokens per update and side, over all processes
     short_first: bool = False  # sort the updates of the first epoch by length
-    bucketed: bool | None = None  # batches of few shapes, with more padding; None: on CUDA only
     # Section 5.2
     num_updates: int = 100_000  # optimizer steps
     # Section 5.3
