@@ -2,7 +2,6 @@ import threading
 from itertools import chain, islice, pairwise
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,7 +9,14 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from vaswani_transformer.data import batching
-from vaswani_transformer.data.batching import TokenizedPairs, UpdateStream, plan_batches, plan_updates, split_update
+from vaswani_transformer.data.batching import (
+    TokenColumn,
+    TokenizedPairs,
+    UpdateStream,
+    plan_batches,
+    plan_updates,
+    split_update,
+)
 from vaswani_transformer.model.loss_vaswani import IGNORE_INDEX
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=200)
@@ -22,8 +28,8 @@ def lengths_of(sides):
 
 @pytest.fixture
 def pairs():
-    rows = {"input_ids": [[5, 6, 2], [7, 2], [8, 9, 10, 2]], "labels": [[11, 2], [12, 13, 14, 2], [2]]}
-    return TokenizedPairs(pa.table(rows), pad_token_id=1)
+    sides = [[5, 6, 2], [7, 2], [8, 9, 10, 2]], [[11, 2], [12, 13, 14, 2], [2]]
+    return TokenizedPairs(*map(TokenColumn.of, sides), pad_token_id=1)
 
 
 def test_a_batch_is_padded_and_masked(pairs):
@@ -32,17 +38,6 @@ def test_a_batch_is_padded_and_masked(pairs):
     assert batch["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
     assert batch["labels"].tolist() == [[2, -100, -100, -100], [12, 13, 14, 2]]
     assert batch["input_ids"].dtype == torch.int64
-
-
-def test_a_folder_of_parts_is_read_in_their_order_each_as_often_as_its_weight_says(tmp_path):
-    for part, tokens, metadata in (("00001", [7, 8], None), ("00000", [5, 6], {"weight": "2"})):
-        table = pa.table({"input_ids": [[token, 2] for token in tokens], "labels": [[2]] * 2}, metadata=metadata)
-        with pa.ipc.new_stream(tmp_path / f"part-{part}.arrow", table.schema) as stream:
-            stream.write_table(table)
-    pairs = TokenizedPairs.load(tmp_path, pad_token_id=1)
-    assert [pairs.sources[row].tolist() for row in range(len(pairs))] == [[token, 2] for token in (5, 6, 5, 6, 7, 8)]
-    batch = pairs[[3, 1, 4]]
-    assert batch["input_ids"].tolist() == [[6, 2], [6, 2], [7, 2]]
 
 
 def test_pairs_of_equal_longer_sides_are_batched_by_their_targets():
@@ -67,8 +62,7 @@ def test_batches_of_like_length_hold_no_more_than_memory_is_set_aside_for(power,
 def test_padding_many_rows_at_once_equals_padding_each(rows):
     rng = np.random.default_rng(0)
     sentences = [rng.integers(3, 90, size=rng.integers(1, 9)).tolist() for _ in range(40)]
-    parts = [{"input_ids": sentences[a:b], "labels": sentences[a:b]} for a, b in ((0, 7), (7, 8), (8, 40))]
-    pairs = TokenizedPairs(pa.concat_tables(map(pa.table, parts)), pad_token_id=1)
+    pairs = TokenizedPairs(*[TokenColumn.of(sentences)] * 2, pad_token_id=1)
     batch = pairs[rows]
     width = max(len(sentences[row]) for row in rows)
     assert batch["input_ids"].tolist() == [sentences[row] + [1] * (width - len(sentences[row])) for row in rows]
@@ -155,8 +149,8 @@ def test_micro_batches_carry_equal_work_and_pad_less_than_the_whole(num_parts):
 @pytest.fixture(scope="module")
 def corpus():
     source, target = draw_corpus(300)
-    rows = {"input_ids": [[i] * n for i, n in enumerate(source)], "labels": [[i] * n for i, n in enumerate(target)]}
-    return TokenizedPairs(pa.table(rows), pad_token_id=1)
+    sides = ([[row] * length for row, length in enumerate(side)] for side in (source, target))
+    return TokenizedPairs(*map(TokenColumn.of, sides), pad_token_id=1)
 
 
 def read(corpus, num_updates, **place):

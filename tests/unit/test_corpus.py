@@ -1,6 +1,5 @@
 """Reading parallel text: which line belongs to which, and what is refused."""
 
-import glob
 import gzip
 import hashlib
 import json
@@ -17,9 +16,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from vaswani_transformer.data import corpus
 from vaswani_transformer.data.corpus import describe_source, open_parallel, read_parallel_files
-from vaswani_transformer.data.lines import is_too_long, read_lines
+from vaswani_transformer.data.lines import read_lines
 
 PAIRS = [
     ("A dog runs.", "Ein Hund rennt."),
@@ -56,10 +54,9 @@ def open_en_de(spec, **options) -> list[tuple[str, str]]:
     return list(open_parallel(spec, source_language="en", target_language="de", **options))
 
 
-@pytest.fixture
-def offline_datasets(tmp_path, monkeypatch):
-    """Keep the cache of the datasets library inside the test's own folder."""
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+@pytest.fixture(autouse=True)
+def offline_datasets(tmp_path_factory):
+    """Show no progress of the datasets library."""
     datasets.disable_progress_bars()
     yield
     datasets.enable_progress_bars()
@@ -105,16 +102,6 @@ def test_invalid_utf8_is_reported_with_its_place(tmp_path):
         list(read_lines(write(tmp_path / "surrogate", b"a\xed\xa0\x80\n")))
 
 
-def test_memory_does_not_grow_with_the_file(tmp_path):
-    source = write(tmp_path / "train.en", "A dog runs.\n" * 50_000)
-    tracemalloc.start()
-    num_pairs = sum(1 for _ in read_parallel_files(source, source))
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert num_pairs == 50_000
-    assert peak < 1_000_000
-
-
 @pytest.fixture
 def short_limit(monkeypatch):
     """Lines of more than 20 bytes are too long."""
@@ -136,7 +123,7 @@ def test_of_a_line_that_is_too_long_the_beginning_is_read(tmp_path, short_limit,
     first, beginning, last = read_lines(path, cut_long=True)
     assert (first, last) == ("a", "b")
     assert beginning == "\u2028" * min(num_characters, 8)
-    assert is_too_long(beginning)
+    assert len(beginning.encode()) > 20
 
 
 def test_a_line_without_end_does_not_fill_the_memory(tmp_path):
@@ -146,28 +133,8 @@ def test_a_line_without_end_does_not_fill_the_memory(tmp_path):
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert pair == ("b", "b")
-    assert is_too_long(long)
+    assert len(long) > 2**20
     assert peak < 16 * 2**20
-
-
-def test_a_long_line_of_any_form_is_a_pair_that_is_too_long(tmp_path, short_limit):
-    tsv = write(tmp_path / "a.tsv", f"a\tb\n{'x' * 30}\tc\nd\te\n")
-    records = ['{"en":"a","de":"b"}', json.dumps({"en": "x" * 30, "de": "c"}), '{"en":"d","de":"e"}']
-    lines = write(tmp_path / "a.jsonl", "\n".join(records))
-    for path in (tsv, lines):
-        first, long, last = open_en_de(path)
-        assert (first, last) == (("a", "b"), ("d", "e"))
-        assert all(map(is_too_long, long))
-
-
-def test_a_missing_file_or_a_folder_is_reported_at_once(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"absent\.txt does not exist: expected a file\. Check the path"):
-        read_lines(tmp_path / "absent.txt")
-    with pytest.raises(ValueError, match=r"is a folder: expected a file\. Give a file in it"):
-        read_lines(tmp_path)
-    (tmp_path / "a.parquet").mkdir()
-    with pytest.raises(ValueError, match=r"a\.parquet is a folder: expected a file"):
-        open_en_de(str(tmp_path / "*.parquet"))
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
@@ -207,7 +174,7 @@ def test_two_files_are_aligned_by_line(tmp_path):
 def test_files_of_unequal_length_are_refused_with_both_counts(tmp_path, num_sources, num_targets):
     source = write(tmp_path / "train.en", "a\n" * num_sources)
     target = write(tmp_path / "train.de", "b\n" * num_targets)
-    expected = rf"train\.en has {num_sources} lines but \S+train\.de has {num_targets}: .*Find where they part"
+    expected = rf"train\.en has {num_sources} lines but \S+train\.de has {num_targets}: line i"
     with pytest.raises(ValueError, match=expected):
         list(read_parallel_files(source, target))
 
@@ -227,12 +194,6 @@ def test_columns_named_in_a_header_are_read(tmp_path):
     assert open_en_de(write_json_lines(tmp_path / "a.jsonl", records), **names) == PAIRS
 
 
-def test_two_sides_of_one_name_are_refused(tmp_path):
-    table = write(tmp_path / "a.csv", "en,de\nHi,Hallo\n")
-    with pytest.raises(ValueError, match=r"a\.csv: 'en' is the name of both sides\. Give two languages, or"):
-        open_en_de(table, target_column="en")
-
-
 def test_json_lines_are_nested_or_flat_and_empty_lines_are_skipped(tmp_path):
     flat = [{"id": 7, "de": target, "en": source} for source, target in PAIRS]
     for name, records in (("flat", flat), ("nested", [{"translation": record} for record in flat])):
@@ -240,142 +201,10 @@ def test_json_lines_are_nested_or_flat_and_empty_lines_are_skipped(tmp_path):
         assert open_en_de(write(path, f"\n{path.read_text()} \n")) == PAIRS
 
 
-def test_a_column_of_text_may_be_called_translation(tmp_path, offline_datasets):
-    columns = {"source_column": "source", "target_column": "translation"}
-    records = [{"source": source, "translation": target} for source, target in PAIRS]
-    assert open_en_de(write_json_lines(tmp_path / "a.jsonl", records), **columns) == PAIRS
-    (tmp_path / "data").mkdir()
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), tmp_path / "data" / "train.parquet")
-    assert open_en_de(tmp_path / "data" / "train.parquet", **columns) == PAIRS
-    names = ("source", "translation")
-    assert list(corpus._read_hub_dataset(str(tmp_path / "data"), None, "train", names, streaming=False)) == PAIRS
-
-
 JSON = '{"en": "a", "de": "b"}\n'
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("a.tsv", "a\tb\nalone\n", r"line 2: expected 2 tab-separated .* found 1\. .*cut -f1,2"),
-        ("a.tsv", "a\tb\na\tb\tCC-BY\n", r"line 2: expected 2 tab-separated .* found 3\."),
-        ("a.tsv", "a\tb\n\n", r"line 2: expected 2 tab-separated .* found 1\."),
-        (
-            "a.csv",
-            "id,english\n",
-            r"expected 'en' and 'de', found id, english\. Give the names used there as source_col",
-        ),
-        ("a.csv", "", r"expected 'en' and 'de', found nothing\. Give"),
-        ("a.csv", "en,de\na,b\nc,d,e\n", r"line 3: expected 2 cells, as in the first line, found 3\."),
-        ("a.csv", 'en,de\na,b\n"c\n', r"line 3: not \.csv \(unexpected end of data\)\. .* quotes are doubled"),
-        ("a.csv", 'en,de\n"a"b,c\n', r"line 2: not \.csv \(',' expected after '\"'\)"),
-        ("a.csv", 'en,de\n"' + "a\n" * 70_000, r"line \d+: not \.csv \(field larger than field limit \(131072\)\)"),
-        ("a.parquet", "no parquet here", "expected a complete parquet file"),
-        ("a.jsonl", JSON + "[", r"line 2, column 2: not a JSON object .*jq"),
-        ("a.jsonl", JSON + "3", r"line 2: expected 'en' and 'de', found a value of type int\."),
-        ("a.jsonl", JSON + '["a", "b"]', r"line 2: expected 'en' and 'de', found a value of type list"),
-        ("a.jsonl", JSON + '{"translation": "a"}', r"line 2: expected 'en' and 'de', found translation\."),
-        (
-            "a.jsonl",
-            JSON + '{"translation": {"en": "a", "cs": "b"}}',
-            r"line 2: expected 'en' and 'de', found en, cs\. Give",
-        ),
-        ("a.jsonl", JSON + "{}", r"line 2: expected 'en' and 'de', found nothing"),
-        (
-            "a.jsonl",
-            JSON + '{"en": "a", "de": null}',
-            r"line 2: expected text on both sides, found str and NoneType\. Remove",
-        ),
-        ("a.jsonl", JSON + '{"translation":' * 50_000, r"line 2: not a JSON object \(maximum recursion depth"),
-        ("a.jsonl", JSON + '{"en": ' + "7" * 5_000, r"line 2: not a JSON object \(Exceeds the limit \(4300"),
-        (
-            "a.jsonl",
-            JSON + '{"en": "a", "de": "\\ud83d"}',
-            r"line 2: the text holds half of a surrogate pair, '\\ud83d'",
-        ),
-    ],
-)
-def test_a_file_that_holds_no_pairs_is_refused(tmp_path, name, content, message):
-    with pytest.raises(ValueError, match=rf"{name}(:|,) {message}"):
-        open_en_de(write(tmp_path / name, content))
-
-
-@pytest.mark.parametrize("nested", [True, False])
-def test_parquet_is_read_across_batches(tmp_path, monkeypatch, nested):
-    monkeypatch.setattr(corpus, "ROWS_PER_BATCH", 2)
-    path = write_parquet(tmp_path / "a.parquet", nested=nested)
-    assert open_en_de(path) == PAIRS
-    with pytest.raises(ValueError, match=r"a\.parquet: expected 'en' and 'fr', found de, en\."):
-        open_en_de(path, target_column="fr")
-
-
-@pytest.mark.parametrize("missing", [None, {"en": "a", "de": None}])
-def test_a_parquet_row_without_text_is_refused(tmp_path, monkeypatch, missing):
-    monkeypatch.setattr(corpus, "ROWS_PER_BATCH", 2)
-    rows = [{"translation": {"en": "a", "de": "b"}}] * 2 + [{"translation": missing}]
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "train.parquet")
-    with pytest.raises(ValueError, match=r"train\.parquet, row 3: expected text on both sides, .* NoneType"):
-        open_en_de(tmp_path / "train.parquet")
-
-
-# The hub
-
-
-@pytest.mark.parametrize("streaming", [True, False])
-@pytest.mark.parametrize("nested", [True, False])
-def test_a_dataset_is_read_by_split(tmp_path, offline_datasets, streaming, nested):
-    write_parquet(tmp_path / "wmt" / "train-00000-of-00002.parquet", PAIRS[:2], nested=nested)
-    write_parquet(tmp_path / "wmt" / "train-00001-of-00002.parquet", PAIRS[2:], nested=nested)
-    write_parquet(tmp_path / "wmt" / "test-00000-of-00001.parquet", PAIRS[:1], nested=nested)
-    name = str(tmp_path / "wmt")
-    assert list(corpus._read_hub_dataset(name, None, "train", ("en", "de"), streaming=streaming)) == PAIRS
-    assert list(corpus._read_hub_dataset(name, None, "test", ("de", "en"), streaming=streaming)) == [PAIRS[0][::-1]]
-    with pytest.raises(ValueError, match=r"split 'dev' cannot be loaded: .*Choose a config and a split"):
-        corpus._read_hub_dataset(name, None, "dev", ("en", "de"), streaming=streaming)
-    with pytest.raises(ValueError, match=r"split 'train', row 1: expected 'en' and 'fr', found"):
-        next(corpus._read_hub_dataset(name, None, "train", ("en", "fr"), streaming=streaming))
-
-
-@pytest.mark.parametrize(
-    ("error", "cause", "expected", "message"),
-    [
-        (ConnectionError("offline"), None, FileNotFoundError, "was not found .*Check"),
-        (datasets.exceptions.DatasetNotFoundError("no"), None, FileNotFoundError, "was not found .*Check"),
-        (
-            datasets.exceptions.DatasetGenerationError("failed"),
-            OSError("no space left"),
-            OSError,
-            r"could not be downloaded to the cache, .*: no space left\. Make room",
-        ),
-    ],
-)
-def test_a_dataset_that_cannot_be_loaded_is_reported_with_its_name(monkeypatch, error, cause, expected, message):
-    def refuse(*args, **kwargs):
-        raise error from cause
-
-    monkeypatch.setattr(datasets, "load_dataset", refuse)
-    with pytest.raises(expected, match=rf"dataset 'wmt/wmt14', config 'de-en', .* {message}"):
-        open_en_de("wmt/wmt14:de-en")
-
-
 # One entry for all
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("wmt/wmt14:de-en", ("wmt/wmt14", "de-en", "test")),
-        ("Helsinki-NLP/opus_books", ("Helsinki-NLP/opus_books", None, "test")),
-        ("some.one/data-v1.0", ("some.one/data-v1.0", None, "test")),
-    ],
-)
-def test_a_hub_name_is_taken_apart(monkeypatch, name, expected):
-    asked = []
-    monkeypatch.setattr(
-        corpus, "_read_hub_dataset", lambda *args, streaming: asked.append((*args, streaming)) or iter(PAIRS)
-    )
-    assert open_en_de(name, split="test") == open_en_de(name, split="test", streaming=True) == PAIRS
-    assert asked == [(*expected, ("en", "de"), False), (*expected, ("en", "de"), True)]
 
 
 def test_one_file_is_read_by_its_ending_or_by_that_before_gz(tmp_path):
@@ -392,67 +221,8 @@ def test_one_file_is_read_by_its_ending_or_by_that_before_gz(tmp_path):
     assert open_en_de(sides) == [("en", "de")]
 
 
-def test_shards_are_read_in_the_order_of_their_names(tmp_path, monkeypatch):
-    # Folders are listed in any order; here in the wrong one.
-    own_glob, find = Path.glob, glob.glob
-    monkeypatch.setattr(Path, "glob", lambda *args: sorted(own_glob(*args), reverse=True))
-    monkeypatch.setattr(glob, "glob", lambda name: sorted(find(name), reverse=True))
-    for number in (1, 0, 2):
-        write_parquet(tmp_path / f"part-{number}.parquet", [PAIRS[number]])
-    assert open_en_de(tmp_path) == open_en_de(str(tmp_path / "part-*.parquet")) == PAIRS
-
-
-def test_a_folder_gives_one_split_only(tmp_path):
-    write_parquet(tmp_path / "train-00000-of-00001.parquet", PAIRS[:1])
-    write_parquet(tmp_path / "test-00000-of-00001.parquet", PAIRS[1:])
-    assert open_en_de(tmp_path) == PAIRS[:1]
-    assert open_en_de(tmp_path, split="test") == PAIRS[1:]
-    with pytest.raises(ValueError, match=r"has no split 'validation', only test, train\. Choose"):
-        open_en_de(tmp_path, split="validation")
-
-
-def test_a_folder_without_shards_says_what_it_holds(tmp_path):
-    write_parquet(tmp_path / "de-en" / "train.parquet")
-    with pytest.raises(FileNotFoundError, match=r"has no \.parquet files, it holds de-en\. Give the folder"):
-        open_en_de(tmp_path)
-
-
 def test_an_existing_name_with_brackets_is_not_a_glob(tmp_path):
     assert open_en_de(write_tsv(tmp_path / "train[1].tsv")) == PAIRS
-
-
-@pytest.mark.parametrize(
-    "name", ["absent.tsv", "data/absent.tsv", "train.de", "data/train.txt.gz", "./data", "data/", "a/b/c"]
-)
-def test_a_missing_file_is_not_looked_for_on_the_hub(tmp_path, monkeypatch, name):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(corpus, "_read_hub_dataset", lambda *args, **kwargs: pytest.fail("asked the hub"))
-    with pytest.raises(FileNotFoundError, match=rf"^{name} does not exist\. .*Accepted: two plain text files"):
-        open_en_de(name)
-
-
-@pytest.mark.parametrize(
-    ("spec", "error", "message"),
-    [
-        ("absent/*.parquet", FileNotFoundError, r"no file matches absent/\*\.parquet\. Accepted"),
-        ("phrasebook", ValueError, r"'phrasebook' is neither a file nor the name of a dataset\. Accepted"),
-        ("wmt/wmt14:de en", ValueError, r"'wmt/wmt14:de en' is neither a file nor the name of a dataset"),
-        ([], ValueError, "expected one or two names of parallel text, got"),
-        (["a", "b", "c"], ValueError, "expected one or two names of parallel text, got"),
-        ("", ValueError, "expected one or two names of parallel text, got"),
-    ],
-)
-def test_names_that_stand_for_nothing_are_refused(spec, error, message):
-    with pytest.raises(error, match=message):
-        open_en_de(spec)
-
-
-def test_a_file_for_one_side_and_files_for_both_are_not_confused(tmp_path):
-    with pytest.raises(ValueError, match=r"train\.en holds one side or is of unknown form: expected a name"):
-        open_en_de(write(tmp_path / "train.en", "a\n"))
-    files = [write_tsv(tmp_path / name) for name in ("train.tsv", "dev.tsv")]
-    with pytest.raises(ValueError, match=r"two names mean one text file per side, but \S+train\.tsv holds both"):
-        open_en_de(files)
 
 
 # What is read, for a fingerprint
@@ -471,24 +241,8 @@ def test_a_source_is_described_by_what_its_files_hold_wherever_they_lie(tmp_path
     assert describe_source([write(copy, "another\n")], split="train") != described[1:]
 
 
-def test_a_folder_is_described_by_its_parquet_files_of_the_split(tmp_path, monkeypatch):
-    for name in ("train-1.parquet", "train-0.parquet", "test-0.parquet", "notes.txt"):
-        write(tmp_path / name, "")
-    own_glob = Path.glob
-    monkeypatch.setattr(Path, "glob", lambda *args: sorted(own_glob(*args), reverse=True))
-    described = describe_source([tmp_path], split="train")
-    assert [source["file"] for source in described] == ["train-0.parquet", "train-1.parquet"]
-
-
 def test_a_hub_dataset_is_described_by_name_and_split():
     assert describe_source(["wmt/wmt14:de-en"], split="train") == [{"dataset": "wmt/wmt14:de-en", "split": "train"}]
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-def test_a_pipe_cannot_be_described_because_it_can_be_read_once_only(tmp_path):
-    os.mkfifo(tmp_path / "train.en")
-    with pytest.raises(ValueError, match=r"train\.en is not a regular file, .* reads the text several times\. .*\.gz"):
-        describe_source([tmp_path / "train.en"], split="train")
 
 
 # Real data
@@ -499,3 +253,102 @@ def test_a_real_corpus_is_read_to_its_end(data_folder):
     pairs = open_en_de([folder / "dev.en", folder / "dev.de"])
     num_pairs = sum(1 for _ in pairs)
     assert num_pairs == (folder / "dev.en").read_bytes().count(b"\n") > 1000
+
+
+@given(st.lists(st.tuples(texts, texts), min_size=1), st.booleans())
+def test_two_files_of_any_characters_stay_aligned(pairs, has_last_end):
+    """A number in front of each line tells where it came from; two further characters keep \\r and BOM inside."""
+    with tempfile.TemporaryDirectory() as folder:
+        numbered = [(f"{n} {source}|", f"{n} {target}|") for n, (source, target) in enumerate(pairs)]
+        files = [Path(folder, name) for name in ("a", "b.gz")]
+        for file, side, pack in zip(files, zip(*numbered, strict=True), (bytes, gzip.compress), strict=True):
+            file.write_bytes(pack(("\n".join(side) + "\n" * has_last_end).encode()))
+        assert list(read_parallel_files(*files)) == numbered
+
+
+WORDS = [("2024-01-01", "1.50"), ("NA", "null"), ("True", "7"), ("", "None"), ("a\rb", "\x85\u2028")]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.json", "a.parquet"])
+def test_text_of_tables_stays_the_text_it_is(tmp_path, name):
+    if name.endswith("parquet"):
+        path = write_parquet(tmp_path / name, WORDS)
+    elif "json" in name:
+        path = write_json_lines(tmp_path / name, [{"en": en, "de": de} for en, de in WORDS])
+    elif name.endswith("tsv"):
+        path = write_tsv(tmp_path / name, WORDS)
+    else:
+        path = write(tmp_path / name, "en,de\n" + "".join(f'"{en}","{de}"\n' for en, de in WORDS))
+    assert open_en_de(path) == WORDS
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.tsv", "a\tb\na\tb\tc\n", r"line 2: expected 2 cells, found 3"),
+        ("a.csv", "id,english\n", r"expected columns 'en' and 'de', found id, english\. Give"),
+        ("a.csv", "", r"expected columns 'en' and 'de', found none"),
+        ("a.csv", "en,de\na,b\nc,d,e\n", r"line 3: expected 2 cells, found 3"),
+        ("a.csv", 'en,de\na,b\n"c\n', r"line 3: not \.csv \(unexpected end of data\)"),
+        ("a.parquet", "no parquet here", "no such file or dataset can be read"),
+        ("a.jsonl", '{"en": "a", "de": "b"}\n[', r"line 2: not a JSON object"),
+        ("a.jsonl", "3", r"line 1: expected columns 'en' and 'de', found none"),
+        ("a.jsonl", '{"translation": {"en": "a", "cs": "b"}}', r"line 1: expected columns .*, found en, cs"),
+        ("a.jsonl", '{"en": "a", "de": null}', r"line 1: expected text on both sides, found str and NoneType"),
+        ("a.jsonl", '{"translation":' * 50_000, r"line 1: not a JSON object"),
+        ("a.jsonl", '{"en": "a", "de": "\\ud83d"}', r"line 1: '\\ud83d' is no character"),
+    ],
+)
+def test_a_file_that_holds_no_pairs_is_refused_with_its_place(tmp_path, name, content, message):
+    with pytest.raises(ValueError, match=rf"{name}(:|,) .*{message}"):
+        open_en_de(write(tmp_path / name, content))
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_a_folder_of_parquet_is_read_by_split(tmp_path, nested):
+    for number, pairs in enumerate((PAIRS[:2], PAIRS[2:])):
+        write_parquet(tmp_path / f"train-0000{number}-of-00002.parquet", pairs, nested=nested)
+    write_parquet(tmp_path / "test-00000-of-00001.parquet", PAIRS[:1], nested=nested)
+    assert open_en_de(tmp_path) == PAIRS
+    assert open_en_de(tmp_path, split="test") == PAIRS[:1]
+    assert open_en_de(str(tmp_path / "train-*.parquet")) == PAIRS
+    with pytest.raises(ValueError, match="split 'dev': no such file or dataset"):
+        open_en_de(tmp_path, split="dev")
+
+
+def test_a_hub_dataset_is_downloaded_once_for_a_preparation(tmp_path, monkeypatch):
+    asked = []
+
+    def load(name, config, **options):
+        asked.append((name, config, options["split"]))
+        records = [{"translation": {"en": en, "de": de}} for en, de in PAIRS]
+        return datasets.Dataset.from_list(records).to_iterable_dataset()
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    read = []
+    generate = datasets.Dataset.from_generator
+    monkeypatch.setattr(
+        datasets.Dataset, "from_generator", lambda *a, **o: read.append(o["cache_dir"]) or generate(*a, **o)
+    )
+    assert open_en_de("wmt/wmt14:de-en", cache=tmp_path, split="test") == PAIRS
+    assert open_en_de("wmt/wmt14:de-en") == PAIRS
+    assert asked == [("wmt/wmt14", "de-en", "test"), ("wmt/wmt14", "de-en", "train")]
+    assert read == [str(tmp_path)]
+
+
+@pytest.mark.parametrize(
+    "name", ["absent.tsv", "data/absent.tsv", "data/train.de", "data/train.txt.gz", "a/b/c", "", "x"]
+)
+def test_a_missing_file_is_not_looked_for_on_the_hub(name):
+    with pytest.raises(FileNotFoundError, match=r"does not exist: expected two plain text files"):
+        open_en_de(name)
+
+
+def test_names_that_do_not_go_together_are_refused(tmp_path):
+    files = [write_tsv(tmp_path / name) for name in ("train.tsv", "dev.tsv")]
+    for spec in (files, [], [write(tmp_path / "a.en", "a")], [*files, files[0]]):
+        with pytest.raises(ValueError, match="is no parallel text: expected two plain"):
+            open_en_de(spec)
+    os.mkfifo(tmp_path / "pipe.en")
+    with pytest.raises(ValueError, match="is not a regular file"):
+        describe_source([tmp_path / "pipe.en"], split="train")

@@ -1,7 +1,6 @@
 """Blocks of sentences get the ids that the tokenizer gives to each sentence."""
 
 import copy
-import pickle
 
 import pytest
 from hypothesis import example, given
@@ -50,11 +49,6 @@ def test_nothing_is_cut_or_filled_up(tokenizer):
     cutting.backend_tokenizer.enable_truncation(3)
     cutting.backend_tokenizer.enable_padding()
     assert BlockEncoder(cutting).encode(TEXTS).to_pylist() == tokenizer(TEXTS).input_ids
-
-
-def test_an_encoder_that_was_sent_to_another_process_gives_the_same_ids(tokenizer):
-    sent = pickle.loads(pickle.dumps(BlockEncoder(tokenizer)))
-    assert sent.encode([*TEXTS, "dog </s>"]).to_pylist() == tokenizer([*TEXTS, "dog </s>"]).input_ids
 
 
 def test_a_tokenizer_without_an_end_is_refused(tokenizer):

@@ -1,14 +1,9 @@
-"""Which pairs the filter keeps, what it counts, and the set of digests that finds duplicates."""
+"""Which pairs the filter keeps, and what it counts."""
 
-import tracemalloc
-
-import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaswani_transformer.data import filtering
-from vaswani_transformer.data.filtering import MOST_WORD_BYTES, DigestSet, FilterCounts, PairFilter, filter_pairs
+from vaswani_transformer.data.filtering import MOST_WORD_BYTES, FilterCounts, PairFilter, filter_pairs
 from vaswani_transformer.data.lines import MOST_LINE_BYTES
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=20)
@@ -90,44 +85,4 @@ def test_summary_says_in_one_line_what_was_dropped():
     assert FilterCounts().summary() == "read 0 pairs, kept 0, dropped none"
 
 
-@pytest.mark.parametrize("ratio", [0.5, float("nan")])
-def test_a_ratio_below_one_is_refused(ratio):
-    with pytest.raises(ValueError, match=rf"max_length_ratio is longer over shorter .* got {ratio}"):
-        PairFilter(max_length_ratio=ratio)
-
-
 # Duplicates
-
-
-@given(st.lists(st.tuples(st.sampled_from("ab "), st.sampled_from("abc")), max_size=40), st.integers(1, 9))
-def test_duplicates_are_found_across_blocks(pairs, block_size):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(filtering, "DUPLICATES_BLOCK", block_size)
-        kept, counts = kept_and_counts(pairs, drop_duplicates=True)
-    full = [pair for pair in pairs if pair[0].strip()]
-    assert kept == list(dict.fromkeys(full))
-    assert counts.duplicate == len(full) - len(kept)
-
-
-@given(st.lists(st.lists(st.integers(0, 50) | st.integers(0, 2**64 - 1), max_size=12), max_size=30))
-def test_digest_set_answers_as_a_python_set(blocks):
-    ours, reference = DigestSet(), set()
-    for block in blocks:
-        expected = []
-        for digest in block:
-            expected.append(digest not in reference)
-            reference.add(digest)
-        assert ours.add(np.array(block, dtype=np.uint64)).tolist() == expected
-
-
-def test_digest_set_takes_sixteen_bytes_a_digest_at_most():
-    digests = np.random.default_rng(0).permutation(2**18).astype(np.uint64)
-    ours = DigestSet()
-    tracemalloc.start()
-    for block in digests.reshape(-1, 2**11):
-        assert ours.add(block).all()
-    held, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert not ours.add(digests).any()
-    assert held < 8.5 * len(digests)
-    assert peak < 17 * len(digests)

@@ -7,7 +7,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BOUNDS = {
     "lines of the package": 14_115,
-    "lines of the tests": 15_301,
+    "lines of the tests": 15_041,
     "lines of the scripts": 2_821,
     "files of code below model_cards": 0,
 }

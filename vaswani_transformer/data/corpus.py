@@ -124,10 +124,10 @@ def _read_dataset(name: str, split: str, columns: Columns, cache: Path | None) -
             )
     except (OSError, ValueError, RuntimeError) as error:  # of other causes than the name too
         raise ValueError(f"{name}, split {split!r}: no such file or dataset can be read ({error}).") from error
-    batches = (zip(*batch.values(), strict=True) for batch in dataset.iter(batch_size=ROWS_PER_BATCH))
-    names = dataset.column_names
-    for number, row in enumerate(chain.from_iterable(batches), start=1):
-        yield _pair_of_record(dict(zip(names, row, strict=True)), columns, where=f"{name}, row {number}")
+    number = 0
+    for batch in dataset.iter(batch_size=ROWS_PER_BATCH):
+        for number, row in enumerate(zip(*batch.values(), strict=True), start=number + 1):
+            yield _pair_of_record(dict(zip(batch, row, strict=True)), columns, where=f"{name}, row {number}")
 
 
 def _pair_of_record(record: object, columns: Columns, *, where: str) -> Pair:
@@ -210,7 +210,7 @@ def find_files(name: str) -> list[Path]:
         FileNotFoundError: if there is none, and the name is not one of the Hub.
     """
     path = Path(name)
-    files = [path] if path.exists() else [Path(match) for match in sorted(glob.glob(name))]
+    files = [path] if name and path.exists() else [Path(match) for match in sorted(glob.glob(name))]
     ending = _suffix(path)
     is_file_name = ending in (*PAIR_SUFFIXES, ".txt") or LANGUAGE.fullmatch(ending.removeprefix("."))
     if not files and (is_file_name or HUB_ID.fullmatch(name) is None):
