@@ -327,9 +327,12 @@ def test_a_hub_dataset_is_downloaded_once_for_a_preparation(tmp_path, monkeypatc
     monkeypatch.setattr(datasets, "load_dataset", load)
     read = []
     generate = datasets.Dataset.from_generator
-    monkeypatch.setattr(
-        datasets.Dataset, "from_generator", lambda *a, **o: read.append(o["cache_dir"]) or generate(*a, **o)
-    )
+
+    def keep(*args, **options):
+        read.append(options["cache_dir"])
+        return generate(*args, **options)
+
+    monkeypatch.setattr(datasets.Dataset, "from_generator", keep)
     assert open_en_de("wmt/wmt14:de-en", cache=tmp_path, split="test") == PAIRS
     assert open_en_de("wmt/wmt14:de-en") == PAIRS
     assert asked == [("wmt/wmt14", "de-en", "test"), ("wmt/wmt14", "de-en", "train")]

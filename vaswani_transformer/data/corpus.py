@@ -124,10 +124,10 @@ def _read_dataset(name: str, split: str, columns: Columns, cache: Path | None) -
             )
     except (OSError, ValueError, RuntimeError) as error:  # of other causes than the name too
         raise ValueError(f"{name}, split {split!r}: no such file or dataset can be read ({error}).") from error
-    number = 0
-    for batch in dataset.iter(batch_size=ROWS_PER_BATCH):
-        for number, row in enumerate(zip(*batch.values(), strict=True), start=number + 1):
-            yield _pair_of_record(dict(zip(batch, row, strict=True)), columns, where=f"{name}, row {number}")
+    batches = dataset.iter(batch_size=ROWS_PER_BATCH)
+    records = (dict(zip(batch, row, strict=True)) for batch in batches for row in zip(*batch.values(), strict=True))
+    for number, record in enumerate(records, start=1):
+        yield _pair_of_record(record, columns, where=f"{name}, row {number}")
 
 
 def _pair_of_record(record: object, columns: Columns, *, where: str) -> Pair:
@@ -199,7 +199,7 @@ def open_parallel(
         reader(file, columns if has_header or _suffix(file) != ".tsv" else None)
         if (reader := readers.get(_suffix(file)))
         else _read_dataset(str(file), split, columns, cache)
-        for file in files or names
+        for file in files or map(Path, names)
     )
 
 
