@@ -28,15 +28,13 @@ def test_leaves_and_spans_are_those_of_the_brackets():
     assert tree.words == ["The", "dog", "barks"]
 
 
-@pytest.mark.parametrize("layout", ["(S\n  (NP\t(NN dog) )\r\n\n)", "((S(NP(NN dog))))", "(TOP (S (NP (NN\ndog))))"])
-def test_whitespace_and_the_bracket_around_a_tree_do_not_matter(layout):
-    assert one_tree(layout) == one_tree("(S (NP (NN dog)))")
-
-
-@pytest.mark.parametrize("text", ["(TOP (TOP (S (NP (NN dog)))))", "((TOP ((S (NP (NN dog))))))"])
-def test_of_several_brackets_around_a_tree_none_stays(text):
-    tree = one_tree(text)
-    assert tree == one_tree("(S (NP (NN dog)))")
+@pytest.mark.parametrize(
+    "layout",
+    ["(S\n  (NP\t(NN dog) )\r\n\n)", "((S(NP(NN dog))))", "(TOP (S (NP (NN\ndog))))", "((TOP ((S (NP (NN dog))))))"],
+)
+def test_whitespace_and_the_brackets_around_a_tree_do_not_matter(layout):
+    tree = one_tree(layout)
+    assert format_tree(tree) == "(TOP (S (NP (NN dog))))"
     assert one_tree(format_tree(tree)) == tree
 
 
@@ -89,7 +87,6 @@ def test_no_tree_is_too_deep():
         ("\ndog", 2, "unexpected 'dog'"),
         ("(S (NN dog)))", 1, "unexpected ')'"),
         ("(S (NN dog))\n(S (NN dog)\n\n", 2, "the tree that begins here is not closed at the end of the file"),
-        ("(S (NN dog) barks)", 1, "unexpected 'barks'"),
         ("(S\n(NP dog (NN cat)))", 2, "unexpected '('"),
         ("(S (NP))", 1, "unexpected ')'"),
         ("()", 1, "unexpected ')'"),

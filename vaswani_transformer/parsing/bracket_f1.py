@@ -63,10 +63,8 @@ def compare(gold: Tree, predicted: Tree) -> BracketScore:
         ValueError: if the words differ.
     """
     if gold.words != predicted.words:
-        raise ValueError(
-            f"two trees over different sentences cannot be compared: {' '.join(gold.words)!r} and "
-            f"{' '.join(predicted.words)!r}. Give both files in the same order and tokenisation."
-        )
+        words = [" ".join(tree.words) for tree in (gold, predicted)]
+        raise ValueError("trees over different sentences cannot be compared: {!r} and {!r}".format(*words))
     is_counted = [leaf.tag not in PUNCTUATION_TAGS for leaf in gold.leaves]
     if not any(is_counted):
         return BracketScore()

@@ -43,10 +43,7 @@ def rebuild(symbols: Iterable[str], leaves: Sequence[Leaf]) -> tuple[Tree, Count
     - "extra word": a word after the last one is left out.
     - "missing word": it goes into the innermost constituent that is open at the end.
 
-    Symbols of `linearise` need no repair.
-
-    Args:
-        leaves: of the sentence, at least one.
+    Symbols of `linearise` need no repair. There must be at least one leaf.
     """
     repairs: Counter[str] = Counter()
     constituents: list[list] = []  # label, start, end (`None` while it is open)
@@ -92,12 +89,6 @@ def _close(is_open: list[list], label: str, place: int, *, is_last: bool) -> lis
 
 
 def read_pairs(path: Path, *, copy_words: bool = False) -> Iterator[Pair]:
-    """Return words and linearisation of each tree of a bracketed file, stripped, without trees of traces alone.
-
-    Raises:
-        FileNotFoundError: at once, if there is no such file.
-        ValueError: if the brackets are wrong.
-    """
-    trees = read_trees(path)  # checks at once that the file is there
-    stripped = filter(None, map(strip, trees))
+    """Return words and linearisation of each stripped tree of a file that `read_trees` reads."""
+    stripped = filter(None, map(strip, read_trees(path)))
     return ((" ".join(tree.words), " ".join(linearise(tree, copy_words=copy_words))) for tree in stripped)

@@ -33,9 +33,6 @@ ESCAPES = {"(": "-LRB-", ")": "-RRB-"}
 class Parser:
     """A model of linearised trees with its tokenizer and its search.
 
-        parser = Parser(model, tokenizer, num_beams=21, length_penalty=0.3)
-        trees = parser(["The dog barks .", "Two cats sleep ."])
-
     Args:
         tokens_per_batch: padded source tokens of a batch, before beams.
         is_constrained: search only among the trees over exactly the words of the sentence. If False, as in the paper,
@@ -93,8 +90,8 @@ class Parser:
         for row, ids in (pair for batch in batches for pair in zip(batch.rows, batch.ids, strict=True)):
             if len(ids) > MOST_TOKENS:
                 raise ValueError(
-                    f"sentence {row + 1} has {len(ids):,} tokens (sub-words) in {len(words[row]):,} words, and the "
-                    f"parser takes up to {MOST_TOKENS:,}: split it into sentences, or leave it out."
+                    f"sentence {row + 1} has {len(ids):,} tokens (sub-words), and the parser takes up to "
+                    f"{MOST_TOKENS:,}: split it, or leave it out."
                 )
         for batch in batches:
             if batch.ids[0]:  # else lines without a word

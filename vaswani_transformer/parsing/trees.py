@@ -9,6 +9,7 @@ spans that section 6.3's measure compares are there already.
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ NO_BREAK_SPACE = "\u00a0"
 # Whitespace of ASCII only, for the same reason.
 TOKEN = re.compile(r"[()]|[^ \t\n\r\f\v()]+")
 FUNCTION_TAGS = re.compile(r"(?<!^)[-=].*")
+LEAVES_ONLY = re.compile(r"\([^()\n]*(?:\n *\([^()\n]*\))+\)")  # a constituent with each leaf on a line of its own
 
 
 class Leaf(NamedTuple):
@@ -125,11 +127,8 @@ def strip(tree: Tree) -> Tree | None:
     Without traces (-NONE-) and constituents of nothing else, and without function tags and indices: NP for NP-SBJ-1 and
     NP=2. `None` if no word is left.
     """
-    new_place, leaves = [0], []
-    for leaf in tree.leaves:
-        if leaf.tag != TRACE:
-            leaves.append(leaf)
-        new_place.append(len(leaves))
+    leaves = [leaf for leaf in tree.leaves if leaf.tag != TRACE]
+    new_place = list(accumulate((leaf.tag != TRACE for leaf in tree.leaves), initial=0))
     if not leaves:
         return None
     constituents = [
@@ -158,12 +157,12 @@ def walk(tree: Tree) -> Iterator[tuple[list[Constituent], Leaf, list[Constituent
 
 def format_tree(tree: Tree) -> str:
     """Return `tree` on one line, in a bracket TOP: EVALB counts a bracket without label as a constituent."""
-    pieces = [] if tree.constituents[0].label == TOP else [TOP]
+    pieces = []
     for opened, leaf, closed in walk(tree):
-        pieces += [constituent.label for constituent in opened]
-        pieces.append(f"{leaf.tag} {leaf.word}" + ")" * (1 + len(closed)))
-    text = "(" + " (".join(pieces)
-    return text if tree.constituents[0].label == TOP else f"{text})"
+        pieces += [f"({constituent.label}" for constituent in opened]
+        pieces.append(f"({leaf.tag} {leaf.word})" + ")" * len(closed))
+    text = " ".join(pieces)
+    return text if tree.constituents[0].label == TOP else f"({TOP} {text})"
 
 
 def pretty(tree: Tree) -> str:
@@ -173,22 +172,12 @@ def pretty(tree: Tree) -> str:
       (NP (DT The) (NN dog))
       (VP (VBZ barks)))
     """
-    next_starts = [*(constituent.start for constituent in tree.constituents[1:]), len(tree.leaves)]
-    holds_leaves_only = iter(
-        start >= constituent.end for constituent, start in zip(tree.constituents, next_starts, strict=True)
-    )
     lines: list[str] = []
-    depth, is_flat = 0, False
+    depth = 0
     for opened, leaf, closed in walk(tree):
         for constituent in opened:
             lines.append("  " * depth + f"({constituent.label}")
             depth += 1
-            is_flat = next(holds_leaves_only)
-        text = f"({leaf.tag} {leaf.word})" + ")" * len(closed)
-        if is_flat:
-            lines[-1] += f" {text}"
-        else:
-            lines.append("  " * depth + text)
+        lines.append("  " * depth + f"({leaf.tag} {leaf.word})" + ")" * len(closed))
         depth -= len(closed)
-        is_flat = is_flat and not closed
-    return "\n".join(lines)
+    return LEAVES_ONLY.sub(lambda constituent: re.sub(r"\n *", " ", constituent[0]), "\n".join(lines))

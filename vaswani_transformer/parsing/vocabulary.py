@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ..data.corpus import Pair
 from ..data.filtering import FilterCounts, PairFilter, filter_pairs
-from ..data.tokenization import SPECIAL_TOKENS, train_tokenizer
+from ..data.tokenization import train_tokenizer
 from .linearisation import NORMALISED
 
 
@@ -23,23 +23,10 @@ def learn_vocabulary(
     Args:
         read_train: returns the pairs of `linearisation.read_pairs` from the start; called twice.
         vocab_size: entries, brackets included.
-
-    Raises:
-        ValueError: if `vocab_size` does not hold the bytes, the special tokens and the brackets.
     """
-    brackets: set[str] = set()
-    is_normalised = True
-    for _, tree in read_train():
-        symbols = set(tree.split(" "))
-        brackets |= set(filter(is_bracket, symbols))
-        is_normalised = is_normalised and all(symbol == NORMALISED for symbol in symbols - brackets)
-    symbols = sorted(brackets) + [NORMALISED] * is_normalised
-    smallest = 256 + len(SPECIAL_TOKENS) + len(symbols)
-    if vocab_size < smallest:
-        raise ValueError(
-            f"vocab_size must be at least {smallest} (256 bytes, {len(SPECIAL_TOKENS)} special tokens and "
-            f"{len(symbols)} symbols of the trees), got {vocab_size}."
-        )
+    found = {symbol for _, tree in read_train() for symbol in tree.split(" ")}
+    brackets = set(filter(is_bracket, found))
+    symbols = sorted(brackets) + [NORMALISED] * (found - brackets <= {NORMALISED})
     sentences = (sentence for sentence, _ in filter_pairs(read_train(), PairFilter(), FilterCounts()))
     tokenizer = train_tokenizer(sentences, vocab_size=vocab_size - len(symbols), subword_model=subword_model)
     # normalized: matched with the space before them, which is how every word of this tokenizer begins.
@@ -63,9 +50,8 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerFast, *, copy_words: bool) ->
     find_brackets(tokenizer)
     if (NORMALISED in tokenizer.get_added_vocab()) == copy_words:
         raise ValueError(
-            f"the model's vocabulary is of trees with {NORMALISED} for each word: leave --copy_words out."
-            if copy_words
-            else "the model's vocabulary is of trees that hold their words: add --copy_words."
+            f"the model's vocabulary is of trees with {'XX for each word' if copy_words else 'their words'}: "
+            f"{'leave --copy_words out' if copy_words else 'add --copy_words'}."
         )
 
 
