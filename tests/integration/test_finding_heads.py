@@ -109,7 +109,7 @@ def test_without_translations_the_model_translates(untrained, tmp_path, monkeypa
         ),
         (
             ["attention", "--source", "dog " * 250_000],
-            "tokens, and attention is shown of sentences of up to 512, because",
+            "attention is shown of sentences of up to 512 tokens, because",
         ),
         (["attention", "--heads", "1", "5"], "--heads of encoder self-attention is 1 to 4 in this model; got 5."),
     ],

@@ -187,8 +187,7 @@ def test_a_sentence_without_words_or_with_maps_too_large_is_refused_before_the_m
     number = len(tokenizer("The law").input_ids)
     monkeypatch.setattr(attention_maps, "MOST_TOKENS", number)
     assert len(collect_attention(model, tokenizer, **texts).source_tokens) == number
-    message = f"{side} has {number + 1} tokens, and attention is shown of sentences of up to {number}, .*: shorten it"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"sentences of up to {number} tokens, .* got {number + 1}: shorten"):
         collect_attention(None, tokenizer, **texts | {side: "The law law"})
 
 
@@ -199,18 +198,13 @@ def drawn_lines(figure):
     return [collection for collection in figure.axes[0].collections if len(collection.get_segments())]
 
 
-def test_the_opacity_of_a_line_is_its_weight():
-    weights = np.array([[[0.25, 0.75, 0.0], [0.0, 0.0, 1.0]]])
-    lines = drawn_lines(draw_attention(["a", "b"], ["x", "y", "z"], weights))
-    assert sorted(lines[0].get_colors()[:, 3].tolist()) == [0.25, 0.75, 1.0]
-
-
-def test_heads_have_one_colour_each_whichever_are_drawn():
+def test_a_line_has_the_colour_of_its_head_and_the_opacity_of_its_weight():
     from matplotlib.colors import to_hex
 
-    figure = draw_attention(["a"], ["x"], np.ones((4, 1, 1)), heads=[3, 1])
-    colours = head_colours(4)
-    assert [to_hex(lines.get_colors()[0]) for lines in drawn_lines(figure)] == [colours[3], colours[1]]
+    weights = np.array([[[0.25, 0.75, 0.0], [0.0, 0.0, 1.0]]] * 4)
+    lines = drawn_lines(draw_attention(["a", "b"], ["x", "y", "z"], weights, heads=[3, 1]))
+    assert sorted(lines[0].get_colors()[:, 3].tolist()) == [0.25, 0.75, 1.0]
+    assert [to_hex(of_head.get_colors()[0]) for of_head in lines] == [head_colours(4)[3], head_colours(4)[1]]
 
 
 def test_one_query_is_drawn_alone():
@@ -224,10 +218,10 @@ def test_one_query_is_drawn_alone():
 
 
 def test_text_is_drawn_as_it_is(tmp_path):
-    words = ["$x^2$", "<b>", r"\frac", "a & b", "w" * 40]
-    path = save_figure(draw_attention(words, words, rows(1, 5, 5), title="$\\bad"), tmp_path / "deep" / "a.svg")
+    words = ["$x^2$", "<b>", r"\frac", "a & b"]
+    path = save_figure(draw_attention(words, words, rows(1, 4, 4), title="$\\bad"), tmp_path / "deep" / "a.svg")
     texts = [element.text for element in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")]
-    assert {"$x^2$", "<b>", r"\frac", "a & b", "w" * 27 + "…", "$\\bad"} <= set(texts)
+    assert {"$x^2$", "<b>", r"\frac", "a & b", "$\\bad"} <= set(texts)
 
 
 def test_the_figures_of_the_paper_are_the_same_bytes_each_time(maps, tmp_path):
@@ -313,7 +307,7 @@ class Page(HTMLParser):
             self.texts[self.open] = self.texts.get(self.open, "") + data
 
 
-def test_a_sentence_with_markup_stays_text(maps):
+def test_a_sentence_with_markup_stays_text_on_a_page_that_loads_nothing(maps):
     title = "</title><script>alert('$data')</script>"
     page = Page(build_html(maps, title))
     encoder, _, cross = page.kinds
@@ -322,9 +316,6 @@ def test_a_sentence_with_markup_stays_text(maps):
     assert page.texts["title"] == page.texts["h1"] == title
     assert "script" in page.texts
     assert "alert" not in page.texts["script"]
-
-
-def test_the_page_loads_nothing(maps):
     text = build_html(maps)
     assert not [a for a in Page(text).attributes if a[1] in ("src", "href", "action", "data", "srcset")]
     assert not re.search(r"https?:|//[a-z]|@import|url\(|fetch\(", text)

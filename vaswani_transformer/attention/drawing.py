@@ -31,7 +31,6 @@ _MARGIN = 0.25
 _CELL_HEIGHT = 0.07
 _LEGEND_STEP = 0.36
 _GAP = 0.08  # between words and lines
-_LONGEST_LABEL = 28  # characters
 _FAINTEST = 0.01  # lines below this opacity cannot be seen and make half of a file
 _FONTS = ("DejaVu Sans", "Noto Sans CJK JP", "Noto Sans CJK SC", "WenQuanYi Zen Hei", "Arial Unicode MS")
 _INK, _FADED, _HIGHLIGHT = "#000000", "#8a8a8a", "#dcdcdc"
@@ -68,11 +67,7 @@ def draw_attention(
     heads = list(range(len(weights))) if heads is None else list(heads)
     colours = head_colours(len(weights))
     font = _font()
-    top, bottom = (
-        [word if len(word) <= _LONGEST_LABEL else word[: _LONGEST_LABEL - 1] + "…" for word in words]
-        for words in (queries, keys)
-    )
-    top_height, bottom_height = (max(_width(word, font) for word in words) for words in (top, bottom))
+    top_height, bottom_height = (max(_width(word, font) for word in words) for words in (queries, keys))
     # From the lower edge up: legend, keys, cells of one query, lines, queries, title.
     y_keys = _MARGIN + 0.35 + bottom_height
     y_low = y_keys + _GAP + (0 if query_word is None else _CELL_HEIGHT * len(heads))
@@ -80,10 +75,10 @@ def draw_attention(
     y_queries = y_high + _GAP
     height = y_queries + top_height + (0 if title is None else 0.4) + _MARGIN
     width = 2 * _MARGIN + max(
-        _WORD_STEP * max(len(top), len(bottom)), _LEGEND_STEP * (len(heads) + 1.5), _width(title or "", font)
+        _WORD_STEP * max(len(queries), len(keys)), _LEGEND_STEP * (len(heads) + 1.5), _width(title or "", font)
     )
     x_queries, x_keys = (
-        width / 2 + _WORD_STEP * (np.arange(len(words)) - (len(words) - 1) / 2) for words in (top, bottom)
+        width / 2 + _WORD_STEP * (np.arange(len(words)) - (len(words) - 1) / 2) for words in (queries, keys)
     )
     figure = Figure(figsize=(width, height), dpi=150, facecolor="white")
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(0, height))
@@ -97,7 +92,7 @@ def draw_attention(
     def fill(x: float, y: float, width: float, height: float, colour: str, opacity: float = 1) -> None:
         axes.add_patch(Rectangle((x, y), width, height, color=colour, alpha=opacity, linewidth=0))
 
-    drawn = list(range(len(top))) if query_word is None else [query_word]
+    drawn = list(range(len(queries))) if query_word is None else [query_word]
     if query_word is not None:
         for row, head in enumerate(reversed(heads)):
             for x, weight in zip(x_keys - 0.4 * _WORD_STEP, weights[head, query_word], strict=True):
@@ -105,17 +100,17 @@ def draw_attention(
                     y = y_keys + _GAP / 2 + row * _CELL_HEIGHT
                     fill(x, y, 0.8 * _WORD_STEP, _CELL_HEIGHT, colours[head], min(1.0, weight))
         x, y = x_queries[query_word] - 0.42 * _WORD_STEP, y_queries - _GAP / 2
-        fill(x, y, 0.84 * _WORD_STEP, _width(top[query_word], font) + _GAP, _HIGHLIGHT)
+        fill(x, y, 0.84 * _WORD_STEP, _width(queries[query_word], font) + _GAP, _HIGHLIGHT)
     # Lines of several heads between the same words run side by side, or they would hide each other.
     asides = _WORD_STEP * min(0.1, 0.5 / len(heads)) * (np.arange(len(heads)) - (len(heads) - 1) / 2)
     for head, aside in zip(heads, asides, strict=True):
-        visible = [(t, s) for t in drawn for s in range(len(bottom)) if weights[head, t, s] >= _FAINTEST]
+        visible = [(t, s) for t in drawn for s in range(len(keys)) if weights[head, t, s] >= _FAINTEST]
         lines = [((x_queries[t] + aside, y_high), (x_keys[s] + aside, y_low)) for t, s in visible]
         inks = [(colours[head], min(1.0, weights[head, t, s])) for t, s in visible]
         axes.add_collection(LineCollection(lines, colors=inks, linewidths=1.5), autolim=False)
-    for i, (x, word) in enumerate(zip(x_queries, top, strict=True)):
+    for i, (x, word) in enumerate(zip(x_queries, queries, strict=True)):
         write(x, y_queries, word, _INK if i in drawn else _FADED, rotation=90)
-    for x, word in zip(x_keys, bottom, strict=True):
+    for x, word in zip(x_keys, keys, strict=True):
         write(x, y_keys, word, _INK, ha="right", rotation=90)
     if title is not None:
         write(_MARGIN, height - _MARGIN, title, _INK)
@@ -167,31 +162,24 @@ def draw_figures(maps: AttentionMaps, folder: str | Path, *, word: str | None = 
         ValueError: if `word` is not in the sentence.
     """
     words = maps.source_tokens
-    layer = paper_layer(maps.encoder.shape[0])
-    weights = maps.encoder[layer]
-    links = _word_links(words, weights)
+    links = _word_links(words, maps.encoder[paper_layer(len(maps.encoder))])
     places = np.arange(len(words))
     reach = (links * abs(places[:, None] - places)).sum(axis=(0, 2))
     place = int(reach.argmax()) if word is None else _find(word, words)
     sharp = _best_two(links[:, place].sum(axis=-1))
     structural = _best_two(_structure_scores(links))
-    title = _title(maps, "encoder", layer)
-    of_word = f'from "{words[place]}"'
-    drawings = {
-        name: draw_attention(words, words, weights, heads=heads, query_word=query, title=f"{title}, {text}")
-        for name, heads, query, text in (
-            ("figure3", None, place, f"all heads, {of_word}"),
-            ("figure4_full", sharp, None, _name(sharp)),
-            ("figure4_word", sharp, place, f"{_name(sharp)}, {of_word}"),
-            ("figure5_first", structural[:1], None, _name(structural[:1])),
-            ("figure5_second", structural[-1:], None, _name(structural[-1:])),
-        )
+    views = {
+        "figure3": ("encoder", None, place),
+        "figure4_full": ("encoder", sharp, None),
+        "figure4_word": ("encoder", sharp, place),
+        "figure5_first": ("encoder", structural[:1], None),
+        "figure5_second": ("encoder", structural[-1:], None),
+        "cross": ("cross", None, None),
     }
-    queries, keys, cross = maps.view("cross")
-    layer = paper_layer(cross.shape[0])
-    title = f"{_title(maps, 'cross', layer)}, all heads"
-    drawings["cross"] = draw_attention(queries, keys, cross[layer], title=title)
-    return [path for name, figure in drawings.items() for path in _save_both(figure, folder, name)]
+    paths = []
+    for name, (kind, heads, query) in views.items():
+        paths += _save(maps, folder, name, kind, None, heads, query)
+    return paths
 
 
 def draw_layer(
@@ -215,27 +203,31 @@ def draw_layer(
     Raises:
         ValueError: if `word` is not among the queries.
     """
-    queries, keys, weights = maps.view(kind)
-    layer = paper_layer(weights.shape[0]) if layer is None else layer
-    place = None if word is None else _find(word, queries)
-    title = f"{_title(maps, kind, layer)}, {_name(heads) if heads else 'all heads'}"
-    if word is not None:
-        title += f', from "{queries[place]}"'
-    figure = draw_attention(queries, keys, weights[layer], heads=heads, query_word=place, title=title)
-    name = f"{kind}_layer{layer + 1}"
+    queries, _, weights = maps.view(kind)
+    name = f"{kind}_layer{1 + (paper_layer(len(weights)) if layer is None else layer)}"
     if heads is not None:
         name += "_head" + "_".join(str(head + 1) for head in heads)
+    place = None if word is None else _find(word, queries)
     # The place, because a word may hold characters that no file name can.
-    return _save_both(figure, folder, name if place is None else f"{name}_word{place + 1}")
+    return _save(maps, folder, name if place is None else f"{name}_word{place + 1}", kind, layer, heads, place)
 
 
-def _title(maps: AttentionMaps, kind: str, layer: int) -> str:
-    """Return kind and layer as a title names them."""
-    return f"{KINDS[kind]}, layer {layer + 1} of {maps.view(kind)[2].shape[0]}"
-
-
-def _save_both(figure: Figure, folder: str | Path, name: str) -> list[Path]:
-    """Write a figure as SVG and PNG."""
+def _save(
+    maps: AttentionMaps,
+    folder: str | Path,
+    name: str,
+    kind: str,
+    layer: int | None,
+    heads: Sequence[int] | None,
+    place: int | None,
+) -> list[Path]:
+    """Draw a layer with a title that says what is drawn, and write it as SVG and PNG."""
+    queries, keys, weights = maps.view(kind)
+    layer = paper_layer(len(weights)) if layer is None else layer
+    title = f"{KINDS[kind]}, layer {layer + 1} of {len(weights)}, {_name(heads) if heads else 'all heads'}"
+    if place is not None:
+        title += f', from "{queries[place]}"'
+    figure = draw_attention(queries, keys, weights[layer], heads=heads, query_word=place, title=title)
     return [save_figure(figure, Path(folder) / f"attention_{name}{suffix}") for suffix in (".svg", ".png")]
 
 

@@ -26,9 +26,9 @@ has read last, and its encoder-decoder attention belongs to the word it writes t
 Shapes: L layers, H heads, T queries, S keys, in words. Layers and heads are counted from 0.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import groupby, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -48,91 +48,62 @@ PAIRS_PER_BATCH = 8  # the longest need 400 MB for each kind, with 6 layers of 8
 NO_CHOICE = 1 - 1e-6  # a uniform share of at least this is 1 up to rounding
 
 
-class View(NamedTuple):
-    """Texts of the T queries and S keys, and weights (..., T, S): all that a relation depends on."""
-
-    queries: Sequence[str]
-    keys: Sequence[str]
-    weights: np.ndarray
+# Thresholds of relations by place or weight, and by spelling.
+BY_PLACE, BY_WORD = 0.3, 0.6
 
 
-def _offsets(view: View) -> np.ndarray:
-    """Return (T, S): how many words after the query a key stands."""
-    return np.arange(len(view.keys)) - np.arange(len(view.queries))[:, None]
-
-
-def _are_words(texts: Sequence[str]) -> np.ndarray:
-    return np.array([is_word(text) for text in texts])
-
-
-def _between_words(view: View) -> Links:
-    return _are_words(view.queries)[:, None] & _are_words(view.keys)
-
-
-def _to_separators(view: View) -> Links:
-    return _are_words(view.queries)[:, None] & ~_are_words(view.keys)
-
-
-def _far_away(view: View) -> Links:
-    return _between_words(view) & (abs(_offsets(view)) > FAR)
-
-
-def _of_one_spelling(view: View) -> Links:
-    queries, keys = ([text.casefold() for text in texts] for texts in (view.queries, view.keys))
-    return np.array([[query == key for key in keys] for query in queries]) & _between_words(view)
-
-
-def _elsewhere_of_one_spelling(view: View) -> Links:
-    return _of_one_spelling(view) & (_offsets(view) != 0)
-
-
-def _near_the_diagonal(view: View) -> Links:
-    """Return keys at the same part of the source as the query of the target, within one and a half words."""
-    relative = np.arange(len(view.queries)) / max(1, len(view.queries) - 1)
-    return abs(np.arange(len(view.keys)) - relative[:, None] * (len(view.keys) - 1)) < 1.5
-
-
-def _mutual(view: View) -> Links:
-    """Return at most one link per word: the link that is the strongest of both its ends."""
-    links = _between_words(view)
-    weights = np.where(links, view.weights, -1.0)
-    is_best_key = np.arange(len(view.keys)) == weights.argmax(axis=-1)[..., None]
-    is_best_query = np.arange(len(view.queries))[:, None] == weights.argmax(axis=-2)[..., None, :]
-    return is_best_key & is_best_query & links
-
-
-@dataclass(frozen=True)
-class Relation:
-    """A relation between words that a head may follow."""
+class Relation(NamedTuple):
+    """A relation between words that a head may follow; `find_links` has those of each kind of attention."""
 
     name: str
-    kinds: Sequence[str]  # of attention that can follow it, from `KINDS`
-    definition: str  # completes "the share of a word's attention that goes ..."
     named_from: float  # the lowest score of a head that is named after it
-    find: Callable[[View], Links]
+    definition: str  # completes "the share of a word's attention that goes ..."
 
 
-SELF, CROSS = ("encoder", "decoder"), ("cross",)
-BY_PLACE, BY_WORD = 0.3, 0.6  # thresholds of relations by place or weight, and by spelling
-SAME_WORD = "to other places of the same word, upper or lower case"
-COPY = "to a source word of the same spelling, upper or lower case"
-ALIGNMENT = "to the source word it looks at most, where that word in turn is looked at by no target word more"
-DIAGONAL = "to the source words at the same part of the sentence, one and a half words more or less"
-LONG_DISTANCE = f"to words more than {FAR} words away, punctuation, <s> and </s> apart"
 RELATIONS = (
-    Relation("previous word", SELF, "to the word before it", BY_PLACE, lambda view: _offsets(view) == -1),
-    Relation("next word", ("encoder",), "to the word after it", BY_PLACE, lambda view: _offsets(view) == 1),
-    Relation("itself", SELF, "to the word itself", BY_PLACE, lambda view: _offsets(view) == 0),
-    Relation("same word", SELF, SAME_WORD, BY_WORD, _elsewhere_of_one_spelling),
-    Relation("copy", CROSS, COPY, BY_WORD, _of_one_spelling),
-    Relation("alignment", CROSS, ALIGNMENT, BY_PLACE, _mutual),
-    Relation("diagonal", CROSS, DIAGONAL, BY_PLACE, _near_the_diagonal),
+    Relation("previous word", BY_PLACE, "to the word before it"),
+    Relation("next word", BY_PLACE, "to the word after it"),
+    Relation("itself", BY_PLACE, "to the word itself"),
+    Relation("same word", BY_WORD, "to other places of the same word, upper or lower case"),
+    Relation("copy", BY_WORD, "to a source word of the same spelling, upper or lower case"),
     Relation(
-        "separator", tuple(KINDS), "to punctuation, <s> and </s>, of words that are none", BY_WORD, _to_separators
+        *("alignment", BY_PLACE),
+        "to the source word it looks at most, where that word in turn is looked at by no target word more",
     ),
-    Relation("long distance", SELF, LONG_DISTANCE, BY_PLACE, _far_away),
+    Relation(
+        *("diagonal", BY_PLACE),
+        "to the source words at the same part of the sentence, one and a half words more or less",
+    ),
+    Relation("separator", BY_WORD, "to punctuation, <s> and </s>, of words that are none"),
+    Relation("long distance", BY_PLACE, f"to words more than {FAR} words away, punctuation, <s> and </s> apart"),
 )
 THRESHOLDS = {relation.name: relation.named_from for relation in RELATIONS}
+
+
+def find_links(kind: str, queries: Sequence[str], keys: Sequence[str], weights: np.ndarray) -> dict[str, Links]:
+    """Return the links of every relation that attention of one kind can follow, in the order of `RELATIONS`."""
+    rows, columns = np.arange(len(queries))[:, None], np.arange(len(keys))
+    from_words, to_words = (np.array([is_word(text) for text in texts]) for texts in (queries, keys))
+    from_words = from_words[:, None]
+    between_words = from_words & to_words
+    folded_queries, folded_keys = (np.array([text.casefold() for text in texts]) for texts in (queries, keys))
+    spelt_alike = (folded_queries[:, None] == folded_keys) & between_words
+    separator = {"separator": from_words & ~to_words}
+    if kind == "cross":
+        relative = rows / max(1, len(queries) - 1)
+        diagonal = abs(columns - relative * (len(keys) - 1)) < 1.5
+        # At most one link per word: the link that is the strongest of both its ends.
+        weights = np.where(between_words, weights, -1.0)
+        is_best_key = columns == weights.argmax(axis=-1)[..., None]
+        is_best_query = rows == weights.argmax(axis=-2)[..., None, :]
+        alignment = is_best_key & is_best_query & between_words
+        return {"copy": spelt_alike, "alignment": alignment, "diagonal": diagonal} | separator
+    offset = columns - rows
+    links = {"previous word": offset == -1, "next word": offset == 1, "itself": offset == 0}
+    if kind == "decoder":
+        del links["next word"]  # the decoder never sees it
+    far_away = between_words & (abs(offset) > FAR)
+    return links | {"same word": spelt_alike & (offset != 0)} | separator | {"long distance": far_away}
 
 
 @dataclass(frozen=True)
@@ -207,19 +178,19 @@ class HeadTally:
         # An example is pasted into a shell: no control characters.
         example = pair if is_short and all(text.isprintable() for text in pair) else None
         for kind in KINDS:
-            view, even_view = View(*words.view(kind)), View(*uniform.view(kind))
-            is_visible = even_view.weights[0, 0] > 0
-            for relation in RELATIONS:
-                if kind not in relation.kinds:
-                    continue
-                links = relation.find(view) & is_visible
-                # The best link of a head depends on its weights: there each word that could have one counts.
-                is_place = (_between_words(view) if links.ndim > 2 else links).any(axis=-1)
-                shares = _share(view.weights, links)
-                even = _share(even_view.weights, relation.find(even_view))[0, 0]
+            queries, keys, weights = words.view(kind)
+            even_weights = uniform.view(kind)[2]
+            even_links = find_links(kind, queries, keys, even_weights)
+            for relation, links in find_links(kind, queries, keys, weights).items():
+                links = links & (even_weights[0, 0] > 0)
+                if relation == "alignment":  # depends on the weights: each word that could have a link counts
+                    is_place = np.array([is_word(query) for query in queries]) & any(map(is_word, keys))
+                else:
+                    is_place = links.any(axis=-1)
+                even = _share(even_weights, even_links[relation])[0, 0]
                 is_place &= even < NO_CHOICE
-                sums = self._sums.setdefault((relation.name, kind), _Sums(view.weights.shape[:2]))
-                sums.add(shares[..., is_place], even[is_place], example)
+                sums = self._sums.setdefault((relation, kind), _Sums(weights.shape[:2]))
+                sums.add(_share(weights, links)[..., is_place], even[is_place], example)
         self.num_sentences += 1
 
     def scores(self) -> list[HeadScore]:
@@ -235,10 +206,8 @@ class HeadTally:
 
     def leaders(self) -> list[HeadScore]:
         """Return the best head of each relation in each kind of attention, named or not, in the same order."""
-        groups: dict[tuple[str, str], list[HeadScore]] = {}
-        for found in self.scores():
-            groups.setdefault((found.relation, found.kind), []).append(found)
-        return [max(group, key=lambda found: found.score) for group in groups.values()]
+        groups = groupby(self.scores(), key=lambda found: (found.relation, found.kind))
+        return [max(group, key=lambda found: found.score) for _, group in groups]
 
 
 def _spread_evenly(maps: AttentionMaps) -> AttentionMaps:

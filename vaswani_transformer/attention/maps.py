@@ -115,15 +115,15 @@ def collect_attention(
     for side, sentence in (("source", source), ("target", target)):
         if sentence is not None and not sentence.strip():
             raise ValueError(f"{side} has no words; give a sentence of at least one.")
-    source_ids = tokenizer(source)["input_ids"]
-    target_ids = None if target is None else tokenizer(text_target=target)["input_ids"]
-    for side, ids in (("source", source_ids), ("target", target_ids or [])):
-        if len(ids) > MOST_TOKENS:
-            raise ValueError(
-                f"{side} has {len(ids):,} tokens, and attention is shown of sentences of up to {MOST_TOKENS}, because "
-                f"its maps grow with the square: shorten it, or split it into sentences."
-            )
-    return collect_attention_batch(model, tokenizer, [source_ids], None if target is None else [target_ids])[0]
+    source_ids = [tokenizer(source).input_ids]
+    target_ids = None if target is None else [tokenizer(text_target=target).input_ids]
+    longest = max(map(len, source_ids + (target_ids or [])))
+    if longest > MOST_TOKENS:
+        raise ValueError(
+            f"attention is shown of sentences of up to {MOST_TOKENS} tokens, because its maps grow with the square; "
+            f"got {longest:,}: shorten the sentence, or split it."
+        )
+    return collect_attention_batch(model, tokenizer, source_ids, target_ids)[0]
 
 
 def collect_attention_batch(
@@ -169,9 +169,9 @@ def collect_attention_batch(
             pieces[f"{side}_tokens"], words[side] = _pieces_and_words(
                 tokenizer.convert_ids_to_tokens(ids), [token_id in special for token_id in ids], read_token
             )
-        lengths = {side: len(text) for side, text in pieces.items()}
+        lengths = {"source": len(source), "target": len(tokens) - 1, "output": len(tokens) - 1}
         own = {
-            kind: weights[kind][row, ..., : lengths[f"{queries}_tokens"], : lengths[f"{keys}_tokens"]]
+            kind: weights[kind][row, ..., : lengths[queries], : lengths[keys]]
             for kind, (queries, keys) in SIDES.items()
         }
         maps.append(AttentionMaps(**pieces, **own, words=words))
@@ -219,8 +219,8 @@ def _pieces_and_words(
             pieces += run_tokens
             words += [(token, 1) for token in run_tokens]
             continue
-        for word in _split_words([read_token(token) for token in run_tokens]):
-            first, *rest = (_readable(piece) for piece in word)
+        for word in _split_words(list(map(read_token, run_tokens))):
+            first, *rest = map(_readable, word)
             pieces += [first, *(CONTINUATION + piece for piece in rest)]
             words.append((_readable(b"".join(word)), len(word)))
     return pieces, words
@@ -278,9 +278,6 @@ def head_colours(num_heads: int) -> list[str]:
     """Return one colour per head as #rrggbb, all readable on white and on black."""
     if num_heads <= len(_TEN_COLOURS):
         return list(_TEN_COLOURS[:num_heads])
-    colours = []
-    for head in range(num_heads):
-        # Neighbours in hue differ in lightness too.
-        channels = colorsys.hls_to_rgb(head / num_heads, 0.42 + 0.16 * (head % 2), 0.7)
-        colours.append("#" + "".join(f"{round(channel * 255):02x}" for channel in channels))
-    return colours
+    # Neighbours in hue differ in lightness too.
+    colours = [colorsys.hls_to_rgb(head / num_heads, 0.42 + 0.16 * (head % 2), 0.7) for head in range(num_heads)]
+    return ["#" + "".join(f"{round(channel * 255):02x}" for channel in colour) for colour in colours]

@@ -2,24 +2,13 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from itertools import islice
-from typing import TextIO
 
 from tqdm import tqdm
 
 from .. import loading
-from ..attention.heads import (
-    FEWEST_PLACES,
-    LONGEST_SENTENCE,
-    RELATIONS,
-    THRESHOLDS,
-    HeadScore,
-    HeadTally,
-    Pair,
-    measure_heads,
-)
+from ..attention.heads import FEWEST_PLACES, LONGEST_SENTENCE, RELATIONS, THRESHOLDS, HeadScore, measure_heads
 from ..attention.kinds import KINDS
 from ..data.corpus import read_parallel_files
 from ..data.lines import read_lines
@@ -27,14 +16,14 @@ from ..translation.translator import translate
 from .arguments import open_output
 from .tables import format_table
 
-LINES_PER_WINDOW = 1_024
-
 
 def run(args: argparse.Namespace) -> None:
     lines = read_lines(args.source)
-    given = None if args.target is None else read_parallel_files(args.source, args.target)
+    pairs = None if args.target is None else read_parallel_files(args.source, args.target)
     model, tokenizer = loading.load_translator(args.model)
-    pairs = _translate_lines(model, tokenizer, lines) if given is None else given
+    if pairs is None:
+        sources = list(lines)
+        pairs = zip(sources, translate(model, tokenizer, sources), strict=True)
     tally = measure_heads(model, tokenizer, tqdm(pairs, unit=" sentences", file=sys.stderr, disable=None))
     if not tally.num_sentences:
         raise ValueError(
@@ -49,27 +38,23 @@ def run(args: argparse.Namespace) -> None:
         "target": "translated by the model" if args.target is None else str(args.target),
         "sentences": tally.num_sentences,
         "left_out": tally.num_left_out,
+        "definitions": {relation.name: f"the share that goes {relation.definition}" for relation in RELATIONS},
+        "named_from": THRESHOLDS,
+        "fewest_words": FEWEST_PLACES,
+        "heads": [_to_row(score) for score in scores],
     }
     print(_describe(about))
     for kind, name in KINDS.items():
         print(f"\n{name}: score by layer and head, * named\n\n{_format_scores([s for s in scores if s.kind == kind])}")
-    print(f"\n{_format_best(tally, args)}")
+    print(f"\n{_format_leaders(tally.leaders(), args)}")
     if args.output is not None:
         with open_output(args.output) as file:
-            _write_json(file, about, scores)
-
-
-def _translate_lines(model, tokenizer, lines: Iterator[str]) -> Iterator[Pair]:
-    """Yield each line with the model's own translation, a window at a time."""
-    while window := list(islice(lines, LINES_PER_WINDOW)):
-        yield from zip(window, translate(model, tokenizer, window), strict=True)
+            file.write(json.dumps(about, ensure_ascii=False, indent=1) + "\n")
 
 
 def _describe(about: dict) -> str:
     """Return the header of the report: model, sentences, definitions."""
-    definitions = "\n".join(
-        f"  {relation.name:13}  {relation.named_from}  {relation.definition}" for relation in RELATIONS
-    )
+    definitions = "\n".join(f"  {name:13}  {least}  {text}" for name, least, text in RELATIONS)
     return f"""\
 {about["model"]}, fingerprint {about["fingerprint"]}
 {about["sentences"]:,} sentences of {about["source"]}, {about["target"]}
@@ -96,10 +81,8 @@ def _format_scores(scores: Sequence[HeadScore]) -> str:
     return format_table(("", *(f"{name} " for name in columns)), lines)
 
 
-def _format_best(tally: HeadTally, args: argparse.Namespace) -> str:
+def _format_leaders(leaders: Sequence[HeadScore], args: argparse.Namespace) -> str:
     """Return the best head of each relation, and the commands that draw those that are named."""
-    leaders = tally.leaders()
-    header = ("best head", "attention", "layer", "head", "score", "share", "uniform", "named")
     rows = [
         (
             *(leader.relation, leader.kind, str(leader.layer + 1), str(leader.head + 1)),
@@ -109,27 +92,20 @@ def _format_best(tally: HeadTally, args: argparse.Namespace) -> str:
         for leader in leaders
         if leader.is_judged
     ]
-    drawn = [leader for leader in leaders if leader.is_named and leader.example is not None]
-    commands = [f"# {leader.relation}, {leader.kind}\n{_drawing_command(leader, args)}" for leader in drawn]
-    return "\n".join([format_table(header, rows), "", "To draw the best of those named:", "", *commands])
-
-
-def _drawing_command(score: HeadScore, args: argparse.Namespace) -> str:
-    source, target = map(shlex.quote, score.example)
-    # With "=", because a sentence may begin with a dash.
-    sentence = f"--source={source}" + (f" --target={target}" if args.target is not None else "")
-    folder = f"pictures/{score.relation}_{score.kind}".replace(" ", "_")
-    return (
-        f"vaswani attention --model {shlex.quote(args.model)} {sentence} --kind {score.kind} --layer {score.layer + 1} "
-        f"--heads {score.head + 1} --output {folder}"
-    )
-
-
-def _write_json(file: TextIO, about: dict, scores: Sequence[HeadScore]) -> None:
-    definitions = {relation.name: f"the share that goes {relation.definition}" for relation in RELATIONS}
-    settings = {"definitions": definitions, "named_from": THRESHOLDS, "fewest_words": FEWEST_PLACES}
-    json.dump({**about, **settings, "heads": [_to_row(score) for score in scores]}, file, ensure_ascii=False, indent=1)
-    file.write("\n")
+    lines = [format_table(("best head", "attention", "layer", "head", "score", "share", "uniform", "named"), rows)]
+    lines += ["", "To draw the best of those named:", ""]
+    for leader in leaders:
+        if leader.is_named and leader.example is not None:
+            # With "=", because a sentence may begin with a dash.
+            sides = zip(("source", "target")[: 1 if args.target is None else 2], leader.example, strict=False)
+            sentences = " ".join(f"--{side}={shlex.quote(text)}" for side, text in sides)
+            folder = f"pictures/{leader.relation}_{leader.kind}".replace(" ", "_")
+            lines += [
+                f"# {leader.relation}, {leader.kind}",
+                f"vaswani attention --model {shlex.quote(args.model)} {sentences} --kind {leader.kind} "
+                f"--layer {leader.layer + 1} --heads {leader.head + 1} --output {folder}",
+            ]
+    return "\n".join(lines)
 
 
 def _to_row(score: HeadScore) -> dict:
