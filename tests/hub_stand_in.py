@@ -16,7 +16,7 @@ class Hub(ThreadingHTTPServer):
     """Repositories of files, in memory.
 
     Attributes:
-        repositories: {"owner/name": {path: bytes}}; those of Spaces are named "spaces/owner/name".
+        repositories: {"owner/name": {path: bytes}}.
         private: names of those made private.
         requests: (method, path) of all that was asked.
     """
@@ -57,16 +57,15 @@ class _Handler(BaseHTTPRequestHandler):
                 self._create(json.loads(body))
             case ["api", "validate-yaml"]:
                 self._answer({"errors": [], "warnings": []})
-            case ["api", kind, owner, name, "preupload", _]:
-                files, repository = json.loads(body)["files"], _name_repository(kind, owner, name)
-                self._answer({"files": [self._upload_mode(repository, file["path"]) for file in files]})
+            case ["api", "models", _, _, "preupload", _]:
+                self._answer({"files": [_upload_mode(file["path"]) for file in json.loads(body)["files"]]})
             case [_, name, "info", "lfs", "objects", "batch"] if name.endswith(".git"):
                 objects = json.loads(body)["objects"]
                 for item in objects:
                     item["actions"] = {"upload": {"href": f"{self.server.url}/large/{item['oid']}"}}
                 self._answer({"transfer": "basic", "objects": objects})
-            case ["api", kind, owner, name, "commit", "main"]:
-                self._commit(_name_repository(kind, owner, name), body)
+            case ["api", "models", owner, name, "commit", "main"]:
+                self._commit(f"{owner}/{name}", body)
             case _:
                 self._refuse()
 
@@ -82,14 +81,14 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         _, path = self._read()
         match path:
-            case ["api", ("models" | "spaces") as kind, owner, name, *rest] if not rest or rest[0] == "revision":
-                full_name = _name_repository(kind, owner, name)
-                repository = self.server.repositories.get(full_name)
+            case ["api", "models", owner, name, *rest] if not rest or rest[0] == "revision":
+                repository = self.server.repositories.get(f"{owner}/{name}")
                 if repository is None:
                     return self._refuse("RepoNotFound")
                 files = [{"rfilename": file} for file in sorted(repository)]
-                access = {"private": full_name in self.server.private}
-                self._answer({"id": f"{owner}/{name}", "sha": COMMIT, "siblings": files, "tags": []} | access)
+                is_private = f"{owner}/{name}" in self.server.private
+                found = {"id": f"{owner}/{name}", "sha": COMMIT, "siblings": files, "tags": [], "private": is_private}
+                self._answer(found)
             case ["api", "models", owner, name, "tree", _, *folder]:
                 if folder:
                     return self._refuse("EntryNotFound")
@@ -114,18 +113,12 @@ class _Handler(BaseHTTPRequestHandler):
         return self.rfile.read(int(self.headers.get("Content-Length") or 0)), path.strip("/").split("/")
 
     def _create(self, wanted: dict) -> None:
-        assert wanted.get("sdk") == ("gradio" if wanted.get("type") == "space" else None)
-        name = _name_repository(f"{wanted.get('type', 'model')}s", wanted["organization"] or "me", wanted["name"])
+        name = f"{wanted['organization'] or 'me'}/{wanted['name']}"
         is_new = name not in self.server.repositories
         self.server.repositories.setdefault(name, {})
         if is_new and (wanted.get("visibility") == "private" or wanted.get("private")):
             self.server.private.add(name)
         self._answer({"url": f"{self.server.url}/{name}", "name": name}, status=200 if is_new else 409)
-
-    def _upload_mode(self, repository: str, path: str) -> dict:
-        assert repository in self.server.repositories
-        mode = "lfs" if path.endswith(".safetensors") else "regular"
-        return {"path": path, "uploadMode": mode, "shouldIgnore": False, "oid": None}
 
     def _commit(self, name: str, body: bytes) -> None:
         repository = self.server.repositories[name]
@@ -154,6 +147,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
 
-def _name_repository(kind: str, owner: str, name: str) -> str:
-    """As addresses of the Hub have it: models have no prefix."""
-    return f"{owner}/{name}" if kind == "models" else f"{kind}/{owner}/{name}"
+def _upload_mode(path: str) -> dict:
+    mode = "lfs" if path.endswith(".safetensors") else "regular"
+    return {"path": path, "uploadMode": mode, "shouldIgnore": False, "oid": None}

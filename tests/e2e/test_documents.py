@@ -7,9 +7,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import torch
 
-from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli, train_tokenizer
+from vaswani_transformer import cli
 from vaswani_transformer.hub import card as model_card
 from vaswani_transformer.hub.card import check_card
 from vaswani_transformer.parsing.vocabulary import learn_vocabulary
@@ -37,7 +36,7 @@ def blocks(language):
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory):
+def desk(build_translator, tmp_path_factory):
     """A folder in which every model that a document names is there; those that we do not have have learnt nothing."""
     folder = tmp_path_factory.mktemp("desk")
     (folder / "model_cards").mkdir()
@@ -49,12 +48,7 @@ def desk(tmp_path_factory):
             model.save_pretrained(folder / name)
             tokenizer.save_pretrained(folder / name)
 
-    tokenizer = train_tokenizer(["the dog runs ."] * 3, vocab_size=290)
-    torch.manual_seed(0)
-    config = VaswaniConfig(
-        vocab_size=len(tokenizer), d_model=16, d_ff=24, num_heads=4, encoder_layers=1, decoder_layers=1
-    )
-    model = VaswaniForConditionalGeneration(config)
+    model, tokenizer = build_translator(["the dog runs ."] * 3)
     named = re.findall(r'(?:model=|from_pretrained\(|load_translator\()"([^"]+)"', "\n".join(TEXTS.values()))
     for name in {name.replace("$model_id", "OWNER/NAME") for name in named}:
         place(name)

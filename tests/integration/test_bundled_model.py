@@ -7,12 +7,9 @@ from pathlib import Path
 import pytest
 import sacrebleu
 import torch
-import transformers
 from bundle_model import main as bundle
 from safetensors import safe_open
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-import vaswani_transformer
 from vaswani_transformer import VaswaniForConditionalGeneration, cli
 
 ROOT = Path(__file__).parents[2]
@@ -104,18 +101,3 @@ def test_the_captions_of_its_test_set_are_translated_as_recorded(find_bundled, d
     assert len(recorded) == 50
     assert sum(ours != theirs for ours, theirs in zip(found, recorded, strict=True)) <= 1
     assert sacrebleu.corpus_bleu(found, [read(tmp_path / "first.de")], tokenize="none").score > 35
-
-
-def test_ways_of_loading_it_agree_and_compute_in_float32(bundled_model):
-    sentence, expected = read(SENTENCES)[0], read(RECORDED)[0]
-    model, tokenizer = (
-        AutoModelForSeq2SeqLM.from_pretrained(bundled_model),
-        AutoTokenizer.from_pretrained(bundled_model),
-    )
-    assert model.dtype == torch.float32
-    tokens = model.generate(**tokenizer(sentence, return_tensors="pt"))
-    assert tokenizer.decode(tokens[0], skip_special_tokens=True) == expected
-    for pipeline in (vaswani_transformer.pipeline, transformers.pipeline):
-        translate = pipeline("translation", model=str(bundled_model))
-        assert translate.model.dtype == torch.float32
-        assert translate(sentence) == [{"translation_text": expected}]

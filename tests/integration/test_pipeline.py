@@ -4,7 +4,7 @@ import pytest
 import torch
 import transformers
 
-from vaswani_transformer import TranslationPipeline, VaswaniConfig, VaswaniForConditionalGeneration, train_tokenizer
+from vaswani_transformer import TranslationPipeline
 from vaswani_transformer import pipeline as vaswani_pipeline
 from vaswani_transformer.model.cpu_vaswani import Int8Products
 from vaswani_transformer.model.pipeline_vaswani import custom_pipelines
@@ -13,17 +13,10 @@ SENTENCES = ["a dog runs", "", "two cats sleep on the bed", "a dog"]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(build_translator, tmp_path_factory):
     """A saved model that has learnt nothing."""
     folder = tmp_path_factory.mktemp("saved") / "model"
-    tokenizer = train_tokenizer(SENTENCES * 3, vocab_size=290)
-    torch.manual_seed(0)
-    config = VaswaniConfig(
-        vocab_size=len(tokenizer), d_model=16, d_ff=24, num_heads=4, encoder_layers=1, decoder_layers=1
-    )
-    config.custom_pipelines = custom_pipelines("translation_en_to_de")
-    VaswaniForConditionalGeneration(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    build_translator(SENTENCES * 3, folder=folder, custom_pipelines=custom_pipelines("translation_en_to_de"))
     return str(folder)
 
 
@@ -67,14 +60,12 @@ def test_a_custom_generate_is_called_without_the_engine(translate):
 
 def test_tokens_and_text_are_returned_as_asked(translate):
     ids = translate.model.generate(**translate.tokenizer(SENTENCES[0], return_tensors="pt"), max_new_tokens=6)[0]
-    text = translate(SENTENCES[0])[0]["translation_text"]
-    assert translate(SENTENCES[0], return_text=True) == [{"translation_text": text}]
-    [alone] = translate(SENTENCES[0], return_tensors=True)
-    assert set(alone) == {"translation_token_ids"}
-    [both] = translate(SENTENCES[0], return_tensors=True, return_text=True)
-    assert both.pop("translation_text") == text
-    for found in (alone, both):
-        assert found["translation_token_ids"].tolist() == ids.tolist()
+    text = translate(SENTENCES[0])
+    assert translate(SENTENCES[0], return_text=True) == text
+    for options, expected in (({}, {}), ({"return_text": True}, text[0])):
+        [found] = translate(SENTENCES[0], return_tensors=True, **options)
+        assert found.pop("translation_token_ids").tolist() == ids.tolist()
+        assert found == expected
 
 
 def test_languages_change_nothing_and_the_tokenizer_cleans_up_what_is_asked_for(translate, monkeypatch):

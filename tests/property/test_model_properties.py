@@ -39,15 +39,6 @@ def model(request, build_tiny_model):
         yield build_tiny_model(noise=0.3, dtype=torch.float64, **changes)
 
 
-@pytest.fixture(scope="module")
-def models_by_kernel(build_tiny_model):
-    return {
-        (kernel, dtype): build_tiny_model(noise=0.1, dtype=dtype, attention=kernel)
-        for kernel in ("eager", "sdpa")
-        for dtype in (torch.float32, torch.float64)
-    }
-
-
 @torch.no_grad()
 def logits(model, source, target, source_mask=None, target_mask=None):
     masks = {"attention_mask": source_mask, "decoder_attention_mask": target_mask}
@@ -128,12 +119,3 @@ def test_a_position_never_sees_later_ones(model, source, target, data):
     changed = [*target[: position + 1], *future]
     expected, actual = logits(model, [source], [target]), logits(model, [source], [changed])
     torch.testing.assert_close(actual[:, : position + 1], expected[:, : position + 1], **EXACT)
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
-@FEW
-@given(source=sentences, target=targets, left=padding, right=padding)
-def test_kernels_agree(models_by_kernel, dtype, tolerance, source, target, left, right):
-    ids, mask = pad(source, left, right)
-    eager, sdpa = (logits(models_by_kernel[kernel, dtype], [ids], [target], [mask]) for kernel in ("eager", "sdpa"))
-    torch.testing.assert_close(eager, sdpa, rtol=0, atol=tolerance)

@@ -89,19 +89,6 @@ def test_a_head_gets_its_share_of_the_width_where_nothing_else_is_said(given):
     assert getattr(config, given) == 5
 
 
-@pytest.mark.parametrize("name", SIZES)
-def test_a_size_below_one_is_refused_with_its_name_and_value(name):
-    with pytest.raises(ValueError, match=rf"^{name} must be at least 1, got 0\.$"):
-        VaswaniConfig(**{name: 0})
-
-
-@pytest.mark.parametrize("name", PROBABILITIES)
-@pytest.mark.parametrize("value", [-0.1, 1, 1.5, float("nan")])
-def test_what_is_no_probability_is_refused(name, value):
-    with pytest.raises(ValueError, match=rf"^{name} is a probability in \[0, 1\), got {value}\.$"):
-        VaswaniConfig(**{name: value})
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -114,6 +101,12 @@ def test_what_is_no_probability_is_refused(name, value):
             {"d_model": 16, "num_heads": 3, "d_k": 4},
             r"d_model \(16\) must be a multiple of num_heads \(3\).*give d_k and d_v",
         ),
+        *(({name: 0}, rf"^{name} must be at least 1, got 0\.$") for name in SIZES),
+        *(
+            ({name: value}, rf"^{name} is a probability in \[0, 1\), got {value}\.$")
+            for name in PROBABILITIES
+            for value in (-0.1, 1, float("nan"))
+        ),
     ],
 )
 def test_what_is_no_choice_or_does_not_fit_is_refused_by_name(changes, message):
@@ -121,20 +114,7 @@ def test_what_is_no_choice_or_does_not_fit_is_refused_by_name(changes, message):
         VaswaniConfig(**changes)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("d_model", "32"),
-        ("d_model", 32.0),
-        ("num_heads", None),
-        ("d_k", "8"),
-        ("dropout", "0.1"),
-        ("attention_bias", "yes"),
-        ("activation_function", 3),
-        ("attention_window", 2.5),
-        ("eos_token_id", "</s>"),
-    ],
-)
+@pytest.mark.parametrize(("name", "value"), [("d_model", "32"), ("num_heads", None), ("attention_window", 2.5)])
 def test_a_value_of_the_wrong_type_is_refused(name, value):
     with pytest.raises(StrictDataclassFieldValidationError, match=name):
         VaswaniConfig(**{name: value})

@@ -55,19 +55,6 @@ def test_attention_is_equation_1_by_hand():
     torch.testing.assert_close(context, torch.tensor([[[expected]]]))
 
 
-@pytest.mark.parametrize("form", ["boolean", "additive"])
-def test_a_masked_key_gets_no_weight(form):
-    torch.manual_seed(0)
-    q, k, v = torch.randn(1, 1, 3, 4), torch.randn(1, 1, 5, 4), torch.randn(1, 1, 5, 2)
-    mask = torch.tensor([True, False, True, True, False])
-    if form == "additive":
-        mask = torch.where(mask, 0.0, torch.finfo(torch.float32).min)
-    context, weights = scaled_dot_product_attention(ATTENDING, q, k, v, mask[None, None, None], scaling=0.5)
-    expected, _ = scaled_dot_product_attention(ATTENDING, q, k[:, :, [0, 2, 3]], v[:, :, [0, 2, 3]], None, scaling=0.5)
-    assert (weights[..., [1, 4]] == 0).all()
-    torch.testing.assert_close(context, expected)
-
-
 @pytest.mark.parametrize(("num_queries", "num_keys"), [(4, 4), (2, 5), (1, 5)])
 def test_causal_attention_without_a_mask_ends_at_each_position(num_queries, num_keys):
     torch.manual_seed(0)
