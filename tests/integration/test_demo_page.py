@@ -40,13 +40,6 @@ def serving(page, monkeypatch, host="127.0.0.1"):
     page.close()
 
 
-@pytest.fixture
-def served(page, monkeypatch, capsys):
-    with serving(page, monkeypatch) as address:
-        assert capsys.readouterr().out == f"{address}/  (Ctrl+C ends it)\n"
-        yield address
-
-
 def handler(page, name):
     return next(function for function in page.fns.values() if function.fn.__name__ == name)
 
@@ -58,6 +51,11 @@ def test_a_sentence_gives_table_choice_and_attention(page, model_page):
     assert (chooser.value, chooser.visible) == (1, True)
     assert frame == model_page.show_attention(answer, 0)
     assert handler(page, "choose").fn(answer, 2) == model_page.show_attention(answer, 1)
+    html, _, chooser, frame = handler(page, "translate").fn("", 3)
+    assert "write a sentence" in html
+    assert (chooser.choices, chooser.visible, frame) == ([], False, "")
+    # One question at a time.
+    assert {(f.concurrency_id, f.concurrency_limit) for f in page.fns.values()} == {("model", 1)}
 
 
 def test_a_click_on_an_example_translates_it(page, model_page):
@@ -71,17 +69,6 @@ def test_a_click_on_an_example_translates_it(page, model_page):
     assert (text, html) == (sentence, model_page.answer(sentence, 2).html)
 
 
-def test_a_refusal_hides_choice_and_attention(page):
-    html, _, chooser, frame = handler(page, "translate").fn("", 3)
-    assert "write a sentence" in html
-    assert (chooser.choices, chooser.visible, frame) == ([], False, "")
-
-
-def test_the_model_is_asked_one_question_at_a_time(page):
-    settings = {(f.concurrency_id, f.concurrency_limit) for f in page.fns.values()}
-    assert settings == {("model", 1)}
-
-
 def get(address, host):
     """Status and text of the page at `address`, asked for by the name `host`."""
     connection = http.client.HTTPConnection(urlsplit(address).netloc)
@@ -92,34 +79,25 @@ def get(address, host):
     return status, text
 
 
-def test_markup_in_the_names_of_model_and_languages_stays_text(served):
-    status, text = get(served, "localhost")
-    [title, *_] = [
-        part["props"]["value"] for part in json.loads(text)["components"] if "<h1>" in str(part["props"].get("value"))
-    ]
-    assert (status, title) == (200, "<h1>Translate &lt;i&gt;en to de with &lt;b&gt;tiny&lt;/b&gt;</h1>")
-
-
-@pytest.mark.parametrize(
-    ("host", "status"), [("127.0.0.1", 200), ("LOCALHOST:80", 200), ("[::1]:80", 200), ("evil.com", 400), ("", 400)]
-)
-def test_a_page_of_this_machine_answers_to_no_other_name(served, host, status):
-    assert get(served, host)[0] == status
-
-
 def test_a_page_for_the_network_answers_to_any_name(page, monkeypatch):
     with serving(page, monkeypatch, host="0.0.0.0") as address:
         assert get(address, "translate.example.com")[0] == 200
 
 
-def test_nothing_is_shared_counted_or_uploaded(served, page):
-    assert (page.analytics_enabled, page.share, page.config["footer_links"]) == (False, False, [])
-    body = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n\r\n12\r\n--x--\r\n'
-    upload = Request(f"{served}/gradio_api/upload", body, {"Content-Type": "multipart/form-data; boundary=x"})
-    with pytest.raises(HTTPError, match="413"):
-        urlopen(upload)
-    with urlopen(served) as answer:
-        assert "fonts.googleapis.com" not in answer.read().decode()
+def test_a_page_of_this_machine_is_safe(page, monkeypatch, capsys):
+    assert (page.analytics_enabled, page.share) == (False, False)
+    with serving(page, monkeypatch) as address:
+        assert capsys.readouterr().out == f"{address}/  (Ctrl+C ends it)\n"
+        hosts = ["127.0.0.1", "LOCALHOST:80", "[::1]:80", "evil.com", ""]
+        assert [get(address, host)[0] for host in hosts] == [200, 200, 200, 400, 400]
+        texts = [str(part["props"].get("value")) for part in json.loads(get(address, "localhost")[1])["components"]]
+        assert "<h1>Translate &lt;i&gt;en to de with &lt;b&gt;tiny&lt;/b&gt;</h1>" in texts
+        body = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n\r\n12\r\n--x--\r\n'
+        upload = Request(f"{address}/gradio_api/upload", body, {"Content-Type": "multipart/form-data; boundary=x"})
+        with pytest.raises(HTTPError, match="413"):
+            urlopen(upload)
+        with urlopen(address) as answer:
+            assert "fonts.googleapis.com" not in answer.read().decode()
 
 
 def test_visitors_are_answered_and_no_more_are_remembered_than_the_limit(page, monkeypatch):

@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 from argparse import Namespace
 
 import pytest
@@ -113,7 +112,7 @@ def write_checkpoint(tmp_path, reference):
 
     def write(content=None, *, pieces=PIECES):
         folder = tmp_path / "fairseq"
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         for language in ("de", "en"):
             lines = "".join(f"{piece} {100 - number}\n" for number, piece in enumerate(pieces))
             (folder / f"dict.{language}.txt").write_text(lines, encoding="utf-8")
@@ -131,50 +130,49 @@ def padded_sources() -> torch.Tensor:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("version", ["newest", "older", "oldest"])
-@pytest.mark.parametrize("is_tied", [True, False])
+@pytest.mark.parametrize(
+    ("version", "is_tied"), [("newest", True), ("newest", False), ("older", False), ("oldest", True)]
+)
 def test_logits_are_those_of_a_plain_forward(version, is_tied):
     torch.manual_seed(0)
     reference = Reference(is_tied=is_tied).eval()
-    model = fairseq.from_fairseq(reference.checkpoint_weights(version=version), SETTINGS)
+    weights = reference.checkpoint_weights(version=version)
+    model = fairseq.from_fairseq(weights, SETTINGS)
     source, target = padded_sources(), torch.tensor([[EOS, 4, 5, 6], [EOS, 7, 8, 9], [EOS, 4, 4, 4]])
     expected = reference(source, target)
     assert expected.std() > 0.5
     torch.testing.assert_close(model(source, decoder_input_ids=target).logits, expected, atol=1e-5, rtol=1e-5)
-    assert model.config.tie_word_embeddings == is_tied
-    assert (model.config.d_ff, model.config.encoder_layers, model.config.decoder_layers) == (D_FF, 2, 3)
+    config = model.config
+    assert (config.tie_word_embeddings, config.dropout) == (is_tied, 0.3)
+    assert (config.d_ff, config.encoder_layers, config.decoder_layers) == (D_FF, ENCODER_LAYERS, DECODER_LAYERS)
+    half = {name: weight.half() for name, weight in weights.items()}
+    assert fairseq.from_fairseq(half, SETTINGS).dtype == torch.float16
 
 
 @torch.no_grad()
-def test_greedy_translations_are_those_of_a_plain_forward(reference):
+def test_greedy_translations_are_those_of_a_plain_forward_and_none_is_empty(reference):
     model = fairseq.from_fairseq(reference.checkpoint_weights(), SETTINGS)
     source = padded_sources()
     expected = torch.full((len(source), 1), EOS)
-    for step in range(8):
+    for step in range(7):
         logits = reference(source, expected)[:, -1]
         logits[:, PAD] = -torch.inf
-        if step < model.generation_config.min_new_tokens:
+        if step == 0:
             logits[:, EOS] = -torch.inf
-        expected = torch.cat([expected, logits.argmax(dim=-1, keepdim=True)], dim=1)
-    is_over = (expected[:, 1:] == EOS).long().cumsum(dim=-1) - (expected[:, 1:] == EOS).long() > 0
-    expected[:, 1:][is_over] = PAD
-    actual = model.generate(source, num_beams=1, max_new_tokens=8)
-    # What is cut at the limit ends there with </s>.
-    assert actual[:, 1:8].tolist() == expected[:, 1 : actual.shape[1]][:, :7].tolist()
-
-
-def test_no_translation_is_empty_as_fairseq_has_it(reference):
-    model = fairseq.from_fairseq(reference.checkpoint_weights(), SETTINGS)
+        is_over = (expected[:, 1:] == EOS).any(dim=1)
+        expected = torch.cat([expected, logits.argmax(dim=-1).masked_fill(is_over, PAD)[:, None]], dim=1)
+    actual = model.generate(source, num_beams=1, max_new_tokens=8)  # what is cut at the limit ends there with </s>
+    assert actual[:, :8].tolist() == expected[:, : actual.shape[1]].tolist()
     for num_beams in (1, 5):
-        found = model.generate(padded_sources(), num_beams=num_beams, max_new_tokens=8, sequence_bias=[[[EOS], 100.0]])
-        assert (found[:, 1] != EOS).all()
-        assert (found[:, 2] == EOS).all()
+        found = model.generate(source, num_beams=num_beams, max_new_tokens=8, sequence_bias=[[[EOS], 100.0]])
+        assert found.tolist() == [[EOS, word, EOS] for word in found[:, 1].tolist() if word != EOS]
 
 
-def test_a_checkpoint_becomes_a_model_that_translates(write_checkpoint, reference, tmp_path, capsys):
+def test_a_checkpoint_becomes_a_model_that_translates(write_checkpoint, reference, tmp_path):
+    # Newer checkpoints have their settings in `cfg`.
+    path = write_checkpoint({"args": None, "cfg": {"model": SETTINGS}, "model": reference.checkpoint_weights()})
     output = tmp_path / "ours"
-    assert cli.main(["convert", "--from", "fairseq", "--model", str(write_checkpoint()), "--output", str(output)]) == 0
-    assert "fairseq-generate" in capsys.readouterr().out
+    assert cli.main(["convert", "--from", "fairseq", "--model", str(path), "--output", str(output)]) == 0
     model = VaswaniForConditionalGeneration.from_pretrained(output)
     tokenizer = AutoTokenizer.from_pretrained(output)
     inputs = tokenizer(["ein klein@@ er Hund"], return_tensors="pt")
@@ -183,53 +181,30 @@ def test_a_checkpoint_becomes_a_model_that_translates(write_checkpoint, referenc
     with torch.no_grad():
         expected = reference(inputs["input_ids"], target)
         torch.testing.assert_close(model(**inputs, decoder_input_ids=target).logits, expected, atol=1e-5, rtol=1e-5)
-    found = model.generate(**inputs, max_new_tokens=10)
-    assert model.generation_config.num_beams == 5
-    assert model.generation_config.length_penalty_type == "power"
-    assert PAD not in found[0, 1:].tolist()
-
-
-def test_newer_checkpoints_say_their_settings_in_cfg(reference):
-    weights = reference.checkpoint_weights()
-    for model in (Namespace(**SETTINGS), SETTINGS):
-        checkpoint = {"args": None, "cfg": {"model": model}, "model": weights}
-        assert fairseq.read_settings(checkpoint)["dropout"] == 0.3
-
-
-def test_half_precision_stays(reference):
-    weights = {name: weight.half() for name, weight in reference.checkpoint_weights().items()}
-    assert fairseq.from_fairseq(weights, SETTINGS).dtype == torch.float16
+    search = model.generation_config
+    assert (search.num_beams, search.length_penalty_type, search.early_stopping) == (5, "power", True)
+    assert (search.length_penalty, search.max_new_tokens) == (1.0, 201)
+    assert PAD not in model.generate(**inputs, max_new_tokens=10)[0, 1:].tolist()
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "weights", "message"),
     [
-        ({"encoder_normalize_before": True}, r"this model has encoder_normalize_before=True; .*none of it"),
-        ({"decoder_learned_pos": True, "no_scale_embedding": True}, r"decoder_learned_pos=True, no_scale_embedding"),
-        ({"decoder_attention_heads": 6}, r"encoder_attention_heads and decoder_attention_heads differ"),
-    ],
-)
-def test_another_network_is_refused_by_its_setting(reference, settings, message):
-    with pytest.raises(ValueError, match=message):
-        fairseq.from_fairseq(reference.checkpoint_weights(), SETTINGS | settings)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"encoder.layer_norm.weight": torch.ones(D)}, r"Unexpected key\(s\) .* \"encoder\.layer_norm\.weight\""),
-        ({"encoder.layers.1.fc2.bias": None}, r"Missing key\(s\) .*encoder\.layers\.1\.feed_forward\.fc2\.bias"),
+        ({"encoder_normalize_before": True, "no_scale_embedding": True}, {}, "encoder_normalize_before=True, no_scale"),
+        ({"decoder_attention_heads": 6}, {}, "encoder_attention_heads and decoder_attention_heads differ"),
         (
-            {"decoder.layers.0.fc1.weight": torch.ones(7, D)},
-            r"size mismatch for .*decoder\.layers\.0\.feed_forward\.fc1\.weight",
+            {},
+            {"encoder.embed_positions.weight": torch.ones(D)},
+            r"Unexpected key\(s\) .*encoder\.embed_positions\.weight",
         ),
+        ({}, {"encoder.layers.1.fc2.bias": None}, r"Missing key\(s\) .*encoder\.layers\.1\.feed_forward\.fc2\.bias"),
     ],
 )
-def test_weights_of_another_network_are_refused_by_name(reference, change, message):
-    weights = reference.checkpoint_weights() | change
+def test_another_network_is_refused_by_setting_or_weight(reference, settings, weights, message):
+    weights = reference.checkpoint_weights() | weights
     weights = {name: weight for name, weight in weights.items() if weight is not None}
     with pytest.raises(ValueError, match=message):
-        fairseq.from_fairseq(weights, SETTINGS)
+        fairseq.from_fairseq(weights, SETTINGS | settings)
 
 
 class Hostile:
@@ -240,70 +215,39 @@ class Hostile:
         return os.mkdir, (str(self.path),)
 
 
-def test_a_checkpoint_that_holds_code_is_refused_and_does_not_run(write_checkpoint, tmp_path):
-    path = write_checkpoint({"args": Namespace(**SETTINGS), "model": {}, "extra_state": Hostile(tmp_path / "ran")})
-    with pytest.raises(ValueError, match=r"plain values and argparse\.Namespace.*may run code"):
-        fairseq.load_checkpoint(path)
+def test_what_is_no_checkpoint_is_refused_in_one_line_and_does_not_run(write_checkpoint, tmp_path, capsys):
+    hostile = {"args": Namespace(**SETTINGS), "model": {}, "extra_state": Hostile(tmp_path / "ran")}
+    for content, message in (
+        (hostile, "plain values and argparse.Namespace, and loading anything else may run code"),
+        ([1], "is no Transformer of fairseq: AttributeError"),
+        ({"args": Namespace(**SETTINGS), "model": {"encoder": [1]}}, "is no Transformer of fairseq: KeyError"),
+    ):
+        path = write_checkpoint(content)
+        assert cli.main(["convert", "--from", "fairseq", "--model", str(path), "--output", str(tmp_path / "ours")]) == 1
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"PK", r"model\.pt was not loaded: it is damaged"),
-        ([1], "is no Transformer of fairseq: TypeError"),
-        ({"args": Namespace(**SETTINGS)}, "is no Transformer of fairseq: KeyError 'model'"),
-        ({"args": Namespace(**SETTINGS), "model": {"encoder": [1]}}, "is no Transformer of fairseq: KeyError"),
-        ({"args": Namespace(dropout=0.1), "model": {}}, "is no Transformer of fairseq: KeyError"),
-    ],
-)
-def test_what_is_no_checkpoint_is_refused_in_one_line(write_checkpoint, tmp_path, capsys, content, message):
-    path = write_checkpoint(content)
-    if isinstance(content, bytes):
-        path.write_bytes(content)
-    assert cli.main(["convert", "--from", "fairseq", "--model", str(path), "--output", str(tmp_path / "ours")]) == 1
-    error = capsys.readouterr().err
-    assert re.search(message, error)
-    assert error.count("\n") == 1
-
-
-def test_dictionaries_must_be_those_of_the_model(write_checkpoint, tmp_path):
+def test_dictionaries_must_be_whole_and_those_of_the_model(write_checkpoint, tmp_path):
     path = write_checkpoint(pieces=PIECES[:-1])
-    with pytest.raises(ValueError, match=r"embeddings of 13 words, the dictionaries beside it have 12"):
-        fairseq.import_model(str(path), tmp_path / "ours")
-    (path.parent / "dict.de.txt").write_text("anders 1\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"dict\.de\.txt, .*dict\.en\.txt differ: .*--joined-dictionary"):
-        fairseq.import_model(str(path), tmp_path / "ours")
-    for file in path.parent.glob("dict.*.txt"):
+    folder = path.parent
+    for text, message in (
+        (None, "has 13 embeddings, the dictionaries beside it have 12 words"),
+        ("anders 1\n", r"dict\.de\.txt, .*dict\.en\.txt differ: .*--joined-dictionary"),
+        ("Hund 3\nläuft\n", "line 2: expected a word, a space and a count, got 'läuft'"),
+        ("Hund 3\nHund 2\n", "'Hund' is there twice"),
+        ("</s> 3\n", "'</s>' is there twice"),
+    ):
+        if text is not None:
+            (folder / "dict.de.txt").write_text(text, encoding="utf-8")
+        with pytest.raises(ValueError, match=message):
+            fairseq.import_model(str(path), tmp_path / "ours")
+    for file in folder.glob("dict.*.txt"):
         file.unlink()
     with pytest.raises(FileNotFoundError, match=r"holds no dict\.\*\.txt"):
         fairseq.import_model(str(path), tmp_path / "ours")
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("Hund 3\nläuft\n", r"line 2: expected a word, a space and a count, got 'läuft'"),
-        ("Hund 3\nHund 2\n", r"line 2: 'Hund' is there twice"),
-        ("</s> 3\n", r"line 1: '</s>' is there twice"),
-        ("Hund 1\n</s> 3 #fairseq:overwrite\n", r"line 2: '</s>' is there twice"),
-        ("Hund 3\nl\udce4uft 2\n", r"dict\.txt, line 2: not UTF-8"),
-    ],
-)
-def test_a_wrong_dictionary_is_refused_with_its_line(tmp_path, text, message):
-    (tmp_path / "dict.txt").write_text(text, encoding="utf-8", errors="surrogateescape")
-    with pytest.raises(ValueError, match=message):
-        read_dictionary(tmp_path / "dict.txt")
-
-
-def test_a_word_that_overwrites_has_an_id_of_its_own_at_its_place(tmp_path):
-    lines = ["Hund 9", "läuft 8", "Hund 7 #fairseq:overwrite", "er 6", "Hund 5 #fairseq:overwrite"]
-    (tmp_path / "dict.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    words = read_dictionary(tmp_path / "dict.txt")
-    assert len(set(words)) == len(words) == 9
-    tokenizer = build_tokenizer(words)
-    assert tokenizer("läuft er Hund").input_ids == [5, 7, 8, EOS]
-    assert tokenizer("Hund 4 Hund 6").input_ids == [8, 3, 8, 3, EOS]
 
 
 def test_the_tokenizer_reads_and_writes_text_as_fairseq_does(tmp_path):

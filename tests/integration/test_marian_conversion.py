@@ -17,11 +17,10 @@ from vaswani_transformer.model.pipeline_vaswani import TranslationPipeline
 from vaswani_transformer.translation.translator import translate
 
 SHAPES = {
-    "opus": {"activation_function": "swish"},
-    "shallow_decoder": {"d_model": 16, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "decoder_layers": 1},
+    "opus": {"activation_function": "swish", "decoder_layers": 1},
     "not_scaled": {"scale_embedding": False, "activation_function": "gelu"},
     "not_tied": {"tie_word_embeddings": False},
-    "not_shared": {"share_encoder_decoder_embeddings": False, "activation_function": "swish"},
+    "not_shared": {"share_encoder_decoder_embeddings": False},
 }
 
 
@@ -44,28 +43,16 @@ def build_marian_model():
             "activation_function": "relu",
             "scale_embedding": True,
             "max_position_embeddings": 64,
-            "pad_token_id": pad,
-            "decoder_start_token_id": pad,
-            "eos_token_id": 0,
-            "bos_token_id": 0,
         }
-        model = MarianMTModel(MarianConfig(**options | changes)).eval()
+        token_ids = {"pad_token_id": pad, "decoder_start_token_id": pad, "eos_token_id": 0, "bos_token_id": 0}
+        model = MarianMTModel(MarianConfig(**options | token_ids | changes)).eval()
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.requires_grad:  # the position table is none
                     parameter.add_(torch.randn_like(parameter), alpha=0.3)
             model.final_logits_bias.normal_()
-        model.generation_config = GenerationConfig(
-            num_beams=4,
-            max_length=16,
-            bad_words_ids=[[pad]],
-            forced_eos_token_id=0,
-            renormalize_logits=True,
-            pad_token_id=pad,
-            eos_token_id=0,
-            bos_token_id=0,
-            decoder_start_token_id=pad,
-        )
+        search = {"num_beams": 4, "max_length": 16, "forced_eos_token_id": 0, "renormalize_logits": True}
+        model.generation_config = GenerationConfig(**search, bad_words_ids=[[pad]], **token_ids)
         return model
 
     return build
@@ -110,7 +97,7 @@ def draw_batch(vocab_size: int) -> dict[str, torch.Tensor]:
 
 @torch.no_grad()
 @pytest.mark.parametrize("shape", SHAPES)
-def test_logits_are_those_of_marian(build_marian_model, shape):
+def test_logits_and_translations_are_those_of_marian(build_marian_model, shape):
     marian = build_marian_model(**SHAPES[shape])
     model = conversion.from_marian(marian)
     batch, target = draw_batch(37), torch.randint(36, (3, 6))
@@ -118,21 +105,10 @@ def test_logits_are_those_of_marian(build_marian_model, shape):
     assert expected.std() > 1
     torch.testing.assert_close(model(**batch, decoder_input_ids=target).logits, expected, atol=1e-5, rtol=0)
     assert model.config.tie_word_embeddings == (not shape.startswith("not"))
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_translations_are_those_of_marian(build_marian_model, shape):
-    marian = build_marian_model(**SHAPES[shape])
-    model, batch = conversion.from_marian(marian), draw_batch(37)
     lengths = set()
-    # Its own options up to its forced end; greedy search and other penalties with words that do not come again, or a
-    # model that has learnt nothing would say one of them for ever.
-    for options in (
-        {},
-        {"num_beams": 1, "no_repeat_ngram_size": 1},
-        {"length_penalty": 0.3, "no_repeat_ngram_size": 1},
-        {"length_penalty": 2.0, "no_repeat_ngram_size": 1, "renormalize_logits": False},
-    ):
+    # Words that do not come again, or a model that has learnt nothing would say one of them for ever.
+    once = {"no_repeat_ngram_size": 1}
+    for options in ({}, once | {"num_beams": 1}, once | {"length_penalty": 2.0, "renormalize_logits": False}):
         expected = marian.generate(**batch, **options)
         assert model.generate(**batch, **options).tolist() == expected.tolist()
         lengths |= set((expected[:, 1:] != 36).sum(dim=-1).tolist())
@@ -149,57 +125,28 @@ def test_marian_as_ours_and_back_is_the_same_bit_for_bit(build_marian_model):
 
 
 def test_half_precision_of_the_file_stays_and_is_compared_in_float32(marian_folder, tmp_path):
-    for dtype in (torch.float16, torch.float32):
-        folder, output = tmp_path / f"{dtype}", tmp_path / f"ours {dtype}"
-        shutil.copytree(marian_folder, folder)
-        MarianMTModel.from_pretrained(marian_folder).to(dtype).save_pretrained(folder)
-        note = conversion.import_model(str(folder), output)
-        assert float(re.search(r"by (\S+) at most", note)[1]) < 1e-5
-        ours = VaswaniForConditionalGeneration.from_pretrained(output)
-        assert ours.dtype == dtype
-        conversion.export_model(ours, AutoTokenizer.from_pretrained(output), tmp_path / f"theirs {dtype}")
-        assert MarianMTModel.from_pretrained(tmp_path / f"theirs {dtype}").dtype == dtype
+    folder, output = shutil.copytree(marian_folder, tmp_path / "half"), tmp_path / "ours"
+    MarianMTModel.from_pretrained(marian_folder).half().save_pretrained(folder)
+    assert float(re.search(r"by (\S+) at most", conversion.import_model(str(folder), output))[1]) < 1e-5
+    ours = VaswaniForConditionalGeneration.from_pretrained(output)
+    assert ours.dtype == torch.float16
+    conversion.export_model(ours, AutoTokenizer.from_pretrained(output), tmp_path / "theirs")
+    assert MarianMTModel.from_pretrained(tmp_path / "theirs").dtype == torch.float16
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 41},
-            r"decoder_vocab_size differ \(37, 41\)",
-        ),
-        ({"decoder_attention_heads": 6}, r"encoder_attention_heads and decoder_attention_heads differ \(3, 6\)"),
-        ({"decoder_ffn_dim": 48}, r"encoder_ffn_dim and decoder_ffn_dim differ \(40, 48\)"),
-    ],
-)
-def test_a_size_for_each_stack_is_refused(build_marian_model, changes, message):
-    with pytest.raises(ValueError, match=message):
-        conversion.from_marian(build_marian_model(**changes))
-
-
-def test_a_model_of_another_kind_is_refused(tiny_model, tmp_path):
-    tiny_model.save_pretrained(tmp_path)
+def test_what_is_no_marian_model_for_us_is_refused(build_marian_model, tiny_model, tmp_path):
+    with pytest.raises(ValueError, match=r"encoder_ffn_dim and decoder_ffn_dim differ \(40, 48\)"):
+        conversion.from_marian(build_marian_model(decoder_ffn_dim=48))
+    tiny_model.save_pretrained(tmp_path / "tiny")
     with pytest.raises(ValueError, match=r"is a 'vaswani' model, not a MarianMT one"):
-        conversion.load_marian(str(tmp_path))
-
-
-def test_a_model_that_lacks_weights_or_has_those_of_another_is_refused(build_marian_model, tmp_path):
+        conversion.load_marian(str(tmp_path / "tiny"))
     marian = build_marian_model()
-    weights = {name: weight for name, weight in marian.state_dict().items() if not name.endswith("fc1.bias")}
-    marian.save_pretrained(tmp_path, state_dict=weights)
-    with pytest.raises(ValueError, match=r"layers\.0\.fc1\.bias.* \(5 in all\) are weights of .* but not of both"):
-        conversion.load_marian(str(tmp_path))
-    marian.save_pretrained(tmp_path, state_dict=marian.state_dict() | {"model.adapter.weight": torch.ones(2)})
-    with pytest.raises(ValueError, match=r"model\.adapter\.weight \(1 in all\)"):
-        conversion.load_marian(str(tmp_path))
-
-
-def test_a_damaged_model_is_refused_by_its_name(build_marian_model, tmp_path):
-    build_marian_model().save_pretrained(tmp_path / "whole")
-    weights = tmp_path / "whole" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:3_000])
-    with pytest.raises(ValueError, match=r"whole holds a damaged file \(SafetensorError: .*copy or download"):
-        conversion.load_marian(str(tmp_path / "whole"))
+    weights = marian.state_dict()
+    lacking = {name: weight for name, weight in weights.items() if not name.endswith("decoder.layers.0.fc1.bias")}
+    for given, name in ((lacking, "fc1.bias"), (weights | {"model.adapter": torch.ones(2)}, "model.adapter")):
+        marian.save_pretrained(tmp_path, state_dict=given)
+        with pytest.raises(ValueError, match=rf"{name}: weights of .* but not of both"):
+            conversion.load_marian(str(tmp_path))
 
 
 @torch.no_grad()
@@ -207,12 +154,7 @@ def test_a_damaged_model_is_refused_by_its_name(build_marian_model, tmp_path):
     "changes",
     [
         {},
-        {
-            "position_layout": "concatenated",
-            "attention_bias": True,
-            "output_bias": True,
-            "activation_function": "swish",
-        },
+        {"position_layout": "concatenated", "attention_bias": True, "output_bias": True},
         {"tie_word_embeddings": False, "attention_bias": True},
     ],
 )
@@ -267,7 +209,7 @@ def test_other_weights_than_marians_are_noticed_before_anything_is_written(build
     model = conversion.from_marian(marian)
     with torch.no_grad():
         model.model.decoder.layers[1].cross_attention.v_proj.weight[0] += error
-    with pytest.raises(ValueError, match=r"differ by .*, which is no rounding.*layer_norm_eps \(1e-05\)"):
+    with pytest.raises(ValueError, match=r"differ by .*, which is no rounding"):
         conversion.compare_logits(model, marian)
 
 
@@ -305,19 +247,17 @@ def test_a_shortlist_has_the_pieces_of_the_target_language(marian_folder, tmp_pa
     assert read_shortlist(tmp_path / "shortlist", tokenizer) == sorted(set().union(*pieces))
 
 
-def test_a_vocabulary_for_each_language_is_refused(marian_folder, monkeypatch):
-    tokenizer = MarianTokenizer.from_pretrained(marian_folder)
-    tokenizer.separate_vocabs = True
-    monkeypatch.setattr(AutoTokenizer, "from_pretrained", lambda name, **_: tokenizer)
-    with pytest.raises(ValueError, match=r"a vocabulary for each language \(separate_vocabs\)"):
-        conversion.load_tokenizer("folder")
-
-
-def test_no_data_are_prepared_with_the_tokenizer_of_marian(marian_folder, tmp_path, capsys):
-    for name in "abc":
+def test_what_no_marian_tokenizer_can_do_is_refused(marian_folder, tmp_path, capsys):
+    for name in ("train", "dev"):
         (tmp_path / name).write_text(f"the dog runs {name}\n")
-    a, b, c = (str(tmp_path / name) for name in "abc")
+    files = [option for name in ("train", "dev") for option in (f"--{name}", *[str(tmp_path / name)] * 2)]
     options = ["--keep_vocabulary", str(marian_folder), "--output", str(tmp_path / "data")]
-    assert cli.main(["prepare", "--train", a, b, "--dev", c, c, *options]) == 1
+    assert cli.main(["prepare", *files, *options]) == 1
     error = capsys.readouterr().err
     assert f"the tokenizer of {marian_folder} is a MarianTokenizer, and only one with a tokenizer.json" in error
+    folder = shutil.copytree(marian_folder, tmp_path / "separate")
+    settings = {"source_lang": "en", "target_lang": "de", "separate_vocabs": True}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    shutil.copy(folder / "vocab.json", folder / "target_vocab.json")
+    with pytest.raises(ValueError, match=r"a vocabulary for each language \(separate_vocabs\)"):
+        conversion.import_model(str(folder), tmp_path / "ours")

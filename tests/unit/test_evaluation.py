@@ -74,32 +74,23 @@ def test_a_run_folder_stands_for_its_final_model(saved):
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
 def test_a_half_written_folder_is_refused_with_what_it_lacks(saved, name):
+    (saved / name).write_bytes((saved / name).read_bytes()[:-9])
+    with pytest.raises((ValueError, OSError), match=rf"holds a damaged file|{name}"):
+        load_translator(saved)
     (saved / name).unlink()
     with pytest.raises(FileNotFoundError, match=rf"is not a whole model: {name} missing"):
         load_translator(saved)
 
 
-@pytest.mark.parametrize(
-    ("name", "message"), [("model.safetensors", "holds a damaged file"), ("config.json", r"config\.json|damaged")]
-)
-def test_a_truncated_file_is_named(saved, name, message):
-    (saved / name).write_bytes((saved / name).read_bytes()[:-9])
-    with pytest.raises((ValueError, OSError), match=message):
-        load_translator(saved)
-
-
-def test_a_model_has_one_fingerprint_wherever_it_lies(saved, tmp_path, monkeypatch):
+def test_a_model_has_one_fingerprint_wherever_it_lies_and_another_when_a_part_changes(saved, tmp_path, monkeypatch):
     fingerprint = fingerprint_model(saved)
     shutil.copytree(saved.parent, tmp_path / "copy")
-    assert fingerprint == fingerprint_model(str(tmp_path / "copy"))
     (saved / "README.md").write_text("a card")
-    assert fingerprint == fingerprint_model(saved)
     monkeypatch.setattr(loading, "hf_hub_download", lambda name, file, **_: str(saved / file))  # as in the cache
-    assert fingerprint == fingerprint_model("owner/name")
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "generation_config.json"])
-def test_a_model_of_which_a_part_changes_has_another_fingerprint(saved, name):
-    before = fingerprint_model(saved)
-    (saved / name).write_bytes((saved / name).read_bytes() + b" ")
-    assert fingerprint_model(saved) != before
+    for name in (saved, str(tmp_path / "copy"), "owner/name"):
+        assert fingerprint_model(name) == fingerprint
+    found = {fingerprint}
+    for name in ("model.safetensors", "tokenizer.json", "generation_config.json"):
+        (saved / name).write_bytes((saved / name).read_bytes() + b" ")
+        found.add(fingerprint_model(saved))
+    assert len(found) == 4

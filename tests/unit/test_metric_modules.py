@@ -10,8 +10,8 @@ from vaswani_transformer.evaluation.paper_bleu import PaperBLEU
 from vaswani_transformer.evaluation.scores import build_compute_metrics
 
 FILE = paper_bleu.__file__.replace("paper_bleu.py", "paper_bleu_metric.py")
-PREDICTIONS = ["Der Hund-Katzen-Streit endet .", "Zwei Katzen schlafen heute auf dem Bett.", ""]
-REFERENCES = ["Der Hund-Katzen-Streit endet.", "Zwei Katzen schlafen auf dem Bett.", "Regen"]
+PREDICTIONS = ["Der Hund-Katzen-Streit endet .", "L'homme dort d'heure en heure dans le Bett.", ""]
+REFERENCES = ["Der Hund-Katzen-Streit endet.", "L'homme dort d'heure en heure sur le bett.", "Regen"]
 
 
 pytestmark = pytest.mark.usefixtures("metric_modules")
@@ -51,14 +51,9 @@ def test_a_trainer_gets_the_scores_of_what_was_generated():
         "sacrebleu": pytest.approx(sacrebleu.BLEU().corpus_score(PREDICTIONS, [REFERENCES]).score),
         "paper_bleu": pytest.approx(PaperBLEU().corpus_score(PREDICTIONS, [REFERENCES]).score),
     }
-    upper = sacrebleu.BLEU(lowercase=True).corpus_score(PREDICTIONS, [REFERENCES]).score
-    assert build_compute_metrics(tokenizer, lowercase=True)(prediction)["sacrebleu"] == pytest.approx(upper)
-
-
-def test_the_language_of_a_trainer_is_that_of_the_paper_s_bleu():
-    texts, references = ["Il dit que l'homme court loin d'ici."], ["Il dit que l'homme court près d'ici."]
-    tokenizer = train_tokenizer(texts + references, vocab_size=300)
-    predictions, labels = (tokenizer(side, return_tensors="np").input_ids for side in (texts, references))
-    found = build_compute_metrics(tokenizer, language="fr")(EvalPrediction(predictions=predictions, label_ids=labels))
-    french, german = (PaperBLEU(language=name).corpus_score(texts, [references]).score for name in ("fr", "de"))
-    assert found["paper_bleu"] == pytest.approx(french) != pytest.approx(german)
+    assert build_compute_metrics(tokenizer, language="fr", lowercase=True)(prediction) == {
+        "sacrebleu": pytest.approx(sacrebleu.BLEU(lowercase=True).corpus_score(PREDICTIONS, [REFERENCES]).score),
+        "paper_bleu": pytest.approx(
+            PaperBLEU(language="fr", lowercase=True).corpus_score(PREDICTIONS, [REFERENCES]).score
+        ),
+    }

@@ -1,7 +1,9 @@
 import json
 
 import pytest
+import torch
 from huggingface_hub import ModelCard
+from safetensors.torch import save_file
 
 from vaswani_transformer import cli
 from vaswani_transformer.evaluation.scores import Score
@@ -53,7 +55,7 @@ def run(tmp_path):
     config = {"custom_pipelines": {"translation": {}, "translation_en_to_de": {}}}
     (folder / "model" / "config.json").write_text(json.dumps(config))
     (folder / "model" / "tokenizer.json").write_text("{}")
-    (folder / "model" / "model.safetensors").write_text("weights")
+    save_file({"weight": torch.ones(2)}, folder / "model" / "model.safetensors")
     return folder
 
 
@@ -112,12 +114,8 @@ def test_the_metadata_is_what_the_hub_reads_for_each_test_set(run, score):
     ("change", "message"),
     [
         ({"scores": [{"name": "chrF", "value": 1, "signature": ""}]}, r"test\.json .*there is no score chrF"),
-        ({"scores": [{"name": "BLEU", "value": "high", "signature": ""}]}, r"test\.json .*could not convert"),
         ({"scores": None}, r"test\.json was not written by this version"),
-        (
-            {"fingerprint": "01 + 02"},
-            "scores of newstest2014 are of a model of fingerprint 01 \\+ 02, but that of .*_run is",
-        ),
+        ({"fingerprint": "01 + 02"}, "of newstest2014 are of a model of fingerprint 01 \\+ 02, but that of .*_run is"),
     ],
 )
 def test_scores_that_are_none_of_this_model_are_refused(run, score, change, message):
@@ -126,28 +124,20 @@ def test_scores_that_are_none_of_this_model_are_refused(run, score, change, mess
         build_card(run, evaluations=[read_scores("newstest2014", score)])
 
 
-def set_task(run, task):
-    config = {"custom_pipelines": {"translation": {}, task: {}}}
-    (run / "model" / "config.json").write_text(json.dumps(config))
-
-
-def test_a_run_that_parses_has_a_card_of_its_own(run, score):
-    set_task(run, "translation_en_to_trees")
+def test_the_task_decides_template_and_languages(run, score):
+    path = run / "model" / "config.json"
+    path.write_text(path.read_text().replace("en_to_de", "en-US_to_zh_CN"))
+    card = build_card(run)
+    assert "from en-US to zh_CN" in card
+    assert ModelCard(card).data.language is None
+    path.write_text(path.read_text().replace("en-US_to_zh_CN", "en_to_trees"))
     card = build_card(run)
     assert "vaswani parse --model OWNER/NAME" in card
-    assert "bracket F1 of `vaswani parse --gold`" in card
     assert "A dog runs" not in card
     data = ModelCard(card).data
     assert (data.language, data.pipeline_tag) == (["en"], None)
     with pytest.raises(ValueError, match="my_run parses, and these are scores of translations"):
         build_card(run, evaluations=[read_scores("newstest2014", score)])
-
-
-def test_languages_by_other_names_are_left_out_of_the_metadata(run):
-    set_task(run, "translation_en-US_to_zh_CN")
-    card = build_card(run)
-    assert "from en-US to zh_CN" in card
-    assert ModelCard(card).data.language is None
 
 
 def test_what_nobody_wrote_down_is_said_to_be_unknown(run):
@@ -158,19 +148,15 @@ def test_what_nobody_wrote_down_is_said_to_be_unknown(run):
     assert (data.license, data.eval_results) == ("unknown", None)
 
 
-def test_a_run_of_no_named_recipe_says_so(run):
-    description = json.loads((run / "recipe.json").read_text())
-    description["recipe"]["warmup_updates"] = 7
-    (run / "recipe.json").write_text(json.dumps(description))
-    assert "No named recipe of `vaswani_transformer`, seed 3" in build_card(run)
-
-
-@pytest.mark.parametrize(("init_from", "name"), [("runs/a", "runs/a"), ("/home/me/a", "a"), (5, "5")])
-def test_a_run_that_began_with_trained_weights_says_so(run, init_from, name):
+@pytest.mark.parametrize(("init_from", "name"), [("runs/a", "runs/a"), ("/home/me/a", "a")])
+def test_recipe_and_weights_that_a_run_began_with_are_named(run, init_from, name):
     description = json.loads((run / "recipe.json").read_text())
     assert "It began with" not in build_card(run)
+    description["recipe"]["warmup_updates"] = 7
     (run / "recipe.json").write_text(json.dumps(description | {"init_from": init_from, "init_fingerprint": 5}))
-    assert f"It began with the weights of `{name}`, fingerprint `5`.\n" in build_card(run)
+    card = build_card(run)
+    assert f"It began with the weights of `{name}`, fingerprint `5`.\n" in card
+    assert "No named recipe of `vaswani_transformer`, seed 3" in card
 
 
 def test_text_stays_text_wherever_it_comes_from(run):
@@ -200,21 +186,16 @@ def test_text_stays_text_wherever_it_comes_from(run):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("recipe.json", None, r"holds no recipe\.json; name a folder that `vaswani train` has"),
-        ("log.jsonl", None, r"holds no log\.jsonl"),
+        ("recipe.json", None, r"recipe\.json"),
         ("model/config.json", None, r"config\.json does not exist: expected a finished run"),
-        ("recipe.json", b"{", r"recipe\.json is damaged: expected a JSON object"),
-        ("recipe.json", b"{}", r"was not written by this version of the package.*KeyError '(recipe|seed)'"),
-        ("recipe.json", b'{"recipe": {"num_updates": []}}', "or is damaged: "),
-        ("log.jsonl", b"", r"log\.jsonl tells of no update yet"),
-        ("log.jsonl", b'{"update": 1}\n{"upd', r"log\.jsonl, line 2: not JSON"),
+        ("recipe.json", "{}", r"was not written by this version of the package.*KeyError"),
+        ("log.jsonl", "", r"log\.jsonl tells of no update yet"),
     ],
 )
 def test_a_damaged_run_folder_is_said(run, name, content, message):
-    if content is None:
-        (run / name).unlink()
-    else:
-        (run / name).write_bytes(content)
+    (run / name).unlink()
+    if content is not None:
+        (run / name).write_text(content)
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         read_run(run)
 
@@ -223,7 +204,6 @@ def test_a_damaged_run_folder_is_said(run, name, content, message):
     ("card", "message"),
     [
         ("# A model\n", "a card begins with its metadata"),
-        ("---\n- a\n---\n", "the metadata of the card cannot be read: repo card metadata block should be a dict"),
         ("---\na: [\n---\n", "the metadata of the card cannot be read"),
         ("---\nlicense: other\n---\n", "license of the card is other: add license_name"),
     ],
@@ -233,30 +213,19 @@ def test_metadata_the_hub_would_refuse_is_refused_here(card, message):
         check_card(card)
 
 
-def test_the_command_writes_the_card_beside_the_weights(run, score, capsys):
-    command = ["card", "--run", str(run), "--score", "Multi30k", str(score), "--name", "Tiny", "--license", "mit"]
-    assert cli.main(command) == 0
-    card = (run / "model" / "README.md").read_text()
-    assert "# Tiny\n" in card
-    assert "| 40.57 |" in card
-    assert capsys.readouterr().out == f"{run / 'model' / 'README.md'}\n"
-
-
-def test_a_card_that_is_there_is_written_over_only_where_it_is_named(run, capsys):
+def test_the_command_writes_the_card_beside_the_weights_and_over_another_only_where_named(run, score, capsys):
     path = run / "model" / "README.md"
-    path.write_text("mine")
-    assert cli.main(["card", "--run", str(run)]) == 1
-    assert "README.md exists and may have been edited: remove it, or write over it with" in capsys.readouterr().err
-    assert path.read_text() == "mine"
-    assert cli.main(["card", "--run", str(run), "--output", str(run / "recipe.json")]) == 1
-    assert "recipe.json is read by this command, and would be replaced" in capsys.readouterr().err
-    assert cli.main(["card", "--run", str(run), "--output", str(path)]) == 0
-    assert "# my\\_run" in path.read_text()
-
-
-def test_another_licence_has_its_name(run):
-    command = ["card", "--run", str(run), "--license", "other"]
-    assert cli.main([*command, "--license_name", "research-only"]) == 0
-    card = (run / "model" / "README.md").read_text()
+    command = ["card", "--run", str(run), "--license", "other", "--license_name", "research-only"]
+    assert cli.main([*command, "--score", "Multi30k", str(score), "--name", "Tiny"]) == 0
+    assert capsys.readouterr().out == f"{path}\n"
+    card = path.read_text()
     assert (ModelCard(card).data.license, ModelCard(card).data.license_name) == ("other", "research-only")
-    assert "Licence of the weights: research-only." in card
+    for fact in ("# Tiny\n", "| 40.57 |", "Licence of the weights: research-only."):
+        assert fact in card
+    assert cli.main(command) == 1
+    assert "README.md exists and may have been edited: remove it, or write over it with" in capsys.readouterr().err
+    assert path.read_text() == card
+    assert cli.main([*command, "--output", str(run / "recipe.json")]) == 1
+    assert "recipe.json is read by this command, and would be replaced" in capsys.readouterr().err
+    assert cli.main([*command, "--output", str(path)]) == 0
+    assert "# my\\_run" in path.read_text()

@@ -4,7 +4,7 @@ Its network is the paper's with biases in attention, an epsilon of 1e-5 in layer
 `position_layout="fairseq"`. It starts the decoder with </s>.
 """
 
-import argparse
+from argparse import Namespace
 from pathlib import Path
 
 import torch
@@ -18,16 +18,11 @@ from .weight_names import fairseq_name
 LAYER_NORM_EPS = 1e-5  # PyTorch's, which fairseq does not change
 BOS, PAD, EOS, _ = range(len(SPECIAL_TOKENS))
 TOKEN_IDS = {"bos_token_id": BOS, "pad_token_id": PAD, "eos_token_id": EOS, "decoder_start_token_id": EOS}
-# Settings that make another network than the paper's.
+# Settings that make another network than the paper's; those that change the names of the weights need not be here.
 UNLIKE = (
-    "adaptive_softmax_cutoff",
     "cross_self_attention",
-    "decoder_learned_pos",
     "decoder_normalize_before",
-    "encoder_learned_pos",
     "encoder_normalize_before",
-    "layernorm_embedding",
-    "no_cross_attention",
     "no_scale_embedding",
     "no_token_positional_embeddings",
 )
@@ -59,13 +54,14 @@ def import_model(name: str, output: Path) -> str:
     words = find_dictionary(path.parent)
     checkpoint = load_checkpoint(path)
     try:
-        model = from_fairseq(checkpoint["model"], read_settings(checkpoint))
+        # `args` of older versions, `cfg.model` of newer ones
+        settings = checkpoint.get("args") or checkpoint["cfg"]["model"]
+        model = from_fairseq(checkpoint["model"], vars(settings) if isinstance(settings, Namespace) else settings)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{name} is no Transformer of fairseq: {type(error).__name__} {error}.") from error
     if model.config.vocab_size != len(words):
         raise ValueError(
-            f"{name} has embeddings of {model.config.vocab_size} words, the dictionaries beside it have {len(words)} "
-            f"(special tokens included): they are not its own."
+            f"{name} has {model.config.vocab_size} embeddings, the dictionaries beside it have {len(words)} words."
         )
     build_tokenizer(words).save_pretrained(output)
     model.save_pretrained(output)
@@ -76,41 +72,24 @@ def import_model(name: str, output: Path) -> str:
 
 
 def load_checkpoint(path: Path) -> dict:
-    """Read a .pt file in which `argparse.Namespace` is the only class allowed.
-
-    Raises:
-        OSError: if there is no such file.
-        ValueError: if it holds anything else, or is damaged.
-    """
+    """Read a .pt file in which `argparse.Namespace` is the only class allowed."""
     try:
-        with torch.serialization.safe_globals([argparse.Namespace]):
+        with torch.serialization.safe_globals([Namespace]):
             return torch.load(path, map_location="cpu", weights_only=True)
     except OSError:
         raise
     except Exception as error:  # damaged bytes may raise anything
-        reason = str(error).strip().split("\n")[0].split(". ")[0]  # without PyTorch's advice to trust the file
         raise ValueError(
             f"{path} was not loaded: it is damaged, or holds more than tensors, plain values and argparse.Namespace, "
-            f"and loading anything else may run code. {reason}"
+            f"and loading anything else may run code."
         ) from error
-
-
-def read_settings(checkpoint: dict) -> dict:
-    """Return the arguments of the model: `args` of older versions, `cfg.model` of newer ones."""
-    settings = checkpoint.get("args") or checkpoint["cfg"]["model"]
-    return vars(settings) if isinstance(settings, argparse.Namespace) else settings
 
 
 def from_fairseq(weights: dict[str, torch.Tensor], settings: dict) -> VaswaniForConditionalGeneration:
     """Return the model that computes what fairseq's computes with these weights, and searches as `fairseq-generate`.
 
-    Args:
-        weights: of the checkpoint, by the names of any version.
-        settings: arguments of the model, by name.
-
     Raises:
-        ValueError: if ours has no such model.
-        KeyError: if a weight or setting is missing.
+        ValueError, KeyError: if ours has no such model; if a weight or setting is missing.
     """
     weights = rename_old_weights(weights)
     config = build_config(weights, settings)

@@ -6,6 +6,7 @@ does. It does not apply the codes of subword-nmt: they make pieces that the dict
 byte-pair encoding in `tokenizers` cannot make a piece without an id.
 """
 
+from collections import Counter
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
@@ -15,7 +16,6 @@ from ..data.lines import read_lines
 
 # In the order of their ids, before the words of the file.
 SPECIAL_TOKENS = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
-OVERWRITE = "#fairseq:overwrite"
 
 
 def find_dictionary(folder: Path) -> list[str]:
@@ -37,23 +37,18 @@ def find_dictionary(folder: Path) -> list[str]:
 def read_dictionary(path: Path) -> list[str]:
     """Return the words of a file of lines `word count`, in the order of their ids, special tokens first.
 
-    A repeated word that is marked to overwrite gets another id; its first id stays without a word.
-
     Raises:
-        ValueError: if a line has another form or is not UTF-8, if a word is repeated, or overwrites a special token.
+        ValueError: if a line has another form or is not UTF-8, or if a word is repeated.
     """
     words = list(SPECIAL_TOKENS.values())
-    places = {word: place for place, word in enumerate(words)}
     for number, line in enumerate(read_lines(path), start=1):
-        word, _, count = line.removesuffix(f" {OVERWRITE}").rpartition(" ")
+        word, _, count = line.rpartition(" ")
         if not word or not count.isdecimal():
             raise ValueError(f"{path}, line {number}: expected a word, a space and a count, got {line!r}.")
-        if word in SPECIAL_TOKENS.values() or (word in places and not line.endswith(OVERWRITE)):
-            raise ValueError(f"{path}, line {number}: {word!r} is there twice, so ids cannot be told.")
-        if word in places:
-            words[places[word]] = f"{word} {places[word]}"  # matches no text, because words contain no space
-        places[word] = len(words)
         words.append(word)
+    for word, count in Counter(words).items():
+        if count > 1:
+            raise ValueError(f"{path}: {word!r} is there twice, so ids cannot be told.")
     return words
 
 

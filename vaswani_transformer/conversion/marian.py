@@ -45,7 +45,10 @@ def import_model(name: str, output: Path) -> str:
     Raises:
         ValueError: if it is no MarianMT model, or ours has no equal.
     """
-    tokenizer = load_tokenizer(name)
+    # A MarianTokenizer has a sentencepiece model for each language, chosen by `text_target=`.
+    tokenizer = loading.load_tokenizer(name)
+    if getattr(tokenizer, "separate_vocabs", False):
+        raise ValueError(f"{name} has a vocabulary for each language (separate_vocabs), a Vaswani model one for both.")
     marian = load_marian(name)
     model = from_marian(marian)
     difference = compare_logits(model, marian)
@@ -76,10 +79,7 @@ def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTo
     options = {name: getattr(model.generation_config, name, default) for name, default in OWN_OPTIONS.items()}
     differing = [f"{name}={value!r}" for name, value in options.items() if value not in ("power", None, 0)]
     if differing:
-        lines.append(
-            f"Marian's search has no {', '.join(differing)}: it divides log P by |Y|^length_penalty and stops all "
-            f"sentences at one limit. Compare translations with length_penalty_type='power' here."
-        )
+        lines.append(f"Marian's search has no {', '.join(differing)}: it divides log P by |Y|^length_penalty.")
     return "\n".join(lines)
 
 
@@ -87,8 +87,7 @@ def load_marian(name: str) -> MarianMTModel:
     """Load the model in a folder or on the Hub, in evaluation mode and float32; its `config.dtype` is that of its file.
 
     Raises:
-        ValueError: if it is no MarianMT model, if it is damaged, if ours has none of its sizes, or if its weights are
-            not those of one.
+        ValueError: if it is no whole MarianMT model, or if ours has none of its sizes.
     """
     with loading.naming_damage(name):
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)
@@ -100,27 +99,9 @@ def load_marian(name: str) -> MarianMTModel:
         options = {"config": config, "dtype": torch.float32, "output_loading_info": True}
         marian, report = MarianMTModel.from_pretrained(name, trust_remote_code=False, **options)
     if unlike := sorted(report["missing_keys"] | report["unexpected_keys"]):
-        raise ValueError(
-            f"{', '.join(unlike[:3])} ({len(unlike)} in all) are weights of {name} or of a MarianMT model, but not of "
-            f"both. Copy or download it again."
-        )
+        raise ValueError(f"{', '.join(unlike[:3])}: weights of {name} or of a MarianMT model, but not of both.")
     marian.config.dtype = dtype
     return marian
-
-
-def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a MarianMT model: a MarianTokenizer, or the kind its files name.
-
-    A MarianTokenizer is kept: source and target have a sentencepiece model each, chosen by `text_target=`, and a
-    `tokenizer.json` holds one only.
-
-    Raises:
-        ValueError: as `loading.load_tokenizer`, or if both languages have a vocabulary of their own.
-    """
-    tokenizer = loading.load_tokenizer(name)
-    if getattr(tokenizer, "separate_vocabs", False):
-        raise ValueError(f"{name} has a vocabulary for each language (separate_vocabs), a Vaswani model one for both.")
-    return tokenizer
 
 
 def from_marian(marian: MarianMTModel) -> VaswaniForConditionalGeneration:
@@ -196,7 +177,7 @@ def build_marian_config(config: VaswaniConfig) -> MarianConfig:
     if any(unlike.values()):
         raise ValueError(
             f"MarianMTModel cannot have the {', '.join(name for name, differs in unlike.items() if differs)} of "
-            f"this model. Convert a model whose config differs from the base model in its sizes only."
+            f"this model."
         )
     return MarianConfig(
         **{name: getattr(config, name) for name in EQUAL_FIELDS},
@@ -255,7 +236,7 @@ def compare_logits(model: VaswaniForConditionalGeneration, marian: MarianMTModel
     difference = float((ours - theirs).abs().max())
     if not difference <= TOLERANCE * max(1.0, float(theirs.abs().max())):
         raise ValueError(
-            f"the logits of both systems differ by {difference:.1e}, which is no rounding: position table or "
-            f"layer_norm_eps ({model.config.layer_norm_eps}) of one are not those of the other. Nothing was written."
+            f"the logits of both systems differ by {difference:.1e}, which is no rounding; layer_norm_eps is "
+            f"{model.config.layer_norm_eps} in ours and {LAYER_NORM_EPS} in Marian. Nothing was written."
         )
     return difference

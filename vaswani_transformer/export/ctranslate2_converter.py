@@ -10,9 +10,8 @@ CTranslate2 differs from `model.generate`:
 
 - It cannot compute sinusoids of the paper's layout, so the export holds a table of `max_positions` of them, and a
   longer sentence is an error there. By default it cuts sources at 1,024 tokens (`max_input_length`).
-- Its penalty and its end of the search are those of `HOW_TO_USE`; `ctranslate2_translation` rescores.
-- It has one limit for all sentences of a call (`max_decoding_length`, 256 by default), and cuts there.
-- No sentence ends before its first word, unless `min_decoding_length=0`.
+- The README of this folder tells how its search differs. No sentence ends before its first word, unless
+  `min_decoding_length=0`.
 
 Shapes: D d_model, H heads, K d_k or d_v.
 """
@@ -39,25 +38,20 @@ ACTIVATIONS = {
     "gelu": Activation.GELU,
     "gelu_new": Activation.GELUTanh,
     "gelu_pytorch_tanh": Activation.GELUTanh,
-    "quick_gelu": Activation.GELUSigmoid,
     "silu": Activation.SWISH,
     "swish": Activation.SWISH,
-    "tanh": Activation.Tanh,
-    "sigmoid": Activation.Sigmoid,
 }
 HOW_TO_USE = """\
 CTranslate2 model in {folder}
 Greedy search gives the translations of `vaswani translate --num_beams 1`. Beam search differs: CTranslate2 divides
-log P by |Y|^length_penalty (1 by default, |Y| without </s>) and ends a sentence with num_beams finished hypotheses;
-the paper's search (section 6.1) divides by GNMT's ((5 + |Y|) / 6)^0.6, |Y| with </s>, and ends when no open
-hypothesis can still win. GNMT's penalty is applied to CTranslate2's n-best list by --rescore:
+log P by |Y|^length_penalty and ends a sentence with num_beams finished hypotheses. The paper's penalty (section 6.1) is
+applied to its n-best list by --rescore:
 
     python -m vaswani_transformer.export.ctranslate2_translation --model {folder} --rescore < test.en > test.hyp.de
 
 The search this model is set to: {search}.
-That command applies num_beams, length_penalty and max_length_offset. CTranslate2 itself reads none of it and has to be
-told, by the arguments of translate_batch: beam_size, length_penalty, repetition_penalty, no_repeat_ngram_size,
-min_decoding_length, max_decoding_length, suppress_sequences. The rest it cannot do."""
+That command applies num_beams, length_penalty and max_length_offset. CTranslate2 itself reads none of it: give
+translate_batch its beam_size, length_penalty and max_decoding_length."""
 
 
 def export_model(
@@ -103,7 +97,11 @@ class VaswaniLoader(ModelLoader):
 
     def get_model_spec(self, model: VaswaniForConditionalGeneration) -> transformer_spec.TransformerSpec:
         config = model.config
-        _check_config(config)
+        if config.attention_window is not None or config.activation_function not in ACTIVATIONS:
+            raise ValueError(
+                f"CTranslate2 has no attention_window, and only {', '.join(ACTIVATIONS)} as activation_function: use "
+                f"--format onnx."
+            )
         options = {
             "num_heads": config.num_heads,
             # One width for queries, keys and values; `set_attention` fills the narrower with zeros.
@@ -180,25 +178,6 @@ class VaswaniLoader(ModelLoader):
         if config.position_embedding_type == "learned":
             return min(self.max_positions, config.max_position_embeddings)
         return self.max_positions
-
-
-def _check_config(config: VaswaniConfig) -> None:
-    """Refuse architectures that CTranslate2 computes otherwise."""
-    if config.attention_window is not None:
-        raise ValueError(
-            f"CTranslate2 has no restricted self-attention: attention_window must be None, got "
-            f"{config.attention_window}. Use --format onnx."
-        )
-    if config.activation_function not in ACTIVATIONS:
-        raise ValueError(
-            f"CTranslate2 has the activation_function {', '.join(ACTIVATIONS)}, not {config.activation_function!r}. "
-            f"Use --format onnx."
-        )
-    if not isinstance(config.eos_token_id, int):
-        raise ValueError(
-            f"CTranslate2 needs one token that ends a sentence, got eos_token_id={config.eos_token_id}. "
-            f"Set config.eos_token_id to the one of the training data."
-        )
 
 
 def _widen_heads(rows: torch.Tensor, num_heads: int, width: int) -> torch.Tensor:

@@ -2,10 +2,6 @@
 
 python -m vaswani_transformer.export.ctranslate2_translation --model exports/base --rescore < test.en > test.hyp.de
 
-With --rescore the search continues to twice num_beams finished hypotheses, and the best of them is chosen by the score
-of `vaswani translate`, log P / ((5 + |Y|) / 6)^length_penalty. Without it the search ends with num_beams of them, and
-CTranslate2's own log P / |Y|^length_penalty decides.
-
 Or without this package:
 
     translator = ctranslate2.Translator("exports/base")
@@ -57,19 +53,19 @@ class CTranslate2Translator:
         Args:
             num_beams: by default that of the exported model.
             rescore: choose from CTranslate2's n-best list by the penalty of the model's `length_penalty_type`, not by
-                |Y|^length_penalty.
+                |Y|^length_penalty. The search then goes on to twice as many finished hypotheses.
 
         Raises:
-            ValueError: if a sentence is longer than the exported table of positions.
+            RuntimeError: if a sentence is longer than the exported table of positions.
         """
         config = self.generation_config
-        if num_beams is None:
-            num_beams = config.num_beams or 1
+        num_beams = num_beams or config.num_beams or 1
         alpha = 1.0 if config.length_penalty is None else config.length_penalty  # transformers' default
         penalise = LENGTH_PENALTIES[getattr(config, "length_penalty_type", OWN_OPTIONS["length_penalty_type"])]
         rescore = rescore and penalise is not power_length_penalty  # CTranslate2's own
         rows = [row for row, sentence in enumerate(sentences) if sentence.strip()]
-        sources = [self._tokenize(sentences[row]) for row in rows]
+        tokenizer = self.tokenizer
+        sources = [tokenizer.convert_ids_to_tokens(tokenizer(sentences[row], verbose=False).input_ids) for row in rows]
         limit, offset = self.max_positions, getattr(config, "max_length_offset", None)
         if offset is not None:
             limit = min(max(map(len, sources), default=0) + offset, limit)
@@ -92,38 +88,23 @@ class CTranslate2Translator:
         for row, result in zip(rows, results, strict=True):
             best = result.hypotheses[0]
             if rescore:
-                best, _ = rescore_hypotheses(result.hypotheses, result.scores, alpha=alpha, length_penalty=penalise)[0]
-            ids = self.tokenizer.convert_tokens_to_ids(best)
-            translations[row] = self.tokenizer.decode(ids, skip_special_tokens=True).replace("\n", " ")
+                best, _ = rescore_hypotheses(result, alpha, penalise)[0]
+            ids = tokenizer.convert_tokens_to_ids(best)
+            translations[row] = tokenizer.decode(ids, skip_special_tokens=True).replace("\n", " ")
         return translations
-
-    def _tokenize(self, sentence: str) -> list[str]:
-        tokens = self.tokenizer.convert_ids_to_tokens(self.tokenizer(sentence, verbose=False).input_ids)
-        if len(tokens) > self.max_positions:
-            raise ValueError(
-                f"a sentence of {len(tokens):,} tokens is longer than the {self.max_positions:,} positions of the "
-                f"export: {sentence[:60]!r} ... Split it, or export the model with a greater --max_positions."
-            )
-        return tokens
 
 
 def rescore_hypotheses(
-    hypotheses: Sequence[Sequence[str]],
-    scores: Sequence[float],
-    *,
-    alpha: float,
-    length_penalty: Callable[[int, float], float],
-) -> list[tuple[Sequence[str], float]]:
-    """Rescore an n-best list of CTranslate2 by log P / length_penalty(|Y|, alpha); hypotheses and scores, best first.
+    result: ctranslate2.TranslationResult, alpha: float, length_penalty: Callable[[int, float], float]
+) -> list[tuple[list[str], float]]:
+    """Return hypotheses and their log P / length_penalty(|Y|, alpha), best first.
 
     Args:
-        hypotheses: with their </s>, as `translate_batch(..., return_end_token=True)` gives them.
-        scores: log P / |Y|^alpha, |Y| with </s>.
-        alpha: the `length_penalty` that CTranslate2 searched with.
+        result: of a search by log P / |Y|^alpha, its hypotheses with their </s>.
     """
     rescored = [
         (tokens, score * power_length_penalty(len(tokens), alpha) / length_penalty(len(tokens), alpha))
-        for tokens, score in zip(hypotheses, scores, strict=True)
+        for tokens, score in zip(result.hypotheses, result.scores, strict=True)
     ]
     return sorted(rescored, key=lambda pair: -pair[1])
 

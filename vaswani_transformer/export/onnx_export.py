@@ -20,9 +20,9 @@ Shapes: B batch, S source length, T target length, P cached tokens, D d_model, H
 import copy
 import logging
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
-import onnx
 import onnxscript  # noqa: F401 - torch asks for it only in the middle of an export
 import torch
 from torch import nn
@@ -100,9 +100,8 @@ class DecoderWithPastGraph(DecoderGraph):
 
 
 HOW_TO_USE = """\
-ONNX graphs in {folder}: encoder_model, decoder_model, decoder_with_past_model, named as by Hugging Face's optimum.
-vaswani_transformer/export/README.md has a greedy search in onnxruntime. The program that calls the graphs has to apply
-the search this model is set to: {search}."""
+ONNX graphs in {folder}. vaswani_transformer/export/README.md has a greedy search in onnxruntime. The program that calls
+the graphs has to apply the search this model is set to: {search}."""
 
 
 @torch.no_grad()
@@ -112,6 +111,8 @@ def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTo
     model.set_attn_implementation("eager")  # "sdpa" branches on whether a length is 1
     encoder, decoder, lm_head = model.model.encoder, model.model.decoder, model.lm_head
     batch, source, target, past = Dim("batch"), Dim("source"), Dim("target"), Dim("past")
+    sentences, remembered_source = {0: batch, 1: source}, {0: batch, 2: source}
+    remembered_target = {0: batch, 2: past}
     input_ids = torch.zeros((BATCH, SOURCE), dtype=torch.long)
     mask = torch.ones_like(input_ids)
     states = encoder(input_ids, attention_mask=mask).last_hidden_state
@@ -123,18 +124,14 @@ def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTo
     _export(
         EncoderGraph(encoder),
         {"input_ids": input_ids, "attention_mask": mask},
-        {name: {0: batch, 1: source} for name in ("input_ids", "attention_mask")},
+        {"input_ids": sentences, "attention_mask": sentences},
         output / "encoder_model.onnx",
         ["last_hidden_state"],
     )
     _export(
         first,
         {"encoder_attention_mask": mask, "input_ids": input_ids[:, :TARGET], "encoder_hidden_states": states},
-        {
-            "encoder_attention_mask": {0: batch, 1: source},
-            "input_ids": {0: batch, 1: target},
-            "encoder_hidden_states": {0: batch, 1: source},
-        },
+        {"encoder_attention_mask": sentences, "input_ids": {0: batch, 1: target}, "encoder_hidden_states": sentences},
         output / "decoder_model.onnx",
         ["logits", *_cache_names("present", num_layers, ("decoder", "encoder"))],
     )
@@ -142,10 +139,9 @@ def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTo
         DecoderWithPastGraph(decoder, lm_head),
         {"encoder_attention_mask": mask, "input_ids": input_ids[:, :1], "past_key_values": remembered},
         {
-            "encoder_attention_mask": {0: batch, 1: source},
+            "encoder_attention_mask": sentences,
             "input_ids": {0: batch},
-            "past_key_values": ({0: batch, 2: past}, {0: batch, 2: past}, {0: batch, 2: source}, {0: batch, 2: source})
-            * num_layers,
+            "past_key_values": (*[remembered_target] * 2, *[remembered_source] * 2) * num_layers,
         },
         output / "decoder_with_past_model.onnx",
         ["logits", *_cache_names("present", num_layers, ("decoder",))],
@@ -157,12 +153,7 @@ def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTo
 
 
 def _export(
-    graph: nn.Module,
-    inputs: dict,
-    dynamic_shapes: dict,
-    path: Path,
-    output_names: list[str],
-    input_names: list[str] | None = None,
+    graph: nn.Module, inputs: dict, shapes: dict, path: Path, output_names: list[str], input_names: Sequence[str] = ()
 ) -> None:
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns that torchvision is missing
     with warnings.catch_warnings():
@@ -171,14 +162,13 @@ def _export(
             graph.eval(),
             kwargs=inputs,
             f=path,
-            input_names=list(inputs) if input_names is None else input_names,
+            input_names=input_names or list(inputs),
             output_names=output_names,
-            dynamic_shapes=dynamic_shapes,
+            dynamic_shapes=shapes,
             dynamo=True,
             external_data=False,
             verbose=False,
         )
-    onnx.checker.check_model(path)
 
 
 def _cache_names(prefix: str, num_layers: int, sides: tuple[str, ...]) -> list[str]:
