@@ -88,11 +88,12 @@ class Products:
     """Matrix products of an engine, by PyTorch's own kernels; subclasses multiply in other ways.
 
     Args:
-        dtype: of the copies that are multiplied with.
+        dtype: of the matrices that are multiplied with.
+        copies: without, those of a model in `dtype` are read as they are, for a search that ends before they change.
     """
 
-    def __init__(self, dtype: torch.dtype):
-        self.dtype = dtype
+    def __init__(self, dtype: torch.dtype, *, copies: bool = True):
+        self.dtype, self.copies = dtype, copies
 
     def one(self, layer: nn.Linear, *, relu: bool = False) -> Product:
         """The product (..., D) -> (..., F) with `layer`; max(0, x) of it if `relu`."""
@@ -121,8 +122,8 @@ class Products:
         return lambda x: nn.functional.linear(x, weight, bias)
 
     def keep(self, parameter: torch.Tensor | None) -> torch.Tensor | None:
-        """A copy of `parameter`."""
-        return None if parameter is None else parameter.detach().to(self.dtype, copy=True)
+        """A copy of `parameter`, or itself."""
+        return None if parameter is None else parameter.detach().to(self.dtype, copy=self.copies)
 
     def _prepare(self, parameter: torch.Tensor | None) -> torch.Tensor | None:
         """A matrix or a bias as `build` takes it."""

@@ -82,7 +82,7 @@ class VaswaniGenerationMixin(GenerationMixin):
                 It translates with the weights of the moment it was made. Attention weights, hidden states, a cache of
                 the caller's, of another kind or none, a padded prompt and more than 32 beams take `forward` instead;
                 sampling with one beam, streaming, assistants and `custom_generate` do not use an engine. Without one,
-                a large batch builds one of its own.
+                a call lays out one of its own.
 
         With `ensemble`, `shortlist` or `engine`, greedy search is our beam search with one beam, and has its kind of
         output; `logits` of an ensemble are the logarithms of the mean probabilities.

@@ -10,13 +10,13 @@ from transformers import GenerationConfig
 
 from .beam_search_vaswani import LENGTH_PENALTIES, BeamSearch
 from .configuration_vaswani import VaswaniConfig
-from .cpu_vaswani import build_products
+from .cpu_vaswani import Products, build_products
 from .engine_vaswani import Engine
 from .ensemble_vaswani import prepare_member
 from .plain_vaswani import find_obstacle
 from .steps_vaswani import ForwardSteps, Steps, suits_engine
 
-MANY_SENTENCES = 8  # in a call; with fewer, laying out an engine for it takes longer than it saves
+MANY_SENTENCES = 8  # in a call; with fewer, packing matrices for it takes longer than it saves
 
 
 def mask_prompt(kwargs: dict, *, start_token_id: int | list[int] | torch.Tensor, pad_token_id: int | None) -> None:
@@ -132,15 +132,16 @@ def start_steps(
     num_beams, steps = config.num_beams, []
     for model, inputs, engine in zip(models, inputs_of_models, engines, strict=True):
         encoded, mask = inputs["encoder_outputs"], inputs.get("attention_mask")
-        is_small = len(encoded.last_hidden_state) < MANY_SENTENCES * num_beams
-        if calls_forward or not suits_engine(config, inputs) or (engine is None and (is_small or find_obstacle(model))):
+        if calls_forward or not suits_engine(config, inputs) or (engine is None and find_obstacle(model)):
             if engine is not None:  # it has encoded in its own dtype
                 encoded.last_hidden_state = encoded.last_hidden_state.to(model.dtype)
             steps.append(ForwardSteps(model, config, inputs, shortlist=shortlist))
             continue
         states, mask = encoded.last_hidden_state[::num_beams], None if mask is None else mask[::num_beams]
         if engine is None:
-            engine = Engine(model, build_products(model.dtype, model.device), encodes=False)
+            is_small = len(states) < MANY_SENTENCES
+            products = Products(model.dtype, copies=False) if is_small else build_products(model.dtype, model.device)
+            engine = Engine(model, products, encodes=False)
         steps.append(engine.start(states, mask, num_beams=num_beams, shortlist=shortlist))
     return steps
 
