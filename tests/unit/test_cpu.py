@@ -49,7 +49,7 @@ def test_dropout_decides_on_neighbours_independently(stride):
     assert (kept[stride:] == kept[:-stride]).double().mean().item() == pytest.approx(0.5, abs=0.005)
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (3,), (4, 5), (3, 0), (2, 3, 5)])
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (3, 0), (2, 3, 5)])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_dropout_keeps_shape_and_precision(shape, dtype):
     y = Dropout(0.5)(torch.ones(shape, dtype=dtype))
@@ -152,18 +152,6 @@ def test_products_are_those_of_the_layers(kind, bias):
                 assert actual.dtype == dtype
                 assert actual.shape == wanted.shape
                 assert (actual - wanted).norm() <= rounding * expected.norm()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@torch.no_grad()
-def test_products_have_weights_of_their_own(kind):
-    products, [layer, other] = kind(), build_layers(64, 512)
-    x = torch.randn(4, 64).to(products.dtype)
-    built = products.one(layer), products.one(other, relu=True), products.several(layer, other)
-    before = [product(x) for product in built]
-    for parameter in (*layer.parameters(), *other.parameters()):
-        parameter.data.zero_()
-    torch.testing.assert_close([product(x) for product in built], before, rtol=0, atol=0)
 
 
 @needs_int8

@@ -75,23 +75,9 @@ def test_who_comes_first_does_not_matter(model, other, options):
     assert not torch.allclose(found.sequences_scores, alone.sequences_scores, rtol=0, atol=1e-2)
 
 
-def test_a_hook_on_a_member_is_called_at_each_step(model, build):
-    calls = []
-    hooked = build(seed=7)
-    hooked.register_forward_hook(lambda *_: calls.append(1))
-    expected = model.generate(SOURCE, ensemble=[build(seed=7)], max_new_tokens=5, min_new_tokens=5)
-    assert torch.equal(model.generate(SOURCE, ensemble=[hooked], max_new_tokens=5, min_new_tokens=5), expected)
-    assert len(calls) == 5
-
-
 def test_the_logits_of_an_ensemble_are_mean_log_probs(model, other):
     found = model.generate(SOURCE, ensemble=[other], output_logits=True, return_dict_in_generate=True)
     torch.testing.assert_close(found.logits[0].exp().sum(-1), torch.ones(len(found.logits[0])))
-
-
-def test_members_may_have_another_attention_kernel(model, build):
-    eager = build(attention="eager")
-    assert torch.equal(model.generate(SOURCE, ensemble=[eager]), model.generate(SOURCE))
 
 
 # Refused

@@ -10,7 +10,6 @@ from transformers.generation import (
     ForcedEOSTokenLogitsProcessor,
     LogitsProcessor,
     MaxLengthCriteria,
-    MinLengthLogitsProcessor,
 )
 
 from vaswani_transformer.model.beam_search_vaswani import (
@@ -202,16 +201,6 @@ def test_the_bound_lets_no_winner_go(model, alpha, offset, probabilities, expect
     assert new_tokens(found[0]) == expected
 
 
-@pytest.mark.parametrize("early_stopping", [False, True])
-def test_a_search_that_guesses_waits_for_as_many_ends_as_beams(model, early_stopping):
-    # "</s>" is the first to end, and "A" is behind it until its length counts.
-    first = {END: math.exp(-1.0), A: math.exp(-1.2), B: 0.2}
-    further = {(word,) * length: {word: SURE} for word in (A, B) for length in (1, 2)}
-    words = GivenWords({(): first, **further, (A, A, A): {END: SURE}, (B, B, B): {B: SURE}})
-    options = {"num_beams": 2, "length_penalty": 1.0, "early_stopping": early_stopping, "logits_processor": [words]}
-    assert new_tokens(model.generate(torch.tensor([[9, END]]), **options)[0]) == [A, A, A, END]
-
-
 def test_as_many_hypotheses_go_on_as_there_are_beams_however_many_end(model):
     # Four words end a hypothesis, and are the likeliest: the second open one comes sixth.
     ends = [END, 3, 4, 5]
@@ -277,16 +266,6 @@ def test_asking_for_fewer_translations_gives_the_first_of_more(brief, count):
         assert [new_tokens(row) for row in few] == [new_tokens(row) for row in many[:count]]
 
 
-@pytest.mark.parametrize("fixture", ["model", "brief"])
-def test_what_is_recorded_does_not_depend_on_what_else_is(request, fixture):
-    model = request.getfixturevalue(fixture)
-    bare = model.generate(SOURCE, return_dict_in_generate=True)
-    full = model.generate(SOURCE, return_dict_in_generate=True, output_scores=True, output_logits=True)
-    for name in ("sequences", "beam_indices", "sequences_scores"):
-        assert torch.equal(bare[name], full[name])
-    assert bare.scores is bare.logits is None
-
-
 def test_attentions_and_states_of_each_step_are_recorded(model):
     found = model.generate(SOURCE, return_dict_in_generate=True, output_attentions=True, output_hidden_states=True)
     steps = found.sequences.shape[1] - 1
@@ -320,51 +299,34 @@ def test_a_sentence_may_grow_to_its_own_limit(endless, options, side):
         assert set(row[length + 5 :]) <= {PAD}
 
 
-LIMITS = {
-    "more new tokens": ({"max_new_tokens": 30}, lambda length: length + 4),
-    "fewer new tokens": ({"max_new_tokens": 7}, lambda length: min(7, length + 4)),
-    "a shorter length": ({"max_length": 7}, lambda length: min(6, length + 4)),
-    "offset of a call": ({"max_length_offset": 1}, lambda length: length + 1),
-    "offset of a config": ({"generation_config": GenerationConfig(max_length_offset=1)}, lambda length: length + 1),
-    "an offset below all lengths": ({"max_length_offset": -100}, lambda length: 1),
-    "no offset": ({"max_length_offset": None, "max_new_tokens": 13}, lambda length: 13),
+LIMITS = {  # the length of a source -> that of the translation, and whether </s> ends it
+    "more new tokens": ({"max_new_tokens": 30}, lambda length: (length + 4, True)),
+    "fewer new tokens": ({"max_new_tokens": 9}, lambda length: (min(9, length + 4), length + 4 <= 9)),
+    "a shorter length": ({"max_length": 7}, lambda length: (min(6, length + 4), length + 4 <= 6)),
+    "offset of a call": ({"max_length_offset": 1}, lambda length: (length + 1, True)),
+    "offset of a config": (
+        {"generation_config": GenerationConfig(max_length_offset=1)},
+        lambda length: (length + 1, True),
+    ),
+    "an offset below all lengths": ({"max_length_offset": -100}, lambda length: (1, True)),
+    "no offset": ({"max_length_offset": None, "max_new_tokens": 13}, lambda length: (13, False)),
 }
 
 
 @each_search
 @pytest.mark.parametrize(("limit", "expected"), LIMITS.values(), ids=LIMITS)
-def test_of_all_limits_the_smallest_holds(endless, options, limit, expected):
+def test_of_all_limits_the_smallest_holds_and_that_of_the_source_ends(endless, options, limit, expected):
     torch.manual_seed(0)
-    translations = endless.generate(SOURCE, **limit, **options)
-    assert [len(new_tokens(row)) for row in translations] == list(map(expected, LENGTHS))
-
-
-@each_search
-@pytest.mark.parametrize("name", ["max_new_tokens", "max_length"])
-def test_a_smaller_limit_cuts_and_that_of_the_source_ends(endless, options, name):
-    torch.manual_seed(0)
-    translations = endless.generate(SOURCE, **{name: 9 if name == "max_new_tokens" else 10}, **options)
-    for row, length in zip(translations, LENGTHS, strict=True):
-        new = new_tokens(row)
-        assert (new[-1] == END) == (length + 4 <= 9)
-        assert END not in new[:-1]
+    new = map(new_tokens, endless.generate(SOURCE, **limit, **options))
+    assert [(len(tokens), tokens[-1] == END) for tokens in new] == list(map(expected, LENGTHS))
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
 def test_a_forced_end_comes_at_a_smaller_limit_too(endless, num_beams):
-    found = endless.generate(SOURCE, max_new_tokens=3, forced_eos_token_id=END, num_beams=num_beams)
-    assert [new_tokens(row)[-1] for row in found] == [END] * 4
-    assert found.shape[1] == 1 + 3
-
-
-@pytest.mark.parametrize("options", [{}, {"num_return_sequences": 3}, {"shortlist": [4, 5, 9, 21]}], ids=str)
-def test_sentences_are_cut_in_any_batch_as_alone(brief, options):
-    # Short ones end by their source and leave the batch before others are cut.
-    options = {"max_length_offset": 1, "max_new_tokens": 6, "num_beams": 3, **options}
-    together = brief.generate(SOURCE, **options).unflatten(0, (4, -1))
-    for source, rows in zip(SENTENCES, together, strict=True):
-        alone = brief.generate(torch.tensor([source]), **options)
-        assert [new_tokens(row) for row in rows] == [new_tokens(row) for row in alone]
+    # The first sentence has its own limit.
+    found = endless.generate(SOURCE, max_new_tokens=7, forced_eos_token_id=END, num_beams=num_beams)
+    new = [new_tokens(row) for row in found]
+    assert [(len(tokens), tokens[-1]) for tokens in new] == [(6, END), (7, END), (7, END), (7, END)]
 
 
 def test_a_limit_that_is_far_away_takes_no_memory(brief):
@@ -377,31 +339,6 @@ def test_each_of_several_translations_has_the_limit_of_its_sentence(endless, sea
     translations = endless.generate(SOURCE, num_return_sequences=2, **SEARCHES[search])
     expected = [length + 4 for length in LENGTHS for _ in range(2)]
     assert [len(new_tokens(row)) for row in translations] == expected
-
-
-@pytest.mark.parametrize(
-    "shortest", [{"min_new_tokens": 5}, {"min_length": 7}, {"min_length": 6, "min_new_tokens": 4}, {"min_length": 2}]
-)
-@pytest.mark.parametrize("further", [{}, {"shortlist": list(range(3, 30))}, {"no_repeat_ngram_size": 3}])
-def test_a_least_length_is_what_transformers_processors_say(brief, shortest, further):
-    options = {"num_beams": 3, "decoder_input_ids": torch.tensor([[START, 5]] * 4), **shortest, **further}
-    found = brief.generate(SOURCE, **options)
-    # With their scores on record, processors run as they are.
-    expected = brief.generate(SOURCE, **options, **WITH_SCORES).sequences
-    assert torch.equal(found, expected)
-    least = max(shortest.get("min_length", 0) - 2, shortest.get("min_new_tokens", 0))
-    assert min(len(new_tokens(row, 2)) for row in found) > least
-
-
-def test_a_least_length_of_another_end_token_is_not_taken_for_that_of_the_search(brief):
-    rule = MinLengthLogitsProcessor(6, eos_token_id=5)
-    options = {"num_beams": 3, "max_length_offset": 4}
-    found = brief.generate(SOURCE, logits_processor=[rule], **options)
-    assert torch.equal(
-        found,
-        brief.generate(SOURCE, logits_processor=[rule], **WITH_SCORES, **options).sequences,
-    )
-    assert min(len(new_tokens(row)) for row in found) < 6
 
 
 # Prompts
@@ -425,23 +362,14 @@ def test_a_prompt_begins_the_translation_and_is_not_counted(endless, options, pr
     assert [len(new_tokens(row, len(begun[0]))) for row in translations] == [length + 4 for length in LENGTHS]
 
 
-def test_the_score_of_a_prompted_translation_counts_what_is_new(brief):
-    found = brief.generate(
-        SOURCE[:1],
-        decoder_input_ids=torch.tensor([[START, 5, 6]]),
-        **WITH_SCORES,
-    )
-    new = new_tokens(found.sequences[0], 3)
-    log_probs = log_likelihoods(brief, SENTENCES[0], [[5, 6, *new]])[0, 2:]
-    expected = log_probs.sum().item() / gnmt_length_penalty(len(new), 0.6)
-    assert found.sequences_scores.item() == pytest.approx(expected, abs=1e-5)
-
-
 # Batches
 
 
+CUT = {"num_beams": 3, "max_length_offset": 1, "max_new_tokens": 6}  # some end by their source before others are cut
+
+
 @pytest.mark.parametrize("fixture", ["model", "brief", "endless"])
-@beam_and_greedy
+@pytest.mark.parametrize("options", [{}, {"num_beams": 1}, CUT, CUT | {"shortlist": [4, 5, 9, 21]}], ids=" ".join)
 def test_a_translation_does_not_depend_on_its_batch(request, fixture, options):
     model = request.getfixturevalue(fixture)
     alone = [new_tokens(model.generate(torch.tensor([s]), **options)[0]) for s in SENTENCES]
@@ -591,12 +519,6 @@ def test_no_sentence_grows_out_of_a_learned_table_be_it_of_a_further_model(build
     for tokens in (alone, models[0].generate(input_ids=SOURCE, ensemble=models[1:], num_beams=num_beams)):
         assert tokens.shape[1] == 1 + 8
         assert (tokens[:, -1] == END).all()
-
-
-@pytest.mark.parametrize("num_beams", [1, 3])
-def test_an_unknown_penalty_is_refused_by_every_search(model, num_beams):
-    with pytest.raises(ValueError, match=r"length_penalty_type must be one of \('gnmt', 'power'\), got 'sum'"):
-        model.generate(input_ids=SOURCE, num_beams=num_beams, length_penalty_type="sum")
 
 
 def test_a_batch_of_no_sentences_is_refused(model):

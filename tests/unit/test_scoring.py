@@ -37,15 +37,6 @@ def test_the_scores_of_a_search_are_found_again(model, count, options):
     torch.testing.assert_close(scores, found.sequences_scores, rtol=0, atol=1e-5)
 
 
-def test_a_source_whose_padding_is_the_end_needs_its_mask(model, build_tiny_model):
-    same = build_tiny_model(encoder_layers=1, decoder_layers=2, output_bias=True, pad_token_id=END)
-    same.load_state_dict(model.state_dict())
-    mask, source = (SOURCE != PAD).long(), SOURCE.masked_fill(SOURCE == PAD, END)
-    torch.testing.assert_close(same.score(source, LABELS, mask).scores, model.score(SOURCE, LABELS).scores)
-    with pytest.raises(ValueError, match="padding cannot be told from </s>"):
-        same.score(source, LABELS)
-
-
 def test_the_penalty_is_that_of_the_generation_config(model, build_tiny_model):
     other = build_tiny_model(noise=0.4, encoder_layers=1, decoder_layers=2, output_bias=True)
     other.load_state_dict(model.state_dict())

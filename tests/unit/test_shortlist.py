@@ -51,19 +51,6 @@ def test_a_shortlist_equals_forbidding_all_other_words(model, forbidding, option
         torch.testing.assert_close(with_scores.sequences_scores, expected.sequences_scores, rtol=0, atol=1e-5)
 
 
-def test_a_hook_on_the_projection_sees_and_changes_every_word(model, forbidding):
-    def favour(module, inputs, logits):
-        return logits + torch.linspace(0, 9, 37)
-
-    plain = forbidding.generate(SOURCE)
-    handles = [one.lm_head.register_forward_hook(favour) for one in (model, forbidding)]
-    found, expected = model.generate(SOURCE, shortlist=SHORTLIST), forbidding.generate(SOURCE)
-    for handle in handles:
-        handle.remove()
-    assert torch.equal(found, expected)
-    assert not torch.equal(found, plain)
-
-
 def test_scores_are_over_the_whole_vocabulary(model):
     found = model.generate(SOURCE, shortlist=SHORTLIST, output_logits=True, **WITH_SCORES)
     limit = (SOURCE[0] != PAD).sum() + model.generation_config.max_length_offset

@@ -58,7 +58,6 @@ class BeamSearch:
         pad_token_id: fills short rows of the result.
         forced_token_ids: tokens that alone may come last at the limit, at probability 1; when there are none, it is
             those that finish a hypothesis, at their own.
-        min_length: new tokens that must come before one of `eos_token_ids` may.
         shortlist: (V,) the tokens that the scores are of; `None` for the whole vocabulary.
         can_rise: whether a hypothesis may gain in going on; then "never" searches up to the limit.
         do_sample: draw continuations instead of taking the best.
@@ -78,7 +77,6 @@ class BeamSearch:
         pad_token_id: int,
         forced_token_ids: Sequence[int] = (),
         shortlist: torch.LongTensor | None = None,
-        min_length: int = 0,
         can_rise: bool = False,
         do_sample: bool = False,
     ):
@@ -93,15 +91,10 @@ class BeamSearch:
         self.end_tokens = torch.tensor(eos_token_ids, dtype=torch.long, device=device)
         self.is_forced = bool(forced_token_ids)
         self.shortlist = shortlist
-        self.min_length = min_length
         self.can_rise = can_rise
-        # Places in the shortlist, if there is one.
-        self.end_places = self.end_tokens
         self.last_tokens = torch.tensor(list(forced_token_ids or eos_token_ids), dtype=torch.long, device=device)
-        if shortlist is not None:
-            self.end_places, self.last_tokens = (
-                torch.searchsorted(shortlist, ids) for ids in (self.end_places, self.last_tokens)
-            )
+        if shortlist is not None:  # their places in it
+            self.last_tokens = torch.searchsorted(shortlist, self.last_tokens)
         self.pad_token_id = pad_token_id
         self.do_sample = do_sample
         # The lengths that are a limit of some sentence, and those at which a token must end it.
@@ -129,12 +122,10 @@ class BeamSearch:
         return self.history[0].flatten(0, 1)[:, : self.prompt_length + self.length]
 
     def restrict(self, log_probs: torch.Tensor) -> torch.Tensor:
-        """`log_probs` (L * b, V) of the next token with -inf at what may not come; changed in place for `min_length`.
+        """`log_probs` (L * b, V) of the next token with -inf at what may not come.
 
         Where an end is forced it is 0, so that what is recorded of the step adds up to the score of a hypothesis.
         """
-        if self.length < self.min_length:
-            log_probs.index_fill_(1, self.end_places, -torch.inf)
         if self.length + 1 not in self.end_lengths:
             return log_probs
         must_end = ((self.limits == self.length + 1) & self.must_end).repeat_interleave(self.num_beams)

@@ -24,8 +24,8 @@ class Engine:
         engine = model.build_engine(dtype="int8")
         model.generate(**inputs, engine=engine)
 
-    An engine has copies of its own and never looks at the model's weights again: it translates with the weights of the
-    moment it was built, whatever happens to the model afterwards. `Products` multiplies by the matrices of a layer:
+    An engine that is kept has copies of its own: it translates with the weights of the moment it was built, whatever
+    happens to the model afterwards. `Products` multiplies by the matrices of a layer:
     float32, bfloat16 and int8 differ in nothing else. `start` begins a search and returns its `Steps`, which own the
     keys and values of that search.
 

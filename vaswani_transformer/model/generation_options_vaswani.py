@@ -16,8 +16,6 @@ from transformers.generation import (
     LogitsProcessor,
     LogitsProcessorList,
     MaxLengthCriteria,
-    MinLengthLogitsProcessor,
-    MinNewTokensLengthLogitsProcessor,
     SequenceBiasLogitsProcessor,
     StoppingCriteria,
     StoppingCriteriaList,
@@ -210,31 +208,6 @@ def _has_grown_to(limits: torch.Tensor, input_ids: torch.LongTensor, length: int
 def further_processors(logits_processor: LogitsProcessorList) -> LogitsProcessorList:
     """Those whose work the search does not do itself, for each sentence at its own limit."""
     return LogitsProcessorList(_leave_out((SourceLengthLimit, ForcedEOSTokenLogitsProcessor), logits_processor))
-
-
-def split_min_length(
-    processors: LogitsProcessorList, prompt_length: int, end_token_ids: list[int]
-) -> tuple[LogitsProcessorList, int]:
-    """`processors` without those that forbid an early end, and the new tokens that must come before it.
-
-    The search forbids it in place; a processor copies the scores of the whole vocabulary. Beside others they stay where
-    they are, because the order may matter, and so do those of other end tokens.
-    """
-
-    def is_own(processor: LogitsProcessor) -> bool:
-        return type(processor) in (MinLengthLogitsProcessor, MinNewTokensLengthLogitsProcessor) and set(
-            processor.eos_token_id.flatten().tolist()
-        ) == set(end_token_ids)
-
-    if not all(map(is_own, processors)):
-        return processors, 0
-    lengths = [
-        one.min_length - prompt_length
-        if type(one) is MinLengthLogitsProcessor
-        else one.min_new_tokens + one.prompt_length_to_skip - prompt_length
-        for one in processors
-    ]
-    return LogitsProcessorList(), max(lengths, default=0)
 
 
 def can_raise(processors: LogitsProcessorList) -> bool:

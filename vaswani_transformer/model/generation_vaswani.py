@@ -27,7 +27,6 @@ from .generation_options_vaswani import (
     forget_default_length,
     further_criteria,
     further_processors,
-    split_min_length,
 )
 from .masks_vaswani import build_padding_mask
 from .plain_vaswani import find_obstacle
@@ -269,9 +268,7 @@ class VaswaniGenerationMixin(GenerationMixin):
             raise ValueError("output_attentions and output_hidden_states are of one model: leave out the ensemble.")
         ends = as_list(generation_config.eos_token_id)
         criteria = further_criteria(stopping_criteria)
-        processors, min_length = further_processors(logits_processor), 0
-        if not records.steps:
-            processors, min_length = split_min_length(processors, input_ids.shape[1], ends)
+        processors = further_processors(logits_processor)
         # Scores of words that are not on a shortlist are for processors and records alone.
         words = None
         widen = lambda log_probs: log_probs  # noqa: E731
@@ -284,7 +281,6 @@ class VaswaniGenerationMixin(GenerationMixin):
             generation_config,
             limits,
             shortlist=None if processors or records.steps else words,
-            min_length=min_length,
             can_rise=can_raise(processors),
         )
         models = (self, *ensemble)

@@ -71,14 +71,13 @@ def start_search(
     source_limits: torch.Tensor | None,
     *,
     shortlist: torch.LongTensor | None,
-    min_length: int,
     can_rise: bool,
 ) -> BeamSearch:
     """The hypotheses of a search from the prompt `input_ids` (B * b, P).
 
     Args:
         source_limits: (B,) new tokens by section 6.1, as `find_limits` gives them.
-        shortlist, min_length, can_rise: see `BeamSearch`.
+        shortlist, can_rise: see `BeamSearch`.
     """
     most, forced = config.max_length - input_ids.shape[1], as_list(config.forced_eos_token_id)
     limits = torch.full((input_ids.shape[0] // config.num_beams,), most, device=input_ids.device)
@@ -101,7 +100,6 @@ def start_search(
         pad_token_id=-1 if config.pad_token_id is None else config.pad_token_id,
         forced_token_ids=forced,
         shortlist=shortlist,
-        min_length=min_length,
         can_rise=can_rise,
         do_sample=config.do_sample,
     )
