@@ -39,10 +39,8 @@ def build_parser() -> argparse.ArgumentParser:
     for add_arguments in COMMANDS:
         text = add_arguments.__doc__
         first_line = text.strip().split("\n")[0]
-        command = commands.add_parser(
-            add_arguments.__name__, help=first_line, description=text, formatter_class=formatter
-        )
-        add_arguments(command)
+        options = {"help": first_line, "description": text, "formatter_class": formatter}
+        add_arguments(commands.add_parser(add_arguments.__name__, **options))
     return parser
 
 
@@ -71,7 +69,7 @@ def _run(args: argparse.Namespace) -> None:
     keep_freed_memory()
     # Imported late: imports of commands take seconds, and help and usage errors come before them.
     command = import_module(f".commands.{args.command}", __package__)
-    if "transformers" in sys.modules:  # of those who need it
+    if "transformers" in sys.modules:
         sys.modules["transformers"].utils.logging.disable_progress_bar()  # of loading and saving weights
     command.run(args)
     if sys.stdout is not None:

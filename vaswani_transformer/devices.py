@@ -31,32 +31,26 @@ def has_bfloat16() -> bool:
 
 
 def avoid_plans_per_shape(device: str) -> None:
-    """Switch cuDNN's attention off on CUDA, in the whole process; elsewhere nothing changes.
+    """Switch cuDNN's attention, which makes a plan for each exact shape in 0.1 to 0.5 s, off on CUDA.
 
-    On Hopper PyTorch prefers it, and cuDNN makes a plan for each exact shape, on the host, in 0.1 to 0.5 s. Batches and
-    searches have thousands of shapes. Flash and memory-efficient attention need no plans.
+    On Hopper PyTorch prefers it. Flash and memory-efficient attention need no plans.
     """
     if device == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def allow_tf32(device: str) -> None:
-    """Let CUDA round the factors of float32 products to TF32, in the whole process; elsewhere nothing changes.
-
-    The environment variable NVIDIA_TF32_OVERRIDE=0 forbids it. `torch.backends.cuda.matmul.fp32_precision` is the newer
-    interface, but the compiler of torch 2.13 reads the older one, which then raises.
-    """
+    """Let CUDA round the factors of float32 products to TF32; NVIDIA_TF32_OVERRIDE=0 forbids it."""
     if device == "cuda":
-        torch.set_float32_matmul_precision("high")
+        torch.set_float32_matmul_precision("high")  # the compiler of torch 2.13 cannot read the newer setting
 
 
 def compile_once(model: nn.Module) -> Callable:
     """`model`, compiled at its first call for batches of all shapes, except where a size is one.
 
     Sizes are symbols: compiled for each of some 300 shapes of batches, the first epoch would spend hours on it. For
-    compilers in the whole process, all other numbers are constants, and sizes that are equal in the first batch need
-    not be in others. With `dynamic=True` alone PyTorch makes symbols of the rates of dropout too, must trace again with
-    constants, and compiles again when the lengths of source and target differ for the first time.
+    compilers in the whole process, all other numbers (rates of dropout) are constants, and sizes that are equal in the
+    first batch need not be in others; with `dynamic=True` alone PyTorch compiles again for both.
     """
     torch._dynamo.config.specialize_float = True
     torch.fx.experimental._config.use_duck_shape = False
@@ -68,17 +62,13 @@ def advise_size(device: str, vocab_size: int) -> str | None:
     if device != "cuda" or vocab_size % SIZE_MULTIPLE == 0:
         return None
     return (
-        f"the vocabulary's {vocab_size:,} entries are no multiple of {SIZE_MULTIPLE}: in half precision products with "
-        f"it take two to four times as long; take a vocab_size that is a multiple for `vaswani prepare`."
+        f"the vocabulary's {vocab_size:,} entries are no multiple of {SIZE_MULTIPLE}: in half precision its products "
+        f"take two to four times as long. `vaswani prepare --vocab_size` sets it."
     )
 
 
 def check_processes(num_processes: int) -> None:
-    """Refuse to work where the launcher started more processes than Accelerate has found: each would do all the work.
-
-    Raises:
-        ValueError: if the launcher started another number than `num_processes`.
-    """
+    """Raise a ValueError where the launcher started others than `num_processes`: each would do all the work."""
     if int(os.environ.get("WORLD_SIZE", "1")) != num_processes:
         raise ValueError(
             f"the launcher started {os.environ['WORLD_SIZE']} processes, but each takes itself for one of "

@@ -30,10 +30,7 @@ def save_figure(figure: Figure, path: str | Path) -> Path:
 
     path.parent.mkdir(parents=True, exist_ok=True)
     # By default matplotlib names the parts of an SVG by random numbers and dates it.
-    with (
-        matplotlib.rc_context({"svg.hashsalt": "vaswani", "svg.fonttype": "none"}),
-        warnings.catch_warnings(),
-    ):
+    with matplotlib.rc_context({"svg.hashsalt": "vaswani", "svg.fonttype": "none"}), warnings.catch_warnings():
         if path.suffix == ".svg":
             warnings.filterwarnings("ignore", message="Glyph")  # the reader's fonts draw it
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)

@@ -12,9 +12,8 @@ KERNELS_TO_KEEP = 192  # with 160, a search of 64 sentences made its kernels aga
 def keep_few_kernels() -> None:
     """Limit oneDNN's cache of CPU kernels, one per shape of a product; call it before the first product.
 
-    A kernel takes up to a megabyte, and by default 1,024 are kept in each of two places. A small model took 5.1 GB
-    after 400 updates in half precision. Searches of batches of all sizes grew by 0.8 GB, and by 0.3 GB with this limit.
-    Numbers set in the environment are kept.
+    A kernel takes up to a megabyte, and by default 1,024 are kept in each of two places: searches of batches of all
+    sizes grew by 0.8 GB, and by 0.3 GB with this limit. Numbers set in the environment are kept.
     """
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(name, str(KERNELS_TO_KEEP))
@@ -28,11 +27,9 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep memory that each step of a search frees, instead of returning it to the system.
+    """Let glibc keep memory that each step of a search frees: one of 64 sentences took 9 to 11 % less time.
 
-    The system then need not clear the same pages at each step: a search of 64 sentences took 9 to 11 % less time, and
-    training no more memory. Numbers set in the environment (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_) are kept;
-    only glibc is changed.
+    Numbers set in the environment (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_) are kept.
     """
     if os.environ.keys() & {"MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"}:
         return

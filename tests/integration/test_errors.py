@@ -74,21 +74,17 @@ def test_the_bounds_of_numbers_are_those_of_options(name, capsys):
             action.type(text)
 
 
-@pytest.mark.parametrize("command", ["prepare", "train", "translate", "parse", "export", "convert", "average", "card"])
-def test_an_empty_output_is_a_usage_error(command, capsys):
-    with pytest.raises(SystemExit) as stop:
-        cli.main([command, "--output", ""])
-    assert stop.value.code == 2
-    assert "argument --output: expected a path, got none" in capsys.readouterr().err
+def test_an_empty_output_is_a_usage_error(capsys):
+    for command in ("prepare", "train", "translate", "parse", "export", "convert", "average", "card"):
+        with pytest.raises(SystemExit, match="2"):
+            cli.main([command, "--output", ""])
+        assert "argument --output: expected a path, got none" in capsys.readouterr().err
 
 
 DAMAGES = {
     "cut": lambda path: path.write_bytes(path.read_bytes()[:-2]),
-    "empty": lambda path: path.write_bytes(b""),
-    "not UTF-8": lambda path: path.write_bytes(path.read_bytes().replace(b"gnmt", b"\xff")),
     "a folder": lambda path: path.unlink() or path.mkdir(),
     "a dangling link": lambda path: path.unlink() or path.symlink_to("nothing"),
-    "an empty object": lambda path: path.write_text("{}"),
     "no padding": lambda path: path.write_text(path.read_text().replace('"pad_token_id": 1', '"pad_token_id": null')),
     "an endless penalty": lambda path: path.write_text(path.read_text().replace("0.6", "Infinity")),
 }

@@ -63,4 +63,4 @@ def test_a_folder_with_files_and_settings_of_another_format_are_refused(tmp_path
     assert "is not empty: files of another model may not be mixed in" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         cli.main([*command, "onnx", "--quantization", "int8"])
-    assert "--quantization is for --format ctranslate2" in capsys.readouterr().err
+    assert "--quantization and --max_positions are for --format ctranslate2" in capsys.readouterr().err

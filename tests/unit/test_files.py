@@ -60,7 +60,7 @@ def test_what_differs_is_named_by_its_path():
 
 def test_a_folder_another_process_writes_in_is_refused_and_free_when_that_is_killed(tmp_path, another_process_in):
     with another_process_in(tmp_path) as holder:
-        message = "another process is writing in .*: wait for it or end it, or name another output"
+        message = "another process is writing in .*: wait for it, or name another output"
         with pytest.raises(ValueError, match=message), lock_folder(tmp_path):
             pass
         holder.kill()

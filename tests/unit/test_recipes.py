@@ -165,7 +165,7 @@ def test_a_field_may_have_its_bounds_and_no_more(name):
     ("content", "message"),
     [
         ('{"model": [1]}', r'as is its model; got {"model": \[1\]}'),
-        ("[1]", "expected a JSON object, found list"),
+        ("[1]", r"expected a JSON object \(found list\)"),
         ('{"recipe": 3}', "a recipe is an object of fields and values, as is its model; got 3"),
     ],
 )

@@ -1,7 +1,6 @@
 """The arguments of each command of `vaswani`: one function per command, whose docstring is its help.
 
-This file imports only what help and usage errors need, so that they come at once. The file of a command's name runs
-it.
+It imports only what help and usage errors need, so that they come at once. The file of a command's name runs it.
 """
 
 import argparse
@@ -11,12 +10,7 @@ from pathlib import Path
 from ..attention.kinds import KINDS
 from ..bounds import BOUNDS, describe_bounds, is_within_bounds
 
-# Arguments without effect on --hypotheses.
-OF_MODELS = (
-    *("test", "source_language", "source_column", "target_column", "split", "num_pairs", "translations", "json"),
-    *("num_beams", "length_penalty", "max_length_offset", "ensemble", "shortlist"),
-    *("tokens_per_batch", "dtype"),
-)
+OF_FILES = ("hypotheses", "references", "target_language", "tokenize", "lowercase")  # arguments of `evaluate`
 PHRASEBOOK = "phrasebook"  # a name of text: the built-in corpus
 ONLY_PHRASEBOOK = "--num_pairs is for the phrasebook, of which it says how much to write; other text is read whole."
 HOST, PORT = "127.0.0.1", 7860  # of `vaswani demo`: this machine alone, and Gradio's port
@@ -85,7 +79,7 @@ def add_search_options(command: argparse.ArgumentParser) -> None:
 
 def add_recipe_options(command: argparse.ArgumentParser, *, default: str) -> None:
     command.add_argument("--recipe", help=f"a name of `vaswani recipes`, or a JSON file; default: {default}")
-    text = "change a field of the recipe: warmup_updates=8000, model.dropout=0.3; may be repeated"
+    text = "change a field: warmup_updates=8000, model.dropout=0.3; may be repeated"
     command.add_argument("--set", action="append", default=[], dest="changes", metavar="FIELD=VALUE", help=text)
 
 
@@ -191,8 +185,8 @@ def translate(command: argparse.ArgumentParser) -> None:
     vaswani translate --model runs/a --ensemble runs/b runs/c --input test.en --output test.hyp.de
 
     On several devices: accelerate launch -m vaswani_transformer translate --model ... --input ... --output ...
-    From file to file, finished work is kept in OUTPUT.partial until all is done; only then OUTPUT is replaced. Lines
-    of standard input are translated as soon as they come. An export of `vaswani export --format ctranslate2` is run by
+    Finished work is kept in OUTPUT.partial until all is done; only then OUTPUT is replaced. Lines of standard input are
+    translated as soon as they come. An export for CTranslate2 is run by
     python -m vaswani_transformer.export.ctranslate2_translation, with --rescore by the same penalty as here.
     """
     add_model(command)
@@ -200,8 +194,7 @@ def translate(command: argparse.ArgumentParser) -> None:
     command.add_argument("--output", type=output_path, help="one translation per line; standard output if not given")
     add_number(command, "nbest", help="lines for each sentence, best first: its number from 1, tab, text")
     command.add_argument("--distinct", action="store_true", help="with --nbest: each text once, with its best score")
-    text = "the score by which the search chose, log P / lp + beta cp, and a tab before each text"
-    command.add_argument("--scores", action="store_true", help=text)
+    command.add_argument("--scores", action="store_true", help="log P / lp + beta cp, and a tab before each text")
     add_search_options(command)
     text = "--distinct is for the lists of --nbest: give it too."
     command.find_fault = lambda args: text if args.distinct and args.nbest is None else None
@@ -212,7 +205,7 @@ def score(command: argparse.ArgumentParser) -> None:
 
     vaswani score --model runs/base --source test.en --target test.de
 
-    An empty line is the sentence that consists of </s> alone, and is rated like any other.
+    An empty line is the sentence that consists of </s> alone.
     """
     add_model(command)
     command.add_argument("--source", type=Path, required=True, help="UTF-8 text, one sentence per line")
@@ -227,13 +220,12 @@ def evaluate(command: argparse.ArgumentParser) -> None:
     vaswani evaluate --model runs/base --test newstest2014.en newstest2014.de
     vaswani evaluate --hypotheses theirs.de ours.de --references newstest2014.de
 
-    Prints BLEU as sacreBLEU counts it, with its signature, and as the paper counted it; for a model also the
-    perplexity, the search settings and the model's fingerprint; for several files whether they differ from the first
-    (paired bootstrap).
+    Prints sacreBLEU with its signature, and BLEU as the paper counted it; for a model also perplexity, search settings
+    and fingerprint; for several files whether they differ from the first (paired bootstrap).
     """
     scored = command.add_mutually_exclusive_group(required=True)
     scored.add_argument("--model", help="model folder, run folder or Hub id")
-    text = "or translations to score without a model, one per line; of several files, each is compared with the first"
+    text = "or files of translations, one per line; each is compared with the first"
     scored.add_argument("--hypotheses", type=Path, nargs="+", help=text)
     command.add_argument("--test", nargs="+", help="of a model: source and reference, as for `vaswani prepare`")
     command.add_argument("--references", type=Path, help="of --hypotheses: what they should be, one per line")
@@ -256,8 +248,10 @@ def evaluate(command: argparse.ArgumentParser) -> None:
                 return ONLY_PHRASEBOOK
         elif args.references is None:
             return "--hypotheses are scored against --references: name the file."
-        elif given := [f"--{name}" for name in OF_MODELS if getattr(args, name) != command.get_default(name)]:
-            return f"{', '.join(given)}: for a --model only, not for --hypotheses. Leave it out."
+        else:
+            names = [action.dest for action in command._actions if action.dest not in (*OF_FILES, "help")]
+            if given := [f"--{name}" for name in names if getattr(args, name) != command.get_default(name)]:
+                return f"{', '.join(given)}: for a --model only, not for --hypotheses. Leave it out."
         return None
 
     command.find_fault = find_fault
@@ -268,8 +262,8 @@ def parse(command: argparse.ArgumentParser) -> None:
 
     vaswani parse --model runs/parsing --input sentences.txt --output trees.mrg
 
-    An empty line stays empty, and one of more than 1,000 sub-words is refused. Parentheses become -LRB- and -RRB-; tags
-    are XX, or with --gold those of the gold trees, whose traces and function tags do not count. F1 is EVALB's.
+    An empty line stays empty, and one of more than 1,000 sub-words is refused. Tags are XX, or with --gold those of the
+    gold trees, whose traces and function tags do not count. F1 is EVALB's.
     """
     add_model(command)
     texts = command.add_mutually_exclusive_group(required=True)
@@ -289,12 +283,10 @@ def cost(command: argparse.ArgumentParser) -> None:
 
     vaswani cost --run runs/base --device A100
 
-    The time is that of the run's log, over all sittings. The paper's formula is time x devices x sustained rate; it
-    counts what the devices could have done, the other what the model needed.
+    The paper's formula is time x devices x sustained rate: what the devices could have done, not what was needed.
     """
     command.add_argument("--run", type=Path, required=True, dest="run_folder", help="run folder")
-    text = "what it was trained on: P100, V100, A100 or H100, or FLOP per second that it sustains"
-    command.add_argument("--device", help=text)
+    command.add_argument("--device", help="P100, V100, A100 or H100, or FLOP per second that it sustains")
     add_number(command, "devices", help="how many; one per process of the run if not given")
 
 
@@ -313,8 +305,7 @@ def attention(command: argparse.ArgumentParser) -> None:
     """Draw what the heads attend to, as in figures 3 to 5: SVG, PNG, and one page to explore.
 
     vaswani attention --model runs/base --source "The dog that barks runs." --output pictures
-    vaswani attention --model runs/base --source "The dog that barks runs." --output pictures \\
-        --kind cross --layer 5 --heads 1 3 --word Hund
+    vaswani attention --model runs/base --source "The dog runs." --output pictures --kind cross --layer 5 --word Hund
 
     `vaswani heads` finds heads that are worth a look.
     """
@@ -334,8 +325,8 @@ def heads(command: argparse.ArgumentParser) -> None:
 
     vaswani heads --model runs/base --source test.en --target test.de --output heads.json
 
-    Prints the score of every head, the named heads, and for each relation the `vaswani attention` command that draws
-    its best head. A score is 0 for attention spread evenly and 1 for a head that does nothing else.
+    A score is 0 for attention spread evenly, 1 for a head that does nothing else. Each relation's best head comes with
+    the `vaswani attention` command that draws it.
     """
     add_model(command)
     command.add_argument("--source", type=Path, required=True, help="UTF-8 text, one sentence per line")
@@ -351,11 +342,10 @@ def demo(command: argparse.ArgumentParser) -> None:
 
     Open the address that is printed in a browser of this machine; Ctrl+C ends it. Nothing is fetched from elsewhere.
     """
-    text = "model folder, run folder or Hub id; the one that comes with the repository, everyday_en_de, if not given"
-    command.add_argument("--model", help=text)
-    text = f"address to listen at: {HOST}, this machine alone, if not given; 0.0.0.0 lets the whole network in"
+    command.add_argument("--model", help="model folder, run folder or Hub id; default: everyday_en_de, of a clone")
+    text = f"default: {HOST}, for this machine alone; 0.0.0.0 lets the whole network in"
     command.add_argument("--host", default=HOST, help=text)
-    add_number(command, "port", default=PORT, help=f"{PORT} if not given")
+    add_number(command, "port", default=PORT, help=f"default: {PORT}")
 
 
 def export(command: argparse.ArgumentParser) -> None:
@@ -365,8 +355,7 @@ def export(command: argparse.ArgumentParser) -> None:
     vaswani export --model runs/base --format onnx --output exports/base_onnx
 
     CTranslate2's greedy translations are those of `vaswani translate --num_beams 1`. Its beam search has another length
-    penalty and another end than the paper's; the output says which, how to rescore its n-best lists, and which settings
-    of this model's search other engines leave to their callers.
+    penalty and another end than the paper's; the output says which, and how to rescore its n-best lists.
     """
     add_model(command)
     command.add_argument("--format", choices=("ctranslate2", "onnx"), required=True)
@@ -375,13 +364,9 @@ def export(command: argparse.ArgumentParser) -> None:
     ctranslate2.add_argument("--quantization", help="of the weights: float32 (default), int8, int8_float16, ...")
     add_number(ctranslate2, "max_positions", help="tokens of the longest sentence; 2048 if not given")
 
-    def find_fault(args: argparse.Namespace) -> str | None:
-        given = [f"--{name}" for name in ("quantization", "max_positions") if getattr(args, name) is not None]
-        if args.format == "onnx" and given:
-            return f"{' and '.join(given)} is for --format ctranslate2: ONNX gets float32 and any length."
-        return None
-
-    command.find_fault = find_fault
+    fault = "--quantization and --max_positions are for --format ctranslate2: ONNX gets float32 and any length."
+    given = ("quantization", "max_positions")
+    command.find_fault = lambda args: fault if args.format == "onnx" and any(map(vars(args).get, given)) else None
 
 
 def convert(command: argparse.ArgumentParser) -> None:
@@ -391,14 +376,12 @@ def convert(command: argparse.ArgumentParser) -> None:
     vaswani convert --from fairseq --model wmt16/model.pt --output models/wmt16
     vaswani convert --to marian --model runs/base --output models/marian
 
-    Logits are equal, and so are translations with the same search; where Marian has no field for something of ours
-    (layer_norm_eps, the penalty), the differences are printed. Another network than the paper's is refused.
+    Logits are equal, and so are translations with the same search; what Marian has no field for is printed.
     """
     direction = command.add_mutually_exclusive_group(required=True)
     direction.add_argument("--from", dest="source_system", choices=("marian", "fairseq"), help="the model is theirs")
     direction.add_argument("--to", dest="target_system", choices=("marian",), help="the model is ours")
-    text = "folder or Hub id; from fairseq, the checkpoint's .pt file with dict.*.txt in the same folder"
-    command.add_argument("--model", required=True, help=text)
+    command.add_argument("--model", required=True, help="folder or Hub id; fairseq's .pt file, beside its dict.*.txt")
     command.add_argument("--output", type=output_path, required=True, help="new or empty folder")
 
 
@@ -408,11 +391,10 @@ def card(command: argparse.ArgumentParser) -> None:
     vaswani evaluate --model runs/base --test newstest2014.en newstest2014.de --json newstest2014.json
     vaswani card --run runs/base --score "WMT 2014 newstest2014" newstest2014.json --license apache-2.0
 
-    The file is Markdown to be read and edited; `vaswani push` uploads it as it then is. An existing card is replaced
-    only if --output names it.
+    `vaswani push` uploads the file as you have edited it. An existing card is replaced only if --output names it.
     """
     command.add_argument("--run", type=Path, required=True, dest="run_folder", help="folder of a finished run")
-    text = "name of a test set, and the file of `vaswani evaluate --json` for it; may be repeated"
+    text = "a test set, and the file of `vaswani evaluate --json` for it; may be repeated"
     command.add_argument("--score", nargs=2, action="append", default=[], metavar=("DATASET", "FILE"), help=text)
     command.add_argument("--output", type=output_path, help="file to write; RUN/model/README.md if not given")
     facts = command.add_argument_group("facts that no run folder knows; the card says which are missing")
@@ -429,8 +411,8 @@ def push(command: argparse.ArgumentParser) -> None:
 
     vaswani push --model runs/base --repo_id me/base --private
 
-    The card is README.md beside the weights; a run without one gets what `vaswani card` writes. Read it first: it is
-    uploaded as it is. Log in first, with `hf auth login` or HF_TOKEN in the environment.
+    The card is README.md beside the weights; a run without one gets what `vaswani card` writes. Log in first
+    (`hf auth login`, or HF_TOKEN in the environment).
     """
     command.add_argument("--model", required=True, help="model folder or run folder")
     command.add_argument("--repo_id", required=True, help="OWNER/NAME on the Hugging Face Hub; made where missing")
