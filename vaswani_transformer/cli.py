@@ -24,9 +24,7 @@ class ShowVersion(argparse.Action):
     """Print the version of the package, looked up at this moment only."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_) -> None:
-        from . import __version__
-
-        print(f"{parser.prog} {__version__}")
+        print(f"{parser.prog} {import_module(__package__).__version__}")
         parser.exit()
 
 
@@ -84,12 +82,8 @@ def _explain(error: BaseException, args: argparse.Namespace) -> tuple[str, int]:
         return "stopped by Ctrl+C", 128 + signal.SIGINT  # as a shell reports it
     kind, reason = type(error).__name__, str(error)
     if is_out_of_memory(error):
-        advice = "shorter sentences"
-        if hasattr(args, "tokens_per_batch"):
-            advice = "a smaller --tokens_per_batch, or shorter sentences"
-        elif hasattr(args, "accumulation_steps"):
-            advice = "larger --accumulation_steps, or --set tokens_per_batch=..."
-        return f"out of memory ({(reason or kind).splitlines()[0]}): give {advice}.", 1
+        advice = "--tokens_per_batch (of training: larger --accumulation_steps), or shorter sentences"
+        return f"out of memory ({(reason or kind).splitlines()[0]}): give a smaller {advice}.", 1
     if kind == "PanicException":  # of the Rust code of tokenizers; in no module that can be imported
         folder = getattr(args, "keep_vocabulary", None) or getattr(args, "model", "the model")
         return f"a regular expression in tokenizer.json of {folder} gives up on this text ({reason}).", 1

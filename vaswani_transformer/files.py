@@ -23,7 +23,7 @@ def write_whole(path: Path, unfinished: Path | None = None) -> Iterator[BinaryIO
         unfinished: where it is written until then, on the same file system; `path` with `.partial` if not given.
 
     Raises:
-        OSError: if it cannot be written, with its name, which the system does not tell where a disk is full.
+        OSError: with the file's name, which the system does not tell where a disk is full.
     """
     unfinished = unfinished or path.with_name(f"{path.name}.partial")
     try:
@@ -68,12 +68,7 @@ def find_damage(folder: Path, digests: Mapping[str, str]) -> str:
 
 
 def read_object(path: Path) -> dict:
-    """Return the JSON object in a file.
-
-    Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it holds something else.
-    """
+    """Return the JSON object in a file; raise a ValueError with its name if it holds something else."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(value, dict):
@@ -134,11 +129,7 @@ def claim(path: Path, settings: Mapping[str, object], *, advice: str, owned: Ite
 
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Lock `folder` for the duration of the block; the system frees it when this process ends.
-
-    Raises:
-        ValueError: if another process is at work there.
-    """
+    """Lock `folder` until the block or this process ends; raise a ValueError if another process has locked it."""
     try:
         with FileLock(folder / LOCK_FILE, blocking=False):
             yield

@@ -75,7 +75,6 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
     """Load the tokenizer in a folder or on the Hub, and try it on two sentences.
 
     Raises:
-        OSError: if there is none.
         ValueError: if it is damaged, or if it needs code of its own.
         ImportError: if it needs sentencepiece, which is missing.
     """
@@ -158,11 +157,7 @@ def find_languages(pipelines: object) -> tuple[str, str] | None:
 
 
 def fingerprint_model(name: str | Path) -> str:
-    """Return a digest of the files of a trained model, equal for copies of it.
-
-    Args:
-        name: as for `load_translator`, which has loaded it.
-    """
+    """Return a digest of the files of a model that `load_translator` has loaded, equal for copies of it."""
     folder = find_model_folder(Path(name))
     if not folder.is_dir():  # a Hub id: the folder of the commit in the cache
         folder = Path(hf_hub_download(str(name), "config.json", local_files_only=True)).parent

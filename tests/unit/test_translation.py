@@ -110,7 +110,8 @@ def test_scores_are_of_the_probabilities_of_the_whole_search(parts, names, num_b
     [[hypothesis]] = Translator(model, tokenizer, with_scores=True, **options)(["a dog"])
     inputs = tokenizer(["a dog"], return_tensors="pt")
     found = model.generate(**inputs, output_scores=True, return_dict_in_generate=True, **options)
-    transitions = model.compute_transition_scores(found.sequences, found.scores, found.get("beam_indices"))
+    beams = found.get("beam_indices")
+    transitions = model.compute_transition_scores(found.sequences, found.scores, beams, normalize_logits=True)
     penalty = ((5 + transitions.shape[1]) / 6) ** 0.6
     assert hypothesis.score == pytest.approx(transitions.sum().item() / penalty, abs=1e-5)
     alone = model.score(**inputs, labels=found.sequences[:, 1:]).scores.item()

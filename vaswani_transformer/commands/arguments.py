@@ -69,8 +69,8 @@ def _load_member(
     model, own_tokenizer = loading.load_translator(name, dtype=dtype)
     if own_tokenizer.get_vocab() != tokenizer.get_vocab():
         raise ValueError(
-            f"models of an ensemble must share one vocabulary, and {name} has another than {first}. Train them on "
-            f"data of one tokenizer (`vaswani prepare --keep_vocabulary MODEL`)."
+            f"models of an ensemble must share one vocabulary, and {name} has another than {first}: train them on data "
+            f"of one tokenizer (`vaswani prepare --keep_vocabulary MODEL`)."
         )
     return model
 
@@ -85,10 +85,7 @@ def read_shortlist(path: Path, tokenizer: PreTrainedTokenizerFast) -> list[int]:
     while texts := list(islice(lines, TEXTS_PER_CALL)):
         found.update(*tokenizer(text_target=texts, add_special_tokens=False, verbose=False).input_ids)
     if not found:
-        raise ValueError(
-            f"{path} holds no word, and nothing could be translated: a shortlist is text in the target language, or "
-            f"one word per line."
-        )
+        raise ValueError(f"{path} holds no word, and nothing could be translated with it.")
     return sorted(found)
 
 

@@ -17,10 +17,7 @@ from .tables import format_table
 
 
 def run(args: argparse.Namespace) -> None:
-    if args.model is not None:
-        _evaluate_model(args)
-    else:
-        _evaluate_files(args)
+    _evaluate_files(args) if args.model is None else _evaluate_model(args)
 
 
 def _build_metrics(args: argparse.Namespace) -> dict[str, scores.Metric]:
@@ -41,14 +38,8 @@ def _evaluate_model(args: argparse.Namespace) -> None:
     sources, references = zip(*pairs, strict=True)
     options = search_options(args, tokenizer)
     with tqdm(total=len(pairs), unit=" sentences", file=sys.stderr, disable=None) as bar:
-        hypotheses = translate(
-            model,
-            tokenizer,
-            sources,
-            tokens_per_batch=args.tokens_per_batch,
-            on_batch=bar.update,
-            **options,
-        )
+        size = args.tokens_per_batch
+        hypotheses = translate(model, tokenizer, sources, tokens_per_batch=size, on_batch=bar.update, **options)
     if args.translations is not None:
         with open_output(args.translations) as output:
             output.writelines(f"{hypothesis}\n" for hypothesis in hypotheses)
@@ -90,9 +81,7 @@ def _evaluate_files(args: argparse.Namespace) -> None:
 def _format_comparisons(systems: Sequence[str], comparisons: Sequence[scores.Comparison]) -> str:
     rows = [(comparison.name, *map(_format_result, comparison.results)) for comparison in comparisons]
     signatures = [f"{comparison.name}  {comparison.signature}" for comparison in comparisons]
-    legend = (
-        "+-: half the 95 % interval. p: how likely as large a difference from the first is, were both equally good."
-    )
+    legend = "+-: half the 95 % interval. p: chance of as large a difference from the first, were both equally good."
     return "\n".join([format_table(("", *systems), rows), "", legend, *signatures])
 
 

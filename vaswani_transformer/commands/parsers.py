@@ -17,12 +17,9 @@ HOST, PORT = "127.0.0.1", 7860  # of `vaswani demo`: this machine alone, and Gra
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser that prints its own usage for unknown arguments; argparse would print that of `vaswani`.
+    """A parser that prints its own usage for unknown arguments; argparse would print that of `vaswani`."""
 
-    Attributes:
-        find_fault: a function of the parsed arguments; returns what is wrong with them together, or nothing.
-    """
-
+    # Returns what is wrong with the arguments together, or nothing.
     find_fault: Callable[[argparse.Namespace], str | None] = staticmethod(lambda args: None)
 
     def parse_known_args(self, args=None, namespace=None) -> tuple[argparse.Namespace, list[str]]:
@@ -71,16 +68,16 @@ def add_search_options(command: argparse.ArgumentParser) -> None:
     add_number(decoding, "num_beams")
     add_number(decoding, "length_penalty", help="alpha of the GNMT penalty")
     add_number(decoding, "max_length_offset", help="tokens a translation may exceed its source by")
-    text = "further models of the same vocabulary, to translate by the mean of all models' probabilities"
-    decoding.add_argument("--ensemble", nargs="+", default=[], metavar="MODEL", help=text)
+    ensemble = {"nargs": "+", "default": [], "metavar": "MODEL"}
+    decoding.add_argument("--ensemble", **ensemble, help="further models: the mean of all probabilities counts")
     decoding.add_argument("--shortlist", type=Path, metavar="FILE", help="text; only its tokens are generated")
     add_number(decoding, "tokens_per_batch", help="padded source tokens; default: 2,000, on CUDA by its memory")
 
 
 def add_recipe_options(command: argparse.ArgumentParser, *, default: str) -> None:
     command.add_argument("--recipe", help=f"a name of `vaswani recipes`, or a JSON file; default: {default}")
-    text = "change a field: warmup_updates=8000, model.dropout=0.3; may be repeated"
-    command.add_argument("--set", action="append", default=[], dest="changes", metavar="FIELD=VALUE", help=text)
+    options = {"action": "append", "default": [], "dest": "changes", "metavar": "FIELD=VALUE"}
+    command.add_argument("--set", **options, help="change a field: model.dropout=0.3; may be repeated")
 
 
 def prepare(command: argparse.ArgumentParser) -> None:
@@ -165,16 +162,14 @@ def average(command: argparse.ArgumentParser) -> None:
     """Average the weights of the last checkpoints of a run (section 6.1).
 
     vaswani average --run runs/base --last 3 --output runs/base/averaged
-
-    With the recipe's own number this is the model in RUN/model.
     """
     models = command.add_mutually_exclusive_group(required=True)
     models.add_argument("--run", type=Path, dest="run_folder", help="run folder")
     models.add_argument("--models", type=Path, nargs="+", help="model folders")
     add_number(command, "last", help="checkpoints to average; default: as many as the recipe says, or all if fewer")
     command.add_argument("--output", type=output_path, required=True, help="new or empty folder")
-    text = "--last is for a --run; of --models all are averaged."
-    command.find_fault = lambda args: text if args.models and args.last else None
+    fault = "--last is for a --run; of --models all are averaged."
+    command.find_fault = lambda args: fault if args.models and args.last else None
 
 
 def translate(command: argparse.ArgumentParser) -> None:
@@ -194,18 +189,16 @@ def translate(command: argparse.ArgumentParser) -> None:
     command.add_argument("--output", type=output_path, help="one translation per line; standard output if not given")
     add_number(command, "nbest", help="lines for each sentence, best first: its number from 1, tab, text")
     command.add_argument("--distinct", action="store_true", help="with --nbest: each text once, with its best score")
-    command.add_argument("--scores", action="store_true", help="log P / lp + beta cp, and a tab before each text")
+    command.add_argument("--scores", action="store_true", help="before each text: log P / lp, and a tab")
     add_search_options(command)
-    text = "--distinct is for the lists of --nbest: give it too."
-    command.find_fault = lambda args: text if args.distinct and args.nbest is None else None
+    fault = "--distinct is for the lists of --nbest: give it too."
+    command.find_fault = lambda args: fault if args.distinct and args.nbest is None else None
 
 
 def score(command: argparse.ArgumentParser) -> None:
     """Rate given translations: log P, tokens with </s>, and the score of section 6.1, tab-separated, one line per pair.
 
     vaswani score --model runs/base --source test.en --target test.de
-
-    An empty line is the sentence that consists of </s> alone.
     """
     add_model(command)
     command.add_argument("--source", type=Path, required=True, help="UTF-8 text, one sentence per line")
@@ -225,8 +218,7 @@ def evaluate(command: argparse.ArgumentParser) -> None:
     """
     scored = command.add_mutually_exclusive_group(required=True)
     scored.add_argument("--model", help="model folder, run folder or Hub id")
-    text = "or files of translations, one per line; each is compared with the first"
-    scored.add_argument("--hypotheses", type=Path, nargs="+", help=text)
+    scored.add_argument("--hypotheses", type=Path, nargs="+", help="or translations, each compared with the first")
     command.add_argument("--test", nargs="+", help="of a model: source and reference, as for `vaswani prepare`")
     command.add_argument("--references", type=Path, help="of --hypotheses: what they should be, one per line")
     command.add_argument("--source_language", help="if not given, that of the model's own task, or en")
@@ -246,13 +238,12 @@ def evaluate(command: argparse.ArgumentParser) -> None:
                 return "a model translates and is scored on --test, source and reference; --references is for files."
             if args.num_pairs != command.get_default("num_pairs") and args.test != [PHRASEBOOK]:
                 return ONLY_PHRASEBOOK
-        elif args.references is None:
+            return None
+        if args.references is None:
             return "--hypotheses are scored against --references: name the file."
-        else:
-            names = [action.dest for action in command._actions if action.dest not in (*OF_FILES, "help")]
-            if given := [f"--{name}" for name in names if getattr(args, name) != command.get_default(name)]:
-                return f"{', '.join(given)}: for a --model only, not for --hypotheses. Leave it out."
-        return None
+        names = [action.dest for action in command._actions if action.dest not in (*OF_FILES, "help")]
+        given = [f"--{name}" for name in names if getattr(args, name) != command.get_default(name)]
+        return f"{', '.join(given)}: for a --model only, not for --hypotheses. Leave it out." if given else None
 
     command.find_fault = find_fault
 
@@ -291,11 +282,9 @@ def cost(command: argparse.ArgumentParser) -> None:
 
 
 def plot(command: argparse.ArgumentParser) -> None:
-    """Draw the learning curves of one or several runs: loss, perplexity, BLEU, rate, tokens per second.
+    """Draw the learning curves of runs: loss, perplexity, BLEU (of `vaswani train --dev_bleu`), rate, tokens a second.
 
     vaswani plot --run runs/base runs/big --output curves.svg
-
-    BLEU is there where the run was told to measure it (`vaswani train --dev_bleu`).
     """
     command.add_argument("--run", type=Path, nargs="+", required=True, dest="run_folders", help="run folders")
     command.add_argument("--output", type=output_path, required=True, help="the picture, .svg or .png")
@@ -306,15 +295,13 @@ def attention(command: argparse.ArgumentParser) -> None:
 
     vaswani attention --model runs/base --source "The dog that barks runs." --output pictures
     vaswani attention --model runs/base --source "The dog runs." --output pictures --kind cross --layer 5 --word Hund
-
-    `vaswani heads` finds heads that are worth a look.
     """
     add_model(command)
     command.add_argument("--source", required=True, help="the sentence")
     command.add_argument("--target", help="its translation; the model's own if not given")
     command.add_argument("--output", type=output_path, required=True, help="folder for the pictures and the page")
     command.add_argument("--word", help="draw this word alone; default: that of figures 3 and 4, or one that looks far")
-    chosen = command.add_argument_group("one drawing of your choice, instead of figures 3 to 5")
+    chosen = command.add_argument_group("one drawing, instead of figures 3 to 5")
     chosen.add_argument("--kind", choices=tuple(KINDS), help="self-attention, or cross; default: encoder")
     add_number(chosen, "layer", help="from 1; the next to last if not given, as in the paper")
     add_number(chosen, "heads", nargs="+", help="from 1; all if not given")
@@ -337,14 +324,12 @@ def heads(command: argparse.ArgumentParser) -> None:
 def demo(command: argparse.ArgumentParser) -> None:
     """Serve a page to try a model: its translations of a sentence, their scores, and what each word looked at.
 
-    vaswani demo
     vaswani demo --model runs/base
 
     Open the address that is printed in a browser of this machine; Ctrl+C ends it. Nothing is fetched from elsewhere.
     """
     command.add_argument("--model", help="model folder, run folder or Hub id; default: everyday_en_de, of a clone")
-    text = f"default: {HOST}, for this machine alone; 0.0.0.0 lets the whole network in"
-    command.add_argument("--host", default=HOST, help=text)
+    command.add_argument("--host", default=HOST, help=f"{HOST}, this machine alone; 0.0.0.0 lets the network in")
     add_number(command, "port", default=PORT, help=f"default: {PORT}")
 
 
@@ -363,7 +348,6 @@ def export(command: argparse.ArgumentParser) -> None:
     ctranslate2 = command.add_argument_group("CTranslate2")
     ctranslate2.add_argument("--quantization", help="of the weights: float32 (default), int8, int8_float16, ...")
     add_number(ctranslate2, "max_positions", help="tokens of the longest sentence; 2048 if not given")
-
     fault = "--quantization and --max_positions are for --format ctranslate2: ONNX gets float32 and any length."
     given = ("quantization", "max_positions")
     command.find_fault = lambda args: fault if args.format == "onnx" and any(map(vars(args).get, given)) else None
@@ -394,8 +378,8 @@ def card(command: argparse.ArgumentParser) -> None:
     `vaswani push` uploads the file as you have edited it. An existing card is replaced only if --output names it.
     """
     command.add_argument("--run", type=Path, required=True, dest="run_folder", help="folder of a finished run")
-    text = "a test set, and the file of `vaswani evaluate --json` for it; may be repeated"
-    command.add_argument("--score", nargs=2, action="append", default=[], metavar=("DATASET", "FILE"), help=text)
+    options = {"nargs": 2, "action": "append", "default": [], "metavar": ("DATASET", "FILE")}
+    command.add_argument("--score", **options, help="a test set, and its file of `evaluate --json`; may be repeated")
     command.add_argument("--output", type=output_path, help="file to write; RUN/model/README.md if not given")
     facts = command.add_argument_group("facts that no run folder knows; the card says which are missing")
     facts.add_argument("--name", default="", help="title; the folder's name if not given")

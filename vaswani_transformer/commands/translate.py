@@ -34,8 +34,8 @@ def run(args: argparse.Namespace) -> None:
         with_scores=args.scores,
         **search,
     )
-    columns = {"is_numbered": args.nbest is not None, "is_scored": args.scores}
-    to_lines = partial(format_lines, **columns, is_distinct=args.distinct)
+    is_numbered = args.nbest is not None
+    to_lines = partial(format_lines, is_numbered=is_numbered, is_scored=args.scores, is_distinct=args.distinct)
     if is_resumable:
         settings = _describe(args, search.get("shortlist")) | {"tokens_per_batch": translator.tokens_per_batch}
         translate_file(translator, args.input, args.output, to_lines=to_lines, settings=settings, processes=processes)
@@ -43,17 +43,12 @@ def run(args: argparse.Namespace) -> None:
         with _open_windows(args.input) as windows, open_output(args.output) as output:
             translate_stream(translator, windows, output, to_lines=to_lines)
     processes.destroy_process_group()
-    if translator.num_over_long:
-        print(
-            f"vaswani translate: lines of more than {tokenizer.model_max_length} tokens, the longest in training: "
-            f"{translator.num_over_long}. They are translated less well; split them into sentences.",
-            file=sys.stderr,
-        )
-    if translator.num_cut:
-        print(
-            f"vaswani translate: sentences cut to their first {MOST_SOURCE_TOKENS:,} tokens: {translator.num_cut}.",
-            file=sys.stderr,
-        )
+    for count, what in (
+        (translator.num_over_long, f"lines of more than {tokenizer.model_max_length} tokens, the longest in training"),
+        (translator.num_cut, f"sentences cut to their first {MOST_SOURCE_TOKENS:,} tokens"),
+    ):
+        if count:
+            print(f"vaswani translate: {what}: {count}. Split them into sentences.", file=sys.stderr)
 
 
 def _describe(args: argparse.Namespace, shortlist: list[int] | None) -> dict[str, object]:
