@@ -1,4 +1,4 @@
-"""The least and the greatest value of the numbers that a user gives, on the command line or in files."""
+"""The least and the greatest value of the numbers that a user gives, on the command line, in recipes or in files."""
 
 # A slip of the keyboard or a damaged file must not ask for all memory. Whole numbers where the bounds are.
 BOUNDS: dict[str, tuple[float, float]] = {
@@ -14,6 +14,13 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "divide_widths": (1, 1_024),
     "last": (1, 1_000),
     "vocab_size": (1, 1_000_000),
+    "max_length": (1, 100_000),
+    "warmup_updates": (1, 1_000_000_000),
+    "adam_eps": (0.0, 1.0),
+    "lr_scale": (0.0, 1_000_000.0),
+    "weight_decay": (0.0, 1_000_000.0),
+    "num_averaged_checkpoints": (1, 1_000),
+    "patience": (1, 1_000_000),
     "weights": (1, 1_000),
     "num_pairs": (1, 100_000_000),
     "max_length_ratio": (1.0, 1_000.0),

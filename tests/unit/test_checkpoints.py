@@ -57,15 +57,9 @@ def test_only_checkpoints_written_to_the_end_are_seen_and_those_of_a_stop_are_no
     assert names(resumable_checkpoints(tmp_path)) == ["step-00000002", "step-00000010", "stopped-00000013"]
 
 
-def test_a_complete_checkpoint_names_its_update_and_the_digest_of_each_file(tmp_path):
-    mark = json.loads((write_step(tmp_path, 57) / "COMPLETE").read_text())
-    assert mark["update"] == 57
-    assert sorted(mark["files"]) == ["config.json", "model.safetensors", "training_state/optimizer.bin"]
-    assert mark["files"]["training_state/optimizer.bin"] == hashlib.sha256(b"state").hexdigest()
-
-
 def test_all_is_on_the_disk_before_a_checkpoint_is_marked_and_marked_before_it_has_its_name(tmp_path, file_calls):
     partial = fill(tmp_path, 57)
+    digest = hashlib.sha256(b"state").hexdigest()
     contents = [str(path.relative_to(partial)) for path in partial.rglob("*")]
     file_calls.clear()
     finish_checkpoint(partial)
@@ -79,6 +73,9 @@ def test_all_is_on_the_disk_before_a_checkpoint_is_marked_and_marked_before_it_h
         "rename partial-step-00000057",
         "sync .",
     ]
+    mark = json.loads((tmp_path / "step-00000057" / "COMPLETE").read_text())
+    assert (mark["update"], mark["files"]["training_state/optimizer.bin"]) == (57, digest)
+    assert sorted(mark["files"]) == ["config.json", "model.safetensors", "training_state/optimizer.bin"]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a umask")
@@ -236,10 +233,9 @@ def write_tokenizers(*folders):
 
 
 REFUSED = {
-    r"a and .*b are different models: they differ in d_model": lambda a, b: write_model(b, seed=1, d_model=6),
-    "they differ in the tokenizer": write_tokenizers,
+    r"a and .*b are different models: d_model was 4, is 6": lambda a, b: write_model(b, seed=1, d_model=6),
+    "the tokenizer is another": write_tokenizers,
     r"weight in .*b holds a value that is not finite": lambda a, b: write_model(b, seed=0, value=float("nan")),
-    r"b/model\.safetensors is damaged": lambda a, b: os.truncate(b / "model.safetensors", 90),
     r"No such file .*b/model\.safetensors": lambda a, b: (b / "model.safetensors").unlink(),
 }
 
@@ -252,8 +248,5 @@ def test_what_cannot_be_averaged_is_refused(tmp_path, message):
     REFUSED[message](*folders)
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         average_checkpoints(folders, tmp_path / "mean")
-
-
-def test_nothing_to_average_is_said(tmp_path):
     with pytest.raises(ValueError, match="there is no checkpoint to average"):
         average_checkpoints([], tmp_path / "mean")

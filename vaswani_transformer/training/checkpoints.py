@@ -11,7 +11,6 @@ checkpoints/
 
 import contextlib
 import os
-import pickle
 import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,7 +24,7 @@ from safetensors.torch import load_file, save, save_file
 from torch.optim.lr_scheduler import LRScheduler
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from ..files import blaming, digest_files, find_damage, read_object, write_json, write_whole
+from ..files import blaming, digest_files, find_changes, find_damage, read_object, write_json, write_whole
 from .progress import Progress, Tally
 
 CHECKPOINTS_FOLDER = "checkpoints"  # of a run
@@ -76,11 +75,8 @@ class Checkpoints:
     def save(self, *, is_scheduled: bool) -> None:
         """Begin to write a checkpoint of this moment, and then to delete those that are no longer needed.
 
-        Args:
-            is_scheduled: true if it may be averaged, false if it is written because the run was asked to stop.
-
-        Raises:
-            OSError: if it, or the one before, cannot be written.
+        One that is not `is_scheduled` is written because the run was asked to stop, and is never averaged. Raises
+        OSError if it, or the one before, cannot be written.
         """
         self.close()
         state = {name: part.state_dict() for name, part in self.stateful.items()}
@@ -125,26 +121,16 @@ class Checkpoints:
             yield
         except (OSError, RuntimeError, SafetensorError) as error:
             shutil.rmtree(partial, ignore_errors=True)
-            raise OSError(
-                f"{partial} could not be written: {error}. The checkpoints before it are intact: mend the cause, for "
-                f"example make room on the disk, and start the same command again."
-            ) from error
+            raise OSError(f"{partial} could not be written: {error}. The checkpoints before it are intact.") from error
 
     def load(self, checkpoint: Path, *, seed: int, change_processes: bool) -> None:
         """Restore the state in `checkpoint`, which is intact.
 
         Raises:
-            ValueError: if another number of processes wrote it and `change_processes` is false, or if it holds
-                programs, as a pickle may.
+            ValueError: if another number of processes wrote it and `change_processes` is false.
         """
         path = checkpoint / STATE_FOLDER / STATE_FILE
-        try:
-            state = torch.load(path, map_location="cpu", weights_only=True)
-        except pickle.UnpicklingError as error:
-            raise ValueError(
-                f"{path} holds more than values, so it was not written by this package. Remove {checkpoint} to go on "
-                f"from the one before."
-            ) from error
+        state = torch.load(path, map_location="cpu", weights_only=True)  # runs no program, as a pickle may
         with blaming(path):
             for name, part in self.stateful.items():
                 part.load_state_dict(state[name])
@@ -157,8 +143,7 @@ class Checkpoints:
         if not change_processes:
             raise ValueError(
                 f"{checkpoint} was written by {progress.num_processes} processes, this is a run of {now}. Start "
-                f"{progress.num_processes}, or give --change_processes: no pair is skipped or repeated, but "
-                f"dropout will draw other numbers."
+                f"{progress.num_processes}, or give --change_processes: dropout will draw other numbers."
             )
         torch.manual_seed(seed + progress.update + self.accelerator.process_index)
         progress.num_processes = now
@@ -273,13 +258,10 @@ def _sync(path: Path) -> None:
 
 
 def drop_old_checkpoints(folder: Path, *, keep: int) -> None:
-    """Delete all but the last checkpoints, and the training state of all but the last `STATES_TO_KEEP`.
+    """Delete all but the last `keep` checkpoints, and the training state of all but the last `STATES_TO_KEEP`.
 
-    Call it when a new checkpoint is complete. Checkpoints of earlier stops and partial ones go too. A checkpoint is set
-    aside before it is deleted: a half-deleted one is never taken for a whole one, and goes with the next call.
-
-    Args:
-        keep: as many as the average needs; `STATES_TO_KEEP` stay if that is more.
+    Checkpoints of earlier stops and partial ones go too. A checkpoint is set aside before it is deleted: a half-deleted
+    one is never taken for a whole one, and goes with the next call.
     """
     checkpoints = complete_checkpoints(folder)
     newest = resumable_checkpoints(folder)[-1:]
@@ -309,10 +291,9 @@ def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
 
     Raises:
         ValueError: if `folders` is empty, a checkpoint is damaged, configurations differ, or weights are not finite.
-        OSError: if a folder holds no weights, or a file of `output` cannot be written.
     """
     if not folders:
-        raise ValueError("there is no checkpoint to average; train first, or name folders that hold models.")
+        raise ValueError("there is no checkpoint to average: train first.")
     _check_same_config(folders)
     sums, dtypes = {}, {}
     for folder in folders:
@@ -320,11 +301,7 @@ def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
             digests = {name: digest for name, digest in _read_digests(folder).items() if "/" not in name}
             if fault := find_damage(folder, digests):
                 raise ValueError(f"{fault}: copy it back, or remove {folder} to average without it.")
-        try:
-            weights = load_file(folder / WEIGHTS)
-        except SafetensorError as error:
-            raise ValueError(f"{folder / WEIGHTS} is damaged ({error}); leave that checkpoint out.") from error
-        for name, tensor in weights.items():
+        for name, tensor in load_file(folder / WEIGHTS).items():
             if not tensor.isfinite().all():
                 raise ValueError(f"{name} in {folder} holds a value that is not finite; leave that checkpoint out.")
             sums[name] = tensor.double() if name not in sums else sums[name] + tensor.double()
@@ -342,14 +319,13 @@ def _check_same_config(folders: Sequence[Path]) -> None:
     """Refuse to average models of different architecture or vocabulary."""
     first = folders[0]
     for folder in folders[1:]:
-        one, other = (read_object(path / "config.json") for path in (first, folder))
-        names = (one.keys() | other.keys()) - HOUSEKEEPING
-        differing = sorted(name for name in names if one.get(name) != other.get(name))
+        one, other = (
+            {name: value for name, value in read_object(path / "config.json").items() if name not in HOUSEKEEPING}
+            for path in (first, folder)
+        )
+        differences = list(find_changes(one, other))
         vocabularies = [path / "tokenizer.json" for path in (first, folder)]
         if all(path.exists() for path in vocabularies) and len({path.read_bytes() for path in vocabularies}) > 1:
-            differing.append("the tokenizer")
-        if differing:
-            raise ValueError(
-                f"{first} and {folder} are different models: they differ in {', '.join(differing)}. "
-                f"Average checkpoints of one run."
-            )
+            differences.append("the tokenizer is another")
+        if differences:
+            raise ValueError(f"{first} and {folder} are different models: {'; '.join(differences)}.")

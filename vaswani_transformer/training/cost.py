@@ -33,25 +33,11 @@ def compute_training_cost(seconds: float, devices: int, rate: float) -> float:
 def find_rate(device: str, *, mixed_precision: str = "no") -> float:
     """Return FLOP per second of a device.
 
-    Args:
-        device: a name of `RATES`, in any case, or the rate itself.
-        mixed_precision: of the run: "no", "bf16" or "fp16".
-
-    Raises:
-        ValueError: if the device is unknown, or has no rate in this precision.
+    `device` is a name of `RATES` in any case, or the rate itself. Raises ValueError if it is neither.
     """
-    if device.upper() in RATES:
-        rate = RATES[device.upper()][mixed_precision != "no"]
-    else:
-        try:
-            rate = float(device)
-        except ValueError:
-            rate = None
+    rate = RATES[device.upper()][mixed_precision != "no"] if device.upper() in RATES else float(device)
     if rate is None or not 0 < rate < math.inf:
-        raise ValueError(
-            f"there is no rate of {device!r} for mixed precision {mixed_precision}. Give its rate in FLOP per second, "
-            f"such as 1.6e11, or one of: {', '.join(RATES)}."
-        )
+        raise ValueError(f"there is no rate of {device!r} for mixed precision {mixed_precision}: give it in FLOP/s.")
     return rate
 
 

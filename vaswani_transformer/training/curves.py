@@ -51,7 +51,6 @@ def draw_curves(runs: Sequence[Path], path: Path) -> Path:
         if scale == "linear":
             panel.set_ylim(bottom=max(0, panel.get_ylim()[0]))  # nothing drawn is negative; the margin may be
         panel.grid(alpha=0.3)
-        panel.spines[["top", "right"]].set_visible(False)
         if not panel.lines:
             panel.text(0.5, 0.5, "not in the log", transform=panel.transAxes, ha="center", va="center", color="grey")
     corner.set_axis_off()

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from accelerate import Accelerator
-from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
+from accelerate.tracking import get_available_trackers
 
-from ..files import write_whole
+from ..files import blaming, write_whole
 
 LOG_FILE = "log.jsonl"
 TRACKER_FOLDER = "trackers"
@@ -19,8 +19,7 @@ PROJECT = "vaswani_transformer"
 class Log:
     """The log of a run folder, closed by `with`. All processes have one, the main process alone writes.
 
-    Args:
-        accelerator: reports to the trackers it was made for (`log_with`).
+    `accelerator` reports to the trackers it was made for (`log_with`).
     """
 
     def __init__(self, folder: Path, accelerator: Accelerator):
@@ -37,9 +36,7 @@ class Log:
         lines = self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else []
         kept = b"".join(line for line in lines if _is_up_to(line, update))
         if len(kept) != num_bytes:
-            self.print(
-                f"WARNING: {self.path} has lost lines up to update {update}; it goes on after those that are left"
-            )
+            self.print(f"WARNING: {self.path} has lost lines up to update {update}; it goes on after what is left")
         with write_whole(self.path) as file:
             file.write(kept)
         options = {"tensorboard": {"purge_step": update + 1}, "wandb": {"name": self.path.parent.name}}
@@ -69,13 +66,9 @@ class Log:
         known = {name: value for name, value in line.items() if name != "update" and value is not None}
         self.accelerator.log(known, step=line["update"])
 
-    def print(self, text: str, *, live: bool = False) -> None:
-        """Print a line on standard error; on a terminal the next one replaces a `live` one."""
-        if not self.is_main_process:
-            return
-        if sys.stderr.isatty():
-            print(f"\r{text}\x1b[K", end="" if live else "\n", file=sys.stderr, flush=True)
-        else:
+    def print(self, text: str) -> None:
+        """Print a line on standard error."""
+        if self.is_main_process:
             print(text, file=sys.stderr, flush=True)
 
 
@@ -83,10 +76,7 @@ def check_trackers(names: Sequence[str]) -> None:
     """Raise a ValueError for a tracker whose package is missing, which Accelerate would leave out without a word."""
     for name in names:
         if name not in map(str, get_available_trackers()):
-            raise ValueError(
-                f"there is no tracker {name} here: install its package (pip install {name}), if it is one of "
-                f"{', '.join(LOGGER_TYPE_TO_CLASS)}."
-            )
+            raise ValueError(f"there is no tracker {name} here: install its package (pip install {name}).")
 
 
 def read_log(folder: Path) -> list[dict]:
@@ -99,30 +89,13 @@ def read_log(folder: Path) -> list[dict]:
     path = folder / LOG_FILE
     if not path.exists():
         raise FileNotFoundError(f"{folder} holds no {LOG_FILE}; name a folder that `vaswani train` has written.")
-    lines = []
-    for number, text in enumerate(path.read_bytes().splitlines(), start=1):
-        try:
-            lines.append(_read_line(text))
-        except ValueError as error:
-            raise ValueError(f"{path}, line {number}: {error}. Take the line out.") from error
-    return lines
+    with blaming(path):
+        return [json.loads(text) for text in path.read_bytes().splitlines()]
 
 
 def _is_up_to(text: bytes, update: int) -> bool:
     """Return True for a whole line of the log about one of the first `update` updates."""
     try:
-        return text.endswith(b"\n") and _read_line(text)["update"] <= update
+        return text.endswith(b"\n") and json.loads(text)["update"] <= update
     except ValueError:
         return False
-
-
-def _read_line(text: bytes) -> dict:
-    """Parse a line of the log; raises ValueError with its fault."""
-    try:
-        line = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"not JSON ({error})") from error
-    is_of_numbers = isinstance(line, dict) and all(isinstance(value, int | float | None) for value in line.values())
-    if not is_of_numbers or not isinstance(line.get("update"), int):
-        raise ValueError("expected numbers by their names, one of them that of the update")
-    return line

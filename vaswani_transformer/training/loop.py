@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -23,12 +24,10 @@ from .setup import RunParts
 SKIPPED_IN_A_ROW = 10  # updates without a finite gradient that end a run
 # Updates between two checks for which all processes, and host and device, wait for each other. Between two checks the
 # host may run ahead of a GPU.
-UPDATES_PER_CHECK = {"cpu": 1}
-DEFAULT_UPDATES_PER_CHECK = 10
+UPDATES_PER_CHECK = defaultdict(lambda: 10, cpu=1)
 # Processes that prepare batches. On a CPU one would take a core from the training; one is enough for any GPU. Where
 # there is MPS, processes are not forked, and a worker would get a copy of the corpus.
-LOADER_WORKERS = {"cpu": 0, "mps": 0}
-DEFAULT_LOADER_WORKERS = 1
+LOADER_WORKERS = defaultdict(lambda: 1, cpu=0, mps=0)
 
 
 def train(parts: RunParts) -> Path:
@@ -65,7 +64,7 @@ def train(parts: RunParts) -> Path:
 def _run_updates(parts: RunParts, stop_request: StopRequest) -> None:
     """Run one update after the other, until the recipe or its patience ends."""
     progress, num_updates = parts.progress, parts.recipe.num_updates
-    interval = UPDATES_PER_CHECK.get(parts.accelerator.device.type, DEFAULT_UPDATES_PER_CHECK)
+    interval = UPDATES_PER_CHECK[parts.accelerator.device.type]
     sitting_started = time.perf_counter() - progress.seconds
     parts.model.train()
     for update in read_updates(parts):
@@ -106,8 +105,7 @@ def run_update(parts: RunParts, update: Update) -> float:
         is_last = i == len(update.micro_batches) - 1
         batch = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
         # Gradients travel between the processes once, with the last micro-batch.
-        sync = contextlib.nullcontext() if is_last else accelerator.no_sync(parts.model)
-        with sync:
+        with contextlib.nullcontext() if is_last else accelerator.no_sync(parts.model):
             output = parts.forward(**batch, num_items_in_batch=1)  # sums over the tokens of this micro-batch
             # The mean over the whole update. Data parallelism takes that of the gradients of all processes.
             accelerator.backward(output.loss * (accelerator.num_processes / update.target_tokens))
@@ -142,7 +140,7 @@ def read_updates(parts: RunParts) -> Iterator[Update]:
         accumulation_steps=parts.accumulation_steps,
     )
     device = accelerator.device.type
-    num_workers = LOADER_WORKERS.get(device, DEFAULT_LOADER_WORKERS)
+    num_workers = LOADER_WORKERS[device]
     loader = DataLoader(
         stream,
         batch_size=None,
@@ -180,23 +178,16 @@ def _tell_settings(parts: RunParts) -> None:
         f"per side"
     )
     device, precision = parts.accelerator.device.type, description["mixed_precision"]
-    notes = [f"training on {parts.accelerator.num_processes} x {device}", f"mixed precision {precision}"]
-    if device == "cuda" and precision == "no":
-        notes.append("float32 with TF32")
-    if recipe.compile:
-        notes.append("compiled: the first updates take minutes")
-    tell(", ".join(notes))
-    if advice := advise_size(device, parts.accelerator.unwrap_model(parts.model).config.vocab_size):
+    compiled = ", compiled: the first updates take minutes" if recipe.compile else ""
+    tell(f"training on {parts.accelerator.num_processes} x {device}, mixed precision {precision}{compiled}")
+    if advice := advise_size(device, description["recipe"]["vocab_size"]):
         tell(advice)
 
 
 def describe_recipe(recipe: Recipe) -> str:
     """Return the name of the recipe that is nearest to `recipe`, and what differs from it."""
-    # Where it was left open it follows from the device, and the line "training on" tells it.
-    of_device = {"compile": recipe.compile}
-    changes = {
-        name: list(find_changes(known.to_dict() | of_device, recipe.to_dict())) for name, known in RECIPES.items()
-    }
+    own, of_device = recipe.to_dict(), {"compile": recipe.compile}
+    changes = {name: list(find_changes(known.to_dict() | of_device, own)) for name, known in RECIPES.items()}
     name = min(changes, key=lambda name: len(changes[name]))
     return ", ".join([name, *changes[name]])
 
@@ -229,8 +220,7 @@ def _check_finite(parts: RunParts) -> None:
         raise FloatingPointError(
             f"{longest} updates in a row, {'up to' if now == longest else 'before'} update {parts.progress.update}, "
             f"had a gradient that is not finite, and were skipped. The same command would come to the same end: name "
-            f"another output folder and start again, with mixed precision bf16 or none, with another seed, or with a "
-            f"recipe of a smaller lr_scale or more warmup_updates."
+            f"another output folder and start again, with bf16, or a smaller lr_scale or more warmup_updates."
         )
 
 
@@ -240,14 +230,12 @@ def _log_training(parts: RunParts, lr: float) -> None:
     line = place | {"lr": lr, **tally.compute_means(), "seconds": progress.seconds}
     parts.log.write(line)
     remaining = timedelta(seconds=int((num_updates - progress.update) * tally.seconds / tally.updates))
-    losses = "no finite update"
+    losses = f"skipped {line['skipped']}  " if line["skipped"] else ""
     if line["loss"] is not None:
-        losses = f"loss {line['loss']:.3f}  ppl {line['perplexity']:.2f}"
-    skipped = f"  skipped {line['skipped']}" if line["skipped"] else ""
+        losses += f"loss {line['loss']:.3f}  ppl {line['perplexity']:.2f}  "
     parts.log.print(
-        f"update {progress.update}/{num_updates}  epoch {line['epoch']}  {losses}  lr {line['lr']:.2e}  "
-        f"{line['target_tokens_per_second']:.0f} tok/s  fill {line['fill']:.1%}{skipped}  ETA {remaining}",
-        live=True,
+        f"update {progress.update}/{num_updates}  epoch {line['epoch']}  {losses}lr {line['lr']:.2e}  "
+        f"{line['target_tokens_per_second']:.0f} tok/s  fill {line['fill']:.1%}  ETA {remaining}"
     )
     tally.start_line()
 

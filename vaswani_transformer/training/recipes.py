@@ -1,34 +1,26 @@
 """The paper's runs and ours, each as its difference from the base model (section 5, table 3)."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
-from types import UnionType
-from typing import get_args, get_origin, get_type_hints
+
+from ..bounds import BOUNDS, describe_bounds, is_within_bounds
+from ..files import read_object
 
 WIDTHS = ("d_model", "d_ff", "d_k", "d_v")
-CHECKPOINT_UNITS = ("updates", "epochs")
 SUBWORD_MODELS = ("bpe", "wordpiece")
-# The least and the most of a field; more would take the machine, or give a model that is refused when it is loaded.
-BOUNDS = {
-    "vocab_size": (1, 1_000_000),
-    "max_length": (1, 100_000),
-    "max_length_ratio": (1, 1_000),
-    "tokens_per_batch": (1, 10_000_000),
-    "num_updates": (1, 1_000_000_000),
-    "warmup_updates": (1, 1_000_000_000),
-    "adam_eps": (0, 1),
-    "lr_scale": (0, 1_000_000),
-    "weight_decay": (0, 1_000_000),
-    "num_averaged_checkpoints": (1, 1_000),
-    "patience": (1, 1_000_000),
-    "num_beams": (1, 1_000),
-    "length_penalty": (-10, 10),
-}
-OF_THE_VOCABULARY = ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id")
-NO_FIELDS = (*OF_THE_VOCABULARY, "is_encoder_decoder")  # of `VaswaniConfig`: a recipe does not choose them
+MAY_BE_NONE = ("max_length_ratio", "patience")
+# Fields of `VaswaniConfig` that a recipe does not choose.
+NO_FIELDS = (
+    "bos_token_id",
+    "pad_token_id",
+    "eos_token_id",
+    "decoder_start_token_id",
+    "vocab_size",
+    "is_encoder_decoder",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,20 +55,21 @@ class Recipe:
     length_penalty: float = 0.6
 
     def __post_init__(self) -> None:
-        for name, (least, most) in BOUNDS.items():
+        for name in BOUNDS.keys() & vars(self).keys():
             value = getattr(self, name)
-            if value is not None and not least <= value <= most:  # also refuses nan
-                raise ValueError(f"{name} must be between {least:,} and {most:,}, got {value}.")
-        if not all(0 <= beta < 1 for beta in self.adam_betas):
-            raise ValueError(f"adam_betas must be in [0, 1), got {self.adam_betas}.")
+            if not is_within_bounds(name, value) and (value is not None or name not in MAY_BE_NONE):
+                raise ValueError(f"{name} must be {describe_bounds(name)}, got {value!r}.")
+        if self.short_first not in (False, True) or self.compile not in (False, True, None):
+            raise ValueError("short_first and compile are true or false.")
+        if len(self.adam_betas) != 2 or not all(0 <= beta < 1 for beta in self.adam_betas):
+            raise ValueError(f"adam_betas must be two numbers in [0, 1), got {self.adam_betas}.")
         if self.subword_model not in SUBWORD_MODELS:
             raise ValueError(f"subword_model must be one of {SUBWORD_MODELS}, got {self.subword_model!r}.")
-        amount, unit = self.checkpoint_interval
-        if unit not in CHECKPOINT_UNITS or amount < 1 or amount % 1:
-            raise ValueError(
-                f"checkpoint_interval is a whole number of at least 1 and one of {CHECKPOINT_UNITS}, "
-                f"got {self.checkpoint_interval}."
-            )
+        match self.checkpoint_interval:
+            case (int(amount), "updates" | "epochs") if amount >= 1:
+                pass
+            case other:
+                raise ValueError(f'checkpoint_interval is as in [500, "updates"] or [1, "epochs"], got {other!r}.')
 
     def to_dict(self) -> dict:
         """Plain values, as recipe.json holds them."""
@@ -259,27 +252,23 @@ RECIPES: dict[str, Recipe] = {
 
 
 def load_recipe(name: str, changes: Iterable[str] = ()) -> Recipe:
-    """The recipe called `name`, or the one in the JSON file `name`, with `changes`.
+    """Return the recipe called `name`, or the one in the JSON file `name`, with `changes`.
 
     Args:
         name: of `RECIPES`, or of a file with an object of fields of `Recipe`, the others being those of the base
-            model; or with such an object as its "recipe", as the recipe.json of a run and of prepared data
-            are.
+            model; or with such an object as its "recipe", as the recipe.json of a run and of prepared data are.
         changes: "FIELD=VALUE", fields of the model as "model.FIELD"; values are JSON, or else text.
 
     Raises:
         ValueError: if there is no such recipe, or for a wrong name, type or value of a field.
     """
     if name in RECIPES:
-        recipe = RECIPES[name]
+        values = RECIPES[name].to_dict()
     elif Path(name).is_file():
-        from ..files import read_object  # late, as in `build_recipe`
-
         values = read_object(Path(name))
-        recipe = build_recipe(values.get("recipe", values))
+        values = values.get("recipe", values)
     else:
         raise ValueError(f"there is no recipe {name!r}, nor such a file; choose one of: {', '.join(RECIPES)}.")
-    values = recipe.to_dict()
     for change in changes:
         place, is_change, text = change.partition("=")
         if not is_change:
@@ -288,11 +277,11 @@ def load_recipe(name: str, changes: Iterable[str] = ()) -> Recipe:
             value = json.loads(text)
         except (json.JSONDecodeError, RecursionError):
             value = text
-        values[place] = value
+        values = values | {place: value}
     return build_recipe(values)
 
 
-def build_recipe(values: object) -> Recipe:
+def build_recipe(values: dict) -> Recipe:
     """Make a recipe of JSON values; raises ValueError for a wrong name, type or value of a field.
 
     A field of the model stands in the object `model`, or beside it as `model.FIELD`.
@@ -300,52 +289,30 @@ def build_recipe(values: object) -> Recipe:
     # Imported here, so that the names of recipes are known without importing transformers, which takes seconds.
     from ..model.configuration_vaswani import VaswaniConfig
 
-    if not isinstance(values, Mapping) or not isinstance(values.get("model", {}), Mapping):
-        raise ValueError(f"a recipe is an object of fields and values, as is its model; got {json.dumps(values):.80}.")
-    of_model = {f"model.{name}": kind for name, kind in VaswaniConfig.__annotations__.items() if name not in NO_FIELDS}
-    kinds = get_type_hints(Recipe) | of_model
+    of_model = {f"model.{name}" for name in VaswaniConfig.__annotations__ if name not in NO_FIELDS}
+    known = Recipe.__annotations__.keys() | of_model
     fields = {f"model.{name}": value for name, value in values.get("model", {}).items()}
     fields |= {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     fields.pop("model", None)
-    for name, value in fields.items():
-        if name not in kinds:
-            meant = [known for known in kinds if known.endswith(f".{name}")] or get_close_matches(name, kinds, n=1)
-            advice = f"did you mean {meant[0]}?" if meant else f"there are {', '.join(kinds)}."
-            raise ValueError(f"a recipe has no field {name}: {advice}")
-        if not _is_of_kind(value, kinds[name]):
-            kind = kinds[name] if get_args(kinds[name]) else kinds[name].__name__
-            raise ValueError(f"{name} is {json.dumps(value)}, expected {kind}.")
+    for name in fields.keys() - known:
+        meant = [field for field in known if field.endswith(f".{name}")] or get_close_matches(name, known, n=1)
+        advice = f"did you mean {meant[0]}?" if meant else f"there are {', '.join(sorted(known))}."
+        raise ValueError(f"a recipe has no field {name}: {advice}")
     model = {name.removeprefix("model."): fields.pop(name) for name in list(fields) if name in of_model}
-    recipe = Recipe(**fields, model=model)
-    VaswaniConfig(**recipe.model)  # checks its values
-    return recipe
-
-
-def _is_of_kind(value: object, kind: object) -> bool:
-    """True if `value` is of the annotated type `kind`; whole numbers are floats too, truth values no numbers."""
-    parts = get_args(kind)
-    if isinstance(kind, UnionType):
-        return any(_is_of_kind(value, part) for part in parts)
-    if get_origin(kind) is tuple:
-        is_long_enough = isinstance(value, tuple) and len(value) == len(parts)
-        return is_long_enough and all(map(_is_of_kind, value, parts))
-    return isinstance(value, (int, float) if kind is float else kind) and (kind is bool or not isinstance(value, bool))
+    VaswaniConfig(**model)  # checks their types and values
+    return Recipe(**fields, model=model)
 
 
 def divide_widths(recipe: Recipe, divisor: int) -> Recipe:
-    """The same recipe with d_model, d_ff, d_k and d_v of its model divided, so that rows of table 3 keep their ratios.
+    """Return the same recipe with d_model, d_ff, d_k and d_v of its model divided: rows of table 3 keep their ratios.
 
     Raises:
-        ValueError: if a width cannot be divided; the message names it.
+        ValueError: if a width cannot be divided; the message names all.
     """
     from ..model.configuration_vaswani import VaswaniConfig  # late, as in `build_recipe`
 
     config = VaswaniConfig(**recipe.model)
     widths = {name: getattr(config, name) for name in WIDTHS}
-    for name, width in widths.items():
-        if width % divisor:
-            raise ValueError(
-                f"{name} of this recipe is {width}, which cannot be divided by {divisor}: choose a divisor of all of "
-                f"{', '.join(f'{other} {size}' for other, size in widths.items())}."
-            )
+    if any(width % divisor for width in widths.values()):
+        raise ValueError(f"{widths} cannot all be divided by {divisor}: choose a common divisor.")
     return replace(recipe, model=recipe.model | {name: width // divisor for name, width in widths.items()})

@@ -74,10 +74,7 @@ def open_run(
         place = f"process {accelerator.process_index} on host {socket.gethostname()}"
         faults = gather_object([f"{place} does not find in {name}" for name in differing])
         if faults:  # of whichever process, all raise: one that went on would wait for the others
-            raise ValueError(
-                f"{faults[0]} what the main process finds there: run and data must lie in folders shared by all "
-                f"machines."
-            )
+            raise ValueError(f"{faults[0]} what the main process finds there: folders must be shared by all machines.")
         yield checkpoint
 
 
@@ -103,16 +100,10 @@ def claim_run(folder: Path, description: dict, warn: Callable[[str], object]) ->
     )
     checkpoint = _choose_checkpoint(folder / CHECKPOINTS_FOLDER, warn)
     if checkpoint is None and (folder / MODEL_FOLDER).exists():
-        raise ValueError(
-            f"{folder} holds a final model and no checkpoint to go on from, and a run from the beginning would "
-            f"overwrite it: name another output folder, or remove {folder / MODEL_FOLDER}."
-        )
+        raise ValueError(f"{folder} holds a final model and no checkpoint to go on from: name another output folder.")
     done = checkpoint_step(checkpoint) if checkpoint else 0
     if ends["num_updates"] < done:
-        raise ValueError(
-            f"{folder} has done {done} updates, and num_updates is {ends['num_updates']}: give at least {done}, or "
-            f"name another output folder."
-        )
+        raise ValueError(f"{folder} has done {done} updates, and num_updates is {ends['num_updates']}.")
     information = recorded if done else description | {"versions": describe_versions()}
     write_json(path, information | {"recipe": recorded["recipe"] | ends})
     return checkpoint
@@ -124,10 +115,7 @@ def _choose_checkpoint(folder: Path, warn: Callable[[str], object]) -> Path | No
     for fault in faults.values():
         warn(f"WARNING: {fault}; the checkpoint before is taken")
     if faults and checkpoint is None:
-        raise ValueError(
-            f"none of the checkpoints in {folder} is intact: {fault}. Copy one back that is, or name another output "
-            f"folder to start from the beginning."
-        )
+        raise ValueError(f"none of the checkpoints in {folder} is intact: {fault}. Copy one back that is.")
     for path in faults:
         set_aside(path)
     return checkpoint
@@ -135,7 +123,4 @@ def _choose_checkpoint(folder: Path, warn: Callable[[str], object]) -> Path | No
 
 def describe_versions() -> dict[str, str]:
     """Return versions of Python and of the packages that train."""
-    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # not installed
-        versions["vaswani_transformer"] = importlib.metadata.version("vaswani_transformer")
-    return {"python": platform.python_version()} | versions
+    return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in PACKAGES}

@@ -28,9 +28,9 @@ from .development import DevelopmentSet
 from .log import TRACKER_FOLDER, Log, check_trackers
 from .optimizer import build_optimizer, inverse_sqrt_schedule
 from .progress import Progress, Tally
-from .recipes import OF_THE_VOCABULARY, Recipe
+from .recipes import Recipe
 
-TOKENS_PER_MICRO_BATCH = {"cpu": 4_096}  # padded tokens per side
+TOKENS_PER_MICRO_BATCH = 4_096  # padded tokens per side, on a CPU: it then stays in the cache, and is padded less
 # Fields of a model that may change between two trainings: they do not change what its weights mean.
 OF_TRAINING = {"dropout", "attention_dropout", "activation_dropout", "label_smoothing", "use_cache"}
 
@@ -77,8 +77,7 @@ def build_run(
     Args:
         data: folder written by `vaswani prepare`.
         run: folder to write, or to go on with; all processes must see it.
-        init_from: model folder, run folder or Hub id whose weights a new run starts from; one that goes on does not
-            read it again.
+        init_from: model whose weights a new run starts from; one that goes on does not read it again.
         seed: of initialisation, dropout and the order of the data.
         accumulation_steps: micro-batches per update on each process; changes speed and memory, not results. When not
             given: one on a GPU, on a CPU as many as keep them at about 4,096 tokens.
@@ -87,14 +86,12 @@ def build_run(
         log_interval: updates between two lines of the log.
         report_to: trackers of Accelerate that get the same lines, such as "tensorboard".
         score_dev: as `score` of `DevelopmentSet`: BLEU of the development set, logged at each evaluation.
-        change_processes: go on with a run that another number of processes began. No pair is skipped or repeated,
-            but dropout draws other numbers.
+        change_processes: go on with a run that another number of processes began; dropout draws other numbers.
 
     Raises:
         FileNotFoundError: if `data` is no prepared data.
-        ValueError: if a file of the data is missing or damaged, if the processes do not know each other or are to share
-            one model, if the package of a tracker is missing, if the recipe's `vocab_size` is smaller than the data's,
-            or if `init_from` has another architecture than the recipe or another vocabulary than the data.
+        ValueError: if a file of the data is damaged, if processes are to share one model, if a tracker is missing, or
+            if `init_from` has another architecture than the recipe or another vocabulary than the data.
     """
     check_trackers(report_to)
     accelerator = _build_accelerator(run, mixed_precision, report_to)
@@ -102,10 +99,9 @@ def build_run(
     if recipe.compile is None:
         recipe = replace(recipe, compile=device == "cuda")
     if accumulation_steps is None:
-        # A GPU wants large products; on a CPU smaller micro-batches stay in the cache, and they pad less.
-        limit = TOKENS_PER_MICRO_BATCH.get(device, math.inf)
+        limit = TOKENS_PER_MICRO_BATCH if device == "cpu" else math.inf
         accumulation_steps = max(1, round(recipe.tokens_per_batch / accelerator.num_processes / limit))
-    preparation, tokenizer, train_pairs, dev_pairs = _load_data(data, accelerator)
+    preparation, tokenizer, (train_pairs, dev_pairs) = _load_data(data, accelerator)
 
     torch.manual_seed(seed)  # the same weights everywhere ...
     task = f"translation_{preparation['source_language']}_to_{preparation['target_language']}"
@@ -156,12 +152,9 @@ def build_run(
 
 def _build_accelerator(run: Path, mixed_precision: str | None, report_to: Sequence[str]) -> Accelerator:
     """Return the accelerator of a run, with the settings of PyTorch that suit its device."""
-    for name in ("FSDP", "DEEPSPEED", "MEGATRON_LM"):
+    for name in ("FSDP", "DEEPSPEED"):
         if parse_flag_from_env(f"ACCELERATE_USE_{name}"):
-            raise ValueError(
-                f"the launcher asks for {name}, but each process trains a whole model, which fits one device: start "
-                f"as with scripts/accelerate/8_gpus.yaml."
-            )
+            raise ValueError(f"the launcher asks for {name}, but each process trains a whole model, on one device.")
     # Accelerate keeps the precision of the process here, and a process may train again in another one.
     # transformers' Trainer does the same.
     AcceleratorState._reset_state()
@@ -183,28 +176,21 @@ def _build_accelerator(run: Path, mixed_precision: str | None, report_to: Sequen
     return accelerator
 
 
-def _load_data(
-    data: Path, accelerator: Accelerator
-) -> tuple[dict, PreTrainedTokenizerFast, TokenizedPairs, TokenizedPairs]:
+def _load_data(data: Path, accelerator: Accelerator) -> tuple[dict, PreTrainedTokenizerFast, list[TokenizedPairs]]:
     """Return the description of prepared data, its tokenizer, and its training and development pairs."""
     preparation = read_preparation(data)
-    damage = find_damage(data, preparation["files"]) if accelerator.is_main_process else ""
-    (damage,) = broadcast_object_list([damage])
+    (damage,) = broadcast_object_list([accelerator.is_main_process and find_damage(data, preparation["files"])])
     if damage:
         raise ValueError(f"{damage}. Copy the folder again, or remove it and run `vaswani prepare`.")
     tokenizer = PreTrainedTokenizerFast.from_pretrained(data, trust_remote_code=False)
     sets = [TokenizedPairs.load(data / name, pad_token_id=tokenizer.pad_token_id) for name in ("train", "dev")]
-    return preparation, tokenizer, *sets
+    return preparation, tokenizer, sets
 
 
 def _build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast, task: str) -> VaswaniForConditionalGeneration:
-    if recipe.model.get("vocab_size", len(tokenizer)) < len(tokenizer):
-        raise ValueError(
-            f"model.vocab_size is {recipe.model['vocab_size']}, but the vocabulary of the data has {len(tokenizer)} "
-            f"entries: give at least as many, or leave it out."
-        )
     config = VaswaniConfig(
-        **{"vocab_size": len(tokenizer)} | recipe.model,
+        **recipe.model,
+        vocab_size=len(tokenizer),
         bos_token_id=tokenizer.bos_token_id,
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,
@@ -225,13 +211,7 @@ def _take_weights(
     fields = VaswaniConfig.__annotations__.keys() - OF_TRAINING - {"vocab_size"}
     theirs, ours = ({field: getattr(it.config, field) for field in fields} for it in (trained, model))
     if changes := list(find_changes(theirs, ours)):
-        advice = "Take its recipe, or --set these fields."
-        if any(theirs[field] != ours[field] for field in OF_THE_VOCABULARY):
-            advice = "A recipe sets no token ids: fine-tune such a model with Seq2SeqTrainer."
-        raise ValueError(f"{name} has another architecture than the recipe: {'; '.join(changes)}. {advice}")
+        raise ValueError(f"{name} has another architecture than the recipe: {'; '.join(changes)}.")
     if its_tokenizer.get_vocab() != tokenizer.get_vocab() or trained.config.vocab_size != model.config.vocab_size:
-        raise ValueError(
-            f"{name} has another vocabulary than {data} ({trained.config.vocab_size} and {model.config.vocab_size} "
-            f"entries): prepare the data with --keep_vocabulary {name}."
-        )
+        raise ValueError(f"{name} has another vocabulary than {data}: prepare with --keep_vocabulary {name}.")
     model.load_state_dict(trained.state_dict())
