@@ -88,30 +88,17 @@ def test_another_number_of_processes_is_refused_unless_asked_for(one_process, ti
     assert [line["update"] for line in log_of(run) if "lr" in line] == [1, 2, 3, 4, 5]
 
 
-def test_a_run_folder_that_not_all_processes_see_is_refused(tiny_data, tmp_path):
-    message = r"process 1 on host \S+ does not find in \S*1/run what the main process finds .* shared by all machines"
-    with pytest.raises(ProcessRaisedException, match=message):
-        debug_launcher(
-            train_in_fork, args=(RECIPE, tiny_data, lambda rank: tmp_path / rank / "run", {}, False), num_processes=2
-        )
-
-
-def test_processes_do_not_train_on_different_data(tiny_data, tmp_path):
-    other = tmp_path / "1"
-    shutil.copytree(tiny_data, other)
+def test_folders_that_not_all_processes_see_are_refused(tiny_data, tmp_path):
+    other = shutil.copytree(tiny_data, tmp_path / "data" / "1")
     preparation = json.loads((other / "preparation.json").read_text())
     (other / "preparation.json").write_text(json.dumps(preparation | {"fingerprint": "another"}))
-    folders = {"0": tiny_data, "1": other}
-    with pytest.raises(
-        ProcessRaisedException, match=r"process 1 on host \S+ does not find in the prepared data what the main process"
+    message = r"process 1 on host \S+ does not find in {} what the main process finds"
+    for data, run, place in (
+        (tiny_data, lambda rank: tmp_path / rank / "run", r"\S*1/run"),
+        ({"0": tiny_data, "1": other}.get, tmp_path / "run", "the prepared data"),
     ):
-        debug_launcher(train_in_fork, args=(RECIPE, folders.get, tmp_path / "run", {}, False), num_processes=2)
-
-
-def test_all_processes_say_why_the_first_refuses_a_run(tiny_data, tmp_path):
-    train_in_processes(2, RECIPE, tiny_data, tmp_path / "run")
-    with pytest.raises(ProcessRaisedException, match="begun with other settings: seed was 0, is 1"):
-        train_in_processes(2, RECIPE, tiny_data, tmp_path / "run", seed=1)
+        with pytest.raises(ProcessRaisedException, match=message.format(place)):
+            debug_launcher(train_in_fork, args=(RECIPE, data, run, {}, False), num_processes=2)
 
 
 def test_processes_draw_different_dropout_and_a_stopped_run_goes_on_with_it(two_processes, tiny_data, tmp_path):
@@ -120,6 +107,8 @@ def test_processes_draw_different_dropout_and_a_stopped_run_goes_on_with_it(two_
     saved = [torch.load(path, weights_only=True) for path in run.glob("checkpoints/*/training_state/state.pt")]
     states = [state["cpu"] for one in saved for state in one["random_states"]]
     assert len({state.numpy().tobytes() for state in states}) == len(states) == 4
+    with pytest.raises(ProcessRaisedException, match="begun with other settings: seed was 0, is 1"):
+        train_in_processes(2, RECIPE, tiny_data, run, seed=1)  # which the first refuses, and all say
     (run / "checkpoints" / "step-00000005" / "COMPLETE").unlink()
     stopped = train_in_processes(2, RECIPE, tiny_data, run)
     assert_close(stopped, two_processes)
@@ -171,16 +160,13 @@ loop.LOADER_WORKERS = {{"cpu": 1}}  # as on a GPU
 parts = build_run(RECIPE, Path(sys.argv[1]), run, log_interval=1)
 run_update = loop.run_update
 
-def die_once(parts, update):
+def die_or_stop(parts, update):
     first_life = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
     if first_life and os.environ["RANK"] == "1" and parts.progress.update == 3:
         while not (run / "checkpoints" / "step-00000002").exists():  # a thread of the other process writes it
             pass
         os.kill(os.getpid(), signal.SIGKILL)
-    return run_update(parts, update)
-
-def stop_the_launcher(parts, update):
-    if parts.progress.update == 2 and os.environ["RANK"] == "0":
+    if not first_life and os.environ["RANK"] == "0" and parts.progress.update == 2:
         os.kill(os.getppid(), signal.SIGTERM)
         while not received:  # it comes back to all of this process group
             pass
@@ -188,7 +174,7 @@ def stop_the_launcher(parts, update):
 
 received, remember = [], StopRequest._remember
 StopRequest._remember = lambda self, *args: (received.append(args), remember(self, *args))
-loop.run_update = {{"killed": die_once, "stopped": stop_the_launcher}}[sys.argv[3]]
+loop.run_update = die_or_stop
 status = 0
 try:
     loop.train(parts)
@@ -204,44 +190,24 @@ sys.exit(status)
 """
 
 
-def run_torchrun(script, data, run, how):
+@pytest.mark.slow
+def test_torchrun_restarts_a_killed_run_and_sigterm_saves_though_it_reaches_the_workers_of_the_loaders(
+    two_processes, tiny_data, tmp_path, capfd
+):
+    script, run = tmp_path / "worker.py", tmp_path / "run"
+    script.write_text(WORKER.format(tests=list(map(str, Path(__file__).parents[:2]))))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    return subprocess.run(
-        [*torchrun, "--max-restarts", "1", "--shutdown-timeout", "600", str(script), str(data), str(run), how],
+    result = subprocess.run(
+        [*torchrun, "--max-restarts", "1", "--shutdown-timeout", "600", str(script), str(tiny_data), str(run)],
         env=os.environ | LAUNCH,
         capture_output=True,
         text=True,
         timeout=900,
     )
-
-
-def read_final_weights(result, run):
-    assert result.returncode == 0, result.stderr
-    return weights(run / "model")
-
-
-@pytest.fixture
-def script(tmp_path):
-    path = tmp_path / "worker.py"
-    path.write_text(WORKER.format(tests=list(map(str, Path(__file__).parents[:2]))))
-    return path
-
-
-@pytest.mark.slow
-def test_torchrun_restarts_a_run_of_which_one_process_was_killed(script, two_processes, tiny_data, tmp_path):
-    result = run_torchrun(script, tiny_data, tmp_path / "run", "killed")
     assert "resuming after update 2" in result.stderr
-    assert_close(read_final_weights(result, tmp_path / "run"), two_processes)
-
-
-@pytest.mark.slow
-def test_sigterm_to_torchrun_saves_though_it_reaches_the_workers_of_the_loaders(
-    script, two_processes, tiny_data, tmp_path, capfd
-):
-    result = run_torchrun(script, tiny_data, tmp_path / "run", "stopped")
     assert result.returncode != 0
-    (checkpoint,) = tmp_path.glob("run/checkpoints/stopped-*")
+    (checkpoint,) = run.glob("checkpoints/stopped-*")
     assert result.stdout.count(f"stopped after update {checkpoint.name[-1]} and saved") == 2
-    found = train_in_processes(2, RECIPE, tiny_data, tmp_path / "run")
+    found = train_in_processes(2, RECIPE, tiny_data, run)
     assert f"resuming after update {checkpoint.name[-1]}" in capfd.readouterr().err
     assert_close(found, two_processes)

@@ -52,49 +52,37 @@ def assert_ends_alike(one, other):
 
 
 def test_training_takes_the_recipe_of_the_data_and_says_what_it_is_about_to_do(data, tmp_path, capsys):
-    assert train_to(tmp_path / "run", data, 13) == 0
+    options = ["--set", "tokens_per_batch=99"]
+    copy = shutil.copytree(data, tmp_path / "data")
+    (copy / "recipe.json").unlink()
+    assert train_to(tmp_path / "run", copy, 2) == 1
+    assert "does not say which recipe it was prepared with: name one by --recipe." in capsys.readouterr().err
+    assert train_to(tmp_path / "run", data, 3, *options) == 0
     written = json.loads((tmp_path / "run" / "recipe.json").read_text())["recipe"]
     assert written["model"] == TINY.model | {"dropout": 0.2}
-    assert (written["tokens_per_batch"], written["num_updates"]) == (160, 13)
+    assert (written["tokens_per_batch"], written["num_updates"]) == (99, 3)
     first, second, third, *_ = capsys.readouterr().err.splitlines()
     assert first.startswith("recipe general_en_de_small, checkpoint_interval was [250, ")  # the nearest one
     assert "model.dropout was 0.1, is 0.2" in first
-    assert second.endswith("; 60 pairs; 13 updates of up to 160 tokens per side")
+    assert second.endswith("; 60 pairs; 3 updates of up to 99 tokens per side")
     assert "parameters, vocabulary of 300; " in second
     assert third == "training on 1 x cpu, mixed precision no"
 
 
-def test_a_recipe_of_a_run_and_changes_start_another_run(data, whole, tmp_path, capsys):
-    changes = ["--set", "model.dropout=0.3", "--set", "tokens_per_batch=99"]
-    options = ["--recipe", whole / "recipe.json", *changes]
-    assert train_to(tmp_path / "run", data, 2, *options) == 0
-    written = json.loads((tmp_path / "run" / "recipe.json").read_text())["recipe"]
-    before = json.loads((whole / "recipe.json").read_text())["recipe"]
-    assert written == before | {"num_updates": 2, "tokens_per_batch": 99, "model": TINY.model | {"dropout": 0.3}}
-
-
-def test_data_that_name_no_recipe_ask_for_one(data, tmp_path, capsys):
-    copy = shutil.copytree(data, tmp_path / "data")
-    (copy / "recipe.json").unlink()
-    assert train_to(tmp_path / "run", copy, 2) == 1
-    assert capsys.readouterr().err == (
-        f"vaswani train: {copy} does not say which recipe it was prepared with: name one by --recipe.\n"
-    )
-
-
-@pytest.mark.parametrize("first", [8, 9])
-def test_a_finished_run_that_is_made_longer_ends_with_the_bytes_of_one_as_long(first, data, whole, tmp_path, capsys):
+def test_a_finished_run_that_is_made_longer_twice_ends_with_the_bytes_of_one_as_long(data, whole, tmp_path, capsys):
     run = tmp_path / "run"
-    assert train_to(run, data, first) == 0
-    assert (run / "model" / "model.safetensors").exists()
-    assert train_to(run, data, 17) == 0
-    assert f"resuming after update {first} from" in capsys.readouterr().err
+    for ends in (8, 9, 17):  # with a checkpoint of the recipe, and with one that it would not have had
+        assert train_to(run, data, ends) == 0
+        assert (run / "model" / "model.safetensors").exists()
+    error = capsys.readouterr().err
+    assert "resuming after update 8 from" in error
+    assert "resuming after update 9 from" in error
     assert_ends_alike(run, whole)
     assert json.loads((run / "recipe.json").read_text())["recipe"]["num_updates"] == 17
     assert read_log(run)[-1]["update"] == 17
 
 
-def test_a_run_may_end_earlier_than_planned_but_not_before_what_is_done(data, whole, tmp_path, monkeypatch, capsys):
+def test_a_run_may_end_earlier_than_planned_but_not_before_what_is_done(data, tmp_path, monkeypatch, capsys):
     run = tmp_path / "run"
 
     with monkeypatch.context() as context:
@@ -103,12 +91,9 @@ def test_a_run_may_end_earlier_than_planned_but_not_before_what_is_done(data, wh
     assert (run / "checkpoints" / "stopped-00000009").exists()
     assert train_to(run, data, 8) == 1
     error = capsys.readouterr().err.splitlines()[-1]
-    asked = "and num_updates is 8: give at least 9, or name another output folder."
-    assert error == f"vaswani train: {run} has done 9 updates, {asked}"
+    assert error == f"vaswani train: {run} has done 9 updates, and num_updates is 8."
     assert train_to(run, data, 9) == 0
     assert {path.name for path in (run / "checkpoints").iterdir()} >= {"step-00000008", "step-00000009"}
-    assert train_to(run, data, 17) == 0
-    assert_ends_alike(run, whole)
 
 
 def test_a_run_that_its_patience_has_ended_says_so_and_goes_on_with_more(data, tmp_path, capsys):
@@ -120,11 +105,6 @@ def test_a_run_that_its_patience_has_ended_says_so_and_goes_on_with_more(data, t
     assert train_to(tmp_path / "run", data, 30, *changes, "patience=4") == 0
     assert train_to(tmp_path / "whole", data, 30, *changes, "patience=4") == 0
     assert read_log(tmp_path / "run")[-1]["update"] == read_log(tmp_path / "whole")[-1]["update"] == 10
-
-
-def test_a_vocabulary_smaller_than_the_data_s_is_refused(data, tmp_path, capsys):
-    assert train_to(tmp_path / "run", data, 5, "--set", "model.vocab_size=20") == 1
-    assert "model.vocab_size is 20, but the vocabulary of" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("lost", ["checkpoints", "recipe.json"])
@@ -179,45 +159,21 @@ def test_a_run_starts_from_trained_weights_and_goes_on_without_reading_them_agai
     assert 'begun with other settings: init_from was "' in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            "model.d_ff=20",
-            "has another architecture than the recipe: d_ff was 24, is 20. Take its recipe, or ",
-        ),
-        ("model.vocab_size=333", " (300 and 333 entries): prepare the data with --keep_vocabulary "),
-    ],
-)
-def test_trained_weights_of_another_architecture_or_size_are_refused(data, trained, tmp_path, capsys, change, message):
-    assert train_to(tmp_path / "run", data, 2, "--init_from", trained, "--set", change) == 1
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
-
-
-def test_trained_weights_that_begin_a_target_otherwise_are_refused(data, trained, tmp_path, capsys):
-    config = json.loads((trained / "model" / "config.json").read_text())
-    (trained / "model" / "config.json").write_text(json.dumps(config | {"decoder_start_token_id": 2}))
-    assert train_to(tmp_path / "run", data, 2, "--init_from", trained) == 1
-    advice = (
-        "decoder_start_token_id was 2, is 0. A recipe sets no token ids: fine-tune such a model with Seq2SeqTrainer."
-    )
-    assert advice in capsys.readouterr().err
-
-
-def test_trained_weights_of_another_vocabulary_are_refused(data, trained, tmp_path, capsys):
+def test_trained_weights_of_another_model_are_refused(data, trained, tmp_path, capsys):
     folder = data.parent
     text = ["--train", *names(folder, "train"), "--dev", *names(folder, "dev")]
     recipe = ["--recipe", str(data / "recipe.json"), "--set", "vocab_size=290"]
     assert cli.main(["prepare", *recipe, *text, "--output", str(tmp_path / "data")]) == 0
-    capsys.readouterr()
-    assert train_to(tmp_path / "run", tmp_path / "data", 2, "--init_from", trained) == 1
-    assert f"{trained} has another vocabulary than {tmp_path / 'data'} (300 and 290 entries)" in capsys.readouterr().err
+    for other, changes, message in (
+        (data, ["--set", "model.d_ff=20"], "has another architecture than the recipe: d_ff was 24, is 20.\n"),
+        (tmp_path / "data", [], f"{trained} has another vocabulary than {tmp_path / 'data'}: prepare with --keep"),
+    ):
+        assert train_to(tmp_path / "run", other, 2, "--init_from", trained, *changes) == 1
+        assert message in capsys.readouterr().err
 
 
 def test_runs_of_different_precision_in_one_process(data, tmp_path):
-    for precision in ("no", "bf16", "no", None):
+    for precision in ("no", "bf16", None):
         options = [] if precision is None else ["--mixed_precision", precision]
         run = tmp_path / str(precision)
         assert train_to(run, data, 2, *options) == 0
@@ -225,12 +181,3 @@ def test_runs_of_different_precision_in_one_process(data, tmp_path):
     half, single, default = (weights(tmp_path / name / "model") for name in ("bf16", "no", "None"))
     assert_close(single, default)
     assert any(not half[name].equal(single[name]) for name in half)
-
-
-def test_a_tracker_that_is_not_installed_is_refused_before_training(writers, data, tmp_path, capsys):
-    assert train_to(tmp_path / "run", data, 2, "--report_to", "tensorboard", "wandb") == 1
-    error = capsys.readouterr().err
-    assert error.startswith("vaswani train: there is no tracker wandb here: install its package (pip install wandb)")
-    assert not (tmp_path / "run").exists()
-    assert train_to(tmp_path / "run", data, 2, "--report_to", "tensorboard") == 0
-    assert [name for name, _, _ in writers[0].points][-1] == "dev_perplexity"

@@ -1,7 +1,6 @@
 import contextlib
 import itertools
 import json
-import math
 import multiprocessing
 import os
 import shutil
@@ -23,7 +22,6 @@ from torch.utils._pytree import tree_leaves
 
 from vaswani_transformer import cli
 from vaswani_transformer.data.preparation import Corpus, prepare
-from vaswani_transformer.files import digest_file
 from vaswani_transformer.training import checkpoints, loop, progress
 from vaswani_transformer.training.interruption import Interrupted
 from vaswani_transformer.training.loop import read_updates
@@ -118,19 +116,15 @@ def test_a_run_leaves_model_recipe_log_and_checkpoints(whole, tiny_data):
 
 
 def test_a_run_stopped_twice_inside_lines_of_its_log_ends_as_one_never_stopped(whole, tiny_data, tmp_path):
-    for _ in range(2):
-        train_until_save(1, TINY, tiny_data, tmp_path, log_interval=3)
-    assert_ends_as(whole, tiny_data, tmp_path)
-
-
-def test_the_seconds_of_a_run_are_those_of_all_sittings(tiny_data, tmp_path, monkeypatch):
     # Each sitting has its own clock, which begins at 0 and goes on by a second at each look.
-    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=itertools.count().__next__))
-    train_until_save(2, TINY, tiny_data, tmp_path / "run", log_interval=1)
-    monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=itertools.count().__next__))
-    train(TINY, tiny_data, tmp_path / "run", log_interval=1)
-    seconds = [line["seconds"] for line in read_log(tmp_path / "run") if "seconds" in line]
-    assert len(seconds) == 7
+    for sitting in range(3):
+        with patched(loop, "time", SimpleNamespace(perf_counter=itertools.count().__next__)):
+            if sitting < 2:
+                train_until_save(1, TINY, tiny_data, tmp_path, log_interval=3)
+            else:
+                assert_ends_as(whole, tiny_data, tmp_path)
+    seconds = [line["seconds"] for line in read_log(tmp_path) if "seconds" in line]
+    assert len(seconds) == 3
     assert seconds == sorted(set(seconds))
 
 
@@ -154,12 +148,10 @@ def test_sigterm_finishes_the_update_saves_and_changes_nothing(whole, tiny_data,
 
 
 def test_checkpoints_may_be_several_epochs_apart(tiny_data, tmp_path):
-    recipe = replace(TINY, num_updates=60, checkpoint_interval=(3, "epochs"))
+    recipe = replace(TINY, num_updates=1_000, lr_scale=0.0, patience=1, checkpoint_interval=(3, "epochs"))
     train(recipe, tiny_data, tmp_path, log_interval=60)
-    evaluations = [line for line in read_log(tmp_path) if "dev_perplexity" in line]
-    epochs = [line["epoch"] for line in evaluations if line["update"] < 60]
-    assert epochs == [3 * number for number in range(1, len(epochs) + 1)]
-    assert len(epochs) >= 2
+    lines = [line for line in read_log(tmp_path) if "dev_perplexity" in line]
+    assert [line["epoch"] for line in lines] == [3, 6]  # the first evaluation, and one without gain
 
 
 def test_weight_decay_takes_its_share_of_each_weight(tiny_data, tmp_path):
@@ -180,12 +172,9 @@ def test_the_log_is_on_the_disk_before_the_checkpoint_that_counts_on_it(tiny_dat
     assert "sync log.jsonl" in file_calls[:named]
 
 
-@pytest.mark.parametrize("damage", [os.remove, lambda path: os.truncate(path, 100)], ids=["deleted", "cut"])
-def test_a_run_goes_on_without_its_log_and_its_cost_can_be_told(
-    copy_of_stopped, whole, tiny_data, tmp_path, capsys, damage
-):
+def test_a_run_goes_on_without_its_log_and_its_cost_can_be_told(copy_of_stopped, whole, tiny_data, tmp_path, capsys):
     run = copy_of_stopped
-    damage(run / "log.jsonl")
+    os.truncate(run / "log.jsonl", 100)
     model = train(TINY, tiny_data, run, log_interval=3)
     assert f"WARNING: {run / 'log.jsonl'} has lost lines up to update 6" in capsys.readouterr().err
     assert_close(weights(whole / "model"), weights(model))
@@ -296,24 +285,6 @@ def test_a_run_of_which_no_checkpoint_is_intact_does_not_start_from_the_beginnin
     assert names_of_resumable(copy_of_stopped) == ["step-00000004", "step-00000006"]
 
 
-@pytest.mark.parametrize(
-    ("state", "message"),
-    [
-        (Program(), r"state\.pt holds more than values, .* Remove .*step-00000006 to go on from the one before"),
-        ({"optimizer": 3}, r"state\.pt was not written by this version of the package, or is damaged"),
-    ],
-)
-def test_a_state_that_this_package_did_not_write_is_refused(state, message, copy_of_stopped, tiny_data):
-    checkpoint = copy_of_stopped / "checkpoints" / "step-00000006"
-    path = checkpoint / "training_state" / "state.pt"
-    torch.save(state, path)
-    mark = json.loads((checkpoint / "COMPLETE").read_text())
-    mark["files"]["training_state/state.pt"] = digest_file(path)
-    (checkpoint / "COMPLETE").write_text(json.dumps(mark))
-    with pytest.raises(ValueError, match=message):
-        train(TINY, tiny_data, copy_of_stopped)
-
-
 def test_lines_logged_after_the_last_checkpoint_are_written_once(tiny_data, tmp_path, writers):
     options = {"log_interval": 1, "report_to": ["tensorboard"]}
     with before_update(4, die), pytest.raises(KeyboardInterrupt):
@@ -346,12 +317,6 @@ def test_batches_of_all_shapes_share_a_compilation_which_changes_no_result(tiny_
     losses = [[line["loss"] for line in read_log(folder) if "loss" in line] for folder in folders]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
     assert_close(*(weights(folder / "model") for folder in folders), tolerance=1e-5)
-
-
-def test_patience_ends_a_run_that_no_longer_improves(tiny_data, tmp_path):
-    recipe = replace(TINY, num_updates=1000, lr_scale=0.0, patience=2, checkpoint_interval=(1, "updates"))
-    train(recipe, tiny_data, tmp_path, log_interval=1)
-    assert read_log(tmp_path)[-1]["update"] == 3  # the first evaluation, and two without gain
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])
@@ -416,7 +381,7 @@ def test_a_recipe_may_begin_with_short_pairs(tiny_data, tmp_path):
 
 
 def test_accumulation_steps_are_chosen_by_the_size_of_a_micro_batch(tiny_data, tmp_path):
-    for tokens_per_batch, expected in ((160, 1), (8_192, 2), (25_000, 6)):
+    for tokens_per_batch, expected in ((160, 1), (25_000, 6)):
         parts = build_run(replace(TINY, tokens_per_batch=tokens_per_batch), tiny_data, tmp_path)
         assert parts.accumulation_steps == expected
 
@@ -426,7 +391,6 @@ def test_accumulation_steps_are_chosen_by_the_size_of_a_micro_batch(tiny_data, t
     [
         # As a launcher of GPU processes sets it, on a machine without.
         ({"WORLD_SIZE": "3"}, r"started 3 processes, but each .* one of 1\. .* ACCELERATE_USE_CPU=true"),
-        ({"ACCELERATE_USE_FSDP": "true"}, "the launcher asks for FSDP, but each process trains a whole model"),
         ({"ACCELERATE_USE_DEEPSPEED": "true"}, "the launcher asks for DEEPSPEED, but each process"),
     ],
 )
@@ -437,13 +401,13 @@ def test_launchers_that_share_work_otherwise_are_refused(tiny_data, tmp_path, mo
         build_run(TINY, tiny_data, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["train/labels.tokens", "dev/input_ids.offsets", "tokenizer.json", "dev.json"])
-@pytest.mark.parametrize(("damage", "word"), [(flip, "damaged"), (os.remove, "missing")])
-def test_a_damaged_file_of_the_data_is_named(tiny_data, tmp_path, name, damage, word):
+def test_a_damaged_file_of_the_data_is_named(tiny_data, tmp_path):
     folder = shutil.copytree(tiny_data, tmp_path / "data")
-    damage(folder / name)
-    with pytest.raises(ValueError, match=rf"data/{name} is {word}\. Copy the folder again, or remove it"):
-        build_run(TINY, folder, tmp_path / "run")
+    for damage, name, word in ((flip, "train/labels.tokens", "damaged"), (os.remove, "dev.json", "missing")):
+        damage(folder / name)
+        with pytest.raises(ValueError, match=rf"data/{name} is {word}\. Copy the folder again, or remove it"):
+            build_run(TINY, folder, tmp_path / "run")
+        shutil.copy(tiny_data / name, folder / name)
 
 
 def build_spoilt(updates, *args, **options):
@@ -476,11 +440,7 @@ def test_an_update_without_a_finite_gradient_is_skipped_and_counted(tiny_data, t
 
 @pytest.mark.parametrize(
     ("interval", "checkpoints_every", "noticed"),
-    [
-        (1, 100, "10 updates in a row, up to update 12"),
-        (10, 100, "11 updates in a row, before update 20"),
-        (10, 15, "11 updates in a row, before update 15"),
-    ],
+    [(1, 100, "10 updates in a row, up to update 12"), (10, 15, "11 updates in a row, before update 15")],
 )
 def test_ten_such_updates_in_a_row_end_the_run_though_they_ended_between_two_looks(
     tiny_data, tmp_path, monkeypatch, interval, checkpoints_every, noticed
@@ -491,13 +451,6 @@ def test_ten_such_updates_in_a_row_end_the_run_though_they_ended_between_two_loo
     with pytest.raises(FloatingPointError, match=rf"{noticed}, had .* name another output folder and start again"):
         loop.train(parts)
     assert names_of_resumable(tmp_path) == []
-
-
-def test_a_run_that_diverges_goes_on_with_an_infinite_perplexity(tiny_data, tmp_path, monkeypatch):
-    parts = build_run(replace(TINY, num_updates=2), tiny_data, tmp_path)
-    monkeypatch.setattr(type(parts.dev_set), "compute_loss", lambda self, model: 1000.0)
-    loop.train(parts)
-    assert read_log(tmp_path)[-1]["dev_perplexity"] == math.inf
 
 
 class WithoutFloat64(TorchDispatchMode):
