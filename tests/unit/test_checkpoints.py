@@ -138,19 +138,6 @@ def test_a_damaged_checkpoint_is_not_averaged(tmp_path):
         average_checkpoints(folders, tmp_path / "mean")
 
 
-@pytest.mark.parametrize("command", ["average", "cost", "card"])
-def test_a_damaged_recipe_of_a_run_is_named_in_one_line(tmp_path, capsys, command):
-    (tmp_path / "recipe.json").write_text("{}")
-    (tmp_path / "log.jsonl").write_text('{"update": 1, "seconds": 1.0, "target_tokens_per_second": 1.0}\n')
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text("{}")
-    output = ["--output", str(tmp_path / "output")] if command == "average" else []
-    assert cli.main([command, "--run", str(tmp_path), *output]) == 1
-    error = capsys.readouterr().err
-    assert f"{tmp_path / 'recipe.json'} " in error
-    assert error.count("\n") == 1
-
-
 def test_a_disk_that_is_full_while_averaging_is_said_with_the_file(tmp_path, little_room):
     write_model(tmp_path / "a", seed=0, d_model=4_000)
     with little_room(20_000), pytest.raises(OSError, match=r"File too large: '.*mean/model\.safetensors'"):

@@ -24,7 +24,16 @@ def test_the_optimizer_gets_the_rate_of_each_update_scaled_by_its_lr():
 
 
 def test_adam_is_that_of_the_recipe():
-    model, recipe = torch.nn.Linear(2, 3), replace(BASE, adam_betas=(0.8, 0.7), adam_eps=0.5, lr_scale=2.0)
+    model, recipe = (
+        torch.nn.Linear(2, 3),
+        replace(BASE, adam_betas=(0.8, 0.7), adam_eps=0.5, lr_scale=2.0, weight_decay=0.25),
+    )
     (group,) = build_optimizer(model, recipe).param_groups
-    assert [group[name] for name in ("lr", "betas", "eps", "weight_decay", "fused")] == [2.0, (0.8, 0.7), 0.5, 0, True]
+    assert [group[name] for name in ("lr", "betas", "eps", "weight_decay", "fused")] == [
+        2.0,
+        (0.8, 0.7),
+        0.5,
+        0.25,
+        True,
+    ]
     assert group["params"] == list(model.parameters())

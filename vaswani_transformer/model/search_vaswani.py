@@ -77,13 +77,13 @@ def run_search(
         criteria: what else ends a hypothesis.
         may_leave: True where sentences that are done may leave the batch.
         widen: log P over a shortlist -> over the vocabulary that `processors` and `records` see.
-        goes_on: whether to take a step more, given that all is decided here: the processes of a sharded model wait for
+        goes_on: whether to take a step more, given that all is decided here: with `synced_gpus` processes wait for
             each other.
     """
     all_done, last_limit = False, max(search.limit_lengths)
     while goes_on(all_done):
         logits_of_models = [steps(search.flat_tokens) for steps in members]
-        if all_done:  # the other processes of a sharded model still need this one's forward passes
+        if all_done:  # with `synced_gpus` the other processes still need this one's forward passes
             continue
         logits_of_models = [logits.float() for logits in logits_of_models]
         log_probs = mean_log_probs(
