@@ -9,18 +9,16 @@ from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer
 
 from vaswani_transformer.data.encoding import BlockEncoder
-from vaswani_transformer.data.tokenization import train_tokenizer
+from vaswani_transformer.data.tokenization import SUBWORD_MODELS, train_tokenizer
 
 TEXTS = ["a dog runs", "the dogs run , and  run", " ein hund läuft", "don't tell the dog", "2024 : 10 000 \u00a0 %"] * 3
 
 # Words, all kinds of whitespace, and what looks like a special token.
-pieces = st.sampled_from(
-    ["dog", "dogs", "'s", " ", "  ", "\t", "\n", "\u00a0", "\u2028", "\x1c", "</s>", "<s>", "ä", ","]
-)
+pieces = st.sampled_from(["dog", "dogs", "'s", "ä", ",", "</s>", "<s>", *" \t\n\u00a0\u2028\x1c", "  "])
 sentences = st.lists(pieces | st.text(st.characters(codec="utf-8"), max_size=5), max_size=12).map("".join)
 
 
-@pytest.fixture(scope="module", params=["bpe", "wordpiece"])
+@pytest.fixture(scope="module", params=SUBWORD_MODELS)
 def tokenizer(request, tmp_path_factory):
     """A learnt tokenizer, as it comes from its folder."""
     folder = tmp_path_factory.mktemp("tokenizer")
@@ -30,24 +28,16 @@ def tokenizer(request, tmp_path_factory):
 
 @given(texts=st.lists(sentences, min_size=1, max_size=8))
 @example(texts=["a\t \tb", "a \t c", "  ", "", "dog", "dog dog", "dog </s>"])
-def test_words_by_themselves_have_the_ids_they_have_in_a_sentence(tokenizer, texts):
-    encoder = BlockEncoder(tokenizer)
-    assert encoder.has_independent_words
-    assert encoder.encode(texts).to_pylist() == tokenizer(texts).input_ids
+def test_a_block_has_the_ids_of_each_sentence_by_itself(tokenizer, texts):
+    assert BlockEncoder(tokenizer).encode(texts).to_pylist() == tokenizer(texts).input_ids
 
 
-def test_a_tokenizer_that_joins_words_gets_whole_sentences(tokenizer):
-    joining = copy.deepcopy(tokenizer)
+def test_also_if_words_are_joined_or_the_tokenizer_cuts_and_fills_up(tokenizer):
+    joining, cutting = copy.deepcopy(tokenizer), copy.deepcopy(tokenizer)
     joining.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    encoder = BlockEncoder(joining)
-    assert not encoder.has_independent_words
-    assert encoder.encode(TEXTS).to_pylist() == joining(TEXTS).input_ids
-
-
-def test_nothing_is_cut_or_filled_up(tokenizer):
-    cutting = copy.deepcopy(tokenizer)
     cutting.backend_tokenizer.enable_truncation(3)
     cutting.backend_tokenizer.enable_padding()
+    assert BlockEncoder(joining).encode(TEXTS).to_pylist() == joining(TEXTS).input_ids
     assert BlockEncoder(cutting).encode(TEXTS).to_pylist() == tokenizer(TEXTS).input_ids
 
 
