@@ -159,9 +159,8 @@ def test_lines_too_long_for_a_sentence_are_cut_and_the_filter_drops_them(tmp_pat
     counts = FilterCounts()
     assert list(filter_pairs(pairs, PairFilter(), counts)) == [(longest, "4"), ("end", "5")]
     assert counts.endless == 3
-    one_file = write_pairs(tmp_path / "a.tsv", [("a", "b"), ("c", "d" * MOST_LINE_BYTES)])
     with pytest.raises(ValueError, match=r"a\.tsv, line 2: more than 1,048,576 bytes, which is no sentence"):
-        open_en_de(one_file)
+        open_en_de(write_pairs(tmp_path / "a.tsv", [("a", "b"), ("c", "d" * MOST_LINE_BYTES)]))
 
 
 def test_a_line_without_end_does_not_fill_the_memory(tmp_path):

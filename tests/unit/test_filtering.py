@@ -11,8 +11,14 @@ from vaswani_transformer.data.lines import MOST_LINE_BYTES
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=20)
 sources = st.sampled_from(["", " ", "a", "a b", "a b c d"]) | texts
-SPACES = ("a", "a" + "\t" * (MOST_WORD_BYTES + 1) + "a")
 LONGEST_WORD, LONGEST_LINE = "x" * MOST_WORD_BYTES, "a " * (MOST_LINE_BYTES // 2 - 1) + "aa"
+
+
+def either_side(*texts: str) -> list[tuple[str, str]]:
+    return [pair for text in texts for pair in ((text, "a"), ("a", text))]
+
+
+ENDLESS = either_side(f"a {LONGEST_WORD}x b", f"{LONGEST_LINE}a", "ä" * 2_049, "a" + "\t" * 4_097, " " * 4_097 + "a")
 
 
 def kept_and_counts(pairs, **options) -> tuple[list, FilterCounts]:
@@ -44,18 +50,7 @@ def test_every_pair_is_kept_unchanged_and_in_order_or_counted_once(pairs, ratio,
         ({"max_length_ratio": 1.5}, [("a b", "c d e"), ("a b c", "d e")], [("a", "b c"), ("a b c d", "e")], "ratio"),
         ({"drop_duplicates": True}, [("a", "b"), ("a", "c"), ("ab", "c"), ("a", "bc")], [(" a", "b ")], "duplicate"),
         ({"drop_identical": True}, [("one", "eins")], [("Berlin", "Berlin ")], "identical"),
-        (
-            {},
-            [(LONGEST_WORD, "a"), ("a", f"a {LONGEST_WORD} {LONGEST_WORD}"), (LONGEST_LINE, "a"), ("a", "ä" * 2_048)],
-            [
-                (f"{LONGEST_WORD}x", "a"),
-                ("a", f"a {LONGEST_WORD}x b"),
-                (f"{LONGEST_LINE}a", "a"),
-                ("a", "ä" * 2_049),
-                SPACES,
-            ],
-            "endless",
-        ),
+        ({}, either_side(LONGEST_WORD, f"a {LONGEST_WORD} b", LONGEST_LINE, "ä" * 2_048), ENDLESS, "endless"),
     ],
 )
 def test_each_filter_drops_and_counts_just_what_it_says(options, kept, dropped, reason):
