@@ -144,8 +144,7 @@ def test_a_hub_dataset_is_downloaded_once_for_a_preparation(tmp_path, monkeypatc
     assert open_en_de("wmt/wmt14:de-en") == PAIRS
     assert asked == [("wmt/wmt14", "de-en", "test"), ("wmt/wmt14", "de-en", "train")]
     assert kept_in == [str(tmp_path)]
-    described = describe_source(["wmt/wmt14:de-en"], split="train")
-    assert described == [{"dataset": "wmt/wmt14:de-en", "split": "train"}]
+    assert describe_source(["wmt/wmt14:de-en"], split="train") == [{"dataset": "wmt/wmt14:de-en", "split": "train"}]
 
 
 def test_lines_too_long_for_a_sentence_are_cut_and_the_filter_drops_them(tmp_path):
@@ -181,7 +180,6 @@ PACKED = gzip.compress(b"a dog\truns\n" * 99)
         ({"a.en": b"a\n" * 5, "a.de": b"b\n" * 2}, r"a\.en has 5 lines but \S+a\.de has 2: line i"),
         ({"a.tsv": b"\xef\xbb\xbfa\tb\nc\tsch\xf6n\n"}, r"line 2: not UTF-8 at byte offset 5 .*0xf6.*iconv"),
         ({"a.tsv.gz": PACKED[:-9]}, r"a\.tsv\.gz is not a whole gzip file \(.+\): download or compress it"),
-        ({"a.tsv.gz": b"a\tb\n"}, r"a\.tsv\.gz is not a whole gzip file"),
         ({"a.tsv.gz": PACKED[:10] + b"\xff" * 9}, r"a\.tsv\.gz is not a whole gzip file"),
         ({"a.tsv": b"a\tb\na\tb\tc\n"}, r"a\.tsv, line 2: expected 2 cells, found 3"),
         ({"a.csv": b"id,english\n7,a\n"}, r"a\.csv.*: expected .*columns 'en' and 'de', found .*english"),
@@ -217,7 +215,6 @@ def test_a_source_is_described_by_what_its_files_hold_wherever_they_lie(tmp_path
     assert [source["file"] for source in described] == ["train.en", "train.de"]
     assert described[1]["sha256"] == hashlib.sha256(b"text de\n").hexdigest()
     assert describe_source([f"{tmp_path}/train.*"], split="train") == described[::-1]
-    assert json.loads(json.dumps(described)) == described
     copy = write(tmp_path / "copy" / "train.de", "text de\n")
     assert describe_source([copy], split="train") == described[1:]
     assert describe_source([write(copy, "another\n")], split="train") != described[1:]

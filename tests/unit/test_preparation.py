@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections import Counter
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -21,11 +22,8 @@ PAIRS = [("a dog runs", "ein hund läuft"), ("", "leer"), LONG, ("same", "same")
 # 64 pairs in two corpora; the last 16 repeat pairs of the first corpus.
 CORPUS = [(f"a dog runs {number % 48} times", f"ein hund läuft  {number % 48} mal") for number in range(64)]
 SETTINGS = {"vocab_size": 280, "pair_filter": PairFilter(drop_duplicates=True)}
+read_dev = partial(iter, CORPUS[:9])
 CORPORA = [Corpus(lambda: iter(CORPUS[:40]), weight=2), Corpus(lambda: iter(CORPUS[40:]))]
-
-
-def read_dev():
-    return iter(CORPUS[:9])
 
 
 def load(folder: Path) -> list[tuple[list[int], list[int]]]:
@@ -214,9 +212,7 @@ def test_the_command_given_again_says_that_nothing_is_to_do_unless_the_text_has_
     with open(tmp_path / "text.de", "a", encoding="utf-8") as file:
         file.write("noch eine\n")
     assert command("--vocab_size", "280") == 1
-    error = capsys.readouterr().err
-    assert "inputs.train[0][1].sha256 was " in error
-    assert "inputs.train[0][0]" not in error
+    assert "inputs.train[0][1].sha256 was " in capsys.readouterr().err
 
 
 def test_the_command_keeps_the_vocabulary_of_prepared_data_or_of_a_run(command, tmp_path, capsys):
