@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 source scripts/setup_venv.sh plots
 
 run=runs/demo
-sentence=${1:-"Today these birds did not see the young snake next to the river."}
+sentence=${1:-"The girl does not know whether he bought the house."}
 pairs=40000
 bundled=model_cards/everyday_en_de
 
