@@ -12,7 +12,7 @@ import torch
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
 from vaswani_transformer.attention import maps as attention_maps
-from vaswani_transformer.attention.drawing import draw_attention, draw_figures, draw_layer
+from vaswani_transformer.attention.drawing import draw_attention, draw_figures, draw_layer, save_figure
 from vaswani_transformer.attention.maps import (
     CONTINUATION,
     AttentionMaps,
@@ -23,7 +23,6 @@ from vaswani_transformer.attention.maps import (
 from vaswani_transformer.attention.page import build_html
 from vaswani_transformer.conversion.fairseq_dictionary import build_tokenizer
 from vaswani_transformer.data.tokenization import train_tokenizer
-from vaswani_transformer.figures import save_figure
 
 SOURCE = ["The", "law", "will", "<script>alert(1)</script>", "$x$", ".", "</s>"]
 TARGET = ["<s>", "Das", "Gesetz", "wird", "&amp;"]

@@ -12,7 +12,7 @@ PACKAGE = Path(vaswani_transformer.__file__).parent
 # Folders and files of the package from the ground up; those of one floor do not import each other.
 FLOORS = [
     {"model"},
-    {"registration", "memory", "devices", "figures", "files", "bounds"},
+    {"memory", "devices", "files", "bounds"},
     {"data"},
     {"loading"},
     {"attention", "training"},

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..figures import require_matplotlib, save_figure
 from .kinds import KINDS
 from .maps import AttentionMaps, head_colours, is_word, paper_layer
 
@@ -54,15 +53,17 @@ def draw_attention(
         query_word: draw the attention of this query alone, and a cell of each head above each key.
 
     Returns:
-        a figure without a window: show it in a notebook or pass it to `figures.save_figure`.
+        a figure without a window: show it in a notebook or pass it to `save_figure`.
 
     Raises:
         ValueError: if matplotlib is missing.
     """
-    require_matplotlib()
-    from matplotlib.collections import LineCollection
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Rectangle
+    try:
+        from matplotlib.collections import LineCollection
+        from matplotlib.figure import Figure
+        from matplotlib.patches import Rectangle
+    except ImportError as error:
+        raise ValueError('Drawing needs matplotlib: pip install "vaswani-transformer[plots]"') from error
 
     heads = list(range(len(weights))) if heads is None else list(heads)
     colours = head_colours(len(weights))
@@ -260,3 +261,22 @@ def _structure_scores(links: np.ndarray) -> np.ndarray:
 def _best_two(scores: np.ndarray) -> list[int]:
     """Return the indices of the two largest scores in ascending order; of equals the first."""
     return sorted(np.argsort(-scores, kind="stable")[:2].tolist())
+
+
+def save_figure(figure: Figure, path: str | Path) -> Path:
+    """Write a figure as .svg or .png, by the suffix of `path`; the same figure always gives the same bytes.
+
+    Text in an SVG stays text in a font of the reader's machine: it can be searched, and any script is shown.
+    """
+    path = Path(path)
+    if path.suffix not in (".svg", ".png"):
+        raise ValueError(f"a figure is saved as .svg or .png; got {path.name!r}.")
+    import matplotlib
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # By default matplotlib names the parts of an SVG by random numbers and dates it.
+    with matplotlib.rc_context({"svg.hashsalt": "vaswani", "svg.fonttype": "none"}), warnings.catch_warnings():
+        if path.suffix == ".svg":
+            warnings.filterwarnings("ignore", message="Glyph")  # the reader's fonts draw it
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    return path

@@ -281,15 +281,6 @@ def cost(command: argparse.ArgumentParser) -> None:
     add_number(command, "devices", help="how many; one per process of the run if not given")
 
 
-def plot(command: argparse.ArgumentParser) -> None:
-    """Draw the learning curves of runs: loss, perplexity, BLEU (of `vaswani train --dev_bleu`), rate, tokens a second.
-
-    vaswani plot --run runs/base runs/big --output curves.svg
-    """
-    command.add_argument("--run", type=Path, nargs="+", required=True, dest="run_folders", help="run folders")
-    command.add_argument("--output", type=output_path, required=True, help="the picture, .svg or .png")
-
-
 def attention(command: argparse.ArgumentParser) -> None:
     """Draw what the heads attend to, as in figures 3 to 5: SVG, PNG, and one page to explore.
 
@@ -405,5 +396,5 @@ def push(command: argparse.ArgumentParser) -> None:
 
 COMMANDS = (
     *(recipes, prepare, train, average, translate, score, evaluate, parse, cost),
-    *(plot, attention, heads, demo, export, convert, card, push),
+    *(attention, heads, demo, export, convert, card, push),
 )
