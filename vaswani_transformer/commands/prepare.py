@@ -109,7 +109,7 @@ def _warn_of_missing_labels(tokenizer: PreTrainedTokenizerFast, pairs: Iterable[
 
 
 def _print_counts(name: str, counts: Mapping[str, int], max_length: int) -> None:
-    print(f"{name}: {FilterCounts.of(counts).summary()}")
+    print(f"{name}: {FilterCounts(counts).summary()}")
     print(
         f"{name}: {counts['pairs']:,} pairs of {counts['source_tokens']:,} source and {counts['target_tokens']:,} "
         f"target tokens; {counts['over_max_length']:,} over {max_length} tokens"

@@ -8,7 +8,8 @@ import csv
 import glob
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain, zip_longest
 from pathlib import Path
 
@@ -18,28 +19,26 @@ from .lines import read_lines
 Pair = tuple[str, str]
 Columns = tuple[str, str]  # names of source and target where a record names its sides
 
-PAIR_SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")  # of files that hold both sides
 ACCEPTED_FORMS = (
     "two plain text files, source and target, one sentence per line; one .csv, .tsv, .jsonl, .json or .parquet file; a "
     "folder of .parquet files; a quoted glob; or a dataset of the Hugging Face Hub such as wmt/wmt14:de-en"
 )
 LANGUAGE = re.compile(r"[a-z]{2}")  # ISO 639-1
-HUB_ID = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(:(?P<config>[\w.+-]+))?")
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(:[\w.+-]+)?")
 ROWS_PER_BATCH = 1_000  # of parquet and Hub datasets: row by row takes 4 to 15 times as long
 
 
 def read_parallel_files(source_path: Path, target_path: Path) -> Iterator[Pair]:
     """Read pairs from two text files: line i of one is the translation of line i of the other.
 
-    Different lengths show only when the shorter file ends: by then its pairs have been handed out, so do not use
-    them before the iterator is exhausted without error.
+    Different lengths show only when the shorter file ends: by then its pairs have been handed out.
 
     Raises:
         FileNotFoundError: at once, if a file is missing.
         ValueError: if one file has more lines than the other, with both counts; or if a line is not UTF-8.
     """
-    sources, targets = (read_lines(path, cut_long=True) for path in (source_path, target_path))
-    return _aligned_pairs(source_path, target_path, sources, targets)
+    sides = [read_lines(path, cut_long=True) for path in (source_path, target_path)]
+    return _aligned_pairs(source_path, target_path, *sides)
 
 
 def _aligned_pairs(
@@ -56,99 +55,88 @@ def _aligned_pairs(
         yield source, target
 
 
-def _read_table(path: Path, columns: Columns | None) -> Iterator[Pair]:
-    """Read two of the columns that the first line of a table names; without `columns`, all of its two."""
-    rows = _rows(path)
-    header = next(rows, (1, []))[1] if columns else ["source", "target"]
-    columns = columns or tuple(header)
-    _check_columns(header, columns, where=str(path))
-    places = tuple(map(header.index, columns))
-    for number, row in rows:
+def _parse_table(rows: Iterable[list[str]], header: Sequence[str] | None = None) -> Iterator[dict]:
+    """Name the cells of each row; the first row holds the names if there is no `header`."""
+    rows = iter(rows)
+    header = header or next(rows, [])
+    for row in rows:
         if len(row) != len(header):
-            raise ValueError(f"{path}, line {number}: expected {len(header)} cells, found {len(row)}.")
-        yield row[places[0]], row[places[1]]
+            raise LookupError(f"expected {len(header)} cells, found {len(row)}")
+        yield dict(zip(header, row, strict=True))
 
 
-def _rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Read the cells of each row of a table, and the number of its last line.
+def _parse_tsv(lines: Iterable[str], header: Sequence[str] | None = None) -> Iterator[dict]:
+    """Read a row from each line; a `"` is a character like any other."""
+    return _parse_table((line.split("\t") for line in lines), header)
 
-    In .tsv each line is a row, and a `"` is a character like any other. In .csv quoted cells may hold commas and line
-    breaks, and empty lines are skipped; a cell of more than 131,072 characters, the limit of the csv module, is
-    refused: an open quote must not swallow the file.
+
+def _parse_csv(lines: Iterable[str]) -> Iterator[dict]:
+    """Read rows whose quoted cells may hold commas and line breaks; empty lines are skipped.
+
+    The csv module refuses a cell of more than 131,072 characters, so that an open quote does not swallow the file.
     """
-    lines = read_lines(path)
-    if _suffix(path) == ".tsv":
-        yield from ((number, line.split("\t")) for number, line in enumerate(lines, start=1))
-        return
-    rows = csv.reader((f"{line}\n" for line in lines), strict=True)
+    return _parse_table(filter(None, csv.reader((f"{line}\n" for line in lines), strict=True)))
+
+
+def _parse_json(lines: Iterable[str]) -> Iterator[object]:
+    return (json.loads(line) for line in lines if line.strip())
+
+
+PARSERS = {".csv": _parse_csv, ".tsv": _parse_tsv, ".jsonl": _parse_json, ".json": _parse_json}
+PAIR_SUFFIXES = (*PARSERS, ".parquet")  # of files that hold both sides
+
+
+def _read_records(
+    items: Iterable, parse: Callable[[Iterable], Iterable[object]], columns: Columns, *, place: str
+) -> Iterator[Pair]:
+    """Read a pair from each record that `parse` makes of `items`; errors tell the `place` and number of the item."""
+    number = 0
+
+    def counted() -> Iterator:
+        nonlocal number
+        for number, item in enumerate(items, start=1):  # noqa: B007 - the last one is told
+            yield item
+
     try:
-        yield from ((rows.line_num, row) for row in rows if row)
-    except csv.Error as error:
-        raise ValueError(
-            f"{path}, line {rows.line_num}: not .csv ({error}). A cell that holds a comma, a quote or a line break "
-            f'stands in quotes, and its own quotes are doubled: "He said ""yes""."'
-        ) from error
+        for record in parse(counted()):
+            yield _pair_of_record(record, columns)
+    except (LookupError, csv.Error, json.JSONDecodeError, UnicodeEncodeError, RecursionError) as error:
+        raise ValueError(f"{place} {number}: {error}") from error
 
 
-def _read_json_lines(path: Path, columns: Columns) -> Iterator[Pair]:
-    """Read one JSON object per line, see `_pair_of_record`; empty lines are skipped."""
-    for number, line in enumerate(read_lines(path), start=1):
-        if not line.strip():
-            continue
-        where = f"{path}, line {number}"
-        try:
-            pair = _pair_of_record(json.loads(line), columns, where=where)
-            "".join(pair).encode("utf-8")
-        except UnicodeEncodeError as error:  # half of a surrogate pair: only JSON can spell one
-            raise ValueError(f"{where}: {error.object[error.start]!a} is no character. Remove the line.") from None
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise ValueError(f"{where}: not a JSON object ({error}). Expected one object on each line.") from None
-        yield pair
+def _pair_of_record(record: object, columns: Columns) -> Pair:
+    """Return both sides of `{"translation": {"en": ..., "de": ...}}`, or of the inner object alone."""
+    inner = record.get("translation") if isinstance(record, dict) else None
+    texts = inner if isinstance(inner, dict) else record
+    source, target = map(texts.get, columns) if isinstance(texts, dict) else (None, None)
+    if columns[0] == columns[1] or not (isinstance(source, str) and isinstance(target, str)):
+        raise LookupError(
+            f"expected text in columns {' and '.join(map(repr, columns))}, found {texts!r:.200}. Give the two names "
+            f"used there as source_column and target_column."
+        )
+    f"{source}{target}".encode()  # fails for half of a surrogate pair, which JSON can spell
+    return source, target
 
 
 def _read_dataset(name: str, split: str, columns: Columns, cache: Path | None) -> Iterator[Pair]:
     """Read a parquet file, a folder of them, or a dataset of the Hub, as `datasets` does."""
     import datasets  # takes a second, and text needs none of it
 
-    hub_id = None if Path(name).exists() else HUB_ID.fullmatch(name)
-    source = (hub_id["name"], hub_id["config"]) if hub_id else (name, None)
+    is_on_hub = not Path(name).exists()
+    source, _, config = name.partition(":") if is_on_hub else (name, "", "")
     options = {"split": split, "streaming": True, "cache_dir": cache and str(cache)}
     if Path(name).is_file():
-        source, options = ("parquet", None), options | {"data_files": name, "split": "train"}
+        source, options = "parquet", options | {"data_files": name, "split": "train"}
     try:
-        dataset = datasets.load_dataset(*source, **options)
-        if cache is not None and hub_id:  # downloaded once, and never to the user's home
-            fingerprint = f"{name}-{split}".replace("/", "-")
-            dataset = datasets.Dataset.from_generator(
-                dataset.__iter__, features=dataset.features, cache_dir=str(cache), fingerprint=fingerprint
-            )
+        dataset = datasets.load_dataset(source, config or None, **options)
+        if cache is not None and is_on_hub:  # downloaded once, and never to the user's home
+            kept = {"cache_dir": str(cache), "fingerprint": f"{name}-{split}".replace("/", "-")}
+            dataset = datasets.Dataset.from_generator(dataset.__iter__, features=dataset.features, **kept)
     except (OSError, ValueError, RuntimeError) as error:  # of other causes than the name too
         raise ValueError(f"{name}, split {split!r}: no such file or dataset can be read ({error}).") from error
     batches = dataset.iter(batch_size=ROWS_PER_BATCH)
     records = (dict(zip(batch, row, strict=True)) for batch in batches for row in zip(*batch.values(), strict=True))
-    for number, record in enumerate(records, start=1):
-        yield _pair_of_record(record, columns, where=f"{name}, row {number}")
-
-
-def _pair_of_record(record: object, columns: Columns, *, where: str) -> Pair:
-    """Return both sides of `{"translation": {"en": ..., "de": ...}}`, or of the inner object alone."""
-    inner = record.get("translation") if isinstance(record, dict) else None
-    texts = inner if isinstance(inner, dict) else record
-    _check_columns(texts if isinstance(texts, dict) else [], columns, where=where)
-    source, target = (texts[column] for column in columns)
-    if not (isinstance(source, str) and isinstance(target, str)):
-        found = f"{type(source).__name__} and {type(target).__name__}"
-        raise ValueError(f"{where}: expected text on both sides, found {found}. Remove it, or write '' for no text.")
-    return source, target
-
-
-def _check_columns(found: Iterable[str], columns: Columns, *, where: str) -> None:
-    """Refuse one column for both sides, and columns that are not among those `found`."""
-    if len(set(columns) & set(found)) < 2:
-        raise ValueError(
-            f"{where}: expected columns {' and '.join(map(repr, columns))}, found {', '.join(found) or 'none'}. Give "
-            f"the two names used there as source_column and target_column."
-        )
+    return _read_records(records, iter, columns, place=f"{name}, row")
 
 
 def open_parallel(
@@ -161,22 +149,11 @@ def open_parallel(
     split: str = "train",
     cache: Path | None = None,
 ) -> Iterator[Pair]:
-    """Read pairs from whatever holds parallel text; the name tells how.
-
-        ["train.en", "train.de"]        two text files, source first
-        "train.tsv"                     source, tab, target; with source_column or target_column a header and columns
-        "train.csv"                     a header and columns, as the csv module reads them
-        "train.jsonl", "train.json"     one object per line, {"translation": {"en": ..., "de": ...}} or the inner one
-        "train.tsv.gz", ...             any of these compressed
-        "train.parquet"                 a column `translation` of such structs, or one text column per language
-        "wmt14/de-en"                   an existing folder of .parquet files, which `datasets` reads
-        "shards/*.jsonl"                a glob: the files it matches in the order of their names
-        "wmt/wmt14:de-en"               a dataset of the Hub and its config, with such columns
-
-    Sentences of JSON, parquet and the Hub may contain line breaks. Of two text files a line of more than
-    `lines.MOST_LINE_BYTES` is cut, and `filter_pairs` drops and counts it; in other files it is refused.
+    """Read pairs from whatever holds parallel text; the name tells how, see the README beside this file.
 
     Args:
+        spec: two text files, source first; or one of the other `ACCEPTED_FORMS`, of which a .tsv file has a header
+            only if `source_column` or `target_column` is given.
         source_language, target_language: names of the two sides.
         source_column, target_column: other names of theirs in records and headers; not used for two text files.
         split: of a Hub dataset, or of a folder whose files are named by split (`train-00000-of-00003.parquet`).
@@ -188,32 +165,34 @@ def open_parallel(
     """
     names = [str(part) for part in ([spec] if isinstance(spec, str | Path) else spec)]
     files = [file for name in names for file in find_files(name)]
-    if len(names) == 2 and not any(_suffix(file) in PAIR_SUFFIXES for file in files):
+    if len(names) == len(files) == 2 and not any(_suffix(file) in PAIR_SUFFIXES for file in files):
         return read_parallel_files(*files)
     if len(names) != 1 or not all(_suffix(file) in PAIR_SUFFIXES or file.is_dir() for file in files):
         raise ValueError(f"{' '.join(names)!r} is no parallel text: expected {ACCEPTED_FORMS}.")
     columns = (source_column or source_language, target_column or target_language)
     has_header = bool(source_column or target_column)
-    readers = {".csv": _read_table, ".tsv": _read_table, ".jsonl": _read_json_lines, ".json": _read_json_lines}
-    return chain.from_iterable(
-        reader(file, columns if has_header or _suffix(file) != ".tsv" else None)
-        if (reader := readers.get(_suffix(file)))
-        else _read_dataset(str(file), split, columns, cache)
-        for file in files or map(Path, names)
-    )
+
+    def read(file: Path) -> Iterator[Pair]:
+        parse = PARSERS.get(_suffix(file))
+        if parse is None:
+            return _read_dataset(str(file), split, columns, cache)
+        if parse is _parse_tsv and not has_header:
+            sides = ("source", "target")
+            return _read_records(read_lines(file), partial(parse, header=sides), sides, place=f"{file}, line")
+        return _read_records(read_lines(file), parse, columns, place=f"{file}, line")
+
+    return chain.from_iterable(map(read, files or map(Path, names)))
 
 
 def find_files(name: str) -> list[Path]:
     """Return the files that a name stands for, in the order in which they are read; none for a Hub dataset.
 
     Raises:
-        FileNotFoundError: if there is none, and the name is not one of the Hub.
+        FileNotFoundError: if there is none, and the name is not one of the Hub, or ends like that of a file.
     """
     path = Path(name)
     files = [path] if name and path.exists() else [Path(match) for match in sorted(glob.glob(name))]
-    ending = _suffix(path)
-    is_file_name = ending in (*PAIR_SUFFIXES, ".txt") or LANGUAGE.fullmatch(ending.removeprefix("."))
-    if not files and (is_file_name or HUB_ID.fullmatch(name) is None):
+    if not files and (path.suffix[1:].isalpha() or HUB_ID.fullmatch(name) is None):
         raise FileNotFoundError(f"{name!r} does not exist: expected {ACCEPTED_FORMS}.")
     return files
 

@@ -2,7 +2,6 @@
 
 import gzip
 import zlib
-from codecs import getincrementaldecoder
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -14,14 +13,12 @@ BYTES_OF_LONG_LINE = MOST_LINE_BYTES + 4
 
 
 def read_lines(path: Path, *, cut_long: bool = False) -> Iterator[str]:
-    """Read the lines of a UTF-8 text file, one at a time in memory.
+    """Read the lines of a UTF-8 text file or pipe, one at a time in memory; of gzip if its name ends in `.gz`.
 
     Only "\\n" or "\\r\\n" ends a line. Text mode also splits at a lone "\\r", and `str.splitlines` at U+2028, U+0085
-    and others; all occur inside sentences of web text, and each such split would shift all later lines against the
-    other language. A byte order mark at the start of the file is dropped.
+    and others, which occur inside sentences. A byte order mark at the start of the file is dropped.
 
     Args:
-        path: a text file, or a pipe; compressed with gzip if the name ends in `.gz`.
         cut_long: cut a line of more than `MOST_LINE_BYTES`, to a little more than that, instead of refusing it.
 
     Raises:
@@ -53,19 +50,14 @@ def decode_lines(raw_lines: Iterable[bytes], *, name: str, cut_long: bool = Fals
     for number, raw_line in enumerate(raw_lines, start=1):
         is_long = len(raw_line) > MOST_LINE_BYTES and len(raw_line.rstrip(b"\r\n")) > MOST_LINE_BYTES
         if is_long and not cut_long:
-            raise ValueError(
-                f'{name}, line {number}: more than {MOST_LINE_BYTES:,} bytes, which is no sentence. Only "\\n" ends a '
-                f"line: split it, or remove it."
-            )
+            raise ValueError(f"{name}, line {number}: more than {MOST_LINE_BYTES:,} bytes, which is no sentence.")
         try:
             # The last character of a line that is cut may be cut too.
-            decode = getincrementaldecoder("utf-8")().decode if is_long else bytes.decode
-            line = decode(raw_line[:BYTES_OF_LONG_LINE])
+            line = raw_line[:BYTES_OF_LONG_LINE].decode(errors="ignore" if is_long else "strict")
         except UnicodeDecodeError as error:
             raise ValueError(
                 f"{name}, line {number}: not UTF-8 at byte offset {error.start} of the line, counted from 0 "
-                f"({error.reason}: 0x{raw_line[error.start]:02x}). Re-encode the file, for example with "
-                f"`iconv -f LATIN1 -t UTF-8 {name}`."
+                f"(0x{raw_line[error.start]:02x}). Re-encode it, for example with `iconv -f LATIN1 -t UTF-8 {name}`."
             ) from None
         if number == 1:
             line = line.removeprefix("\ufeff")

@@ -1,15 +1,7 @@
 """From sentence pairs to a folder that training reads: a tokenizer, and token ids that are memory-mapped.
 
-data/
-    tokenizer.json, tokenizer_config.json
-    train/input_ids.tokens      ids of all sources in the order of the corpora, </s> included: int32
-    train/input_ids.offsets     where each source begins, and the end of the last: int64
-    train/labels.tokens, ...    the same of the targets
-    train/corpora.json          number of pairs and weight of each corpus
-    dev/...                     the same
-    dev.json                    the development pairs as text, for BLEU during training
-    preparation.json            settings, counts of all pairs that were read, SHA-256 of every file
-    recipe.json                 the recipe that `vaswani train` takes by default; by the command, after all this
+The README beside this file lists what lies in the folder. Ids are int32, one sentence after the other, in the order of
+the corpora; offsets are int64: where each sentence begins, and the end of the last.
 """
 
 import contextlib
@@ -20,19 +12,18 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain, compress, islice
+from itertools import chain, islice
 from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 from transformers import PreTrainedTokenizerFast
 
 from ..files import LOCK_FILE, blaming, claim, digest_files, lock_folder, read_object, write_json
 from .batching import CORPORA_FILE, OFFSET_TYPE, SIDES, TOKEN_TYPE
 from .corpus import Pair
 from .encoding import BlockEncoder
-from .filtering import FilterCounts, PairFilter, filter_pairs
+from .filtering import REASONS, FilterCounts, PairFilter, filter_pairs
 from .tokenization import train_tokenizer
 
 FORMAT = 5  # of the folder's files
@@ -40,6 +31,8 @@ KEEP_ALL = PairFilter()
 PREPARATION_FILE = "preparation.json"
 DEV_FILE = "dev.json"
 CACHE_FOLDER = "cache"  # in the working folder, for readers of Hub datasets
+# What `prepare` counts beside pairs that were kept and dropped; all but the first with the weight of the corpus.
+AMOUNTS = ("over_max_length", "pairs", "source_tokens", "target_tokens")
 PAIRS_PER_BLOCK = 50_000  # in memory at a time: of fewer, more words are encoded again
 
 
@@ -83,22 +76,20 @@ def prepare(
 ) -> dict:
     """Learn the vocabulary and tokenise both sets into `folder`, which is there when it is whole.
 
-    Memory does not grow with the corpus, except by the digests that `drop_duplicates` remembers, 80 bytes per pair. The
-    same arguments give the same bytes. A preparation that was stopped starts again from the beginning.
+    The same arguments give the same bytes. Memory does not grow with the corpus, except by the digests that
+    `drop_duplicates` remembers, 80 bytes per pair.
 
     Args:
         corpora: of the training set; read three times.
         read_dev: each call reads the pairs from the start.
         folder: new or empty, or what the same arguments have made before.
         max_length: longest side of a pair in tokens; longer pairs of both sets are dropped and counted.
-        pair_filter: for training pairs; duplicates are looked for in all corpora together, before weights count.
-            Empty and endless pairs are dropped from both sets.
+        pair_filter: for training pairs of all corpora together, before weights count; from development pairs only
+            empty and endless ones are dropped.
         tokenizer: use this one instead of learning with `vocab_size`, `subword_model` and `vocabulary_pairs`.
-        inputs: identifies the text, as JSON (`corpus.describe_source`). Without it a corpus that changes between two
-            calls goes unnoticed.
-        vocabulary_pairs: learn from every k-th pair, k as small as this limit allows. Learning takes 1.2 KB of
-            memory per different word: without a limit, gigabytes for the paper's 4.5M pairs. Weights do not count
-            here, so that runs of different weights have one vocabulary and can be compared by perplexity.
+        inputs: identifies the text, as JSON (`corpus.describe_source`), so that a change of it is noticed.
+        vocabulary_pairs: learn from every k-th pair, k as small as this limit allows, whatever the weights. Learning
+            takes 1.2 KB of memory per different word: gigabytes for the paper's 4.5M pairs.
         log, on_pairs: get a line at each stage, and the number of pairs of each block that is done.
 
     Returns:
@@ -140,7 +131,7 @@ def prepare(
         log("tokenising")
         dev = _store([Corpus(lambda: dev_read)], work / "dev", encoder, KEEP_ALL, max_length)
         dev_pairs = list(filter_pairs(dev_read, KEEP_ALL, FilterCounts()))
-        write_json(work / DEV_FILE, list(compress(dev_pairs, encoder.encode_pairs(dev_pairs, max_length)[1])))
+        write_json(work / DEV_FILE, [pair for pair, *_ in encoder.encode_pairs(dev_pairs, max_length)])
         train = _store(corpora, work / "train", encoder, pair_filter, max_length, on_pairs)
         shutil.rmtree(work / CACHE_FOLDER, ignore_errors=True)
         files = digest_files(work, (path for path in work.rglob("*") if path.name != LOCK_FILE))
@@ -187,10 +178,9 @@ def read_preparation(folder: Path) -> dict:
         raise FileNotFoundError(f"{folder} holds no prepared data; run `vaswani prepare` with --output {folder} first.")
     preparation = read_object(path)
     with blaming(path):
-        itemgetter("fingerprint", "source_language", "target_language", "vocab_size")(preparation)
+        itemgetter("fingerprint", "source_language", "target_language", "vocab_size", "files")(preparation)
         for name in ("train", "dev"):
-            itemgetter("pairs", "source_tokens", "target_tokens", "over_max_length")(preparation[name])
-        preparation["files"] = dict(preparation["files"])
+            itemgetter(*AMOUNTS)(preparation[name])
     return preparation
 
 
@@ -226,35 +216,35 @@ def _store(
     """Filter a set, write its token ids to `folder`, and return its counts; `corpora` are those of each corpus."""
     folder.mkdir()
     seen: set[int] = set()
-    counts_of_corpora = []
+    stored, counts_of_corpora = [], []
+    totals = FilterCounts()
     for corpus in corpora:
-        filtered = FilterCounts()
-        counts = dict.fromkeys(("over_max_length", "pairs", "source_tokens", "target_tokens"), 0)
-        pairs = filter_pairs(corpus.read(), pair_filter, filtered, seen=seen)
+        counts = FilterCounts(dict.fromkeys(("read", "kept", *REASONS, *AMOUNTS), 0))
+        pairs = filter_pairs(corpus.read(), pair_filter, counts, seen=seen)
         while block := list(islice(pairs, PAIRS_PER_BLOCK)):
-            columns, fits = encoder.encode_pairs(block, max_length)
-            num_tokens = [_append(folder / side, column) for side, column in zip(SIDES, columns, strict=True)]
-            counts["over_max_length"] += len(block) - sum(fits)
-            for name, number in zip(("pairs", "source_tokens", "target_tokens"), (sum(fits), *num_tokens), strict=True):
-                counts[name] += corpus.weight * number
+            encoded = encoder.encode_pairs(block, max_length)
+            sides = zip(SIDES, ([row[1] for row in encoded], [row[2] for row in encoded]), strict=True)
+            num_tokens = [_append(folder / side, sentences) for side, sentences in sides]
+            amounts = (len(block) - len(encoded), len(encoded), *num_tokens)
+            counts.update(dict(zip(AMOUNTS, amounts, strict=True)))
             on_pairs(len(block))
-        counts_of_corpora.append(asdict(filtered) | counts)
-    totals = {name: sum(counts[name] for counts in counts_of_corpora) for name in counts_of_corpora[0]}
+        stored.append((counts["pairs"], corpus.weight))
+        for name in AMOUNTS[1:]:
+            counts[name] *= corpus.weight
+        counts_of_corpora.append(counts)
+        totals.update(counts)
     if not totals["pairs"]:
-        reasons = f"{FilterCounts.of(totals).summary()}, {totals['over_max_length']} too long"
+        reasons = f"{totals.summary()}, {totals['over_max_length']} too long"
         raise ValueError(f"no pair of the set {folder.name} is left: {reasons}.")
-    weights = [corpus.weight for corpus in corpora]
-    stored = [counts["pairs"] // weight for counts, weight in zip(counts_of_corpora, weights, strict=True)]
-    write_json(folder / CORPORA_FILE, list(zip(stored, weights, strict=True)))
-    return totals | {"corpora": counts_of_corpora}
+    write_json(folder / CORPORA_FILE, stored)
+    return {**totals, "corpora": counts_of_corpora}
 
 
-def _append(path: Path, column: pa.ListArray) -> int:
-    """Append sentences to the files of a side, which are begun if they are not there; returns their tokens."""
-    tokens = np.asarray(column.flatten()).astype(TOKEN_TYPE)
-    offsets = np.cumsum([0, *column.value_lengths().to_pylist()], dtype=OFFSET_TYPE)
+def _append(path: Path, sentences: Sequence[Sequence[int]]) -> int:
+    """Append token ids to the files of a side, which are begun if they are not there; returns their number."""
+    tokens = np.fromiter(chain.from_iterable(sentences), TOKEN_TYPE)
     with open(path.with_suffix(".tokens"), "ab") as token_file, open(path.with_suffix(".offsets"), "ab") as offset_file:
-        offsets += token_file.tell() // tokens.itemsize
-        token_file.write(tokens.tobytes())
-        offset_file.write((offsets[1:] if offset_file.tell() else offsets).tobytes())
+        offsets = np.cumsum([token_file.tell() // TOKEN_TYPE.itemsize, *map(len, sentences)], dtype=OFFSET_TYPE)
+        token_file.write(tokens)
+        offset_file.write(offsets[1:] if offset_file.tell() else offsets)
     return len(tokens)
