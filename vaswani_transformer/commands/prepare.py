@@ -1,6 +1,6 @@
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -13,7 +13,7 @@ from ..data.corpus import Pair, describe_source, find_languages_by_ending
 from ..data.filtering import FilterCounts, PairFilter
 from ..data.preparation import CACHE_FOLDER, Corpus, prepare, read_all, work_folder
 from ..files import write_json
-from ..loading import TOKENIZER_FILES, load_tokenizer
+from ..loading import load_tokenizer
 from ..model.pipeline_vaswani import find_model_folder
 from ..parsing.linearisation import read_pairs
 from ..parsing.vocabulary import check_vocabulary, count_missing_labels, learn_vocabulary
@@ -36,9 +36,7 @@ def run(args: argparse.Namespace) -> None:
     corpora = [Corpus(read, weight) for read, weight in zip(readers, weights, strict=True)]
     tokenizer = None
     if args.keep_vocabulary is not None:
-        tokenizer = _load_vocabulary(args.keep_vocabulary, args)
-        if args.task == "parsing":
-            _warn_of_missing_labels(tokenizer, read_all(corpora))
+        tokenizer = _load_vocabulary(args, corpora)
     elif args.task == "parsing":
         learnt_from = partial(read_all, corpora)
         tokenizer = learn_vocabulary(learnt_from, vocab_size=recipe.vocab_size, subword_model=recipe.subword_model)
@@ -73,39 +71,30 @@ def run(args: argparse.Namespace) -> None:
     print(f"{languages}: vocabulary of {summary['vocab_size']:,} and token ids in {args.output}")
 
 
-def _load_vocabulary(name: str, args: argparse.Namespace) -> PreTrainedTokenizerFast:
+def _load_vocabulary(args: argparse.Namespace, corpora: Sequence[Corpus]) -> PreTrainedTokenizerFast:
     """Load the tokenizer in a model folder, a run folder or prepared data, or of a model on the Hub.
 
     Raises:
         OSError: if there is none.
         ValueError: if it is not one of token ids from a tokenizer.json, or not one for the task.
     """
-    path = find_model_folder(Path(name))
-    is_hub_id = not path.exists() and len(path.parts) == 2 and not path.is_absolute()
-    if not is_hub_id and not any((path / file).exists() for file in TOKENIZER_FILES):
-        raise FileNotFoundError(
-            f"--keep_vocabulary: {path} holds no tokenizer.json. Name a model folder, the folder of a finished run, "
-            f"prepared data or a Hub id."
-        )
-    tokenizer = load_tokenizer(name if is_hub_id else path)
+    folder = find_model_folder(Path(args.keep_vocabulary))
+    tokenizer = load_tokenizer(folder if folder.exists() else args.keep_vocabulary)
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ValueError(
-            f"--keep_vocabulary: the tokenizer of {name} is a {type(tokenizer).__name__}, and only one with a "
+            f"--keep_vocabulary: the tokenizer of {folder} is a {type(tokenizer).__name__}, and only one with a "
             f"tokenizer.json prepares data. Fine-tune that model with transformers' Seq2SeqTrainer."
         )
     if args.task == "parsing":
         check_vocabulary(tokenizer, copy_words=args.copy_words)
+        if missing := count_missing_labels(tokenizer, read_all(corpora)):
+            counts = ", ".join(f"{label} {count:,}" for label, count in missing.most_common())
+            print(
+                f"the vocabulary of --keep_vocabulary lacks the brackets of {counts}: no parse will have these labels. "
+                f"Rename or remove them in the training trees, or learn a vocabulary.",
+                file=sys.stderr,
+            )
     return tokenizer
-
-
-def _warn_of_missing_labels(tokenizer: PreTrainedTokenizerFast, pairs: Iterable[Pair]) -> None:
-    if missing := count_missing_labels(tokenizer, pairs):
-        counts = ", ".join(f"{label} {count:,}" for label, count in missing.most_common())
-        print(
-            f"the vocabulary of --keep_vocabulary lacks the brackets of {counts}: no parse will have these labels. "
-            f"Rename or remove them in the training trees, or learn a vocabulary.",
-            file=sys.stderr,
-        )
 
 
 def _print_counts(name: str, counts: Mapping[str, int], max_length: int) -> None:
@@ -136,11 +125,8 @@ def _open_trees(args: argparse.Namespace) -> tuple[list[Reader], Reader, dict]:
     def read(names: list[str]) -> Iterable[Pair]:
         return chain.from_iterable([read_pairs(Path(name), copy_words=args.copy_words) for name in names])
 
-    inputs = {
-        "train": [describe_source(names, split="train") for names in args.train],
-        "dev": describe_source(args.dev, split="dev"),
-        "copy_words": args.copy_words,
-    }
+    train = [describe_source(names, split="train") for names in args.train]
+    inputs = {"train": train, "dev": describe_source(args.dev, split="dev"), "copy_words": args.copy_words}
     return [partial(read, names) for names in args.train], partial(read, args.dev), inputs
 
 

@@ -37,22 +37,19 @@ def read_parallel_files(source_path: Path, target_path: Path) -> Iterator[Pair]:
         FileNotFoundError: at once, if a file is missing.
         ValueError: if one file has more lines than the other, with both counts; or if a line is not UTF-8.
     """
-    sides = [read_lines(path, cut_long=True) for path in (source_path, target_path)]
-    return _aligned_pairs(source_path, target_path, *sides)
+    paths = (source_path, target_path)
+    return _aligned_pairs(paths, [read_lines(path, cut_long=True) for path in paths])
 
 
-def _aligned_pairs(
-    source_path: Path, target_path: Path, sources: Iterator[str], targets: Iterator[str]
-) -> Iterator[Pair]:
-    for num_pairs, (source, target) in enumerate(zip_longest(sources, targets)):
-        if source is None or target is None:
-            num_sources = num_pairs + (source is not None) + sum(1 for _ in sources)
-            num_targets = num_pairs + (target is not None) + sum(1 for _ in targets)
+def _aligned_pairs(paths: tuple[Path, Path], sides: Sequence[Iterator[str]]) -> Iterator[Pair]:
+    for number, pair in enumerate(zip_longest(*sides)):
+        if None in pair:
+            lines = [number + (line is not None) + sum(1 for _ in side) for line, side in zip(pair, sides, strict=True)]
             raise ValueError(
-                f"{source_path} has {num_sources} lines but {target_path} has {num_targets}: line i of one must "
-                f"translate line i of the other. A lost or an extra line break is the usual cause."
+                f"{paths[0]} has {lines[0]} lines but {paths[1]} has {lines[1]}: line i of one must translate line i "
+                f"of the other. A lost or an extra line break is the usual cause."
             )
-        yield source, target
+        yield pair
 
 
 def _parse_table(rows: Iterable[list[str]], header: Sequence[str] | None = None) -> Iterator[dict]:

@@ -38,17 +38,9 @@ PAIRS_PER_BLOCK = 50_000  # in memory at a time: of fewer, more words are encode
 
 @dataclass(frozen=True)
 class Corpus:
-    """Training text, and how often an epoch holds each of its pairs.
+    """Training text; a pair is stored once, and `batching.TokenizedPairs` lists it `weight` times in an epoch."""
 
-    A pair is filtered, tokenised and stored once; `batching.TokenizedPairs` lists it `weight` times. Weights are whole
-    numbers because every epoch holds the same pairs; 1 and 1.5 are 2 and 3.
-
-    Attributes:
-        read: each call reads the pairs from the start.
-        weight: at least 1.
-    """
-
-    read: Callable[[], Iterable[Pair]]
+    read: Callable[[], Iterable[Pair]]  # each call reads the pairs from the start
     weight: int = 1
 
 
@@ -122,7 +114,7 @@ def prepare(
         read_all(corpora)
         dev_read = list(read_dev())
         if tokenizer is None:
-            tokenizer = _learn_vocabulary(corpora, pair_filter, **learning, log=log)
+            tokenizer = _learn_vocabulary(corpora, pair_filter, log, **learning)
         tokenizer = copy.deepcopy(tokenizer)
         tokenizer.model_max_length = max_length  # transformers warns of longer inputs
         tokenizer.save_pretrained(work)
@@ -189,20 +181,15 @@ def _sha256(text: str) -> str:
 
 
 def _learn_vocabulary(
-    corpora: Sequence[Corpus],
-    pair_filter: PairFilter,
-    *,
-    vocab_size: int,
-    subword_model: str,
-    vocabulary_pairs: int,
-    log: Callable[[str], object],
+    corpora: Sequence[Corpus], pair_filter: PairFilter, log: Callable, *, vocabulary_pairs: int, **options: object
 ) -> PreTrainedTokenizerFast:
     """Learn from pairs spread evenly over the text, whose parts may differ in kind."""
     num_pairs = sum(1 for _ in read_all(corpora))
     stride = max(1, -(-num_pairs // vocabulary_pairs))
-    log(f"learning a vocabulary of {vocab_size:,} from {-(-num_pairs // stride):,} of {num_pairs:,} pairs")
+    num_taken = -(-num_pairs // stride)
+    log(f"learning a vocabulary of {options['vocab_size']:,} from {num_taken:,} of {num_pairs:,} pairs")
     kept = filter_pairs(islice(read_all(corpora), 0, None, stride), pair_filter, FilterCounts())
-    return train_tokenizer((side for pair in kept for side in pair), vocab_size=vocab_size, subword_model=subword_model)
+    return train_tokenizer(chain.from_iterable(kept), **options)
 
 
 def _store(
