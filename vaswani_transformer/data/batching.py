@@ -187,39 +187,24 @@ def split_update(
     """
     if num_parts == 1:
         return [rows]
-    best = None
-    for lengths, others in ((source_lengths, target_lengths), (target_lengths, source_lengths)):
-        order = rows[np.argsort(lengths[rows], kind="stable")]
-        sides = lengths[order].astype(np.int64), others[order].astype(np.int64)
-        low = int(sum(side.sum() for side in sides)) // num_parts
-        high = -(-len(rows) // num_parts) * int(sum(side.max() for side in sides))
-        if best is not None:
-            high = best[0] - 1
-            if low > high or _cut(*sides, limit=high, num_parts=num_parts) is None:
-                continue  # the other side cuts as well
-        fits = partial(_cut, *sides, num_parts=num_parts)
-        # The smallest limit that `num_parts` parts can keep.
-        low += bisect_left(range(low, high), True, key=lambda limit, fits=fits: fits(limit=limit) is not None)
-        best = low, order, fits(limit=low)
-    _, order, starts = best
-    parts = np.split(order, starts[1:])
+    order = rows[np.argsort(target_lengths[rows] - source_lengths[rows], kind="stable")]
+    sides = source_lengths[order].astype(np.int64), target_lengths[order].astype(np.int64)
+    low = int(sum(side.sum() for side in sides)) // num_parts
+    high = -(-len(rows) // num_parts) * int(sum(side.max() for side in sides))
+    # The smallest limit that `num_parts` parts can keep.
+    low += bisect_left(range(low, high), True, key=lambda limit: len(_cut(*sides, limit)) <= num_parts)
+    parts = np.split(order, _cut(*sides, low)[1:])
     return parts + [rows[:0]] * (num_parts - len(parts))
 
 
-def _cut(ascending: np.ndarray, others: np.ndarray, *, limit: int, num_parts: int) -> list[int] | None:
-    """Starts of parts of at most `limit` padded tokens, of both sides together, or of one pair.
-
-    Returns:
-        `None` if there are more than `num_parts`.
-    """
+def _cut(sources: np.ndarray, targets: np.ndarray, limit: int) -> list[int]:
+    """Return the starts of parts of at most `limit` padded tokens, of both sides together, or of one pair."""
     starts, start = [], 0
-    while start < len(ascending):
-        if len(starts) == num_parts:
-            return None
+    while start < len(sources):
         starts.append(start)
         # No more than these fit: the longest of a part is no shorter than its first pair.
-        part = slice(start, start + max(1, limit // int(ascending[start] + others[start])))
-        longest = ascending[part] + np.maximum.accumulate(others[part])
+        part = slice(start, start + max(1, limit // int(sources[start] + targets[start])))
+        longest = np.maximum.accumulate(sources[part]) + np.maximum.accumulate(targets[part])
         padded = longest * np.arange(1, len(longest) + 1)
         start += max(1, int(np.searchsorted(padded, limit, side="right")))
     return starts
