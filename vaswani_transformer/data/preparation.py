@@ -12,11 +12,12 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import chain, islice
+from itertools import chain, compress, islice
 from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from transformers import PreTrainedTokenizerFast
 
 from ..files import LOCK_FILE, blaming, claim, digest_files, lock_folder, read_object, write_json
@@ -123,7 +124,7 @@ def prepare(
         log("tokenising")
         dev = _store([Corpus(lambda: dev_read)], work / "dev", encoder, KEEP_ALL, max_length)
         dev_pairs = list(filter_pairs(dev_read, KEEP_ALL, FilterCounts()))
-        write_json(work / DEV_FILE, [pair for pair, *_ in encoder.encode_pairs(dev_pairs, max_length)])
+        write_json(work / DEV_FILE, list(compress(dev_pairs, encoder.encode_pairs(dev_pairs, max_length)[1])))
         train = _store(corpora, work / "train", encoder, pair_filter, max_length, on_pairs)
         shutil.rmtree(work / CACHE_FOLDER, ignore_errors=True)
         files = digest_files(work, (path for path in work.rglob("*") if path.name != LOCK_FILE))
@@ -209,10 +210,9 @@ def _store(
         counts = FilterCounts(dict.fromkeys(("read", "kept", *REASONS, *AMOUNTS), 0))
         pairs = filter_pairs(corpus.read(), pair_filter, counts, seen=seen)
         while block := list(islice(pairs, PAIRS_PER_BLOCK)):
-            encoded = encoder.encode_pairs(block, max_length)
-            sides = zip(SIDES, ([row[1] for row in encoded], [row[2] for row in encoded]), strict=True)
-            num_tokens = [_append(folder / side, sentences) for side, sentences in sides]
-            amounts = (len(block) - len(encoded), len(encoded), *num_tokens)
+            columns, fits = encoder.encode_pairs(block, max_length)
+            num_tokens = [_append(folder / side, column) for side, column in zip(SIDES, columns, strict=True)]
+            amounts = (len(block) - sum(fits), sum(fits), *num_tokens)
             counts.update(dict(zip(AMOUNTS, amounts, strict=True)))
             on_pairs(len(block))
         stored.append((counts["pairs"], corpus.weight))
@@ -227,11 +227,12 @@ def _store(
     return {**totals, "corpora": counts_of_corpora}
 
 
-def _append(path: Path, sentences: Sequence[Sequence[int]]) -> int:
-    """Append token ids to the files of a side, which are begun if they are not there; returns their number."""
-    tokens = np.fromiter(chain.from_iterable(sentences), TOKEN_TYPE)
+def _append(path: Path, column: pa.ListArray) -> int:
+    """Append sentences to the files of a side, which are begun if they are not there; returns their tokens."""
+    tokens = np.asarray(column.flatten()).astype(TOKEN_TYPE)
+    offsets = np.cumsum([0, *column.value_lengths().to_pylist()], dtype=OFFSET_TYPE)
     with open(path.with_suffix(".tokens"), "ab") as token_file, open(path.with_suffix(".offsets"), "ab") as offset_file:
-        offsets = np.cumsum([token_file.tell() // TOKEN_TYPE.itemsize, *map(len, sentences)], dtype=OFFSET_TYPE)
-        token_file.write(tokens)
-        offset_file.write(offsets[1:] if offset_file.tell() else offsets)
+        offsets += token_file.tell() // tokens.itemsize
+        token_file.write(tokens.tobytes())
+        offset_file.write((offsets[1:] if offset_file.tell() else offsets).tobytes())
     return len(tokens)
