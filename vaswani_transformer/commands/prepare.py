@@ -34,19 +34,18 @@ def run(args: argparse.Namespace) -> None:
     readers, read_dev, inputs = (_open_trees if args.task == "parsing" else _open_text)(args)
     _refuse_shared_files(inputs)
     corpora = [Corpus(read, weight) for read, weight in zip(readers, weights, strict=True)]
+    learning = {"vocab_size": recipe.vocab_size, "subword_model": recipe.subword_model}
     tokenizer = None
     if args.keep_vocabulary is not None:
         tokenizer = _load_vocabulary(args, corpora)
     elif args.task == "parsing":
-        learnt_from = partial(read_all, corpora)
-        tokenizer = learn_vocabulary(learnt_from, vocab_size=recipe.vocab_size, subword_model=recipe.subword_model)
+        tokenizer = learn_vocabulary(partial(read_all, corpora), **learning)
     with tqdm(unit=" pairs", file=sys.stderr, disable=None) as bar:
         summary = prepare(
             corpora,
             read_dev,
             args.output,
-            vocab_size=recipe.vocab_size,
-            subword_model=recipe.subword_model,
+            **learning,
             max_length=recipe.max_length,
             pair_filter=PairFilter(
                 max_length_ratio=recipe.max_length_ratio,
