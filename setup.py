@@ -49,6 +49,7 @@ setup(
         "sacremoses>=0.2",
         "safetensors>=0.8",
         "pyarrow>=18",
+        "tabulate>=0.9",
         "numpy>=1.26",
         "tqdm>=4.66.3",
     ],

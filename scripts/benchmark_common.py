@@ -20,12 +20,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from tabulate import tabulate
 from torch import nn
 from transformers import MarianMTModel
 from transformers.models.marian.modeling_marian import shift_tokens_right
 
 from vaswani_transformer import VaswaniConfig
-from vaswani_transformer.commands.tables import format_table as format_table
 from vaswani_transformer.conversion.marian import build_marian_config
 from vaswani_transformer.data.phrasebook.pairs import generate_pairs
 from vaswani_transformer.training.recipes import MULTI30K_TINY
@@ -220,6 +220,10 @@ def describe_model(config: VaswaniConfig) -> str:
         f"d_model {config.d_model}, d_ff {config.d_ff}, {config.num_heads} heads, {config.encoder_layers} + "
         f"{config.decoder_layers} layers, vocabulary {config.vocab_size:,}, dropout {config.dropout}"
     )
+
+
+def format_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return tabulate(rows, header, tablefmt="plain", disable_numparse=True, colglobalalign="right", colalign=["left"])
 
 
 def format_rows(rows: Sequence[Mapping], columns: Mapping[str, str]) -> str:

@@ -6,8 +6,6 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-SIZE_MULTIPLE = 8  # of a matrix, in half precision, for which tensor cores need no padding
-
 
 def choose_precision(asked: str | None, *, launched: str, device: str, has_bfloat16: bool) -> str:
     """The precision of a training: "no", "bf16" or "fp16".
@@ -55,16 +53,6 @@ def compile_once(model: nn.Module) -> Callable:
     torch._dynamo.config.specialize_float = True
     torch.fx.experimental._config.use_duck_shape = False
     return torch.compile(model, dynamic=True)
-
-
-def advise_size(device: str, vocab_size: int) -> str | None:
-    """Advice on a vocabulary whose products a CUDA device computes slowly; `None` for any other."""
-    if device != "cuda" or vocab_size % SIZE_MULTIPLE == 0:
-        return None
-    return (
-        f"the vocabulary's {vocab_size:,} entries are no multiple of {SIZE_MULTIPLE}: in half precision its products "
-        f"take two to four times as long. `vaswani prepare --vocab_size` sets it."
-    )
 
 
 def check_processes(num_processes: int) -> None:

@@ -54,7 +54,7 @@ def count_update(recipe: str = "base_en_de") -> Counts:
         command += [word for name, value in WIDTHS.items() for word in ("--set", f"model.{name}={value}")]
         try:
             with mock.patch.dict(os.environ, ACCELERATE_TORCH_DEVICE="gpu:0"):
-                cli.main([*command, "--set", "compile=false", "--mixed_precision", "no"])
+                cli.main(["--debug", *command, "--set", "compile=false", "--mixed_precision", "no"])
         except Counted:
             return updates[-1]
         finally:

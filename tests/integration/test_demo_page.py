@@ -58,17 +58,6 @@ def test_a_sentence_gives_table_choice_and_attention(page, model_page):
     assert {(f.concurrency_id, f.concurrency_limit) for f in page.fns.values()} == {("model", 1)}
 
 
-def test_a_click_on_an_example_translates_it(page, model_page):
-    english = demo.build_page(model_page, name="tiny", languages=("en", "de"))
-    found, hidden = (
-        next(block for block in built.blocks.values() if isinstance(block, gradio.Dataset)) for built in (english, page)
-    )
-    assert (found.visible, hidden.visible) == (True, False)
-    [sentence] = found.raw_samples[0]
-    text, html, *_ = handler(english, "translate_example").fn([sentence], 2)
-    assert (text, html) == (sentence, model_page.answer(sentence, 2).html)
-
-
 def get(address, host):
     """Status and text of the page at `address`, asked for by the name `host`."""
     connection = http.client.HTTPConnection(urlsplit(address).netloc)

@@ -130,7 +130,7 @@ def test_the_command_writes_one_tree_for_one_line(saved, model, tokenizer, tmp_p
     assert [tree.words for tree in parse_trees(lines, name="out")] == [split_words(text) for text in SENTENCES if text]
     assert [bool(line) for line in lines] == [True, False, True, True, False]
     assert "0 of 4 outputs repaired" in capsys.readouterr().err
-    assert cli.main([*command, "--pretty"]) == 0
+    assert cli.main(command) == 0
     printed = capsys.readouterr().out
     assert next(parse_trees(printed.split("\n"), name="printed")).words == split_words(SENTENCES[0])
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from vaswani_transformer.devices import advise_size, allow_tf32, avoid_plans_per_shape, choose_precision
+from vaswani_transformer.devices import allow_tf32, avoid_plans_per_shape, choose_precision
 
 
 @pytest.mark.parametrize(
@@ -32,8 +32,3 @@ def test_only_cuda_goes_without_plans_per_shape_and_multiplies_in_tf32(device, e
     finally:
         torch.backends.cuda.enable_cudnn_sdp(before[0])
         torch.set_float32_matmul_precision(before[1])
-
-
-def test_a_vocabulary_of_slow_size_is_told_on_cuda():
-    assert advise_size("cuda", 58_101).startswith("the vocabulary's 58,101 entries are no multiple of 8")
-    assert advise_size("cuda", 37_000) is advise_size("cpu", 58_101) is None

@@ -5,7 +5,7 @@ import re
 import pytest
 from check_treebank import comes_back
 
-from vaswani_transformer.parsing.trees import Constituent, Leaf, format_tree, parse_trees, pretty, strip
+from vaswani_transformer.parsing.trees import Constituent, Leaf, format_tree, parse_trees, strip
 
 WITH_TRACES = "( (S-TPC-1 (NP=2 (-LRB- -LRB-) (NN dog)) (VP (VBD said) (SBAR (-NONE- 0) (S (-NONE- *T*-1)))) (. .)) )"
 # With the stride that leaves some 300 trees; `scripts/check_treebank.py` goes through all.
@@ -59,19 +59,6 @@ def test_a_word_of_several_parts_stays_one_word():
 def test_traces_function_tags_and_indices_are_stripped():
     stripped = strip(one_tree(WITH_TRACES))
     assert stripped == strip(stripped) == one_tree("(S (NP (-LRB- -LRB-) (NN dog)) (VP (VBD said)) (. .))")
-
-
-def test_pretty_breaks_lines_at_constituents():
-    tree = one_tree("(S (NP (DT The) (NN dog)) (VP (VBZ likes) (NP (NNS cats))) (. .))")
-    assert pretty(tree).split("\n") == [
-        "(S",
-        "  (NP (DT The) (NN dog))",
-        "  (VP",
-        "    (VBZ likes)",
-        "    (NP (NNS cats)))",
-        "  (. .))",
-    ]
-    assert one_tree(pretty(tree)) == tree
 
 
 def test_no_tree_is_too_deep():

@@ -3,6 +3,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from tabulate import tabulate
 from tqdm import tqdm
 
 from .. import loading
@@ -13,7 +14,6 @@ from ..files import write_json
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..translation.translator import translate
 from .arguments import check_output, open_output, open_reader, search_options
-from .tables import format_table
 
 
 def run(args: argparse.Namespace) -> None:
@@ -82,7 +82,8 @@ def _format_comparisons(systems: Sequence[str], comparisons: Sequence[scores.Com
     rows = [(comparison.name, *map(_format_result, comparison.results)) for comparison in comparisons]
     signatures = [f"{comparison.name}  {comparison.signature}" for comparison in comparisons]
     legend = "+-: half the 95 % interval. p: chance of as large a difference from the first, were both equally good."
-    return "\n".join([format_table(("", *systems), rows), "", legend, *signatures])
+    table = tabulate(rows, ("", *systems), tablefmt="plain", disable_numparse=True)
+    return "\n".join([table, "", legend, *signatures])
 
 
 def _format_result(result: scores.Result) -> str:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from tabulate import tabulate
 from tqdm import tqdm
 
 from .. import loading
@@ -14,7 +15,8 @@ from ..data.corpus import read_parallel_files
 from ..data.lines import read_lines
 from ..translation.translator import translate
 from .arguments import open_output
-from .tables import format_table
+
+PLAIN = {"tablefmt": "plain", "disable_numparse": True}
 
 
 def run(args: argparse.Namespace) -> None:
@@ -73,12 +75,12 @@ def _format_scores(scores: Sequence[HeadScore]) -> str:
     columns = {score.relation: score for score in scores}
     rows: dict[tuple[int, int], list[str]] = {}
     for score in scores:
-        cell = f"{score.score:.2f}{'*' if score.is_named else ' '}" if score.is_judged else "- "
+        cell = f"{'*' * score.is_named}{score.score:.2f}" if score.is_judged else "-"
         rows.setdefault((score.layer, score.head), []).append(cell)
     lines = [(f"layer {layer + 1} head {head + 1}", *cells) for (layer, head), cells in rows.items()]
-    lines.append(("uniform share", *(f"{score.uniform:.2f} " for score in columns.values())))
-    lines.append(("words", *(f"{score.places:,} " for score in columns.values())))
-    return format_table(("", *(f"{name} " for name in columns)), lines)
+    lines.append(("uniform share", *(f"{score.uniform:.2f}" for score in columns.values())))
+    lines.append(("words", *(f"{score.places:,}" for score in columns.values())))
+    return tabulate(lines, ("", *columns), colglobalalign="right", colalign=["left"], **PLAIN)
 
 
 def _format_leaders(leaders: Sequence[HeadScore], args: argparse.Namespace) -> str:
@@ -92,7 +94,8 @@ def _format_leaders(leaders: Sequence[HeadScore], args: argparse.Namespace) -> s
         for leader in leaders
         if leader.is_judged
     ]
-    lines = [format_table(("best head", "attention", "layer", "head", "score", "share", "uniform", "named"), rows)]
+    header = ("best head", "attention", "layer", "head", "score", "share", "uniform", "named")
+    lines = [tabulate(rows, header, **PLAIN)]
     lines += ["", "To draw the best of those named:", ""]
     for leader in leaders:
         if leader.is_named and leader.example is not None:

@@ -6,7 +6,7 @@ from tqdm import tqdm
 from ..data.lines import read_lines
 from ..parsing.bracket_f1 import BracketScore, compare
 from ..parsing.parser import Parser, load_parser
-from ..parsing.trees import format_tree, pretty, read_trees, strip
+from ..parsing.trees import format_tree, read_trees, strip
 from .arguments import check_output, open_output
 
 
@@ -19,14 +19,13 @@ def run(args: argparse.Namespace) -> None:
     names = ("num_beams", "length_penalty", "tokens_per_batch")
     options = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     parser = load_parser(args.model, is_constrained=not args.unconstrained, **options)
-    to_text = pretty if args.pretty else format_tree
     with open_output(args.output) as output:  # before the search, which a name that cannot be written would waste
         with tqdm(total=len(sentences), unit=" sentences", file=sys.stderr, disable=None) as bar:
             trees = parser(sentences, on_batch=bar.update)
         if gold is not None:
             trees = [tree._replace(leaves=of_gold.leaves) for tree, of_gold in zip(trees, gold, strict=True)]
         for tree in trees:
-            output.write(("" if tree is None else to_text(tree)) + ("\n\n" if args.pretty else "\n"))
+            output.write(("" if tree is None else format_tree(tree)) + "\n")
     print(_describe_repairs(parser, len(sentences)), file=sys.stderr)
     if gold is not None:
         score = sum(map(compare, gold, trees), BracketScore())

@@ -261,7 +261,6 @@ def parse(command: argparse.ArgumentParser) -> None:
     texts.add_argument("--input", type=Path, help="UTF-8 text, one sentence per line, words separated by spaces")
     texts.add_argument("--gold", type=Path, help="bracketed trees: parse their words, and print the bracket F1")
     command.add_argument("--output", type=output_path, help="one tree per line; standard output if not given")
-    command.add_argument("--pretty", action="store_true", help="a tree over several lines, and an empty line after it")
     command.add_argument("--unconstrained", action="store_true", help="search all outputs as the paper did")
     search = command.add_argument_group("search, section 6.3; the model's own settings if not given")
     add_number(search, "num_beams")

@@ -25,17 +25,16 @@ CORPORA_FILE = "corpora.json"  # stored pairs of each corpus of a set, and how o
 TOKEN_TYPE, OFFSET_TYPE = np.dtype("<i4"), np.dtype("<i8")
 
 
-def plan_batches(lengths: Sequence[int], *, limit: int, power: int = 1) -> Iterator[list[int]]:
+def plan_batches(lengths: Sequence[int], *, limit: int) -> Iterator[list[int]]:
     """Rows of like length together, the longest first, so that memory runs out at once or never.
 
     Args:
         lengths: of each row, at least 1.
-        limit: on the padded size of a batch, number of rows * longest**power; a row beyond it is a batch of its own.
-        power: 1 where tokens count, 2 where the weights of attention do.
+        limit: on the padded size of a batch, number of rows * longest; a row beyond it is a batch of its own.
     """
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
     while order:
-        count = max(1, limit // lengths[order[0]] ** power)
+        count = max(1, limit // lengths[order[0]])
         yield order[:count]
         order = order[count:]
 

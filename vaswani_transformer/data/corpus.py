@@ -25,6 +25,7 @@ ACCEPTED_FORMS = (
 )
 LANGUAGE = re.compile(r"[a-z]{2}")  # ISO 639-1
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(:[\w.+-]+)?")
+SPLITS = ("train", "validation", "dev", "test")  # with which names of parquet files may begin
 ROWS_PER_BATCH = 1_000  # of parquet and Hub datasets: row by row takes 4 to 15 times as long
 
 
@@ -119,11 +120,15 @@ def _read_dataset(name: str, split: str, columns: Columns, cache: Path | None) -
     """Read a parquet file, a folder of them, or a dataset of the Hub, as `datasets` does."""
     import datasets  # takes a second, and text needs none of it
 
-    is_on_hub = not Path(name).exists()
-    source, _, config = name.partition(":") if is_on_hub else (name, "", "")
-    options = {"split": split, "streaming": True, "cache_dir": cache and str(cache)}
-    if Path(name).is_file():
-        source, options = "parquet", options | {"data_files": name, "split": "train"}
+    path, options = Path(name), {"split": split, "streaming": True, "cache_dir": cache and str(cache)}
+    is_on_hub = not path.exists()
+    source, _, config = name.partition(":") if is_on_hub else ("parquet", "", "")
+    if not is_on_hub:
+        # By names here: `datasets` would look for splits in all folders below.
+        shards = [path] if path.is_file() else sorted(path.glob("*.parquet"))
+        if any(shard.name.startswith(SPLITS) for shard in shards):
+            shards = [shard for shard in shards if path.is_file() or shard.name.startswith(split)]
+        options["data_files"] = {split: list(map(str, shards))}
     try:
         dataset = datasets.load_dataset(source, config or None, **options)
         if cache is not None and is_on_hub:  # downloaded once, and never to the user's home

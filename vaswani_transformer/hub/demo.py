@@ -24,10 +24,6 @@ MOST_TOKENS = 128  # per side: 6 layers of 8 heads take 3 MB, or twice that with
 MOST_BEAMS = 10
 MOST_WAITING = 32  # sentences; further visitors are told that the page is busy
 MOST_SESSIONS = 100  # visitors whose page is remembered, each with the attention it shows: 7 MB of the longest sentence
-EXAMPLES = {  # sentences to click, by the code of the source language
-    "en": ("The dog is running across the street.", "Where did you buy that red jacket?", "I will call you tomorrow."),
-    "de": ("Der Hund läuft über die Straße.", "Wo hast du diese rote Jacke gekauft?", "Ich rufe dich morgen an."),
-}
 STYLE = """<style>
 .translations { color: var(--body-text-color); overflow-x: auto; }
 .translations table { border-collapse: collapse; width: 100%; }
@@ -194,14 +190,13 @@ def build_page(demo: Demo, *, name: str, languages: Sequence[str] | None = None)
 
     Args:
         name: of the model, as the page shows it.
-        languages: codes of source and target, if known; sentences to click are there for some sources.
+        languages: codes of source and target, if known.
 
     Raises:
         ValueError: if Gradio is not installed.
     """
     gr = import_gradio()
-    source, target = languages or (None, None)
-    direction = f" {source} to {target}" if languages else ""
+    direction = f" {languages[0]} to {languages[1]}" if languages else ""
     # One at a time: attention is collected by switching the kernel of the model and back.
     alone = {"concurrency_id": "model", "concurrency_limit": 1, "api_visibility": "private"}
 
@@ -210,9 +205,6 @@ def build_page(demo: Demo, *, name: str, languages: Sequence[str] | None = None)
         ranks = list(range(1, len(answer.translations) + 1))
         chooser = gr.Radio(choices=ranks, value=1 if ranks else None, visible=bool(ranks))
         return answer.html, answer, chooser, demo.show_attention(answer, 0)
-
-    def translate_example(row: list[str], num_beams: int):
-        return row[0], *translate(row[0], num_beams)
 
     def choose(answer: Answer, rank: int) -> str:
         return demo.show_attention(answer, rank - 1)
@@ -224,16 +216,12 @@ def build_page(demo: Demo, *, name: str, languages: Sequence[str] | None = None)
         info = "Hypotheses that the search keeps at every step, and at most as many translations."
         num_beams = gr.Slider(1, MOST_BEAMS, demo.num_beams, step=1, label="Beam", info=info)
         button = gr.Button("Translate", variant="primary")
-        samples = [[sentence] for sentence in EXAMPLES.get(source, ())]
-        labels = {"label": "Examples", "elem_id": "examples"}
-        examples = gr.Dataset(components=[text], samples=samples, visible=bool(samples), **labels)
         translations = gr.HTML(elem_id="translations", apply_default_css=False)
         rank = gr.Radio(label="Show the attention of translation", visible=False, elem_id="rank")
         attention = gr.HTML(elem_id="attention")
         answer = gr.State(Answer())
         outputs = [translations, answer, rank, attention]
         gr.on([text.submit, button.click], translate, inputs=[text, num_beams], outputs=outputs, **alone)
-        examples.click(translate_example, inputs=[examples, num_beams], outputs=[text, *outputs], **alone)
         rank.input(choose, inputs=[answer, rank], outputs=attention, **alone)
     # api_open=True would let requests skip the queue, and with it "one at a time".
     page.queue(api_open=False, max_size=MOST_WAITING)

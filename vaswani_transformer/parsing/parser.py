@@ -1,7 +1,7 @@
 """Sentence in, tree out: beam search of the symbols of a tree (section 6.3).
 
 parser = load_parser("runs/parsing/model")
-print(pretty(parser("The dog barks .")))
+print(format_tree(parser("The dog barks .")))
 """
 
 import re

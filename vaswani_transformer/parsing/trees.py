@@ -22,7 +22,6 @@ NO_BREAK_SPACE = "\u00a0"
 # Whitespace of ASCII only, for the same reason.
 TOKEN = re.compile(r"[()]|[^ \t\n\r\f\v()]+")
 FUNCTION_TAGS = re.compile(r"(?<!^)[-=].*")
-LEAVES_ONLY = re.compile(r"\([^()\n]*(?:\n *\([^()\n]*\))+\)")  # a constituent with each leaf on a line of its own
 
 
 class Leaf(NamedTuple):
@@ -163,21 +162,3 @@ def format_tree(tree: Tree) -> str:
         pieces.append(f"({leaf.tag} {leaf.word})" + ")" * len(closed))
     text = " ".join(pieces)
     return text if tree.constituents[0].label == TOP else f"({TOP} {text})"
-
-
-def pretty(tree: Tree) -> str:
-    """Return `tree` over several lines, each level two spaces deeper; a constituent of leaves only takes one line.
-
-    (S
-      (NP (DT The) (NN dog))
-      (VP (VBZ barks)))
-    """
-    lines: list[str] = []
-    depth = 0
-    for opened, leaf, closed in walk(tree):
-        for constituent in opened:
-            lines.append("  " * depth + f"({constituent.label}")
-            depth += 1
-        lines.append("  " * depth + f"({leaf.tag} {leaf.word})" + ")" * len(closed))
-        depth -= len(closed)
-    return LEAVES_ONLY.sub(lambda constituent: re.sub(r"\n *", " ", constituent[0]), "\n".join(lines))

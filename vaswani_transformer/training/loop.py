@@ -11,7 +11,6 @@ import torch
 from torch.utils.data import DataLoader
 
 from ..data.batching import Update, UpdateStream
-from ..devices import advise_size
 from ..files import find_changes
 from ..model.pipeline_vaswani import MODEL_FOLDER
 from .checkpoints import average_checkpoints, checkpoint_name, complete_checkpoints
@@ -180,8 +179,6 @@ def _tell_settings(parts: RunParts) -> None:
     device, precision = parts.accelerator.device.type, description["mixed_precision"]
     compiled = ", compiled: the first updates take minutes" if recipe.compile else ""
     tell(f"training on {parts.accelerator.num_processes} x {device}, mixed precision {precision}{compiled}")
-    if advice := advise_size(device, description["recipe"]["vocab_size"]):
-        tell(advice)
 
 
 def describe_recipe(recipe: Recipe) -> str:
