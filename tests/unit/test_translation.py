@@ -5,9 +5,8 @@ from itertools import starmap
 import pytest
 from transformers import GenerationConfig
 
-from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
+from vaswani_transformer import VaswaniForConditionalGeneration
 from vaswani_transformer.translation import translator as translation
-from vaswani_transformer.translation.batch_size import choose_tokens_per_batch
 from vaswani_transformer.translation.translator import Hypothesis, Translator, format_lines, translate
 
 SENTENCES = ["a dog runs", "", "two cats sleep on the big bed", " ", "a dog", "the dog runs and runs"]
@@ -170,15 +169,3 @@ def test_a_sentence_that_is_cut_is_told(parts, monkeypatch):
     monkeypatch.setattr(translation, "MOST_SOURCE_TOKENS", 6)
     with pytest.warns(UserWarning, match="sentences cut to their first 6 tokens: 2. Split them."):
         translate(*parts, ["a dog", "dog " * 9, "cats " * 12], max_new_tokens=2)
-
-
-GIB = 2**30
-
-
-@pytest.mark.parametrize(
-    ("memory", "num_beams", "tokens"),
-    [(None, 4, 2_000), (4 * GIB, 4, 2_048), (16 * GIB, 4, 4_096), (16 * GIB, 1, 16_384), (139 * GIB, 4, 16_384)],
-)
-def test_batches_fit_the_memory_of_the_device(memory, num_beams, tokens):
-    base = VaswaniConfig(vocab_size=37_000)
-    assert choose_tokens_per_batch(base, memory, num_beams=num_beams, bytes_per_number=2) == tokens

@@ -72,7 +72,7 @@ class Demo:
         except ValueError as error:
             message = str(error)
             return Answer(html=_wrap(f'<p role="alert">{escape(message[:1].upper() + message[1:])}</p>'))
-        return Answer(source_ids, translations, self._describe(source_ids, translations))
+        return Answer(source_ids, translations, self._describe(translations))
 
     def _read(self, text: str) -> list[int]:
         """Return the token ids of the sentence.
@@ -131,7 +131,7 @@ class Demo:
             f"</iframe>"
         )
 
-    def _describe(self, source_ids: Sequence[int], translations: Sequence[Translation]) -> str:
+    def _describe(self, translations: Sequence[Translation]) -> str:
         """Return the translations as a table, with an explanation of its figures."""
         rows = "".join(
             f'<tr><td>{number}</td><td class="text" dir="auto">{escape(translation.text) or "<i>nothing</i>"}</td>'
@@ -139,15 +139,10 @@ class Demo:
             f"<td>{len(translation.token_ids)}</td></tr>"
             for number, translation in enumerate(translations, start=1)
         )
-        num_unknown = sum(token == self.tokenizer.unk_token_id for token in source_ids)
-        unknown = (
-            f"<p><b>{num_unknown} of the {len(source_ids)} tokens of the sentence are not in the vocabulary</b>: there "
-            f"the translation is a guess.</p>"
-        )
         return _wrap(
             f'<table><thead><tr><th>rank</th><th class="text">translation</th><th>score</th><th>log P</th>'
             f"<th>tokens</th></tr></thead><tbody>{rows}</tbody></table>"
-            f"{unknown if num_unknown else ''}<p>{self.explain_score()}</p>"
+            f"<p>{self.explain_score()}</p>"
         )
 
     def explain_score(self) -> str:

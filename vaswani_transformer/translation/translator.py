@@ -17,8 +17,8 @@ from ..devices import avoid_plans_per_shape
 from ..model.engine_vaswani import build_engines
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.pipeline_vaswani import MOST_SOURCE_TOKENS, check_sentence
-from .batch_size import choose_tokens_per_batch, find_memory
 
+TOKENS_PER_BATCH = {"cpu": 2_000}  # a cache of a processor is full long before its memory
 TEXTS_PER_CALL = 1_000  # the tokenizer's answer takes some 100 bytes per token
 # Per-step outputs are never read here, so they are off, whatever the model's generation config asks for.
 NO_RECORDS = dict.fromkeys(("output_scores", "output_logits", "output_attentions", "output_hidden_states"), False)
@@ -47,7 +47,7 @@ class Translator:
 
     Args:
         tokens_per_batch: padded source tokens of a batch, before beams; a longer sentence is a batch of its own. When
-            not given, 2,000 on a CPU, and by the memory of the device on CUDA.
+            not given, 2,000 on a CPU and 8,192 on other devices.
         num_hypotheses: different translations of each sentence; the beam must be as wide.
         with_scores: give the scores of the search; greedy search and sampling of one model have none, and take one
             more pass over each batch through `model.score`.
@@ -80,9 +80,7 @@ class Translator:
             )
         self.model, self.tokenizer = model, tokenizer
         self.num_hypotheses, self.with_scores = num_hypotheses, with_scores
-        self.tokens_per_batch = tokens_per_batch or choose_tokens_per_batch(
-            model.config, find_memory(model.device), num_beams=num_beams, bytes_per_number=model.dtype.itemsize
-        )
+        self.tokens_per_batch = tokens_per_batch or TOKENS_PER_BATCH.get(model.device.type, 8_192)
         models = (model, *(generate_kwargs.get("ensemble") or ()))
         self.generate_kwargs = generate_kwargs | {"engine": build_engines(models, dtype=dtype)}
         self.num_over_long = 0  # sentences so far that are longer than any that training has seen
