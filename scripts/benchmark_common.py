@@ -7,9 +7,7 @@ import json
 import multiprocessing
 import platform
 import re
-import resource
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -184,11 +182,6 @@ def open_child() -> Iterator[Callable]:
 def peak_growth(work: Callable[[], None]) -> float:
     """Return the MiB by which the resident memory of this process grows at the peak of `work()`."""
     status, clear = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-    if not clear.exists():  # not Linux: peak over peak, right where nothing before was larger
-        unit = 2**20 if sys.platform == "darwin" else 2**10
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        work()
-        return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / unit
     clear.write_text("5")  # sets the peak back to the present
     before = _kibibytes(status, "VmRSS")
     work()

@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2]
 BOUNDS = {
     "lines of the package": 13_297,
     "lines of the tests": 13_189,
-    "lines of the scripts": 2_821,
+    "lines of the scripts": 2_816,
     "files of code below model_cards": 0,
 }
 SLACK = 100  # lines; a larger deletion lowers its bound
