@@ -73,7 +73,7 @@ def test_a_model_of_another_vocabulary_is_refused(folders, files, tmp_path, caps
     stranger = save_model(tmp_path / "stranger", seed=3, tokenizer=like)
     assert run("translate", "--model", folders[0], "--ensemble", folders[1], stranger, "--input", files[0]) == 1
     assert (
-        f"models of an ensemble must share one vocabulary, and {stranger} has another than {folders[0]}. train them "
+        f"models of an ensemble must share one vocabulary, and {stranger} has another than {folders[0]}: train them "
         f"on data of one tokenizer" in capsys.readouterr().err
     )
 
