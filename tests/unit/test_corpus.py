@@ -5,9 +5,9 @@ import gzip
 import hashlib
 import io
 import json
-import os
 import tempfile
 import tracemalloc
+from collections import Counter
 from pathlib import Path
 
 import datasets
@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vaswani_transformer.data.corpus import describe_source, open_parallel
-from vaswani_transformer.data.filtering import FilterCounts, PairFilter, filter_pairs
+from vaswani_transformer.data.filtering import PairFilter, filter_pairs
 from vaswani_transformer.data.lines import MOST_LINE_BYTES, read_lines
 
 # What a reader of tables may take for a number, a date, a missing value, or the end of a line.
@@ -57,6 +57,7 @@ def write_pairs(path: Path, pairs=PAIRS, *, names: tuple[str, str] = ("en", "de"
 
 
 def open_en_de(spec, **options) -> list[tuple[str, str]]:
+    spec = [spec] if isinstance(spec, str | Path) else spec
     return list(open_parallel(spec, source_language="en", target_language="de", **options))
 
 
@@ -115,11 +116,11 @@ def test_a_quoted_cell_of_csv_may_hold_line_breaks_and_empty_lines_are_skipped(t
 
 
 @pytest.mark.parametrize("nested", [True, False])
-def test_a_folder_of_parquet_is_read_by_split_and_a_glob_in_the_order_of_names(tmp_path, nested):
+def test_a_folder_of_parquet_is_read_by_split_in_the_order_of_names(tmp_path, nested):
     for number, pairs in enumerate((PAIRS[:2], PAIRS[2:])):
         write_pairs(tmp_path / f"train-0000{number}-of-00002.parquet", pairs, nested=nested)
     write_pairs(tmp_path / "test-00000-of-00001.parquet", PAIRS[:1], nested=nested)
-    assert open_en_de(tmp_path) == open_en_de(f"{tmp_path}/train-*.parquet") == PAIRS
+    assert open_en_de(tmp_path) == PAIRS
     assert open_en_de(tmp_path, split="test") == PAIRS[:1]
     with pytest.raises(ValueError, match="split 'dev': no such file or dataset"):
         open_en_de(tmp_path, split="dev")
@@ -155,11 +156,11 @@ def test_lines_too_long_for_a_sentence_are_cut_and_the_filter_drops_them(tmp_pat
     pairs = open_en_de([source, write(tmp_path / "b", "1\n2\n3\n4\n5\n")])
     assert [target for _, target in pairs] == list("12345")
     assert all(line.startswith(found) for line, (found, _) in zip(long, pairs, strict=False))
-    counts = FilterCounts()
+    counts = Counter()
     assert list(filter_pairs(pairs, PairFilter(), counts)) == [(longest, "4"), ("end", "5")]
     assert counts["endless"] == 3
-    with pytest.raises(ValueError, match=r"a\.tsv, line 2: more than 1,048,576 bytes, which is no sentence"):
-        open_en_de(write_pairs(tmp_path / "a.tsv", [("a", "b"), ("c", "d" * MOST_LINE_BYTES)]))
+    ((_, cut),) = open_en_de(write_pairs(tmp_path / "a.tsv", [("c", "d" * MOST_LINE_BYTES * 2)]))
+    assert cut == "d" * (MOST_LINE_BYTES + 2)
 
 
 def test_a_line_without_end_does_not_fill_the_memory(tmp_path):
@@ -214,10 +215,6 @@ def test_a_source_is_described_by_what_its_files_hold_wherever_they_lie(tmp_path
     described = describe_source(files, split="train")
     assert [source["file"] for source in described] == ["train.en", "train.de"]
     assert described[1]["sha256"] == hashlib.sha256(b"text de\n").hexdigest()
-    assert describe_source([f"{tmp_path}/train.*"], split="train") == described[::-1]
     copy = write(tmp_path / "copy" / "train.de", "text de\n")
     assert describe_source([copy], split="train") == described[1:]
     assert describe_source([write(copy, "another\n")], split="train") != described[1:]
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ValueError, match="is not a regular file"):
-        describe_source([tmp_path / "pipe"], split="train")

@@ -93,9 +93,10 @@ def test_an_epoch_holds_each_pair_as_often_as_the_weight_of_its_corpus_says_and_
     assert found == Counter(map(tuple, expected))
 
 
-def test_a_vocabulary_is_learnt_from_every_kth_pair_of_a_large_corpus(tmp_path):
+def test_a_vocabulary_is_learnt_from_every_kth_pair_of_a_large_corpus(tmp_path, monkeypatch):
+    monkeypatch.setattr(preparation, "VOCABULARY_PAIRS", 30)
     log = []
-    prepare(CORPORA, read_dev, tmp_path, vocab_size=300, vocabulary_pairs=30, log=log.append)
+    prepare(CORPORA, read_dev, tmp_path, vocab_size=300, log=log.append)
     assert "learning a vocabulary of 300 from 22 of 64 pairs" in log
     expected = train_tokenizer((side for pair in CORPUS[::3] for side in pair), vocab_size=300)
     assert AutoTokenizer.from_pretrained(tmp_path).get_vocab() == expected.get_vocab()
@@ -131,7 +132,7 @@ def test_stopped_anywhere_it_leaves_nothing_and_then_makes_the_same_bytes(tmp_pa
     with pytest.raises(KeyboardInterrupt):
         prepare(stopped, read_dev, tmp_path / "data", **SETTINGS)
     assert list(tmp_path.iterdir()) == []
-    killed = work_folder(tmp_path / "data") / "train"
+    killed = work_folder(tmp_path / "data") / "data" / "train"
     killed.mkdir(parents=True)
     (killed / "labels.tokens").write_text("half")
     prepare(CORPORA, read_dev, tmp_path / "data", **SETTINGS)

@@ -10,7 +10,7 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast
 
 from ..data.corpus import Pair, describe_source, find_languages_by_ending
-from ..data.filtering import FilterCounts, PairFilter
+from ..data.filtering import PairFilter, summarise
 from ..data.preparation import CACHE_FOLDER, Corpus, prepare, read_all, work_folder
 from ..files import write_json
 from ..loading import load_tokenizer
@@ -97,7 +97,7 @@ def _load_vocabulary(args: argparse.Namespace, corpora: Sequence[Corpus]) -> Pre
 
 
 def _print_counts(name: str, counts: Mapping[str, int], max_length: int) -> None:
-    print(f"{name}: {FilterCounts(counts).summary()}")
+    print(f"{name}: {summarise(counts)}")
     print(
         f"{name}: {counts['pairs']:,} pairs of {counts['source_tokens']:,} source and {counts['target_tokens']:,} "
         f"target tokens; {counts['over_max_length']:,} over {max_length} tokens"

@@ -5,12 +5,11 @@ needs no more memory than one of ten. A missing file is reported at once, a faul
 """
 
 import csv
-import glob
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain, zip_longest
+from itertools import count, zip_longest
 from pathlib import Path
 
 from ..files import digest_file, digest_files
@@ -21,9 +20,8 @@ Columns = tuple[str, str]  # names of source and target where a record names its
 
 ACCEPTED_FORMS = (
     "two plain text files, source and target, one sentence per line; one .csv, .tsv, .jsonl, .json or .parquet file; a "
-    "folder of .parquet files; a quoted glob; or a dataset of the Hugging Face Hub such as wmt/wmt14:de-en"
+    "folder of .parquet files; or a dataset of the Hugging Face Hub such as wmt/wmt14:de-en"
 )
-LANGUAGE = re.compile(r"[a-z]{2}")  # ISO 639-1
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(:[\w.+-]+)?")
 SPLITS = ("train", "validation", "dev", "test")  # with which names of parquet files may begin
 ROWS_PER_BATCH = 1_000  # of parquet and Hub datasets: row by row takes 4 to 15 times as long
@@ -39,7 +37,7 @@ def read_parallel_files(source_path: Path, target_path: Path) -> Iterator[Pair]:
         ValueError: if one file has more lines than the other, with both counts; or if a line is not UTF-8.
     """
     paths = (source_path, target_path)
-    return _aligned_pairs(paths, [read_lines(path, cut_long=True) for path in paths])
+    return _aligned_pairs(paths, [read_lines(path) for path in paths])
 
 
 def _aligned_pairs(paths: tuple[Path, Path], sides: Sequence[Iterator[str]]) -> Iterator[Pair]:
@@ -81,25 +79,18 @@ def _parse_json(lines: Iterable[str]) -> Iterator[object]:
 
 
 PARSERS = {".csv": _parse_csv, ".tsv": _parse_tsv, ".jsonl": _parse_json, ".json": _parse_json}
-PAIR_SUFFIXES = (*PARSERS, ".parquet")  # of files that hold both sides
 
 
 def _read_records(
     items: Iterable, parse: Callable[[Iterable], Iterable[object]], columns: Columns, *, place: str
 ) -> Iterator[Pair]:
     """Read a pair from each record that `parse` makes of `items`; errors tell the `place` and number of the item."""
-    number = 0
-
-    def counted() -> Iterator:
-        nonlocal number
-        for number, item in enumerate(items, start=1):  # noqa: B007 - the last one is told
-            yield item
-
+    numbers = count()
     try:
-        for record in parse(counted()):
+        for record in parse(item for item, _ in zip(items, numbers, strict=False)):
             yield _pair_of_record(record, columns)
     except (LookupError, csv.Error, json.JSONDecodeError, UnicodeEncodeError, RecursionError) as error:
-        raise ValueError(f"{place} {number}: {error}") from error
+        raise ValueError(f"{place} {next(numbers)}: {error}") from error
 
 
 def _pair_of_record(record: object, columns: Columns) -> Pair:
@@ -120,29 +111,30 @@ def _read_dataset(name: str, split: str, columns: Columns, cache: Path | None) -
     """Read a parquet file, a folder of them, or a dataset of the Hub, as `datasets` does."""
     import datasets  # takes a second, and text needs none of it
 
-    path, options = Path(name), {"split": split, "streaming": True, "cache_dir": cache and str(cache)}
-    is_on_hub = not path.exists()
-    source, _, config = name.partition(":") if is_on_hub else ("parquet", "", "")
-    if not is_on_hub:
+    options = {"split": split, "streaming": True, "cache_dir": cache and str(cache)}
+    source, _, config = name.partition(":")
+    path = Path(name)
+    if path.exists():
         # By names here: `datasets` would look for splits in all folders below.
-        shards = [path] if path.is_file() else sorted(path.glob("*.parquet"))
-        if any(shard.name.startswith(SPLITS) for shard in shards):
-            shards = [shard for shard in shards if path.is_file() or shard.name.startswith(split)]
+        shards = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+        if path.is_dir() and any(shard.name.startswith(SPLITS) for shard in shards):
+            shards = [shard for shard in shards if shard.name.startswith(split)]
         options["data_files"] = {split: list(map(str, shards))}
+        source, config, cache = "parquet", "", None
     try:
         dataset = datasets.load_dataset(source, config or None, **options)
-        if cache is not None and is_on_hub:  # downloaded once, and never to the user's home
+        if cache is not None:  # downloaded once, and never to the user's home
             kept = {"cache_dir": str(cache), "fingerprint": f"{name}-{split}".replace("/", "-")}
             dataset = datasets.Dataset.from_generator(dataset.__iter__, features=dataset.features, **kept)
     except (OSError, ValueError, RuntimeError) as error:  # of other causes than the name too
         raise ValueError(f"{name}, split {split!r}: no such file or dataset can be read ({error}).") from error
     batches = dataset.iter(batch_size=ROWS_PER_BATCH)
     records = (dict(zip(batch, row, strict=True)) for batch in batches for row in zip(*batch.values(), strict=True))
-    return _read_records(records, iter, columns, place=f"{name}, row")
+    yield from _read_records(records, iter, columns, place=f"{name}, row")
 
 
 def open_parallel(
-    spec: str | Path | Sequence[str | Path],
+    spec: Sequence[str | Path],
     *,
     source_language: str,
     target_language: str,
@@ -154,10 +146,10 @@ def open_parallel(
     """Read pairs from whatever holds parallel text; the name tells how, see the README beside this file.
 
     Args:
-        spec: two text files, source first; or one of the other `ACCEPTED_FORMS`, of which a .tsv file has a header
-            only if `source_column` or `target_column` is given.
+        spec: two text files, source first; or one of the other `ACCEPTED_FORMS`.
         source_language, target_language: names of the two sides.
-        source_column, target_column: other names of theirs in records and headers; not used for two text files.
+        source_column, target_column: other names of theirs in records and headers. Only with one of them a .tsv file
+            has a header.
         split: of a Hub dataset, or of a folder whose files are named by split (`train-00000-of-00003.parquet`).
         cache: folder where a Hub dataset is kept for further readings; each reading downloads it if not given.
 
@@ -165,38 +157,35 @@ def open_parallel(
         FileNotFoundError: at once, if a file is missing.
         ValueError: at once, if `spec` fits no form; later, if there is no such dataset, or if a line or row is no pair.
     """
-    names = [str(part) for part in ([spec] if isinstance(spec, str | Path) else spec)]
-    files = [file for name in names for file in find_files(name)]
-    if len(names) == len(files) == 2 and not any(_suffix(file) in PAIR_SUFFIXES for file in files):
-        return read_parallel_files(*files)
-    if len(names) != 1 or not all(_suffix(file) in PAIR_SUFFIXES or file.is_dir() for file in files):
-        raise ValueError(f"{' '.join(names)!r} is no parallel text: expected {ACCEPTED_FORMS}.")
+    endings = [None if _is_on_hub(str(name)) else _suffix(Path(name)) for name in spec]
+    pair_endings = {*PARSERS, ".parquet"}  # of files that hold both sides
+    if len(spec) == 2 and None not in endings and pair_endings.isdisjoint(endings):
+        return read_parallel_files(*map(Path, spec))
+    name, ending = str(spec[0]), endings[0]
+    if len(spec) != 1 or not (ending is None or ending in pair_endings or Path(name).is_dir()):
+        raise ValueError(f"{' '.join(map(str, spec))!r} is no parallel text: expected {ACCEPTED_FORMS}.")
     columns = (source_column or source_language, target_column or target_language)
-    has_header = bool(source_column or target_column)
-
-    def read(file: Path) -> Iterator[Pair]:
-        parse = PARSERS.get(_suffix(file))
-        if parse is None:
-            return _read_dataset(str(file), split, columns, cache)
-        if parse is _parse_tsv and not has_header:
-            sides = ("source", "target")
-            return _read_records(read_lines(file), partial(parse, header=sides), sides, place=f"{file}, line")
-        return _read_records(read_lines(file), parse, columns, place=f"{file}, line")
-
-    return chain.from_iterable(map(read, files or map(Path, names)))
+    if ending not in PARSERS:
+        return _read_dataset(name, split, columns, cache)
+    parse = PARSERS[ending]
+    if ending == ".tsv" and not (source_column or target_column):
+        columns = ("source", "target")
+        parse = partial(parse, header=columns)
+    return _read_records(read_lines(Path(name)), parse, columns, place=f"{name}, line")
 
 
-def find_files(name: str) -> list[Path]:
-    """Return the files that a name stands for, in the order in which they are read; none for a Hub dataset.
+def _is_on_hub(name: str) -> bool:
+    """Return whether a name is not that of a file or folder, but may be one of a dataset of the Hub.
 
     Raises:
-        FileNotFoundError: if there is none, and the name is not one of the Hub, or ends like that of a file.
+        FileNotFoundError: if it is neither: not formed like one of the Hub, or with an ending as of a file.
     """
     path = Path(name)
-    files = [path] if name and path.exists() else [Path(match) for match in sorted(glob.glob(name))]
-    if not files and (path.suffix[1:].isalpha() or HUB_ID.fullmatch(name) is None):
+    if name and path.exists():
+        return False
+    if path.suffix[1:].isalpha() or HUB_ID.fullmatch(name) is None:
         raise FileNotFoundError(f"{name!r} does not exist: expected {ACCEPTED_FORMS}.")
-    return files
+    return True
 
 
 def describe_source(spec: Sequence[str | Path], *, split: str) -> list[dict]:
@@ -206,28 +195,23 @@ def describe_source(spec: Sequence[str | Path], *, split: str) -> list[dict]:
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if a name is that of a pipe, which can be read once only.
     """
-    described: list[dict] = []
-    for name in map(str, spec):
-        files = find_files(name)
-        for file in files:
-            if file.is_dir():
-                digests = digest_files(file, file.rglob("*.parquet"))
-                described.append({"folder": file.name, "split": split, "files": digests})
-            elif file.is_file():
-                described.append({"file": file.name, "sha256": digest_file(file)})
-            else:
-                raise ValueError(f"{file} is not a regular file, but text is read several times: write it to one.")
-        if not files:
-            described.append({"dataset": name, "split": split})
-    return described
+
+    def describe(name: str) -> dict:
+        path = Path(name)
+        if _is_on_hub(name):
+            return {"dataset": name, "split": split}
+        if path.is_dir():
+            return {"folder": path.name, "split": split, "files": digest_files(path, path.rglob("*.parquet"))}
+        return {"file": path.name, "sha256": digest_file(path)}
+
+    return [describe(str(name)) for name in spec]
 
 
 def find_languages_by_ending(names: Sequence[str]) -> tuple[str, str] | None:
     """Return source and target language of two text files by their endings, as of train.en and train.de.gz."""
     endings = [_suffix(Path(name)).removeprefix(".") for name in names]
-    is_told = len(set(endings)) == 2 and all(LANGUAGE.fullmatch(ending) for ending in endings)
+    is_told = len(set(endings)) == 2 and all(re.fullmatch("[a-z]{2}", ending) for ending in endings)  # ISO 639-1
     return (endings[0], endings[1]) if is_told else None
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from .corpus import Pair
@@ -37,21 +37,13 @@ class PairFilter:
     drop_identical: bool = False
 
 
-class FilterCounts(Counter):
-    """Numbers of pairs that were `read` and `kept`, and of those dropped for each of `REASONS`."""
-
-    def summary(self) -> str:
-        share = f" ({self['kept'] / self['read']:.2%})" if self["read"] else ""
-        dropped = [f"{self[reason]:,} {meaning}" for reason, meaning in REASONS.items() if self[reason]]
-        return f"read {self['read']:,} pairs, kept {self['kept']:,}{share}, dropped {', '.join(dropped) or 'none'}"
-
-
 def filter_pairs(
-    pairs: Iterable[Pair], pair_filter: PairFilter, counts: FilterCounts, *, seen: set[int] | None = None
+    pairs: Iterable[Pair], pair_filter: PairFilter, counts: Counter[str], *, seen: set[int] | None = None
 ) -> Iterator[Pair]:
-    """Yield the pairs that pass, unchanged and in order; `counts` grows as they go by.
+    """Yield the pairs that pass, unchanged and in order.
 
     Args:
+        counts: grows as they go by: pairs that were `read` and `kept`, and that were dropped for each of `REASONS`.
         seen: digests of pairs of other corpora, whose repetitions are duplicates too; those of kept pairs are added.
     """
     seen = set() if seen is None else seen
@@ -61,6 +53,13 @@ def filter_pairs(
         counts[reason or "kept"] += 1
         if reason is None:
             yield pair
+
+
+def summarise(counts: Mapping[str, int]) -> str:
+    """Return the counts of `filter_pairs` in words."""
+    share = f" ({counts['kept'] / counts['read']:.2%})" if counts["read"] else ""
+    dropped = [f"{counts[reason]:,} {meaning}" for reason, meaning in REASONS.items() if counts[reason]]
+    return f"read {counts['read']:,} pairs, kept {counts['kept']:,}{share}, dropped {', '.join(dropped) or 'none'}"
 
 
 def _reason_to_drop(source: str, target: str, pair_filter: PairFilter, seen: set[int]) -> str | None:

@@ -12,27 +12,25 @@ MOST_LINE_BYTES = 2**20
 BYTES_OF_LONG_LINE = MOST_LINE_BYTES + 4
 
 
-def read_lines(path: Path, *, cut_long: bool = False) -> Iterator[str]:
+def read_lines(path: Path) -> Iterator[str]:
     """Read the lines of a UTF-8 text file or pipe, one at a time in memory; of gzip if its name ends in `.gz`.
 
     Only "\\n" or "\\r\\n" ends a line. Text mode also splits at a lone "\\r", and `str.splitlines` at U+2028, U+0085
-    and others, which occur inside sentences. A byte order mark at the start of the file is dropped.
-
-    Args:
-        cut_long: cut a line of more than `MOST_LINE_BYTES`, to a little more than that, instead of refusing it.
+    and others, which occur inside sentences. A byte order mark at the start of the file is dropped. A line of more than
+    `MOST_LINE_BYTES` is cut to a little more than that.
 
     Raises:
         FileNotFoundError: at once, if there is no such file.
-        ValueError: at the first line that is not UTF-8 or too long, or where a compressed file is damaged.
+        ValueError: at the first line that is not UTF-8, or where a compressed file is damaged.
     """
     Path(path).stat()
-    return _lines_of_file(Path(path), cut_long=cut_long)
+    return _lines_of_file(Path(path))
 
 
-def _lines_of_file(path: Path, *, cut_long: bool) -> Iterator[str]:
+def _lines_of_file(path: Path) -> Iterator[str]:
     with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
         try:
-            yield from decode_lines(_bounded_lines(file), name=str(path), cut_long=cut_long)
+            yield from decode_lines(_bounded_lines(file), name=str(path))
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise ValueError(f"{path} is not a whole gzip file ({error}): download or compress it again.") from error
 
@@ -45,15 +43,13 @@ def _bounded_lines(file: BinaryIO) -> Iterator[bytes]:
             line = file.readline(BYTES_OF_LONG_LINE)
 
 
-def decode_lines(raw_lines: Iterable[bytes], *, name: str, cut_long: bool = False) -> Iterator[str]:
+def decode_lines(raw_lines: Iterable[bytes], *, name: str) -> Iterator[str]:
     """Decode lines that were read in binary, see `read_lines`; messages call their file `name`."""
     for number, raw_line in enumerate(raw_lines, start=1):
-        is_long = len(raw_line) > MOST_LINE_BYTES and len(raw_line.rstrip(b"\r\n")) > MOST_LINE_BYTES
-        if is_long and not cut_long:
-            raise ValueError(f"{name}, line {number}: more than {MOST_LINE_BYTES:,} bytes, which is no sentence.")
+        # The last character of a line that is cut may be cut too.
+        errors = "strict" if len(raw_line) < BYTES_OF_LONG_LINE else "ignore"
         try:
-            # The last character of a line that is cut may be cut too.
-            line = raw_line[:BYTES_OF_LONG_LINE].decode(errors="ignore" if is_long else "strict")
+            line = raw_line[:BYTES_OF_LONG_LINE].decode(errors=errors)
         except UnicodeDecodeError as error:
             raise ValueError(
                 f"{name}, line {number}: not UTF-8 at byte offset {error.start} of the line, counted from 0 "

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain, compress, islice
@@ -20,18 +21,21 @@ import numpy as np
 import pyarrow as pa
 from transformers import PreTrainedTokenizerFast
 
-from ..files import LOCK_FILE, blaming, claim, digest_files, lock_folder, read_object, write_json
+from ..files import blaming, claim, digest_file, digest_files, lock_folder, read_object, write_json
 from .batching import CORPORA_FILE, OFFSET_TYPE, SIDES, TOKEN_TYPE
 from .corpus import Pair
 from .encoding import BlockEncoder
-from .filtering import REASONS, FilterCounts, PairFilter, filter_pairs
+from .filtering import REASONS, PairFilter, filter_pairs, summarise
 from .tokenization import train_tokenizer
 
 FORMAT = 5  # of the folder's files
 KEEP_ALL = PairFilter()
 PREPARATION_FILE = "preparation.json"
 DEV_FILE = "dev.json"
-CACHE_FOLDER = "cache"  # in the working folder, for readers of Hub datasets
+NEW_FOLDER, CACHE_FOLDER = "data", "cache"  # in the working folder: what becomes the folder, and Hub datasets
+# At most so many pairs are learnt from, every k-th of all, whatever the weights. Learning takes 1.2 KB of memory per
+# different word: gigabytes for the paper's 4.5M pairs.
+VOCABULARY_PAIRS = 500_000
 # What `prepare` counts beside pairs that were kept and dropped; all but the first with the weight of the corpus.
 AMOUNTS = ("over_max_length", "pairs", "source_tokens", "target_tokens")
 PAIRS_PER_BLOCK = 50_000  # in memory at a time: of fewer, more words are encoded again
@@ -63,7 +67,6 @@ def prepare(
     source_language: str = "en",
     target_language: str = "de",
     inputs: Mapping[str, object] | None = None,
-    vocabulary_pairs: int = 500_000,
     log: Callable[[str], object] = lambda message: None,
     on_pairs: Callable[[int], object] = lambda num_pairs: None,
 ) -> dict:
@@ -77,35 +80,35 @@ def prepare(
         read_dev: each call reads the pairs from the start.
         folder: new or empty, or what the same arguments have made before.
         max_length: longest side of a pair in tokens; longer pairs of both sets are dropped and counted.
-        pair_filter: for training pairs of all corpora together, before weights count; from development pairs only
-            empty and endless ones are dropped.
-        tokenizer: use this one instead of learning with `vocab_size`, `subword_model` and `vocabulary_pairs`.
+        pair_filter: for training pairs of all corpora together; development pairs are dropped if empty or endless.
+        tokenizer: use this one instead of learning with `vocab_size` and `subword_model`.
         inputs: identifies the text, as JSON (`corpus.describe_source`), so that a change of it is noticed.
-        vocabulary_pairs: learn from every k-th pair, k as small as this limit allows, whatever the weights. Learning
-            takes 1.2 KB of memory per different word: gigabytes for the paper's 4.5M pairs.
         log, on_pairs: get a line at each stage, and the number of pairs of each block that is done.
 
     Returns:
-        the contents of `preparation.json`. What was read, kept and dropped is counted once; `pairs` and tokens are
-        those of an epoch, weights included.
+        the contents of `preparation.json`: `pairs` and tokens with the weights of the corpora, other counts without.
 
     Raises:
         ValueError: if no training or no development pair is left; if `folder` holds anything else; if another process
             writes there; and as the readers do.
     """
-    learning = {"vocab_size": vocab_size, "subword_model": subword_model, "vocabulary_pairs": vocabulary_pairs}
+    vocabulary = {"vocab_size": vocab_size, "subword_model": subword_model, "vocabulary_pairs": VOCABULARY_PAIRS}
+    if tokenizer is not None:
+        vocabulary = {"given": _sha256(tokenizer.backend_tokenizer.to_str())}
     settings = {
         "format": FORMAT,
         "source_language": source_language,
         "target_language": target_language,
-        "vocabulary": learning if tokenizer is None else {"given": _sha256(tokenizer.backend_tokenizer.to_str())},
+        "vocabulary": vocabulary,
         "max_length": max_length,
         "filter": asdict(pair_filter),
         "weights": [corpus.weight for corpus in corpora],
         "inputs": dict(inputs or {}),
     }
     folder = Path(os.path.realpath(folder))
-    with _work_beside(folder) as work:
+    if folder == Path.cwd():
+        raise ValueError(f"{folder} cannot be replaced at the end: name a folder that is not there yet.")
+    with _lock_work(folder) as new:
         if folder.exists() and any(folder.iterdir()):
             advice = "Give the same again, name another folder, or remove this one to start again."
             claim(folder / PREPARATION_FILE, settings, advice=advice, owned=["*"])
@@ -115,46 +118,42 @@ def prepare(
         read_all(corpora)
         dev_read = list(read_dev())
         if tokenizer is None:
-            tokenizer = _learn_vocabulary(corpora, pair_filter, log, **learning)
+            tokenizer = _learn_vocabulary(corpora, pair_filter, log, vocab_size, subword_model)
         tokenizer = copy.deepcopy(tokenizer)
         tokenizer.model_max_length = max_length  # transformers warns of longer inputs
-        tokenizer.save_pretrained(work)
-        settings["tokenizer"] = _sha256((work / "tokenizer.json").read_text(encoding="utf-8"))
+        tokenizer.save_pretrained(new)
+        settings["tokenizer"] = digest_file(new / "tokenizer.json")
         encoder = BlockEncoder(tokenizer)
         log("tokenising")
-        dev = _store([Corpus(lambda: dev_read)], work / "dev", encoder, KEEP_ALL, max_length)
-        dev_pairs = list(filter_pairs(dev_read, KEEP_ALL, FilterCounts()))
-        write_json(work / DEV_FILE, list(compress(dev_pairs, encoder.encode_pairs(dev_pairs, max_length)[1])))
-        train = _store(corpora, work / "train", encoder, pair_filter, max_length, on_pairs)
-        shutil.rmtree(work / CACHE_FOLDER, ignore_errors=True)
-        files = digest_files(work, (path for path in work.rglob("*") if path.name != LOCK_FILE))
+        dev = _store([Corpus(lambda: dev_read)], new / "dev", encoder, KEEP_ALL, max_length)
+        dev_pairs = list(filter_pairs(dev_read, KEEP_ALL, Counter()))
+        write_json(new / DEV_FILE, list(compress(dev_pairs, encoder.encode_pairs(dev_pairs, max_length)[1])))
+        train = _store(corpora, new / "train", encoder, pair_filter, max_length, on_pairs)
         summary = {"fingerprint": _sha256(json.dumps(settings, sort_keys=True)), **settings}
-        summary |= {"vocab_size": len(tokenizer), "train": train, "dev": dev, "files": files}
-        write_json(work / PREPARATION_FILE, summary)
-        work.rename(folder)
-    (folder / LOCK_FILE).unlink()
+        summary |= {"vocab_size": len(tokenizer), "train": train, "dev": dev}
+        summary["files"] = digest_files(new, new.rglob("*"))
+        write_json(new / PREPARATION_FILE, summary)
+        new.rename(folder)
     return summary
 
 
 def work_folder(folder: Path) -> Path:
-    """Return the folder beside `folder` in which `prepare` works; what lies in its `CACHE_FOLDER` is removed."""
+    """Return the folder beside `folder` in which `prepare` works, and which it removes at the end."""
     folder = Path(os.path.realpath(folder))
     return folder.with_name(f".{folder.name}.preparing")
 
 
 @contextlib.contextmanager
-def _work_beside(folder: Path) -> Iterator[Path]:
-    """Make, lock and empty the working folder of `folder`; it is removed at the end."""
-    if os.path.ismount(folder) or folder == Path.cwd():
-        raise ValueError(f"{folder} cannot be replaced at the end: name a folder that is not there yet.")
+def _lock_work(folder: Path) -> Iterator[Path]:
+    """Make and lock the working folder of `folder`; yields an empty folder in it."""
     work = work_folder(folder)
     work.mkdir(parents=True, exist_ok=True)
     with lock_folder(work):
-        for path in work.iterdir():  # of a preparation that was killed
-            if path.name != LOCK_FILE:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
         try:
-            yield work
+            for name in (NEW_FOLDER, CACHE_FOLDER):  # of a preparation that was killed
+                shutil.rmtree(work / name, ignore_errors=True)
+            (work / NEW_FOLDER).mkdir()
+            yield work / NEW_FOLDER
         finally:
             shutil.rmtree(work, ignore_errors=True)
 
@@ -182,15 +181,15 @@ def _sha256(text: str) -> str:
 
 
 def _learn_vocabulary(
-    corpora: Sequence[Corpus], pair_filter: PairFilter, log: Callable, *, vocabulary_pairs: int, **options: object
+    corpora: Sequence[Corpus], pair_filter: PairFilter, log: Callable, vocab_size: int, subword_model: str
 ) -> PreTrainedTokenizerFast:
     """Learn from pairs spread evenly over the text, whose parts may differ in kind."""
     num_pairs = sum(1 for _ in read_all(corpora))
-    stride = max(1, -(-num_pairs // vocabulary_pairs))
+    stride = max(1, -(-num_pairs // VOCABULARY_PAIRS))
     num_taken = -(-num_pairs // stride)
-    log(f"learning a vocabulary of {options['vocab_size']:,} from {num_taken:,} of {num_pairs:,} pairs")
-    kept = filter_pairs(islice(read_all(corpora), 0, None, stride), pair_filter, FilterCounts())
-    return train_tokenizer(chain.from_iterable(kept), **options)
+    log(f"learning a vocabulary of {vocab_size:,} from {num_taken:,} of {num_pairs:,} pairs")
+    kept = filter_pairs(islice(read_all(corpora), 0, None, stride), pair_filter, Counter())
+    return train_tokenizer(chain.from_iterable(kept), vocab_size=vocab_size, subword_model=subword_model)
 
 
 def _store(
@@ -205,9 +204,8 @@ def _store(
     folder.mkdir()
     seen: set[int] = set()
     stored, counts_of_corpora = [], []
-    totals = FilterCounts()
     for corpus in corpora:
-        counts = FilterCounts(dict.fromkeys(("read", "kept", *REASONS, *AMOUNTS), 0))
+        counts = Counter(dict.fromkeys(("read", "kept", *REASONS, *AMOUNTS), 0))
         pairs = filter_pairs(corpus.read(), pair_filter, counts, seen=seen)
         while block := list(islice(pairs, PAIRS_PER_BLOCK)):
             columns, fits = encoder.encode_pairs(block, max_length)
@@ -219,9 +217,9 @@ def _store(
         for name in AMOUNTS[1:]:
             counts[name] *= corpus.weight
         counts_of_corpora.append(counts)
-        totals.update(counts)
+    totals = {name: sum(counts[name] for counts in counts_of_corpora) for name in counts_of_corpora[0]}
     if not totals["pairs"]:
-        reasons = f"{totals.summary()}, {totals['over_max_length']} too long"
+        reasons = f"{summarise(totals)}, {totals['over_max_length']} too long"
         raise ValueError(f"no pair of the set {folder.name} is left: {reasons}.")
     write_json(folder / CORPORA_FILE, stored)
     return {**totals, "corpora": counts_of_corpora}

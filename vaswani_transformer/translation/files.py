@@ -119,7 +119,7 @@ def translate_file(
                 # The work of the others is estimated from that of this one.
                 bar.update(min(num_sentences * processes.num_processes, num_lines - bar.n))
 
-            lines = read_lines(source, cut_long=True)
+            lines = read_lines(source)
             for start, path in windows.items():
                 sentences = list(islice(lines, size))
                 if start in own:
@@ -134,7 +134,7 @@ def translate_file(
 def _survey(path: Path) -> tuple[int, str]:
     """Return the number of lines and a digest of a text; refuse a line that is not UTF-8 before the long work."""
     digest, num_lines = hashlib.sha256(), 0
-    for num_lines, line in enumerate(read_lines(path, cut_long=True), start=1):  # noqa: B007 - the last one is the count
+    for num_lines, line in enumerate(read_lines(path), start=1):  # noqa: B007 - the last one is the count
         digest.update(f"{line}\n".encode())
     return num_lines, digest.hexdigest()[:16]
 
@@ -167,7 +167,7 @@ def translate_stream(
 
 def read_file_windows(path: Path) -> Iterator[list[str]]:
     """Yield windows of the lines of a file, which may be compressed; see `data.lines.read_lines`."""
-    return _in_windows(read_lines(path, cut_long=True))
+    return _in_windows(read_lines(path))
 
 
 def read_windows(file: BinaryIO, *, name: str) -> Iterator[list[str]]:
@@ -193,7 +193,7 @@ def read_windows(file: BinaryIO, *, name: str) -> Iterator[list[str]]:
         if rest:
             yield rest
 
-    return _in_windows(decode_lines(raw_lines(), name=name, cut_long=True), is_ready=lambda: num_ready > 0)
+    return _in_windows(decode_lines(raw_lines(), name=name), is_ready=lambda: num_ready > 0)
 
 
 def _in_windows(lines: Iterator[str], is_ready: Callable[[], bool] = lambda: True) -> Iterator[list[str]]:
