@@ -22,8 +22,9 @@ from vaswani_transformer.model.loss_vaswani import IGNORE_INDEX
 LENGTHS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=200)
 
 
-def tokenize(sources, targets) -> TokenizedPairs:
-    return TokenizedPairs(TokenColumn.of(sources), TokenColumn.of(targets), pad_token_id=1)
+def tokenize(*sides) -> TokenizedPairs:
+    columns = [TokenColumn(np.concatenate(side), np.cumsum([0, *map(len, side)])) for side in sides]
+    return TokenizedPairs(*columns, pad_token_id=1)
 
 
 def draw_lengths(num_pairs: int) -> tuple[np.ndarray, np.ndarray]:
@@ -84,7 +85,7 @@ def test_equal_longer_sides_are_batched_by_their_targets_and_a_pair_over_the_bud
     updates = plan_updates(sources, targets, tokens_per_batch=40, seed=0, epoch=0)
     assert [len(set(targets[rows])) for rows in updates] == [1] * 10
     assert len(plan_updates(sources, targets, tokens_per_batch=10, seed=0, epoch=0)) == 40
-    with pytest.raises(ValueError, match="pair 1 has 12 tokens, more than tokens_per_batch=11"):
+    with pytest.raises(ValueError, match="a pair has 12 tokens, more than tokens_per_batch=11"):
         plan_updates(np.array([3, 12]), np.array([4, 9]), tokens_per_batch=11, seed=0, epoch=0)
 
 

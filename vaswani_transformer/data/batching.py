@@ -52,11 +52,6 @@ class TokenColumn:
         self._tokens, self._starts = tokens, offsets[:-1][rows]
         self.lengths = np.diff(offsets).astype(np.int32)[rows]  # int32 holds any sentence
 
-    @classmethod
-    def of(cls, sentences: Sequence[Sequence[int]]) -> "TokenColumn":
-        """Hold the token ids of `sentences` in memory."""
-        return cls(np.concatenate(sentences), np.cumsum([0, *map(len, sentences)]))
-
     def __len__(self) -> int:
         return len(self.lengths)
 
@@ -126,7 +121,7 @@ def plan_updates(
     epoch: int,
     short_first: bool = False,
 ) -> list[np.ndarray]:
-    """Plan the updates of one epoch, over all processes together, each pair in exactly one of them.
+    """Return the row numbers of each update of one epoch, over all processes together, each pair in exactly one.
 
     Pairs are sorted by their longer side, as in tensor2tensor, then by their target, then at random, and cut where
     one more pair would bring the padded source or target over `tokens_per_batch`. The updates are then shuffled. The
@@ -137,19 +132,13 @@ def plan_updates(
         tokens_per_batch: limit on B * S and on B * T.
         short_first: leave the updates of epoch 0 in order, the shortest pairs first.
 
-    Returns:
-        an array of row numbers for each update.
-
     Raises:
         ValueError: if a single sentence is longer than `tokens_per_batch`.
     """
     longest = np.maximum(source_lengths, target_lengths)
     if longest.max(initial=0) > tokens_per_batch:
-        row = int(longest.argmax())
-        raise ValueError(
-            f"pair {row} has {longest[row]} tokens, more than tokens_per_batch={tokens_per_batch}. Raise "
-            f"tokens_per_batch, or prepare the data with a smaller max_length."
-        )
+        found = f"a pair has {longest.max()} tokens, more than tokens_per_batch={tokens_per_batch}"
+        raise ValueError(f"{found}. Raise that, or prepare the data with a smaller max_length.")
     rng = np.random.default_rng([seed, epoch])
     order = np.arange(len(longest), dtype=np.int32)
     rng.shuffle(order)
@@ -159,7 +148,7 @@ def plan_updates(
     while start < len(order):
         starts.append(start)
         counts = range(1, min(tokens_per_batch // int(longest[start]), len(order) - start) + 1)
-        # The largest number of pairs from `start` on that fits; `longest` ascends.
+        # The largest number of pairs that fits; `longest` ascends.
         start += bisect_right(counts, tokens_per_batch, key=lambda n: n * int(longest[start + n - 1]))
     updates = [order[start:end] for start, end in pairwise([*starts, len(order)])]
     if epoch or not short_first:
@@ -170,7 +159,7 @@ def plan_updates(
 def split_update(
     rows: np.ndarray, source_lengths: np.ndarray, target_lengths: np.ndarray, *, num_parts: int
 ) -> list[np.ndarray]:
-    """Cut one update into micro-batches whose padded tokens are as equal as whole pairs allow.
+    """Cut the rows of one update into micro-batches whose padded tokens are as equal as whole pairs allow.
 
     The pairs of an update are alike in their longer side only. In the order of target minus source, neighbours are
     alike in both, so finer cuts pad less: on Multi30k 8 % of the tokens of whole updates of 25,000 are padding, 5 % of
@@ -179,10 +168,7 @@ def split_update(
     Args:
         rows: of one update.
         source_lengths, target_lengths: tokens of every pair of the corpus.
-        num_parts: micro-batches of all processes together.
-
-    Returns:
-        `num_parts` arrays of row numbers; the last ones are empty if there are too few pairs.
+        num_parts: micro-batches of all processes together; the last ones are empty if there are too few pairs.
     """
     if num_parts == 1:
         return [rows]
@@ -287,11 +273,9 @@ class UpdateStream(torch.utils.data.IterableDataset):
     def _build_batch(self, rows: np.ndarray, *, stand_in: np.ndarray) -> dict[str, torch.Tensor]:
         """Return the pairs `rows`, or `stand_in` without labels if there are none.
 
-        A pair without labels changes neither loss nor gradient, and attention finds tokens in it. So a process without
-        pairs takes part in an update.
+        A pair without labels changes neither loss nor gradient: so a process without pairs takes part in an update.
         """
-        if len(rows):
-            return self.pairs[rows]
-        batch = self.pairs[stand_in]
-        batch["labels"][:] = IGNORE_INDEX
+        batch = self.pairs[rows if len(rows) else stand_in]
+        if not len(rows):
+            batch["labels"][:] = IGNORE_INDEX
         return batch

@@ -23,6 +23,7 @@ ACCEPTED_FORMS = (
     "folder of .parquet files; or a dataset of the Hugging Face Hub such as wmt/wmt14:de-en"
 )
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(:[\w.+-]+)?")
+PAIR_ENDINGS = {".csv", ".tsv", ".jsonl", ".json", ".parquet"}  # of files that hold both sides
 SPLITS = ("train", "validation", "dev", "test")  # with which names of parquet files may begin
 ROWS_PER_BATCH = 1_000  # of parquet and Hub datasets: row by row takes 4 to 15 times as long
 
@@ -37,48 +38,38 @@ def read_parallel_files(source_path: Path, target_path: Path) -> Iterator[Pair]:
         ValueError: if one file has more lines than the other, with both counts; or if a line is not UTF-8.
     """
     paths = (source_path, target_path)
-    return _aligned_pairs(paths, [read_lines(path) for path in paths])
+    sides = [read_lines(path) for path in paths]
+
+    def read() -> Iterator[Pair]:
+        for number, pair in enumerate(zip_longest(*sides)):
+            if None in pair:
+                lengths = [number + (line is not None) for line in pair]
+                lengths = [length + sum(1 for _ in side) for length, side in zip(lengths, sides, strict=True)]
+                found = f"{paths[0]} has {lengths[0]} lines but {paths[1]} has {lengths[1]}"
+                raise ValueError(f"{found}: line i of one must translate line i of the other.")
+            yield pair
+
+    return read()
 
 
-def _aligned_pairs(paths: tuple[Path, Path], sides: Sequence[Iterator[str]]) -> Iterator[Pair]:
-    for number, pair in enumerate(zip_longest(*sides)):
-        if None in pair:
-            lines = [number + (line is not None) + sum(1 for _ in side) for line, side in zip(pair, sides, strict=True)]
-            raise ValueError(
-                f"{paths[0]} has {lines[0]} lines but {paths[1]} has {lines[1]}: line i of one must translate line i "
-                f"of the other. A lost or an extra line break is the usual cause."
-            )
-        yield pair
+def _parse(lines: Iterable[str], ending: str, header: Sequence[str] | None) -> Iterator[object]:
+    """Read records from the lines of a file; the first row of a table holds the names if there is no `header`.
 
-
-def _parse_table(rows: Iterable[list[str]], header: Sequence[str] | None = None) -> Iterator[dict]:
-    """Name the cells of each row; the first row holds the names if there is no `header`."""
-    rows = iter(rows)
+    In .tsv each line is a row, and a `"` a character like any other. In .csv quoted cells may hold commas and line
+    breaks; the csv module refuses more than 131,072 characters, so that an open quote does not swallow the file.
+    """
+    if ending in (".jsonl", ".json"):
+        yield from (json.loads(line) for line in lines if line.strip())
+        return
+    if ending == ".tsv":
+        rows = (line.split("\t") for line in lines)
+    else:
+        rows = filter(None, csv.reader((f"{line}\n" for line in lines), strict=True))
     header = header or next(rows, [])
     for row in rows:
         if len(row) != len(header):
             raise LookupError(f"expected {len(header)} cells, found {len(row)}")
         yield dict(zip(header, row, strict=True))
-
-
-def _parse_tsv(lines: Iterable[str], header: Sequence[str] | None = None) -> Iterator[dict]:
-    """Read a row from each line; a `"` is a character like any other."""
-    return _parse_table((line.split("\t") for line in lines), header)
-
-
-def _parse_csv(lines: Iterable[str]) -> Iterator[dict]:
-    """Read rows whose quoted cells may hold commas and line breaks; empty lines are skipped.
-
-    The csv module refuses a cell of more than 131,072 characters, so that an open quote does not swallow the file.
-    """
-    return _parse_table(filter(None, csv.reader((f"{line}\n" for line in lines), strict=True)))
-
-
-def _parse_json(lines: Iterable[str]) -> Iterator[object]:
-    return (json.loads(line) for line in lines if line.strip())
-
-
-PARSERS = {".csv": _parse_csv, ".tsv": _parse_tsv, ".jsonl": _parse_json, ".json": _parse_json}
 
 
 def _read_records(
@@ -99,10 +90,8 @@ def _pair_of_record(record: object, columns: Columns) -> Pair:
     texts = inner if isinstance(inner, dict) else record
     source, target = map(texts.get, columns) if isinstance(texts, dict) else (None, None)
     if columns[0] == columns[1] or not (isinstance(source, str) and isinstance(target, str)):
-        raise LookupError(
-            f"expected text in columns {' and '.join(map(repr, columns))}, found {texts!r:.200}. Give the two names "
-            f"used there as source_column and target_column."
-        )
+        expected = f"expected text in columns {' and '.join(map(repr, columns))}, found {texts!r:.200}"
+        raise LookupError(f"{expected}. Give the two names used there as source_column and target_column.")
     f"{source}{target}".encode()  # fails for half of a surrogate pair, which JSON can spell
     return source, target
 
@@ -148,8 +137,7 @@ def open_parallel(
     Args:
         spec: two text files, source first; or one of the other `ACCEPTED_FORMS`.
         source_language, target_language: names of the two sides.
-        source_column, target_column: other names of theirs in records and headers. Only with one of them a .tsv file
-            has a header.
+        source_column, target_column: other names in records and headers. Only with one of them a .tsv has a header.
         split: of a Hub dataset, or of a folder whose files are named by split (`train-00000-of-00003.parquet`).
         cache: folder where a Hub dataset is kept for further readings; each reading downloads it if not given.
 
@@ -158,20 +146,19 @@ def open_parallel(
         ValueError: at once, if `spec` fits no form; later, if there is no such dataset, or if a line or row is no pair.
     """
     endings = [None if _is_on_hub(str(name)) else _suffix(Path(name)) for name in spec]
-    pair_endings = {*PARSERS, ".parquet"}  # of files that hold both sides
-    if len(spec) == 2 and None not in endings and pair_endings.isdisjoint(endings):
+    if len(spec) == 2 and None not in endings and PAIR_ENDINGS.isdisjoint(endings):
         return read_parallel_files(*map(Path, spec))
-    name, ending = str(spec[0]), endings[0]
-    if len(spec) != 1 or not (ending is None or ending in pair_endings or Path(name).is_dir()):
+    path, ending = Path(spec[0]), endings[0]
+    is_dataset = ending in (None, ".parquet") or path.is_dir()
+    if len(spec) != 1 or not (is_dataset or ending in PAIR_ENDINGS):
         raise ValueError(f"{' '.join(map(str, spec))!r} is no parallel text: expected {ACCEPTED_FORMS}.")
-    columns = (source_column or source_language, target_column or target_language)
-    if ending not in PARSERS:
-        return _read_dataset(name, split, columns, cache)
-    parse = PARSERS[ending]
+    columns, header = (source_column or source_language, target_column or target_language), None
+    if is_dataset:
+        return _read_dataset(str(path), split, columns, cache)
     if ending == ".tsv" and not (source_column or target_column):
-        columns = ("source", "target")
-        parse = partial(parse, header=columns)
-    return _read_records(read_lines(Path(name)), parse, columns, place=f"{name}, line")
+        columns = header = ("source", "target")
+    parse = partial(_parse, ending=ending, header=header)
+    return _read_records(read_lines(path), parse, columns, place=f"{path}, line")
 
 
 def _is_on_hub(name: str) -> bool:

@@ -37,27 +37,24 @@ class BlockEncoder:
         # A tokenizer's file can hold both, and a cut sentence would go unnoticed.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        self._end_id = tokenizer.eos_token_id
+        self._end_id, self._max_length = tokenizer.eos_token_id, tokenizer.model_max_length
         example = self._tokenizer.encode("a")
         if example.ids[-1] != self._end_id:
-            raise ValueError(
-                f"the tokenizer must end every sentence with its eos_token, {tokenizer.eos_token!r}, but makes "
-                f"{example.tokens} of 'a'. Give it a post-processor that does, or let `prepare` learn a vocabulary."
-            )
+            end = f"the tokenizer must end every sentence with its eos_token, {tokenizer.eos_token!r}"
+            raise ValueError(f"{end}, but makes {example.tokens} of 'a'. Let `prepare` learn a vocabulary instead.")
         self.has_independent_words = _stages(self._tokenizer) in [
             _stages(train_tokenizer([], vocab_size=256 + len(SPECIAL_TOKENS), subword_model=model).backend_tokenizer)
             for model in SUBWORD_MODELS
         ]
 
-    def encode_pairs(self, pairs: Sequence[Pair], max_length: int) -> tuple[list[pa.ListArray], list[bool]]:
-        """Return the ids of those of B pairs whose longer side has at most `max_length` tokens, and which they are.
+    def encode_pairs(self, pairs: Sequence[Pair]) -> tuple[list[pa.ListArray], list[bool]]:
+        """Return ids of sources and targets of those of B pairs that fit, and (B,) values, true for these.
 
-        Returns:
-            sources and targets, and (B,) values that are true for pairs that are short enough.
+        The longer side of a pair that fits has at most the tokenizer's `model_max_length` tokens.
         """
         columns = [self.encode([pair[side] for pair in pairs]) for side in (0, 1)]
         longer_side = pc.max_element_wise(*map(pc.list_value_length, columns))
-        fits = pc.less_equal(longer_side, max_length)
+        fits = pc.less_equal(longer_side, self._max_length)
         return [column.filter(fits) for column in columns], fits.to_pylist()
 
     def encode(self, texts: Sequence[str]) -> pa.ListArray:

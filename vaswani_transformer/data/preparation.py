@@ -8,7 +8,6 @@ import contextlib
 import copy
 import hashlib
 import json
-import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -72,14 +71,12 @@ def prepare(
 ) -> dict:
     """Learn the vocabulary and tokenise both sets into `folder`, which is there when it is whole.
 
-    The same arguments give the same bytes. Memory does not grow with the corpus, except by the digests that
-    `drop_duplicates` remembers, 80 bytes per pair.
+    The same arguments give the same bytes. Memory grows with the corpus only for `drop_duplicates`, 80 bytes per pair.
 
     Args:
-        corpora: of the training set; read three times.
-        read_dev: each call reads the pairs from the start.
+        corpora, read_dev: the training set, read three times, and what reads the development set.
         folder: new or empty, or what the same arguments have made before.
-        max_length: longest side of a pair in tokens; longer pairs of both sets are dropped and counted.
+        max_length: longest side of a pair in tokens; longer pairs of both sets are dropped.
         pair_filter: for training pairs of all corpora together; development pairs are dropped if empty or endless.
         tokenizer: use this one instead of learning with `vocab_size` and `subword_model`.
         inputs: identifies the text, as JSON (`corpus.describe_source`), so that a change of it is noticed.
@@ -89,12 +86,11 @@ def prepare(
         the contents of `preparation.json`: `pairs` and tokens with the weights of the corpora, other counts without.
 
     Raises:
-        ValueError: if no training or no development pair is left; if `folder` holds anything else; if another process
-            writes there; and as the readers do.
+        ValueError: if no training or no development pair is left; if `folder` holds anything else or is locked.
     """
     vocabulary = {"vocab_size": vocab_size, "subword_model": subword_model, "vocabulary_pairs": VOCABULARY_PAIRS}
     if tokenizer is not None:
-        vocabulary = {"given": _sha256(tokenizer.backend_tokenizer.to_str())}
+        vocabulary = {"given": hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()}
     settings = {
         "format": FORMAT,
         "source_language": source_language,
@@ -105,7 +101,7 @@ def prepare(
         "weights": [corpus.weight for corpus in corpora],
         "inputs": dict(inputs or {}),
     }
-    folder = Path(os.path.realpath(folder))
+    folder = folder.resolve()
     if folder == Path.cwd():
         raise ValueError(f"{folder} cannot be replaced at the end: name a folder that is not there yet.")
     with _lock_work(folder) as new:
@@ -120,17 +116,17 @@ def prepare(
         if tokenizer is None:
             tokenizer = _learn_vocabulary(corpora, pair_filter, log, vocab_size, subword_model)
         tokenizer = copy.deepcopy(tokenizer)
-        tokenizer.model_max_length = max_length  # transformers warns of longer inputs
+        tokenizer.model_max_length = max_length  # of which transformers warns, too
         tokenizer.save_pretrained(new)
         settings["tokenizer"] = digest_file(new / "tokenizer.json")
         encoder = BlockEncoder(tokenizer)
         log("tokenising")
-        dev = _store([Corpus(lambda: dev_read)], new / "dev", encoder, KEEP_ALL, max_length)
+        dev = _store([Corpus(lambda: dev_read)], new / "dev", encoder, KEEP_ALL)
         dev_pairs = list(filter_pairs(dev_read, KEEP_ALL, Counter()))
-        write_json(new / DEV_FILE, list(compress(dev_pairs, encoder.encode_pairs(dev_pairs, max_length)[1])))
-        train = _store(corpora, new / "train", encoder, pair_filter, max_length, on_pairs)
-        summary = {"fingerprint": _sha256(json.dumps(settings, sort_keys=True)), **settings}
-        summary |= {"vocab_size": len(tokenizer), "train": train, "dev": dev}
+        write_json(new / DEV_FILE, list(compress(dev_pairs, encoder.encode_pairs(dev_pairs)[1])))
+        train = _store(corpora, new / "train", encoder, pair_filter, on_pairs)
+        fingerprint = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+        summary = {"fingerprint": fingerprint, **settings, "vocab_size": len(tokenizer), "train": train, "dev": dev}
         summary["files"] = digest_files(new, new.rglob("*"))
         write_json(new / PREPARATION_FILE, summary)
         new.rename(folder)
@@ -139,7 +135,7 @@ def prepare(
 
 def work_folder(folder: Path) -> Path:
     """Return the folder beside `folder` in which `prepare` works, and which it removes at the end."""
-    folder = Path(os.path.realpath(folder))
+    folder = folder.resolve()
     return folder.with_name(f".{folder.name}.preparing")
 
 
@@ -171,13 +167,7 @@ def read_preparation(folder: Path) -> dict:
     preparation = read_object(path)
     with blaming(path):
         itemgetter("fingerprint", "source_language", "target_language", "vocab_size", "files")(preparation)
-        for name in ("train", "dev"):
-            itemgetter(*AMOUNTS)(preparation[name])
     return preparation
-
-
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
 def _learn_vocabulary(
@@ -186,8 +176,7 @@ def _learn_vocabulary(
     """Learn from pairs spread evenly over the text, whose parts may differ in kind."""
     num_pairs = sum(1 for _ in read_all(corpora))
     stride = max(1, -(-num_pairs // VOCABULARY_PAIRS))
-    num_taken = -(-num_pairs // stride)
-    log(f"learning a vocabulary of {vocab_size:,} from {num_taken:,} of {num_pairs:,} pairs")
+    log(f"learning a vocabulary of {vocab_size:,} from {-(-num_pairs // stride):,} of {num_pairs:,} pairs")
     kept = filter_pairs(islice(read_all(corpora), 0, None, stride), pair_filter, Counter())
     return train_tokenizer(chain.from_iterable(kept), vocab_size=vocab_size, subword_model=subword_model)
 
@@ -197,7 +186,6 @@ def _store(
     folder: Path,
     encoder: BlockEncoder,
     pair_filter: PairFilter,
-    max_length: int,
     on_pairs: Callable[[int], object] = lambda num_pairs: None,
 ) -> dict:
     """Filter a set, write its token ids to `folder`, and return its counts; `corpora` are those of each corpus."""
@@ -208,7 +196,7 @@ def _store(
         counts = Counter(dict.fromkeys(("read", "kept", *REASONS, *AMOUNTS), 0))
         pairs = filter_pairs(corpus.read(), pair_filter, counts, seen=seen)
         while block := list(islice(pairs, PAIRS_PER_BLOCK)):
-            columns, fits = encoder.encode_pairs(block, max_length)
+            columns, fits = encoder.encode_pairs(block)
             num_tokens = [_append(folder / side, column) for side, column in zip(SIDES, columns, strict=True)]
             amounts = (len(block) - sum(fits), sum(fits), *num_tokens)
             counts.update(dict(zip(AMOUNTS, amounts, strict=True)))
