@@ -24,8 +24,7 @@ class BlockEncoder:
 
     Tokenizers of `train_tokenizer` never join words, so a word has the same ids in every sentence, and most words
     are repetitions: in blocks of 100,000 sentences this takes a third of the time of whole sentences. Sentences with
-    other whitespace than single spaces between words are encoded whole, and so is everything if `tokenizer` was made
-    otherwise.
+    other whitespace than single spaces are encoded whole, and so is everything if `tokenizer` was made otherwise.
 
     Raises:
         ValueError: if the tokenizer does not end a sentence with `</s>`.

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from .corpus import Pair
 from .lines import MOST_LINE_BYTES
 
-# Learning byte-pair encoding from one word takes time that grows with the square of its bytes: 20,000 take 0.3 s, 5 MB
-# hours. Spaces in a row are a word too.
+# Learning from one word takes the square of its bytes: 20,000 take 0.3 s, 5 MB hours. Spaces in a row are a word too.
 MOST_WORD_BYTES = 4_096
 LONG_WORD = re.compile(rb"\S{%d}|\s{%d}" % (MOST_WORD_BYTES + 1, MOST_WORD_BYTES + 1))
 REASONS = {  # to drop a pair, and how the summary calls such pairs

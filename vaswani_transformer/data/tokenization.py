@@ -16,7 +16,6 @@ SUBWORD_MODELS = ("bpe", "wordpiece")
 SPECIAL_TOKENS = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
 TEXTS_PER_BATCH = 1000  # one call into the trainer for each sentence takes longer than the counting
 PIECE_WINDOW = 200  # longer words are cut into parts of so many bytes before word pieces are looked for
-
 SIZE_MULTIPLE = 8  # of a vocabulary that comes out smaller than asked: other sizes multiply slowly on a GPU
 
 
@@ -46,9 +45,7 @@ def train_tokenizer(
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     smallest = len(alphabet) + len(SPECIAL_TOKENS)
     if vocab_size < smallest:
-        raise ValueError(
-            f"vocab_size must be at least {smallest} (256 bytes and the special tokens), got {vocab_size}."
-        )
+        raise ValueError(f"vocab_size must be at least {smallest} (256 bytes, special tokens), got {vocab_size}.")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Prepend(" ")
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
