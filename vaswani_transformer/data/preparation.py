@@ -102,7 +102,7 @@ def prepare(
         "inputs": dict(inputs or {}),
     }
     folder = folder.resolve()
-    if folder == Path.cwd():
+    if folder.is_mount() or folder == Path.cwd():
         raise ValueError(f"{folder} cannot be replaced at the end: name a folder that is not there yet.")
     with _lock_work(folder) as new:
         if folder.exists() and any(folder.iterdir()):
