@@ -52,14 +52,13 @@ def test_a_batch_is_padded_and_masked(rows):
 
 
 def test_batches_of_like_length_hold_no_more_than_their_limit():
-    limit = 2_000
     lengths = [3, 512, 700, 9, 40, 40, 11, 2_500] * 50
-    batches = list(plan_batches(lengths, limit=limit))
+    batches = list(plan_batches(lengths, limit=2_000))
     assert sorted(chain.from_iterable(batches)) == list(range(400))
     assert [lengths[row] for rows in batches for row in rows] == sorted(lengths, reverse=True)
     padded = [len(rows) * lengths[rows[0]] for rows in batches]
-    assert all(size <= limit or len(rows) == 1 for size, rows in zip(padded, batches, strict=True))
-    assert all((len(rows) + 1) * lengths[rows[0]] > limit for rows, _ in pairwise(batches))
+    assert all(size <= 2_000 or len(rows) == 1 for size, rows in zip(padded, batches, strict=True))
+    assert all((len(rows) + 1) * lengths[rows[0]] > 2_000 for rows, _ in pairwise(batches))
 
 
 @settings(max_examples=60)
