@@ -6,7 +6,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BOUNDS = {
-    "lines of the package": 13_225,
+    "lines of the package": 13_224,
     "lines of the tests": 13_188,
     "lines of the scripts": 2_816,
     "files of code below model_cards": 0,

@@ -28,6 +28,8 @@ def _build_metrics(args: argparse.Namespace) -> dict[str, scores.Metric]:
 def _evaluate_model(args: argparse.Namespace) -> None:
     for path in (args.translations, args.json):
         check_output(path, inputs=[*args.test, args.shortlist])
+    if args.json is not None and args.json == args.translations:
+        raise ValueError(f"{args.json} cannot hold both scores and translations: name two files.")
     model, tokenizer = loading.load_translator(args.model, dtype=args.dtype)
     source, target = loading.find_languages(vars(model.config).get("custom_pipelines")) or ("en", "de")
     args.source_language, args.target_language = args.source_language or source, args.target_language or target

@@ -14,12 +14,13 @@ from ..attention.kinds import KINDS
 from ..data.corpus import read_parallel_files
 from ..data.lines import read_lines
 from ..translation.translator import translate
-from .arguments import open_output
+from .arguments import check_output, open_output
 
 PLAIN = {"tablefmt": "plain", "disable_numparse": True}
 
 
 def run(args: argparse.Namespace) -> None:
+    check_output(args.output, inputs=[args.source, args.target])
     lines = read_lines(args.source)
     pairs = None if args.target is None else read_parallel_files(args.source, args.target)
     model, tokenizer = loading.load_translator(args.model)

@@ -268,11 +268,7 @@ def _one_line(text: str) -> str:
 
 
 def check_card(card: str) -> None:
-    """Refuse a card whose metadata cannot be read; the Hub checks the rest.
-
-    Raises:
-        ValueError: with what is wrong.
-    """
+    """Raise a ValueError for a card whose metadata cannot be read; the Hub checks the rest."""
     if not REGEX_YAML_BLOCK.search(card):
         raise ValueError(f"a card begins with its metadata between two lines of ---, got {card[:40]!r}.")
     try:

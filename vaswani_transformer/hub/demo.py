@@ -166,11 +166,7 @@ def escape(text: str) -> str:
 
 
 def import_gradio() -> ModuleType:
-    """Import Gradio, which only the page needs.
-
-    Raises:
-        ValueError: if it is not installed.
-    """
+    """Import Gradio, or raise a ValueError that says how to install it."""
     try:
         import gradio
     except ImportError as error:
@@ -186,9 +182,6 @@ def build_page(demo: Demo, *, name: str, languages: Sequence[str] | None = None)
     Args:
         name: of the model, as the page shows it.
         languages: codes of source and target, if known.
-
-    Raises:
-        ValueError: if Gradio is not installed.
     """
     gr = import_gradio()
     direction = f" {languages[0]} to {languages[1]}" if languages else ""
@@ -224,11 +217,7 @@ def build_page(demo: Demo, *, name: str, languages: Sequence[str] | None = None)
 
 
 def serve(page, *, host: str, port: int) -> None:
-    """Serve the page at `host` and `port` until Ctrl+C, and print its address.
-
-    Raises:
-        OSError: if the port is taken, or if `host` is no address of this machine.
-    """
+    """Serve the page at `host` and `port` until Ctrl+C; raise an OSError if that address cannot be used."""
     gr = import_gradio()
     from starlette.middleware import Middleware  # comes with Gradio
     from starlette.middleware.trustedhost import TrustedHostMiddleware

@@ -301,7 +301,10 @@ def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
             digests = {name: digest for name, digest in _read_digests(folder).items() if "/" not in name}
             if fault := find_damage(folder, digests):
                 raise ValueError(f"{fault}: copy it back, or remove {folder} to average without it.")
-        for name, tensor in load_file(folder / WEIGHTS).items():
+        weights = load_file(folder / WEIGHTS)
+        if sums and weights.keys() != sums.keys():
+            raise ValueError(f"{folder} has other weights than {folders[0]}, though its configuration is the same.")
+        for name, tensor in weights.items():
             if not tensor.isfinite().all():
                 raise ValueError(f"{name} in {folder} holds a value that is not finite; leave that checkpoint out.")
             sums[name] = tensor.double() if name not in sums else sums[name] + tensor.double()

@@ -12,15 +12,8 @@ from ..files import read_object
 WIDTHS = ("d_model", "d_ff", "d_k", "d_v")
 SUBWORD_MODELS = ("bpe", "wordpiece")
 MAY_BE_NONE = ("max_length_ratio", "patience")
-# Fields of `VaswaniConfig` that a recipe does not choose.
-NO_FIELDS = (
-    "bos_token_id",
-    "pad_token_id",
-    "eos_token_id",
-    "decoder_start_token_id",
-    "vocab_size",
-    "is_encoder_decoder",
-)
+# Fields of `VaswaniConfig` that a recipe does not choose, beside the ids of tokens.
+NO_FIELDS = ("vocab_size", "is_encoder_decoder")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,7 +282,8 @@ def build_recipe(values: dict) -> Recipe:
     # Imported here, so that the names of recipes are known without importing transformers, which takes seconds.
     from ..model.configuration_vaswani import VaswaniConfig
 
-    of_model = {f"model.{name}" for name in VaswaniConfig.__annotations__ if name not in NO_FIELDS}
+    names = [name for name in VaswaniConfig.__annotations__ if not name.endswith("_token_id")]
+    of_model = {f"model.{name}" for name in names if name not in NO_FIELDS}
     known = Recipe.__annotations__.keys() | of_model
     fields = {f"model.{name}": value for name, value in values.get("model", {}).items()}
     fields |= {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
