@@ -198,7 +198,7 @@ def test_torchrun_restarts_a_killed_run_and_sigterm_saves_though_it_reaches_the_
     script.write_text(WORKER.format(tests=list(map(str, Path(__file__).parents[:2]))))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     result = subprocess.run(
-        [*torchrun, "--max-restarts", "1", "--shutdown-timeout", "600", str(script), str(tiny_data), str(run)],
+        [*torchrun, "--max-restarts", "1", "--shutdown-timeout", "120", str(script), str(tiny_data), str(run)],
         env=os.environ | LAUNCH,
         capture_output=True,
         text=True,
