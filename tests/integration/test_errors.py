@@ -1,4 +1,4 @@
-"""Bad input ends in one line on standard error, whatever the command and whoever found the fault."""
+"""Bad input ends in one line on standard error, in every command and for every kind of fault."""
 
 import io
 import sys

@@ -71,11 +71,11 @@ def test_a_folder_another_process_writes_in_is_refused_and_free_when_that_is_kil
 
 def test_settings_are_recorded_once_and_then_compared(tmp_path):
     path = tmp_path / "settings.json"
-    assert claim(path, {"seed": (1, 2)}, advice="Start anew.", owned=["*.txt"]) == {"seed": [1, 2]}
+    assert claim(path, {"seed": (1, 2)}, advice="Start again.", owned=["*.txt"]) == {"seed": [1, 2]}
     (tmp_path / "own.txt").write_text("written since")
-    assert claim(path, {"seed": [1, 2]}, advice="Start anew.", owned=["*.txt"]) == {"seed": [1, 2]}
-    with pytest.raises(ValueError, match=r"other settings: seed\[1\] was 2, is 3\. Start anew\."):
-        claim(path, {"seed": [1, 3]}, advice="Start anew.")
+    assert claim(path, {"seed": [1, 2]}, advice="Start again.", owned=["*.txt"]) == {"seed": [1, 2]}
+    with pytest.raises(ValueError, match=r"other settings: seed\[1\] was 2, is 3\. Start again\."):
+        claim(path, {"seed": [1, 3]}, advice="Start again.")
 
 
 def test_files_of_the_user_are_never_claimed(tmp_path):
