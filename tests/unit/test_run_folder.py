@@ -32,7 +32,7 @@ def test_a_folder_tells_which_run_it_holds(tmp_path):
     assert claim_run(tmp_path, RUN, print) is None
     assert RUN.items() <= read(tmp_path).items()
     assert set(read(tmp_path)["versions"]) >= {"python", "torch", "transformers", "accelerate", "tokenizers"}
-    # Before the first checkpoint it is described anew.
+    # Before the first checkpoint it is written again.
     claim_run(tmp_path, RUN | {"num_processes": 3}, print)
     assert read(tmp_path)["num_processes"] == 3
 
