@@ -32,7 +32,7 @@ from benchmark_common import (
 from torch import nn
 
 from vaswani_transformer import VaswaniConfig
-from vaswani_transformer.model.attention_window_vaswani import build_blocks, window_reach
+from vaswani_transformer.training.window import build_blocks, window_reach
 from vaswani_transformer.model.layers_vaswani import MultiHeadAttention
 
 Forward = Callable[[torch.Tensor], torch.Tensor]

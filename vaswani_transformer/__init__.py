@@ -3,10 +3,12 @@
 import sys
 
 if "vaswani_cli" not in sys.modules:  # the command line, whose help need not wait for torch and transformers
+    from . import registration  # noqa: F401 - its import registers
     from .data.tokenization import train_tokenizer
     from .model.configuration_vaswani import VaswaniConfig
     from .model.modeling_vaswani import VaswaniForConditionalGeneration, VaswaniModel
-    from .model.pipeline_vaswani import TranslationPipeline, pipeline
+    from .model.pipeline_vaswani import TranslationPipeline
+    from .translation.pipeline import pipeline
 
     __all__ = [
         "TranslationPipeline",

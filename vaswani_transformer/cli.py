@@ -66,6 +66,7 @@ def _run(args: argparse.Namespace) -> None:
     keep_few_kernels()
     keep_freed_memory()
     # Imported late: imports of commands take seconds, and help and usage errors come before them.
+    import_module(".registration", __package__)
     command = import_module(f".commands.{args.command}", __package__)
     if "transformers" in sys.modules:
         sys.modules["transformers"].utils.logging.disable_progress_bar()  # of loading and saving weights

@@ -13,6 +13,7 @@ from filelock import FileLock, Timeout
 from huggingface_hub.errors import StrictDataclassError
 
 LOCK_FILE = "lock"
+MODEL_FOLDER = "model"  # of a run: its final model
 
 
 @contextlib.contextmanager
@@ -135,3 +136,9 @@ def lock_folder(folder: Path) -> Iterator[None]:
             yield
     except Timeout:
         raise ValueError(f"another process is writing in {folder}: wait for it, or name another output.") from None
+
+
+def find_model_folder(path: Path) -> Path:
+    """Return `path`, or the folder of the final model in a run folder."""
+    inner = path / MODEL_FOLDER
+    return inner if not (path / "config.json").exists() and (inner / "config.json").exists() else path

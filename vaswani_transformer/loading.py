@@ -14,10 +14,10 @@ from transformers.utils import GENERATION_CONFIG_NAME
 
 from .bounds import is_within_bounds
 from .devices import avoid_plans_per_shape
-from .files import digest_file, read_object
+from .files import digest_file, find_model_folder, read_object
 from .model.configuration_vaswani import VaswaniConfig
 from .model.modeling_vaswani import VaswaniForConditionalGeneration
-from .model.pipeline_vaswani import TRANSLATION_TASK, find_model_folder
+from .model.pipeline_vaswani import TRANSLATION_TASK
 
 # The model that comes with a clone of the repository, but not with the wheel.
 BUNDLED_MODEL = Path(__file__).parents[1] / "model_cards" / "everyday_en_de"

@@ -6,7 +6,7 @@ import transformers
 
 from vaswani_transformer import TranslationPipeline
 from vaswani_transformer import pipeline as vaswani_pipeline
-from vaswani_transformer.model.cpu_vaswani import Int8Products
+from vaswani_transformer.engine.products import Int8Products
 from vaswani_transformer.model.pipeline_vaswani import custom_pipelines
 
 SENTENCES = ["a dog runs", "", "two cats sleep on the bed", "a dog"]

@@ -6,7 +6,7 @@ import torch
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli, train_tokenizer
 from vaswani_transformer.commands.arguments import read_shortlist
 from vaswani_transformer.loading import load_translator
-from vaswani_transformer.model.cpu_vaswani import Int8Products
+from vaswani_transformer.engine.products import Int8Products
 from vaswani_transformer.translation.translator import Translator
 
 SENTENCES = ["the dog runs far away", "the cat and the dog", "cat sleeps", "away runs the dog and the cat"]

@@ -107,7 +107,7 @@ def test_every_evaluation_translates_as_generate_does(tokenizer, dataset, tmp_pa
 
 
 def test_the_search_is_the_fast_one_although_the_trainer_hands_over_labels(tokenizer, dataset, tmp_path, monkeypatch):
-    monkeypatch.setattr("vaswani_transformer.model.search_inputs_vaswani.ForwardSteps", None)
+    monkeypatch.setattr("vaswani_transformer.model.generation_vaswani.ForwardSteps", None)
     trainer = build_trainer(tmp_path, tokenizer, dataset, predict_with_generate=True)
     assert len(trainer.predict(dataset.select(range(3))).predictions) == 3
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vaswani_transformer.model import attention_window_vaswani
-from vaswani_transformer.model.attention_window_vaswani import build_blocks, window_reach, windowed_attention
+from vaswani_transformer.training.window import build_blocks, window_reach, windowed_attention
 
 MODULE = SimpleNamespace(training=False)
 

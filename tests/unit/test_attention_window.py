@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCache
 
 from vaswani_transformer.model import masks_vaswani
-from vaswani_transformer.model.attention_window_vaswani import build_blocks, windowed_attention
+from vaswani_transformer.training.window import build_blocks, windowed_attention
 
 LONG = 300  # tokens: enough for several blocks
 SMALL = {"encoder_layers": 1, "decoder_layers": 1}

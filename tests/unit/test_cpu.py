@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from vaswani_transformer.model.cpu_vaswani import (
+from vaswani_transformer.engine.products import (
     Dropout,
     Int8Products,
     PackedProducts,

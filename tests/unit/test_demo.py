@@ -11,7 +11,7 @@ import torch
 from vaswani_transformer import cli
 from vaswani_transformer.attention.maps import collect_attention_batch
 from vaswani_transformer.hub.demo import MOST_BEAMS, MOST_CHARACTERS, Demo, Translation, escape
-from vaswani_transformer.model.beam_search_vaswani import LENGTH_PENALTIES, PENALISED_LENGTHS
+from vaswani_transformer.model.search_vaswani import LENGTH_PENALTIES, PENALISED_LENGTHS
 
 TEXTS = ["The law will never be perfect.", "Das Gesetz wird nie vollkommen sein.", "a house, a garden"] * 3
 MARKUP = "<script>alert(1)</script>"

@@ -12,10 +12,10 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from vaswani_transformer import VaswaniForConditionalGeneration, pipeline
 from vaswani_transformer.hub.demo import Demo
 from vaswani_transformer.model import engine_steps_vaswani
-from vaswani_transformer.model.cpu_vaswani import PRIVATE_NAMES, Int8Products, Products, find_private
-from vaswani_transformer.model.engine_steps_vaswani import EngineSteps
-from vaswani_transformer.model.plain_vaswani import find_obstacle
-from vaswani_transformer.model.steps_vaswani import ForwardSteps
+from vaswani_transformer.engine.products import PRIVATE_NAMES, Int8Products, Products, find_private
+from vaswani_transformer.engine.steps import EngineSteps
+from vaswani_transformer.engine.obstacles import find_obstacle
+from vaswani_transformer.model.search_vaswani import ForwardSteps
 from vaswani_transformer.translation.translator import Translator
 
 PAD, NUM_BEAMS = 1, 4

@@ -3,7 +3,7 @@ import functools
 import pytest
 import torch
 
-from vaswani_transformer.model.ensemble_vaswani import mean_log_probs
+from vaswani_transformer.translation.ensemble import mean_log_probs
 
 PAD, END = 1, 2
 SOURCE = torch.tensor([[9, 2, 1, 1, 1], [5, 6, 7, 8, 2], [21, 9, 30, 2, 1]])

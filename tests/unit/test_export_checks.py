@@ -10,7 +10,7 @@ import torch
 from vaswani_transformer import cli
 from vaswani_transformer.export.ctranslate2_converter import VaswaniLoader
 from vaswani_transformer.export.ctranslate2_translation import rescore_hypotheses
-from vaswani_transformer.model.beam_search_vaswani import gnmt_length_penalty
+from vaswani_transformer.model.search_vaswani import gnmt_length_penalty
 
 
 @pytest.mark.parametrize("changes", [{"attention_window": 4}, {"activation_function": "mish"}])

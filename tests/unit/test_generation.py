@@ -12,7 +12,7 @@ from transformers.generation import (
     MaxLengthCriteria,
 )
 
-from vaswani_transformer.model.beam_search_vaswani import (
+from vaswani_transformer.model.search_vaswani import (
     best_sums,
     gnmt_length_penalty,
     power_length_penalty,

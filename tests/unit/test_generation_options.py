@@ -6,11 +6,11 @@ from transformers import GenerationConfig, GenerationMixin, WatermarkingConfig
 from transformers.generation import BaseStreamer, SynthIDTextWatermarkingConfig
 
 from vaswani_transformer import VaswaniForConditionalGeneration, train_tokenizer
-from vaswani_transformer.model.generation_options_vaswani import (
+from vaswani_transformer.model.generation_vaswani import (
     NOT_SUPPORTED,
     WITHOUT_BEAMS,
 )
-from vaswani_transformer.model.search_inputs_vaswani import mask_prompt
+from vaswani_transformer.model.generation_vaswani import mask_prompt
 
 PAD, END = 1, 2
 SOURCE = torch.tensor([[9, 2, 1, 1, 1], [5, 6, 7, 8, 2], [21, 9, 30, 2, 1]])

@@ -17,7 +17,7 @@ from vaswani_transformer.model.layers_vaswani import (
     PositionEncoding,
     Residual,
     TokenEmbedding,
-    scaled_dot_product_attention,
+    eager_attention,
     sinusoids,
 )
 
@@ -47,7 +47,7 @@ def test_attention_is_equation_1_by_hand():
     q = torch.tensor([[[[2.0, 0.0]]]])
     k = torch.tensor([[[[1.0, 5.0], [0.0, -3.0]]]])
     v = torch.tensor([[[[10.0, 0.0, 1.0], [20.0, 4.0, 1.0]]]])
-    context, weights = scaled_dot_product_attention(ATTENDING, q, k, v, None, scaling=2**-0.5)
+    context, weights = eager_attention(ATTENDING, q, k, v, None, scaling=2**-0.5)
     # Scores 2 / sqrt(2) and 0.
     first = math.exp(math.sqrt(2)) / (math.exp(math.sqrt(2)) + 1)
     torch.testing.assert_close(weights, torch.tensor([[[[first, 1 - first]]]]))
@@ -59,7 +59,7 @@ def test_attention_is_equation_1_by_hand():
 def test_causal_attention_without_a_mask_ends_at_each_position(num_queries, num_keys):
     torch.manual_seed(0)
     q, k = torch.randn(1, 1, num_queries, 4), torch.randn(1, 1, num_keys, 4)
-    _, weights = scaled_dot_product_attention(CAUSAL, q, k, k, None, scaling=0.5)
+    _, weights = eager_attention(CAUSAL, q, k, k, None, scaling=0.5)
     visible = [int((row > 0).sum()) for row in weights[0, 0]]
     assert visible == list(range(num_keys - num_queries + 1, num_keys + 1))
     torch.testing.assert_close(weights.sum(-1), torch.ones(1, 1, num_queries))
@@ -136,8 +136,8 @@ def test_short_sentences_are_trained_by_equation_1_in_half_precision(attention, 
     query = torch.randn(2, 3, 4, 5, dtype=dtype, requires_grad=True)
     kernel = attention._find_kernel(query, query, None)
     is_eager = attention.config._attn_implementation == "eager"
-    assert (kernel is scaled_dot_product_attention) == (is_equation_1 or is_eager)
-    assert (attention._find_kernel(query.detach(), query, None) is scaled_dot_product_attention) == is_eager
+    assert (kernel is eager_attention) == (is_equation_1 or is_eager)
+    assert (attention._find_kernel(query.detach(), query, None) is eager_attention) == is_eager
 
 
 def test_the_source_is_projected_once_while_decoding(attention):

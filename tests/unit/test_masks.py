@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from vaswani_transformer import VaswaniConfig
-from vaswani_transformer.model.masks_vaswani import build_padding_mask
+from vaswani_transformer.model.layers_vaswani import build_padding_mask
 
 
 @pytest.mark.parametrize(("pad", "expected"), [(1, [1, 0, 1]), (0, [1, 1, 1]), (None, [1, 1, 1])])

@@ -1,9 +1,9 @@
 import argparse
 from pathlib import Path
 
+from ..files import MODEL_FOLDER
 from ..hub.card import CardText, build_card, read_scores
 from ..loading import CARD_FILE
-from ..model.pipeline_vaswani import MODEL_FOLDER
 from .arguments import check_output
 
 

@@ -11,7 +11,7 @@ from ..data.lines import read_lines
 from ..evaluation import scores
 from ..evaluation.perplexity import compute_perplexity
 from ..files import write_json
-from ..model.modeling_vaswani import VaswaniForConditionalGeneration
+from ..model.generation_vaswani import Search
 from ..translation.translator import translate
 from .arguments import check_output, open_output, open_reader, search_options
 
@@ -53,7 +53,7 @@ def _evaluate_model(args: argparse.Namespace) -> None:
     print(f"perplexity {value:.3f} per sub-word, no label smoothing{alone}")
     further = {"shortlist": args.shortlist, "dtype": args.dtype}
     further = "".join(f"|{name}:{value}" for name, value in further.items() if value is not None)
-    search = f"{describe_search(model, **options)}{further}"
+    search = f"{Search.resolve(model.generation_config, **options)}{further}"
     models = [args.model, *args.ensemble]
     fingerprint = " + ".join(map(loading.fingerprint_model, models))
     print(f"search {search}  model {' + '.join(models)}  fingerprint {fingerprint}")
@@ -61,13 +61,6 @@ def _evaluate_model(args: argparse.Namespace) -> None:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         figures = {"search": search, "models": models, "fingerprint": fingerprint}
         write_json(args.json, {"scores": list(map(asdict, found))} | figures)
-
-
-def describe_search(model: VaswaniForConditionalGeneration, **generate_kwargs) -> str:
-    """Return the search settings in one line, to print beside a score."""
-    names = ("num_beams", "length_penalty", "length_penalty_type", "max_length_offset", "early_stopping")
-    settings = {name: generate_kwargs.get(name, getattr(model.generation_config, name, None)) for name in names}
-    return "|".join(f"{name}:{value}" for name, value in settings.items())
 
 
 def _evaluate_files(args: argparse.Namespace) -> None:

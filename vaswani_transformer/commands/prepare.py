@@ -12,9 +12,8 @@ from transformers import PreTrainedTokenizerFast
 from ..data.corpus import Pair, describe_source, find_languages_by_ending
 from ..data.filtering import PairFilter, summarise
 from ..data.preparation import CACHE_FOLDER, Corpus, prepare, read_all, work_folder
-from ..files import write_json
+from ..files import find_model_folder, write_json
 from ..loading import load_tokenizer
-from ..model.pipeline_vaswani import find_model_folder
 from ..parsing.linearisation import read_pairs
 from ..parsing.vocabulary import check_vocabulary, count_missing_labels, learn_vocabulary
 from ..training.recipes import load_recipe

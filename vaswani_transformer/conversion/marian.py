@@ -16,9 +16,8 @@ from transformers import AutoConfig, GenerationConfig, MarianConfig, MarianMTMod
 
 from .. import loading
 from ..model.configuration_vaswani import VaswaniConfig
-from ..model.generation_options_vaswani import OWN_OPTIONS
-from ..model.modeling_vaswani import VaswaniForConditionalGeneration
-from ..model.saving_vaswani import follow_umask
+from ..model.generation_vaswani import OWN_OPTIONS, Search
+from ..model.modeling_vaswani import VaswaniForConditionalGeneration, follow_umask
 from .weight_names import fairseq_name
 
 LAYER_NORM_EPS = 1e-5  # no field of MarianConfig
@@ -76,7 +75,8 @@ def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTo
     lines = [f"MarianMTModel in {output}. Its logits differ by {difference:.1e} at most."]
     if model.config.layer_norm_eps != LAYER_NORM_EPS:
         lines.append(f"Marian's layer_norm_eps is always {LAYER_NORM_EPS}, not {model.config.layer_norm_eps}.")
-    options = {name: getattr(model.generation_config, name, default) for name, default in OWN_OPTIONS.items()}
+    search = Search.resolve(model.generation_config)
+    options = {name: getattr(search, name) for name in sorted(OWN_OPTIONS)}
     differing = [f"{name}={value!r}" for name, value in options.items() if value not in ("power", None, 0)]
     if differing:
         lines.append(f"Marian's search has no {', '.join(differing)}: it divides log P by |Y|^length_penalty.")

@@ -10,6 +10,7 @@ from ..data.batching import plan_batches
 from ..model.loss_vaswani import IGNORE_INDEX
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.pipeline_vaswani import MOST_SOURCE_TOKENS
+from .scoring import score
 
 PAIRS_PER_WINDOW = 4_096  # read, sorted by length and scored at a time
 
@@ -30,7 +31,7 @@ def score_pairs(
 
     Args:
         tokens_per_batch: padded tokens of a batch, on the longer side.
-        options: for `model.score`.
+        options: for `score`.
     """
     pairs, num_cut = iter(pairs), 0
     while window := list(islice(pairs, PAIRS_PER_WINDOW)):
@@ -62,8 +63,8 @@ def _score_window(
             tokenizer.pad({"input_ids": [ids[row] for row in rows]}, return_tensors="pt").to(model.device)
             for ids in (source_ids, target_ids)
         )
-        found = model.score(
-            **inputs, labels=labels.input_ids.masked_fill(labels.attention_mask == 0, IGNORE_INDEX), **options
+        found = score(
+            model, **inputs, labels=labels.input_ids.masked_fill(labels.attention_mask == 0, IGNORE_INDEX), **options
         )
         rated = zip(found.log_probs.tolist(), found.lengths.tolist(), found.scores.tolist(), strict=True)
         for row, result in zip(rows, rated, strict=True):

@@ -14,7 +14,7 @@ Or without this package:
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -23,8 +23,8 @@ from transformers import GenerationConfig
 
 from ..data.lines import decode_lines
 from ..loading import load_tokenizer
-from ..model.beam_search_vaswani import LENGTH_PENALTIES, power_length_penalty
-from ..model.generation_options_vaswani import OWN_OPTIONS
+from ..model.generation_vaswani import Search
+from ..model.search_vaswani import LENGTH_PENALTIES
 
 LINES_PER_WINDOW = 4_096  # read, translated and written at a time
 TOKENS_PER_BATCH = 2_000  # of the padded source
@@ -58,24 +58,22 @@ class CTranslate2Translator:
         Raises:
             RuntimeError: if a sentence is longer than the exported table of positions.
         """
-        config = self.generation_config
-        num_beams = num_beams or config.num_beams or 1
-        alpha = 1.0 if config.length_penalty is None else config.length_penalty  # transformers' default
-        penalise = LENGTH_PENALTIES[getattr(config, "length_penalty_type", OWN_OPTIONS["length_penalty_type"])]
-        rescore = rescore and penalise is not power_length_penalty  # CTranslate2's own
+        options = {} if num_beams is None else {"num_beams": num_beams}
+        search = Search.resolve(self.generation_config, **options)
+        rescore = rescore and search.length_penalty_type != "power"  # CTranslate2's own
         rows = [row for row, sentence in enumerate(sentences) if sentence.strip()]
         tokenizer = self.tokenizer
         sources = [tokenizer.convert_ids_to_tokens(tokenizer(sentences[row], verbose=False).input_ids) for row in rows]
-        limit, offset = self.max_positions, getattr(config, "max_length_offset", None)
-        if offset is not None:
-            limit = min(max(map(len, sources), default=0) + offset, limit)
-        patience = RESCORING_PATIENCE if rescore and num_beams > 1 else 1
+        limit = self.max_positions
+        if search.max_length_offset is not None:
+            limit = min(max(map(len, sources), default=0) + search.max_length_offset, limit)
+        patience = RESCORING_PATIENCE if rescore and search.num_beams > 1 else 1
         results = self.translator.translate_batch(
             sources,
-            beam_size=num_beams,
-            length_penalty=alpha,
+            beam_size=search.num_beams,
+            length_penalty=search.length_penalty,
             patience=patience,
-            num_hypotheses=patience * num_beams if rescore else 1,
+            num_hypotheses=patience * search.num_beams if rescore else 1,
             return_scores=rescore,
             return_end_token=True,  # |Y| counts it
             max_input_length=0,
@@ -88,22 +86,20 @@ class CTranslate2Translator:
         for row, result in zip(rows, results, strict=True):
             best = result.hypotheses[0]
             if rescore:
-                best, _ = rescore_hypotheses(result, alpha, penalise)[0]
+                best, _ = rescore_hypotheses(result, search)[0]
             ids = tokenizer.convert_tokens_to_ids(best)
             translations[row] = tokenizer.decode(ids, skip_special_tokens=True).replace("\n", " ")
         return translations
 
 
-def rescore_hypotheses(
-    result: ctranslate2.TranslationResult, alpha: float, length_penalty: Callable[[int, float], float]
-) -> list[tuple[list[str], float]]:
-    """Return hypotheses and their log P / length_penalty(|Y|, alpha), best first.
+def rescore_hypotheses(result: ctranslate2.TranslationResult, search: Search) -> list[tuple[list[str], float]]:
+    """Return hypotheses and their scores by the penalty of `search`, best first.
 
     Args:
-        result: of a search by log P / |Y|^alpha, its hypotheses with their </s>.
+        result: of a search by log P / |Y|^length_penalty, its hypotheses with their </s>.
     """
     rescored = [
-        (tokens, score * power_length_penalty(len(tokens), alpha) / length_penalty(len(tokens), alpha))
+        (tokens, score * LENGTH_PENALTIES["power"](len(tokens), search.length_penalty) / search.penalise(len(tokens)))
         for tokens, score in zip(result.hypotheses, result.scores, strict=True)
     ]
     return sorted(rescored, key=lambda pair: -pair[1])

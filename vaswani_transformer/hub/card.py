@@ -19,9 +19,8 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
 from ..evaluation.scores import BLEU, CHRF, LOWER_CASED, PAPER, PERPLEXITY, TOKENISED, Score
-from ..files import blaming, read_object
+from ..files import MODEL_FOLDER, blaming, read_object
 from ..loading import find_languages, fingerprint_model
-from ..model.pipeline_vaswani import MODEL_FOLDER
 from ..training.cost import RunCost
 from ..training.log import read_log
 from ..training.recipes import RECIPES

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 
-import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..attention.maps import collect_attention_batch, show_codes
 from ..attention.page import build_html
-from ..model.beam_search_vaswani import PENALISED_LENGTHS
-from ..model.engine_vaswani import build_engines
+from ..model.generation_vaswani import Search
 from ..model.pipeline_vaswani import check_sentence
+from ..model.search_vaswani import LENGTH_PENALTIES
+from ..translation.translator import Translator
 
 MOST_CHARACTERS = 1_000
 MOST_TOKENS = 128  # per side: 6 layers of 8 heads take 3 MB, or twice that with sub-words
@@ -43,7 +43,7 @@ class Translation:
     text: str
     token_ids: list[int]  # up to and with `</s>`
     log_prob: float  # log P(Y | X) in nats
-    score: float  # the search ranks by it; as in `model.score`
+    score: float  # the search ranks by it; log P / lp
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Demo:
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase):
         self.model, self.tokenizer = model, tokenizer
-        [self.engine] = build_engines([model])
+        self.translator = Translator(model, tokenizer)  # the model stays, for its attention weights
         self.most_tokens = min(MOST_TOKENS, tokenizer.model_max_length)  # training saw no longer ones
         self.num_beams = min(MOST_BEAMS, model.generation_config.num_beams or 1)
 
@@ -92,7 +92,6 @@ class Demo:
             raise ValueError(f"This page takes up to {self.most_tokens} sub-words, not {len(source_ids)}.")
         return source_ids
 
-    @torch.no_grad()
     def translate(self, source_ids: Sequence[int], num_beams: int) -> list[Translation]:
         """Return what a search with `num_beams` beams finds, best first, each text once with its best score.
 
@@ -102,16 +101,16 @@ class Demo:
         if num_beams not in range(1, MOST_BEAMS + 1):
             raise ValueError(f"The beam is 1 to {MOST_BEAMS} hypotheses wide, got {num_beams}.")
         num_beams = int(num_beams)
-        inputs = self.tokenizer.pad({"input_ids": [list(source_ids)]}, return_tensors="pt").to(self.model.device)
-        beams = {"num_beams": num_beams, "num_return_sequences": num_beams, "return_dict_in_generate": False}
-        tokens = self.model.generate(**inputs, **beams, engine=self.engine)[:, 1:]
-        tokens = tokens[(tokens != self.tokenizer.pad_token_id).any(dim=-1)]  # missing hypotheses are padding
-        found = self.model.score(**inputs, labels=tokens)
+        found = self.translator.search([list(source_ids)], num_beams=num_beams, num_return_sequences=num_beams)
+        search, tokens = Search.resolve(self.model.generation_config), found.sequences[:, 1:]
+        lengths = (tokens != self.tokenizer.pad_token_id).sum(dim=-1)
+        log_probs = found.sequences_scores * search.penalise(lengths)
         texts = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
-        columns = (texts, tokens.tolist(), *(x.tolist() for x in (found.lengths, found.log_probs, found.scores)))
+        columns = (texts, tokens.tolist(), *(x.tolist() for x in (lengths, log_probs, found.sequences_scores)))
         translations: dict[str, Translation] = {}  # several sequences of sub-words may spell one text
         for text, token_ids, length, log_prob, score in zip(*columns, strict=True):
-            translations.setdefault(text, Translation(text, token_ids[:length], log_prob, score))
+            if length:  # missing hypotheses are padding
+                translations.setdefault(text, Translation(text, token_ids[:length], log_prob, score))
         return list(translations.values())
 
     def show_attention(self, answer: Answer, index: int) -> str:
@@ -147,8 +146,8 @@ class Demo:
 
     def explain_score(self) -> str:
         """Explain the columns of the table, by the settings of the search."""
-        alpha, kind = (self.model._scoring_option(name, None) for name in ("length_penalty", "length_penalty_type"))
-        penalty = f"{PENALISED_LENGTHS[kind]}<sup>{alpha:g}</sup>"
+        search = Search.resolve(self.model.generation_config)
+        penalty = f"{LENGTH_PENALTIES[search.length_penalty_type].base}<sup>{search.length_penalty:g}</sup>"
         return (
             f"<b>log P</b> is the natural logarithm of the probability that the model gives the whole translation: 0 "
             f"would be certain. <b>tokens</b> are its sub-words, the end of the sentence included. The <b>score</b>, "

@@ -12,8 +12,9 @@ from pathlib import Path
 from huggingface_hub import HfApi, get_token
 from huggingface_hub.utils import filter_repo_objects, httpx
 
+from ..files import MODEL_FOLDER
 from ..loading import CARD_FILE, load_translator
-from ..model.pipeline_vaswani import MODEL_FOLDER, TRANSLATION_TASK, custom_pipelines
+from ..model.pipeline_vaswani import TRANSLATION_TASK, custom_pipelines
 from ..training.run_folder import RECIPE_FILE
 from .card import MODEL_ID, build_card, check_card
 

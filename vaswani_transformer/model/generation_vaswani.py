@@ -1,57 +1,214 @@
-"""`generate()` of transformers with the search of section 6.1 of the paper: options, limits, models, records.
+"""`generate()` with the search of section 6.1 of the paper: every option is resolved once, then the loop runs.
 
-Shapes: B sentences, b beams, S source tokens, T tokens so far, V vocab_size.
+Of transformers' generation only `generate()` is overridden. It calls these private methods of `GenerationMixin`:
+`_prepare_special_tokens`, `_validate_model_kwargs`, `_get_logits_processor`, `_get_stopping_criteria`,
+`_prepare_cache_for_generation` and `_has_unfinished_sequences`; and `_get_default_generation_params` of a config.
+
+Shapes: B sentences, b beams, S source tokens, P tokens of a prompt.
 """
 
-import functools
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 
 import torch
 from transformers import GenerationConfig, GenerationMixin
-from transformers.cache_utils import DynamicCache, DynamicSlidingWindowLayer, EncoderDecoderCache
-from transformers.generation import LogitsProcessorList, StoppingCriteriaList
-from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
-from transformers.modeling_outputs import BaseModelOutput
-
-from .cpu_vaswani import build_products
-from .engine_vaswani import Engine, as_engines
-from .ensemble_vaswani import check_ensemble
-from .generation_options_vaswani import (
-    OWN_OPTIONS,
-    SourceLengthLimit,
-    SourceLengthStop,
-    build_generation_config,
-    can_raise,
-    check_mode,
-    check_options,
-    forget_default_length,
-    further_criteria,
-    further_processors,
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.generation import (
+    ExponentialDecayLengthPenalty,
+    GenerationMode,
+    LogitNormalization,
+    LogitsProcessorList,
+    SequenceBiasLogitsProcessor,
+    StoppingCriteriaList,
+    WatermarkLogitsProcessor,
+    logits_process,
 )
-from .masks_vaswani import build_padding_mask
-from .plain_vaswani import find_obstacle
-from .search_inputs_vaswani import (
-    as_list,
-    find_limits,
-    find_prompt_length,
-    mask_prompt,
-    start_search,
-    start_steps,
-)
-from .search_vaswani import Records, as_shortlist, run_search, spread
+from transformers.generation.utils import GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput
+from transformers.integrations import is_deepspeed_zero3_enabled
+from transformers.utils import ModelOutput
 
-OWN_ARGUMENTS = ("ensemble", "shortlist", "engine")  # of `generate`, for the search alone
-# What follows a single hypothesis, without an engine.
-FOLLOW_ONE = ("do_sample", "streamer", "assistant_model", "prompt_lookup_num_tokens", "assistant_early_exit")
+from .configuration_vaswani import VaswaniConfig
+from .layers_vaswani import build_padding_mask
+from .search_vaswani import LENGTH_PENALTIES, BeamSearch, ForwardSteps, run_search
+
+MOST_ALPHA = 10.0  # ((5 + 10,000) / 6)^10 is 1e32, which float32 holds
+TokenIds = int | list[int] | torch.Tensor | None
+
+# Options that transformers turns into logits processors and stopping criteria, or that do not touch the search.
+# With those of `Search` they are all that our loop honours: any other that differs from its default is refused.
+OF_TRANSFORMERS = {
+    *("min_length", "min_new_tokens", "max_time", "stop_strings", "forced_bos_token_id", "bos_token_id"),
+    *("repetition_penalty", "encoder_repetition_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"),
+    *("bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "sequence_bias", "remove_invalid_values"),
+    *("exponential_decay_length_penalty", "renormalize_logits"),
+    *("temperature", "top_k", "top_p", "top_h", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff"),
+    *("use_cache", "cache_implementation", "max_cache_len", "compile_config", "disable_compile"),
+    *("transformers_version", "language", "task"),
+}
+OFF = {"guidance_scale": 1, "num_beam_groups": 1}  # values that mean "no", besides None, False and 0
+RAISING = (ExponentialDecayLengthPenalty, SequenceBiasLogitsProcessor, WatermarkLogitsProcessor)
+
+
+@dataclass(frozen=True)
+class Search:
+    """The options of a search, each resolved to one value.
+
+    Args:
+        num_beams: b, hypotheses that compete; 1 is greedy search.
+        num_return_sequences: hypotheses to return of each sentence.
+        length_penalty: alpha.
+        length_penalty_type: what is raised to alpha, a name of `LENGTH_PENALTIES`.
+        max_length_offset: a translation has at most its source length + so many tokens, </s> included (section 6.1),
+            and must end there with </s>, at its true probability; `None` for no such limit.
+        max_new_tokens, max_length: cut a hypothesis as transformers do: it is finished as it stands. The second
+            counts the prompt.
+        early_stopping: "never" ends a sentence when no open hypothesis can win, which is exact; False and True are
+            transformers' guesses. Greedy search ends at its first </s>.
+        do_sample: draw the continuations of the beams.
+        eos_token_id, pad_token_id, decoder_start_token_id: tokens that end, fill and begin a translation.
+        forced_eos_token_id: comes last at the limit, at probability 1.
+        return_dict_in_generate: return an output class instead of tokens.
+        output_scores, output_logits, output_attentions, output_hidden_states: what it records of each step.
+
+    Raises:
+        ValueError: naming the option, its value and what is expected.
+    """
+
+    num_beams: int = 1
+    num_return_sequences: int = 1
+    length_penalty: float = 1.0
+    length_penalty_type: str = "gnmt"
+    max_length_offset: int | None = None
+    max_new_tokens: int | None = None
+    max_length: int | None = None
+    early_stopping: bool | str = False
+    do_sample: bool = False
+    eos_token_id: TokenIds = None
+    pad_token_id: int | None = None
+    decoder_start_token_id: TokenIds = None
+    forced_eos_token_id: TokenIds = None
+    return_dict_in_generate: bool = False
+    output_scores: bool = False
+    output_logits: bool = False
+    output_attentions: bool = False
+    output_hidden_states: bool = False
+
+    def __post_init__(self):
+        if isinstance(self.num_beams, bool) or self.num_beams < 1:
+            raise ValueError(f"num_beams must be at least 1, which is greedy search; got {self.num_beams!r}.")
+        if not 1 <= self.num_return_sequences <= self.num_beams:
+            raise ValueError(
+                f"num_return_sequences ({self.num_return_sequences}) must be 1 to num_beams ({self.num_beams}): a beam "
+                f"of n gives up to n translations."
+            )
+        if self.length_penalty_type not in LENGTH_PENALTIES:
+            raise ValueError(
+                f"length_penalty_type must be one of {tuple(LENGTH_PENALTIES)}, got {self.length_penalty_type!r}."
+            )
+        if not abs(self.length_penalty) <= MOST_ALPHA:
+            raise ValueError(f"length_penalty must be from -{MOST_ALPHA} to {MOST_ALPHA}, got {self.length_penalty}.")
+        if not set(as_list(self.forced_eos_token_id)) <= set(as_list(self.eos_token_id)):
+            raise ValueError(
+                f"forced_eos_token_id={self.forced_eos_token_id} must be among eos_token_id={self.eos_token_id}: a "
+                f"translation at its limit ends, and others in the batch go on."
+            )
+
+    @classmethod
+    def resolve(cls, config: GenerationConfig, **given) -> "Search":
+        """Return the search that `config` asks for; of the options `given`, those of a search come before its own."""
+        names = [field.name for field in fields(cls)]
+        asked = {name: given[name] if name in given else getattr(config, name, None) for name in names}
+        return cls(**{name: value for name, value in asked.items() if value is not None})
+
+    def __str__(self) -> str:
+        names = ("num_beams", "length_penalty", "length_penalty_type", "max_length_offset", "early_stopping")
+        return "|".join(f"{name}:{getattr(self, name)}" for name in names)
+
+    def penalise(self, length: int | torch.Tensor) -> float | torch.Tensor:
+        """Return lp(Y) for |Y|."""
+        return LENGTH_PENALTIES[self.length_penalty_type](length, self.length_penalty)
+
+    def find_limits(
+        self, source_lengths: torch.LongTensor, *, prompt_length: int, config: VaswaniConfig
+    ) -> tuple[torch.LongTensor, torch.BoolTensor]:
+        """Return how many new tokens each sentence may get, (B,), and where the last must be </s>, (B,).
+
+        Args:
+            source_lengths: (B,) tokens of each source, </s> included.
+            config: a table of learned positions limits too.
+        """
+        most = self.max_new_tokens
+        if most is None and self.max_length is not None:
+            most = self.max_length - prompt_length
+        if most is None and self.max_length_offset is None:
+            most = GenerationConfig._get_default_generation_params()["max_length"]
+        if most is not None and most < 1:
+            raise ValueError(f"a prompt of {prompt_length} tokens leaves no token for max_length={self.max_length}.")
+        limits = torch.full_like(source_lengths, most or 0)
+        must_end = torch.full_like(limits, self.forced_eos_token_id is not None, dtype=torch.bool)
+        if self.max_length_offset is None:
+            return limits, must_end
+        own = source_lengths + self.max_length_offset
+        if config.position_embedding_type == "learned":  # the last token is never read, and needs no position
+            own = own.clamp(max=config.max_position_embeddings - prompt_length + 1)
+        if most is None:
+            return own.clamp(min=1), torch.ones_like(must_end)
+        return torch.minimum(limits, own).clamp(min=1), must_end | (own <= most)
+
+    def start(
+        self, prompt: torch.LongTensor, limits: torch.LongTensor, must_end: torch.BoolTensor, *, can_rise: bool = False
+    ) -> BeamSearch:
+        """Return the hypotheses of a search from `prompt` (B, P); for the other arguments see `BeamSearch`."""
+        # Under the exact bound, hypotheses that are not asked for cannot change those that are.
+        is_exact = self.early_stopping == "never"
+        return BeamSearch(
+            prompt.repeat_interleave(self.num_beams, dim=0),
+            num_beams=self.num_beams,
+            num_kept=self.num_return_sequences if is_exact else self.num_beams,
+            limits=limits,
+            must_end=must_end,
+            length_penalty=self.penalise,
+            early_stopping=True if self.num_beams == 1 else self.early_stopping,
+            eos_token_ids=as_list(self.eos_token_id),
+            pad_token_id=-1 if self.pad_token_id is None else self.pad_token_id,
+            forced_token_ids=as_list(self.forced_eos_token_id),
+            can_rise=can_rise,
+            do_sample=self.do_sample,
+        )
+
+    def start_records(self) -> dict[str, tuple]:
+        """Return an empty record for all that is asked to be kept of each step."""
+        asked = {
+            "scores": self.output_scores,
+            "logits": self.output_logits,
+            "decoder_attentions": self.output_attentions,
+            "cross_attentions": self.output_attentions,
+            "decoder_hidden_states": self.output_hidden_states,
+        }
+        return {name: () for name, flag in asked.items() if flag and self.return_dict_in_generate}
+
+
+OWN_OPTIONS = {"length_penalty_type", "max_length_offset"}  # of `Search`, not of transformers
+PROMPT_MASK = {"decoder_attention_mask"}
+
+
+@dataclass
+class VaswaniGreedyOutput(GenerateEncoderDecoderOutput):
+    """As greedy search of transformers, and `sequences_scores` (B,), log P / lp as beam search has them."""
+
+    sequences_scores: torch.FloatTensor | None = None
 
 
 class VaswaniGenerationMixin(GenerationMixin):
-    """`generate()` with the paper's beam search.
+    """`generate()` with the paper's beam search, for the model and for whatever decodes in its place.
 
-    Beam search and beam sampling run the search of this folder. With one beam, `_sample` of transformers does greedy
-    search and sampling through `forward`; with `ensemble`, `shortlist` or `engine`, greedy search is the beam search
-    with one beam.
+    Attributes:
+        find_engine: a method that returns an engine to keep, or one for a call of so many sentences, or `None` where
+            only `forward` will do. Filled by the package; `None` where only the files beside this one are there.
     """
+
+    find_engine: Callable | None = None
 
     @torch.no_grad()
     def generate(
@@ -60,170 +217,188 @@ class VaswaniGenerationMixin(GenerationMixin):
         generation_config: GenerationConfig | None = None,
         logits_processor: LogitsProcessorList | None = None,
         stopping_criteria: StoppingCriteriaList | None = None,
-        *args,
+        prefix_allowed_tokens_fn: Callable[[int, torch.Tensor], list[int]] | None = None,
+        synced_gpus: bool | None = None,
+        assistant_model=None,
+        streamer=None,
+        *,
+        custom_generate: str | Callable | None = None,
+        engine=None,
         **kwargs,
-    ):
-        """As `transformers.GenerationMixin.generate`, with two generation options and three arguments more.
+    ) -> torch.LongTensor | ModelOutput:
+        """As `transformers.GenerationMixin.generate`, with two generation options and one argument more.
 
-        `length_penalty` means the formula of `length_penalty_type` ("gnmt" by default). A sentence gets at most its
-        source length + `max_length_offset` new tokens, as in section 6.1: a hypothesis that reaches this limit must
-        end with </s>, at its true probability. A smaller `max_length` or `max_new_tokens` cuts as in transformers: a
-        hypothesis that reaches it is finished as it stands, without </s>. Missing masks are derived from the padding,
-        `attention_mask` and `decoder_attention_mask` (of a prompt in `decoder_input_ids`, to be padded on the left)
-        alike. A beam search returns `past_key_values` only where it calls `forward` at each step (see
-        `steps_vaswani`). What transformers would ignore is refused (see `generation_options_vaswani`).
+        | what is asked for                                                | who searches                            |
+        |------------------------------------------------------------------|-----------------------------------------|
+        | one beam or many; sampling with several beams                    | `run_search`, with options of `Search`  |
+        | sampling with one beam, streamer, assistants, `custom_generate`  | transformers, up to the longest limit   |
+
+        Missing masks are derived from the padding, `attention_mask` and `decoder_attention_mask` (of a prompt in
+        `decoder_input_ids`, to be padded on the left) alike. Behind a processor that may raise a log P above 0 (a
+        positive `sequence_bias`, one of your own) no bound holds, and a search with `early_stopping="never"` goes up to
+        the limit; `renormalize_logits=True` restores the bound. `scores` of a beam search are what it added up: where a
+        sentence must end -inf at all words but </s>, and 0 at </s> where `forced_eos_token_id` forces it.
 
         Args:
-            ensemble: further models that translate together with this one, by the mean of their probabilities.
-            shortlist: token ids, the only ones that may be generated besides </s>: equal to a search with the logits of
-                all others at -inf. Logits processors, `scores` and `logits` see the whole vocabulary all the same.
-            engine: of `build_engine`, made once and passed to every call; of an ensemble a list, this model's first.
-                It translates with the weights of the moment it was made. Attention weights, hidden states, a cache of
-                the caller's, of another kind or none, a padded prompt and more than 32 beams take `forward` instead;
-                sampling with one beam, streaming, assistants and `custom_generate` do not use an engine. Without one,
-                a call lays out one of its own.
-
-        With `ensemble`, `shortlist` or `engine`, greedy search is our beam search with one beam, and has its kind of
-        output; `logits` of an ensemble are the logarithms of the mean probabilities.
-
-        Behind a processor that may raise a log P above 0 (a positive `sequence_bias`, one of your own) no bound holds,
-        and a search with `early_stopping="never"` goes up to the limit; `renormalize_logits=True` restores the bound.
-
-        `scores` of a beam search are what it added up, also where a sentence must end: there -inf at all words
-        but </s>, and 0 at </s> where `forced_eos_token_id` forces it.
+            engine: anything with `encode` and `start`, as `build_engine()` returns it, made once and passed to every
+                call. It translates with the weights of the moment it was made. Attention weights, hidden states, a
+                cache of the caller's, of another kind or none, and a padded prompt take `forward` instead, and
+                `past_key_values` are returned by `forward` only.
 
         Raises:
             ValueError: for options that cannot be honoured, and for what transformers itself refuses.
+            FloatingPointError: if the model's scores are not finite.
         """
         kwargs.pop("labels", None)  # a Seq2SeqTrainer hands them over with the source; no search reads them
         forget_default_length(self.generation_config)
-        configs = [config for config in (generation_config, self.generation_config) if config is not None]
+        search, config, model_kwargs = self._resolve(generation_config, kwargs)
+        source_ids = inputs if inputs is not None else model_kwargs.pop("input_ids", None)
+        embeds, encoded = (model_kwargs.pop(name, None) for name in ("inputs_embeds", "encoder_outputs"))
+        states = next((x for x in (source_ids, embeds, None if encoded is None else encoded[0]) if x is not None), None)
+        if states is None or not len(states):
+            raise ValueError(f"there is no sentence to translate: {states if states is None else tuple(states.shape)}.")
+        mask = model_kwargs.pop("attention_mask", None)
+        if mask is None and source_ids is not None:
+            mask = build_padding_mask(source_ids, self.config)
+        lengths = torch.full((len(states),), states.shape[1], device=states.device) if mask is None else mask.sum(-1)
+        self._prepare_special_tokens(config, mask is not None, device=states.device, batch_size=len(states))
+        prompt = _prepare_prompt(model_kwargs, config, len(states))
+        limits, must_end = search.find_limits(lengths, prompt_length=prompt.shape[1], config=self.config)
 
-        def option(name: str):
-            values = (kwargs.get(name), *(getattr(config, name, None) for config in configs))
-            return next((value for value in values if value is not None), None)
-
-        source_ids = inputs if inputs is not None else kwargs.get("input_ids")
-        if kwargs.get("ensemble") is not None:
-            check_ensemble(self, kwargs["ensemble"], kwargs)
-        models = (self, *(kwargs.get("ensemble") or ()))
-        engine = as_engines(kwargs.get("engine"), models)[0]
-        if source_ids is not None and not len(source_ids):
-            raise ValueError(f"there is no sentence to translate: input_ids has shape {tuple(source_ids.shape)}.")
-        if kwargs.get("attention_mask") is None and source_ids is not None:
-            kwargs["attention_mask"] = build_padding_mask(source_ids, self.config)
-        start, forced = option("decoder_start_token_id"), option("forced_eos_token_id")
-        mask_prompt(kwargs, start_token_id=start, pad_token_id=option("pad_token_id"))
-        offset = kwargs["max_length_offset"] if "max_length_offset" in kwargs else option("max_length_offset")
-        prompt_length = find_prompt_length(kwargs.get("decoder_input_ids"), start)
-        limits = find_limits([model.config for model in models], kwargs, offset=offset, prompt_length=prompt_length)
-        has_one_beam = option("num_beams") in (None, 1)
-        follows_one = has_one_beam and any(option(name) for name in FOLLOW_ONE)
-        if follows_one or kwargs.get("custom_generate") is not None:
-            kwargs.pop("engine", None)
-            engine = None
-        is_ours = not has_one_beam or any(kwargs.get(name) is not None for name in OWN_ARGUMENTS)
-        if limits is not None:
-            if is_ours:
-                kwargs["limits"] = limits
-            if option("max_length") is None and option("max_new_tokens") is None:
-                kwargs["max_new_tokens"] = max(1, int(limits.max()))
-            if has_one_beam:
-                limit = SourceLengthLimit(
-                    limits,
-                    prompt_length=prompt_length,
-                    last_tokens=as_list(option("eos_token_id") if forced is None else forced),
-                    is_forced=forced is not None,
-                )
-                logits_processor = LogitsProcessorList([*(logits_processor or []), limit])
-                stop = SourceLengthStop(limits, prompt_length=prompt_length, pad_token_id=option("pad_token_id"))
-                stopping_criteria = StoppingCriteriaList([*(stopping_criteria or []), stop])
-        asks_more = any(option(name) for name in ("output_attentions", "output_hidden_states"))
-        if engine is not None and source_ids is not None and not asks_more and kwargs.get("encoder_outputs") is None:
-            encoding = engine.encode(source_ids, kwargs["attention_mask"])
-            kwargs["encoder_outputs"] = BaseModelOutput(last_hidden_state=encoding)
-        return super().generate(inputs, generation_config, logits_processor, stopping_criteria, *args, **kwargs)
-
-    def build_engine(self, *, dtype: torch.dtype | str | None = None) -> Engine:
-        """A snapshot of this model for `generate(..., engine=...)`, laid out for the device where the model is.
-
-        Args:
-            dtype: of the snapshot: "float32", "bfloat16", "float16", on a CPU also "int8"; by default that of the
-                model.
-
-        Raises:
-            ValueError: where only `forward` computes what this model computes; the message says why.
-        """
-        if obstacle := find_obstacle(self):
+        follows_one = streamer, assistant_model, config.prompt_lookup_num_tokens
+        if search.num_beams > 1 and any(x is not None for x in follows_one):
             raise ValueError(
-                f"an engine cannot be built of this model: {obstacle}. Without one, generate() calls its forward."
+                "a streamer or an assistant follows one hypothesis and is not for beams: pass num_beams=1."
             )
-        return Engine(self, build_products(dtype or self.dtype, self.device))
+        is_sampling = search.num_beams == 1 and (search.do_sample or config.is_assistant)
+        if custom_generate is not None or is_sampling or any(x is not None for x in follows_one):
+            kwargs = {name: value for name, value in kwargs.items() if name not in OWN_OPTIONS}
+            if mask is not None:
+                kwargs["attention_mask"] = mask
+            if kwargs.get("decoder_input_ids") is not None:
+                kwargs |= {"decoder_input_ids": prompt} | {
+                    name: model_kwargs[name] for name in PROMPT_MASK & model_kwargs.keys()
+                }
+            if search.max_new_tokens is None and search.max_length is None:
+                kwargs["max_new_tokens"] = int(limits.max())
+            return super().generate(
+                inputs,
+                generation_config,
+                logits_processor,
+                stopping_criteria,
+                prefix_allowed_tokens_fn,
+                synced_gpus,
+                assistant_model,
+                streamer,
+                custom_generate=custom_generate,
+                **kwargs,
+            )
+        _refuse_others(config)
+        tokenizer = model_kwargs.pop("tokenizer", None)
+        if synced_gpus is None:
+            synced_gpus = is_deepspeed_zero3_enabled()
+        records = search.start_records()
+        flags = {name: True for name in ("output_attentions", "output_hidden_states") if getattr(search, name)}
+        flags = flags if search.return_dict_in_generate else {}
+        needs_forward = bool(
+            synced_gpus
+            or not records.keys() <= {"scores", "logits"}
+            or config.cache_implementation is not None
+            or config.use_cache is False
+            or any(value is not None for value in model_kwargs.values())
+        )
+        if needs_forward:
+            engine = None
+            if not hasattr(self, "forward"):
+                raise ValueError(
+                    "an engine gives no attention weights, hidden states or caches, and reads no padded prompt: call "
+                    "generate() of the model."
+                )
+            self._validate_model_kwargs(model_kwargs.copy())
+        if encoded is None and (engine is None or source_ids is None):
+            encoded = self.get_encoder()(input_ids=source_ids, inputs_embeds=embeds, attention_mask=mask, **flags)
+        if engine is None and not needs_forward and self.find_engine is not None:
+            engine = self.find_engine(num_sentences=len(states))
+        encoding = engine.encode(source_ids, mask) if encoded is None else encoded[0]
+        cache = None
+        if engine is not None:
+            steps = engine.start(encoding, mask, num_beams=search.num_beams)
+        else:
+            longest = prompt.shape[1] + int(limits.max()) - 1
+            cache = self._start_cache(config, model_kwargs.pop("past_key_values", None), encoding, longest)
+            model_kwargs = {
+                name: x.repeat_interleave(search.num_beams, 0) if isinstance(x, torch.Tensor) else x
+                for name, x in model_kwargs.items()
+            }
+            steps = ForwardSteps(self, encoding, mask, num_beams=search.num_beams, cache=cache, **model_kwargs, **flags)
+        config.forced_eos_token_id = config.max_length = None  # these, and the end tokens below, are the search's own
+        processors = self._get_logits_processor(
+            generation_config=config,
+            input_ids_seq_length=prompt.shape[1],
+            encoder_input_ids=states,
+            prefix_allowed_tokens_fn=prefix_allowed_tokens_fn,
+            logits_processor=logits_processor,
+            device=states.device,
+        )
+        config._eos_token_tensor = None
+        criteria = self._get_stopping_criteria(config, stopping_criteria or StoppingCriteriaList(), tokenizer=tokenizer)
+        hypotheses = search.start(prompt, limits, must_end, can_rise=can_raise(processors))
+        run_search(
+            hypotheses,
+            steps,
+            processors=processors or None,
+            criteria=criteria or None,
+            records=records,
+            # A rule or a record may count on the places of rows in the batch, and so may a reader of the cache.
+            may_leave=not (
+                synced_gpus
+                or records
+                or criteria
+                or processors
+                or (cache is not None and search.return_dict_in_generate)
+            ),
+            continues=lambda all_done: self._has_unfinished_sequences(all_done, synced_gpus, device=states.device),
+        )
+        tokens, scores, parents = hypotheses.best(search.num_return_sequences)
+        if not search.return_dict_in_generate:
+            return tokens
+        output = {"sequences": tokens, "sequences_scores": scores, "past_key_values": cache, **records}
+        if flags:
+            output |= {
+                "encoder_attentions": encoded.get("attentions"),
+                "encoder_hidden_states": encoded.get("hidden_states"),
+            }
+        if search.num_beams == 1:
+            return VaswaniGreedyOutput(**output)
+        return GenerateBeamEncoderDecoderOutput(beam_indices=parents, **output)
 
-    def engine_obstacle(self) -> str | None:
-        """Why `build_engine` refuses this model, in words; `None` if it does not."""
-        return find_obstacle(self)
+    def _resolve(
+        self, generation_config: GenerationConfig | None, kwargs: dict
+    ) -> tuple[Search, GenerationConfig, dict]:
+        """Return the search of a call, all options of it for transformers, and the arguments for `forward`.
 
-    def save_pretrained(self, *args, **kwargs) -> None:
-        """As every model's, and without the length that a Seq2SeqTrainer has written into the generation config."""
-        forget_default_length(self.generation_config)
-        super().save_pretrained(*args, **kwargs)
+        An option of `kwargs` comes before one of `generation_config`, and this before the model's own.
+        """
+        config = copy.deepcopy(generation_config) if generation_config is not None else GenerationConfig()
+        config.update(**self.generation_config.to_dict(), defaults_only=True, allow_custom_entries=True)
+        for name in OWN_OPTIONS - vars(config).keys():
+            setattr(config, name, None)
+        model_kwargs = config.update(**kwargs)
+        search = Search.resolve(config)
+        config.update(**config._get_default_generation_params(), defaults_only=True)
+        return search, config, model_kwargs
 
-    def _get_stopping_criteria(self, generation_config, stopping_criteria=None, *args, **kwargs):
-        """As transformers', and which of them the caller gave."""
-        criteria = super()._get_stopping_criteria(generation_config, stopping_criteria, *args, **kwargs)
-        criteria.given = tuple(stopping_criteria or ())
-        return criteria
-
-    def _get_logits_processor(self, *args, logits_processor=None, **kwargs):
-        """As transformers', and which of them the caller gave."""
-        processors = super()._get_logits_processor(*args, logits_processor=logits_processor, **kwargs)
-        processors.given = tuple(logits_processor or ())
-        return processors
-
-    def _prepare_generation_config(self, generation_config: GenerationConfig | None, **kwargs):
-        """All options of a call; ours too where the configs have never heard of them."""
-        config, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
-        for name, default in OWN_OPTIONS.items():
-            if not hasattr(config, name) or name in model_kwargs:
-                setattr(config, name, model_kwargs.pop(name, default))
-        check_options(config)
-        return config, model_kwargs
-
-    def _prepare_cache_for_generation(self, generation_config: GenerationConfig, model_kwargs: dict, *args) -> None:
-        """As transformers; with restricted self-attention (table 1) the cache keeps no more than the window."""
-        given, r = model_kwargs.get("past_key_values"), self.config.attention_window
-        asked = (generation_config.cache_implementation, generation_config.use_cache is False)
-        if given is None and r is None and asked == (None, False) and not generation_config.is_assistant:
-            # What transformers makes, without two copies of the config, which take as long as a step of a search. An
-            # engine leaves it empty.
-            model_kwargs["past_key_values"] = EncoderDecoderCache(DynamicCache(), DynamicCache())
-            return
-        super()._prepare_cache_for_generation(generation_config, model_kwargs, *args)
-        cache = model_kwargs.get("past_key_values")
-        if r is None or given is not None or cache is None:
-            return
-        target_cache = cache.self_attention_cache
-        if type(target_cache) is DynamicCache and not target_cache.offloading:
-            # Not by a sliding window in the config: it would hold for the keys of the source too. And with a window
-            # of 1 transformers' layer keeps all keys (5.23).
-            target_cache.layers = [DynamicSlidingWindowLayer(max(r, 2)) for _ in target_cache.layers]
-            if generation_config.is_assistant:  # its guesses are taken back
-                target_cache.activate_past_recording()
-
-    def _extract_generation_mode_kwargs(self, custom_generate, kwargs: dict, *args) -> dict:
-        """Arguments for the search itself, `ensemble`, `shortlist` and `engine` among them."""
-        arguments = {name: kwargs.pop(name, None) for name in (*OWN_ARGUMENTS, "limits")}
-        arguments = {name: value for name, value in arguments.items() if value is not None}
-        if custom_generate is not None:
-            arguments.pop("limits", None)
-            if arguments:
-                raise ValueError(f"{' and '.join(arguments)} cannot be used with custom_generate.")
-        return super()._extract_generation_mode_kwargs(custom_generate, kwargs, *args) | arguments
-
-    def _validate_generation_mode(self, generation_mode, generation_config: GenerationConfig, mode_kwargs: dict):
-        check_mode(generation_mode, generation_config, mode_kwargs)
-        super()._validate_generation_mode(generation_mode, generation_config, mode_kwargs)
+    def _start_cache(
+        self, config: GenerationConfig, given: Cache | None, encoding: torch.Tensor, max_length: int
+    ) -> EncoderDecoderCache | None:
+        """Return the cache of a search through `forward`: the one `given`, or one of the kind that is asked for."""
+        if given is None and config.cache_implementation is None:
+            # What transformers makes, without two copies of the model's config.
+            return EncoderDecoderCache(DynamicCache(), DynamicCache()) if config.use_cache else None
+        place = {"past_key_values": given, "encoder_outputs": (encoding,)}
+        self._prepare_cache_for_generation(config, place, GenerationMode.BEAM_SEARCH, len(encoding), max_length)
+        cache = place["past_key_values"]
+        return cache if isinstance(cache, EncoderDecoderCache) else EncoderDecoderCache(cache, DynamicCache())
 
     def adjust_generation_fn(self, *args, **kwargs):
         """Called at the end of loading: without a `generation_config.json` the search is that of section 6.1."""
@@ -231,79 +406,91 @@ class VaswaniGenerationMixin(GenerationMixin):
         if getattr(self.generation_config, "_from_model_config", None):
             self.generation_config = build_generation_config(self.config)
 
-    def _sample(self, *args, inputs_tensor: torch.Tensor | None = None, **kwargs):
-        """Greedy search and sampling of transformers; what these cannot do becomes our beam search with one beam."""
-        if not any(name in kwargs for name in OWN_ARGUMENTS):
-            return super()._sample(*args, **kwargs)
-        kwargs["generation_config"].early_stopping = True  # the first </s> that wins ends a greedy search
-        return self._beam_search(*args, inputs_tensor=inputs_tensor, **kwargs)
 
-    def _beam_search(
-        self,
-        input_ids: torch.LongTensor,
-        logits_processor: LogitsProcessorList,
-        stopping_criteria: StoppingCriteriaList,
-        generation_config: GenerationConfig,
-        synced_gpus: bool = False,
-        inputs_tensor: torch.Tensor | None = None,
-        ensemble: Sequence["VaswaniGenerationMixin"] = (),
-        shortlist: Sequence[int] | torch.Tensor | None = None,
-        engine: Engine | Sequence[Engine] | None = None,
-        limits: torch.Tensor | None = None,
-        tokenizer: object = None,
-        **model_kwargs,
-    ) -> GenerateBeamEncoderDecoderOutput | torch.LongTensor:
-        """The search of section 6.1; called by `generate` with everything prepared.
+def build_generation_config(config: VaswaniConfig) -> GenerationConfig:
+    """Return the search of section 6.1: beam 4, alpha 0.6, at most 50 tokens more than the source."""
+    return GenerationConfig(
+        num_beams=4,
+        length_penalty=0.6,
+        length_penalty_type="gnmt",
+        max_length_offset=50,
+        early_stopping="never",  # the bound of section 6.1 is exact; transformers' default is a guess
+        bos_token_id=config.bos_token_id,
+        pad_token_id=config.pad_token_id,
+        eos_token_id=config.eos_token_id,
+        decoder_start_token_id=config.decoder_start_token_id,
+    )
 
-        Not through `custom_generate`, which is public: with a callable there transformers (5.23) drops `tokenizer`,
-        which `stop_strings` needs, and `synced_gpus`.
 
-        Args:
-            inputs_tensor: (B, S) source tokens; read by the further models of an ensemble.
-            limits: (B,) new tokens of each sentence by section 6.1, found by `generate`.
-            tokenizer: read before, by the criterion of `stop_strings`.
-        """
-        records = Records(generation_config)
-        if ensemble and records.wants_states:
-            raise ValueError("output_attentions and output_hidden_states are of one model: leave out the ensemble.")
-        ends = as_list(generation_config.eos_token_id)
-        criteria = further_criteria(stopping_criteria)
-        processors = further_processors(logits_processor)
-        # Scores of words that are not on a shortlist are for processors and records alone.
-        words = None
-        widen = lambda log_probs: log_probs  # noqa: E731
-        if shortlist is not None:
-            words = as_shortlist(shortlist, ends, self.config.vocab_size, input_ids.device)
-            if processors or records.steps:
-                widen = functools.partial(spread, shortlist=words, vocab_size=self.config.vocab_size)
-        search = start_search(
-            input_ids,
-            generation_config,
-            limits,
-            shortlist=None if processors or records.steps else words,
-            can_rise=can_raise(processors),
+def forget_default_length(config: GenerationConfig) -> None:
+    """Take back a `max_length` that no caller has set.
+
+    With `predict_with_generate`, transformers' Seq2SeqTrainer fills the model's config with the defaults of all options
+    (5.23), a `max_length` of 20 among them: from the second evaluation on, translations would end there. Any other
+    length stays, and one of 20 without all the other defaults.
+    """
+    defaults = {name: value for name, value in config._get_default_generation_params().items() if value is not None}
+    is_filled = all(getattr(config, name, None) is not None for name in defaults)
+    if is_filled and config.max_length == defaults["max_length"]:
+        config.max_length = None
+
+
+def can_raise(processors: LogitsProcessorList) -> bool:
+    """Return True if a log P behind `processors` may be above 0, so that a hypothesis may gain in going on.
+
+    transformers' own processors leave it at or below 0, except those of `RAISING`; any other may do what it likes.
+    """
+    if processors and isinstance(processors[-1], LogitNormalization):
+        return False
+    return any(
+        isinstance(processor, RAISING) or type(processor).__module__ != logits_process.__name__
+        for processor in processors
+    )
+
+
+def as_list(token_ids: TokenIds) -> list[int]:
+    """Return one token id, several or none, as a list."""
+    return [] if token_ids is None else torch.as_tensor(token_ids).flatten().tolist()
+
+
+def _refuse_others(config: GenerationConfig) -> None:
+    """Refuse the options that our loop does not honour."""
+    allowed, defaults = (
+        OF_TRANSFORMERS | {field.name for field in fields(Search)},
+        config._get_default_generation_params(),
+    )
+    for name, value in vars(config).items():
+        is_off = value is None or value is False or value in (0, OFF.get(name), defaults.get(name))
+        if not (is_off or name in allowed or name.startswith("_")):
+            raise ValueError(
+                f"{name}={value!r} is not supported by the search of this model: leave it out, here or in "
+                f"generation_config.json."
+            )
+
+
+def _prepare_prompt(model_kwargs: dict, config: GenerationConfig, num_sentences: int) -> torch.LongTensor:
+    """Return the tokens that a translation begins with, (B, P): the start token, then those of `decoder_input_ids`.
+
+    A padded prompt gets its mask, in `model_kwargs`.
+
+    Raises:
+        ValueError: if padding stands where the new words begin.
+    """
+    start = config._decoder_start_token_tensor.expand(num_sentences)[:, None]
+    prompt, mask = model_kwargs.pop("decoder_input_ids", None), model_kwargs.get("decoder_attention_mask")
+    if prompt is None:
+        return start
+    pad = config.pad_token_id
+    if mask is None and pad is not None and not (start == pad).any() and (prompt == pad).any():
+        mask = (prompt != pad).long()  # where padding is the start token too it cannot be told from it
+    if mask is not None and not mask[:, -1].all():
+        raise ValueError(
+            "decoder_input_ids of different lengths must be padded on the left: new words follow the last token of "
+            "each row, which is padding in some."
         )
-        models = (self, *ensemble)
-        members = start_steps(
-            models,
-            as_engines(engine, models),
-            inputs_tensor,
-            generation_config,
-            model_kwargs,
-            shortlist=words,
-            calls_forward=synced_gpus or records.wants_states,
-        )
-        cache = members[0].cache
-        is_cache_read = cache is not None and (records.as_dict or getattr(cache, "_is_user_defined", False))
-        run_search(
-            search,
-            members,
-            records,
-            processors=processors,
-            criteria=criteria,
-            # A rule or a record may count on the places of rows in the batch, and so may a reader of the cache.
-            may_leave=not (synced_gpus or records.steps or criteria or processors or is_cache_read),
-            widen=widen,
-            goes_on=lambda all_done: self._has_unfinished_sequences(all_done, synced_gpus, device=input_ids.device),
-        )
-        return records.result(search, model_kwargs["encoder_outputs"], cache)
+    if (prompt[:, :1] != start).all():
+        prompt = torch.cat([start, prompt], dim=1)
+        mask = None if mask is None else torch.cat([torch.ones_like(mask[:, :1]), mask], dim=1)
+    if mask is not None:
+        model_kwargs["decoder_attention_mask"] = mask
+    return prompt

@@ -1,8 +1,8 @@
-"""Building blocks of the Transformer, in the order of section 3 of the paper.
+"""Building blocks of the Transformer, in the order of section 3 of the paper, and what a query may look at (3.2.3).
 
 Shapes: B batch, T query length, S key length, D d_model, F d_ff, H num_heads, K d_k or d_v.
 A mask is boolean (True where a query may look), or added to the scores (0 where it may look, the dtype's minimum where
-not), or whatever else the attention kernel of `config._attn_implementation` asks for.
+not), or whatever else the attention kernel of `config._attn_implementation` asks for; `None` where nothing is hidden.
 """
 
 from collections.abc import Callable
@@ -11,15 +11,14 @@ import torch
 from torch import nn
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from .attention_window_vaswani import WindowBlocks, windowed_attention
 from .configuration_vaswani import WEIGHT_KERNELS, VaswaniConfig
-from .cpu_vaswani import Dropout, prefers_equation_1
 
 
-def scaled_dot_product_attention(
+def eager_attention(
     module: nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -84,10 +83,11 @@ class MultiHeadAttention(nn.Module):
     keys and values come from: pass `key_value_states` for encoder-decoder attention, else it is self-attention.
     """
 
-    def __init__(self, config: VaswaniConfig, layer_idx: int, *, is_causal: bool = False):
+    def __init__(self, config: VaswaniConfig, layer_idx: int, *, is_causal: bool = False, window: int | None = None):
         super().__init__()
         self.config = config
         self.layer_idx = layer_idx
+        self.window = window  # r of table 1, in which the mask keeps the queries; read by kernels that save time by it
         self.is_causal = is_causal  # read by the fused kernels when there is no mask
         self.scaling = config.d_k**-0.5
         # Reading a field of a transformers config takes as long as a small tensor operation.
@@ -102,15 +102,14 @@ class MultiHeadAttention(nn.Module):
         self,
         hidden_states: torch.Tensor,
         key_value_states: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | WindowBlocks | None = None,
+        attention_mask: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Attend from `hidden_states` (B, T, D) to `key_value_states` (B, S, D), or to itself.
 
         Args:
-            attention_mask: broadcastable to (B, H, T, S); or the blocks of a window, in which
-                self-attention is then computed.
+            attention_mask: broadcastable to (B, H, T, S).
             past_key_values: keys and values of earlier decoding steps: grown in place by self-attention,
                 filled once and then reused by encoder-decoder attention.
 
@@ -119,7 +118,7 @@ class MultiHeadAttention(nn.Module):
         """
         q = split_heads(self.q_proj(hidden_states), self.num_heads)
         k, v = self._keys_and_values(hidden_states, key_value_states, past_key_values)
-        attend = self._find_kernel(q, k, attention_mask, **kwargs)
+        attend = self._find_kernel(**kwargs)
         dropout = self.attention_dropout if self.training else 0.0
         context, weights = attend(self, q, k, v, attention_mask, scaling=self.scaling, dropout=dropout, **kwargs)
         return self.out_proj(context.flatten(2)), weights  # (B, T, H, K) -> (B, T, H * K) -> (B, T, D)
@@ -141,35 +140,110 @@ class MultiHeadAttention(nn.Module):
         k, v = (split_heads(project(source), self.num_heads) for project in (self.k_proj, self.v_proj))
         return (k, v) if cache is None else cache.update(k, v, self.layer_idx)
 
-    def _find_kernel(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        attention_mask: torch.Tensor | WindowBlocks | None,
-        output_attentions: bool | None = None,
-        **kwargs,
-    ) -> Callable:
-        """Equation 1 as computed by `config._attn_implementation`.
+    def _find_kernel(self, output_attentions: bool | None = None, **kwargs) -> Callable:
+        """Return equation 1 as computed by `config._attn_implementation`.
 
         Raises:
             ValueError: if that kernel cannot give the attention weights that are asked for.
         """
         kernel = self.config._attn_implementation
-        if isinstance(attention_mask, WindowBlocks):
-            return windowed_attention
-        if output_attentions and kernel not in WEIGHT_KERNELS:
+        if not output_attentions:
+            return ALL_ATTENTION_FUNCTIONS.get_interface(kernel, eager_attention)
+        if kernel not in WEIGHT_KERNELS:
             raise ValueError(
                 f"attn_implementation={kernel!r} cannot give attention weights: use "
                 f'model.set_attn_implementation("eager").'
             )
-        if output_attentions or (kernel == "sdpa" and prefers_equation_1(query, key)):
-            return scaled_dot_product_attention
-        return ALL_ATTENTION_FUNCTIONS.get_interface(kernel, scaled_dot_product_attention)
+        return eager_attention
 
 
 def split_heads(x: torch.Tensor, num_heads: int) -> torch.Tensor:
     """(B, T, H * K) -> (B, H, T, K)."""
     return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+
+
+def build_padding_mask(input_ids: torch.LongTensor, config: VaswaniConfig) -> torch.LongTensor:
+    """Return 1 at tokens and 0 at padding, (B, S).
+
+    Raises:
+        ValueError: if the padding token also ends sentences, and so may be either.
+    """
+    pad, ends = config.pad_token_id, config.eos_token_id
+    if pad is None:
+        return torch.ones_like(input_ids)
+    if pad == ends or (isinstance(ends, list) and pad in ends):
+        raise ValueError(
+            f"padding cannot be told from </s>: pad_token_id={pad} is also eos_token_id. Pass the attention_mask that "
+            f"the tokenizer returns."
+        )
+    return (input_ids != pad).long()
+
+
+def mask_encoder(
+    config: VaswaniConfig, x: torch.Tensor, attention_mask: torch.Tensor | None, *, is_training: bool
+) -> torch.Tensor | None:
+    """Return the mask for self-attention of the source `x` (B, S, D), with 0 at padding in `attention_mask` (B, S)."""
+    return create_bidirectional_mask(
+        config=config,
+        inputs_embeds=x,
+        attention_mask=attention_mask,
+        and_mask_function=build_window(config.attention_window, is_causal=False),
+        allow_is_bidirectional_skip=_may_skip_masks(x, is_training),
+    )
+
+
+def mask_decoder(
+    config: VaswaniConfig, x: torch.Tensor, attention_mask: torch.Tensor | None, cache: Cache | None
+) -> torch.Tensor | None:
+    """Return the mask for causal self-attention of the target `x` (B, T, D), behind the tokens of `cache`."""
+    return create_causal_mask(
+        config=config,
+        inputs_embeds=x,
+        attention_mask=attention_mask,
+        past_key_values=cache,
+        and_mask_function=build_window(config.attention_window, is_causal=True),
+    )
+
+
+def mask_source(
+    config: VaswaniConfig,
+    x: torch.Tensor,
+    encoder_hidden_states: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    is_training: bool,
+) -> torch.Tensor | None:
+    """Return the mask for attention of the target `x` (B, T, D) to the source (B, S, D), with 0 at its padding."""
+    return create_bidirectional_mask(
+        config=config,
+        inputs_embeds=x,
+        attention_mask=attention_mask,
+        encoder_hidden_states=encoder_hidden_states,
+        allow_is_bidirectional_skip=_may_skip_masks(x, is_training),
+    )
+
+
+def window_reach(r: int, *, is_causal: bool) -> tuple[int, int]:
+    """Return how many positions a window of r (table 1) reaches back and ahead: around its own, or the last r up to it.
+
+    The paper centres the neighbourhood on the position. With an even r it reaches one position less ahead than back.
+    The paper says nothing of the decoder. Here it sees the last r positions, because half of a centred window would be
+    hidden from it.
+    """
+    return (r - 1, 0) if is_causal else (r // 2, r - r // 2 - 1)
+
+
+def build_window(r: int | None, *, is_causal: bool) -> Callable | None:
+    """Return the mask function of restricted self-attention (table 1), or `None` where it is not restricted."""
+    if r is None:
+        return None
+    back, ahead = window_reach(r, is_causal=is_causal)
+    return lambda batch, head, query, key: (key - query >= -back) & (key - query <= ahead)
+
+
+def _may_skip_masks(x: torch.Tensor, is_training: bool) -> bool:
+    """Return True where a mask that hides nothing is worth finding: on a GPU each update would wait for the answer."""
+    return x.device.type == "cpu" or not is_training
 
 
 class FeedForward(nn.Module):
@@ -180,7 +254,7 @@ class FeedForward(nn.Module):
         self.fc1 = nn.Linear(config.d_model, config.d_ff)
         self.fc2 = nn.Linear(config.d_ff, config.d_model)
         self.activation = ACT2FN[config.activation_function]
-        self.dropout = Dropout(config.activation_dropout)
+        self.dropout = nn.Dropout(config.activation_dropout)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """(B, T, D) -> (B, T, D), each position by itself."""
@@ -282,7 +356,7 @@ class Residual(nn.Module):
     def __init__(self, config: VaswaniConfig):
         super().__init__()
         self.norm = nn.LayerNorm(config.d_model, eps=config.layer_norm_eps)
-        self.dropout = Dropout(config.dropout)
+        self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: torch.Tensor, sublayer_output: torch.Tensor) -> torch.Tensor:
         """(B, T, D), (B, T, D) -> (B, T, D)."""
@@ -294,7 +368,7 @@ class EncoderLayer(GradientCheckpointingLayer):
 
     def __init__(self, config: VaswaniConfig, layer_idx: int):
         super().__init__()
-        self.self_attention = MultiHeadAttention(config, layer_idx)
+        self.self_attention = MultiHeadAttention(config, layer_idx, window=config.attention_window)
         self.self_attention_residual = Residual(config)
         self.feed_forward = FeedForward(config)
         self.feed_forward_residual = Residual(config)
@@ -312,7 +386,7 @@ class DecoderLayer(GradientCheckpointingLayer):
 
     def __init__(self, config: VaswaniConfig, layer_idx: int):
         super().__init__()
-        self.self_attention = MultiHeadAttention(config, layer_idx, is_causal=True)
+        self.self_attention = MultiHeadAttention(config, layer_idx, is_causal=True, window=config.attention_window)
         self.self_attention_residual = Residual(config)
         self.cross_attention = MultiHeadAttention(config, layer_idx)
         self.cross_attention_residual = Residual(config)

@@ -1,9 +1,12 @@
-"""The Transformer (section 3, figure 1) as transformers models: stacks, masks, cache, tying, initialisation.
+"""The Transformer (section 3, figure 1) as transformers models: stacks, cache, tying, initialisation, saving.
 
 Shapes: B batch, T target length, S source length, D d_model, V vocab_size.
 """
 
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Unpack
 
 import torch
@@ -22,20 +25,39 @@ from transformers.utils.generic import TransformersKwargs, merge_with_config_def
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_vaswani import VaswaniConfig
-from .cpu_vaswani import Dropout
-from .generation_vaswani import VaswaniGenerationMixin, build_generation_config
+from .generation_vaswani import VaswaniGenerationMixin, build_generation_config, forget_default_length
 from .layers_vaswani import (
     DecoderLayer,
     EncoderLayer,
     MultiHeadAttention,
     PositionEncoding,
     TokenEmbedding,
+    build_padding_mask,
+    mask_decoder,
+    mask_encoder,
+    mask_source,
 )
 from .loss_vaswani import IGNORE_INDEX, sum_label_smoothed_loss, sum_label_smoothed_loss_of_logits
-from .masks_vaswani import build_padding_mask, mask_decoder, mask_encoder, mask_source
-from .plain_vaswani import is_plain
-from .saving_vaswani import SavingMixin
-from .scoring_vaswani import VaswaniScoringMixin
+from .pipeline_vaswani import custom_pipelines
+
+AUTO_MAP = {
+    "AutoConfig": "configuration_vaswani.VaswaniConfig",
+    "AutoModel": "modeling_vaswani.VaswaniModel",
+    "AutoModelForSeq2SeqLM": "modeling_vaswani.VaswaniForConditionalGeneration",
+}
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+NO_PICKLE = (
+    "Reading a pickle can run any program, so weights are read from safetensors only: ask the author of the file for "
+    "model.safetensors, or convert it on a machine where a program can do no harm."
+)
+
+
+def follow_umask(*paths: Path) -> None:
+    """Give each file the mode of any new file; safetensors hides what it writes from other users (0600)."""
+    mask = os.umask(0o077)  # it cannot be read without being set
+    os.umask(mask)
+    for path in paths:
+        path.chmod(0o666 & ~mask)
 
 
 @dataclass
@@ -45,8 +67,8 @@ class VaswaniSeq2SeqLMOutput(Seq2SeqLMOutput):
     nll_loss: torch.FloatTensor | None = None
 
 
-class VaswaniPreTrainedModel(SavingMixin, PreTrainedModel):
-    """What every Vaswani model shares: initialisation, and what transformers may do with it."""
+class VaswaniPreTrainedModel(PreTrainedModel):
+    """What every Vaswani model shares: initialisation, saving, and what transformers may do with it."""
 
     config: VaswaniConfig
     base_model_prefix = "model"
@@ -88,6 +110,50 @@ class VaswaniPreTrainedModel(SavingMixin, PreTrainedModel):
             decoder.embed_tokens = self._get_resized_embeddings(decoder.embed_tokens, resized.num_embeddings)
         return resized
 
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, use_safetensors: bool | None = None, **kwargs):
+        """As transformers, but from safetensors only.
+
+        Raises:
+            ValueError: where the weights are pickled.
+        """
+        if use_safetensors is False:
+            raise ValueError(f"use_safetensors=False asks for pickled weights. {NO_PICKLE}")
+        if pretrained_model_name_or_path is not None:
+            cls.refuse_pickle(Path(pretrained_model_name_or_path, kwargs.get("subfolder", "")))
+        return super().from_pretrained(pretrained_model_name_or_path, *args, use_safetensors=True, **kwargs)
+
+    @staticmethod
+    def _load_pretrained_model(model, state_dict, checkpoint_files, *args, **kwargs):
+        """As transformers, which reads a pickle where an index, an adapter or a file's own name leads to one."""
+        for file in checkpoint_files or ():
+            if not str(file).endswith(".safetensors"):
+                raise ValueError(f"{file} holds no safetensors by its name. {NO_PICKLE}")
+        return PreTrainedModel._load_pretrained_model(model, state_dict, checkpoint_files, *args, **kwargs)
+
+    @staticmethod
+    def refuse_pickle(path: Path) -> None:
+        """Refuse a pickle of weights, or a folder that holds no others."""
+        if path.suffix in PICKLES or (path.is_dir() and not any(path.glob("*.safetensors"))):
+            pickles = [path] if path.is_file() else [file for file in path.glob("*") if file.suffix in PICKLES]
+            if pickles:
+                raise ValueError(f"{pickles[0]} is a pickle. {NO_PICKLE}")
+
+    def save_pretrained(self, save_directory, is_main_process: bool = True, *args, **kwargs) -> None:
+        """As transformers, and with the code and the names by which `trust_remote_code=True` finds it."""
+        self.config.auto_map = dict(AUTO_MAP)
+        if vars(self.config).get("custom_pipelines") is None:
+            self.config.custom_pipelines = custom_pipelines()
+        super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
+        if is_main_process:
+            follow_umask(*Path(save_directory).glob("*.safetensors"))
+
+    def load_state_dict(self, state_dict: Mapping[str, torch.Tensor], strict: bool = True, assign: bool = False):
+        """As every module's; one name of a matrix that has several is enough, which is how `save_pretrained` writes."""
+        pairs = self.all_tied_weights_keys.items()
+        tied = {name: state_dict[source] for name, source in pairs if source in state_dict and name not in state_dict}
+        return super().load_state_dict({**state_dict, **tied} if tied else state_dict, strict, assign)
+
     def _embed(self, input_ids, inputs_embeds, *, mask, start=0) -> torch.Tensor:
         """Embeddings plus positions (sections 3.4, 3.5), with dropout: (B, T, D)."""
         if (input_ids is None) == (inputs_embeds is None):
@@ -113,7 +179,7 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
         super().__init__(config)
         self.embed_tokens = TokenEmbedding(config.vocab_size, config.d_model)
         self.positions = PositionEncoding(config)
-        self.dropout = Dropout(config.dropout)
+        self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList(EncoderLayer(config, i) for i in range(config.encoder_layers))
         self.gradient_checkpointing = False
         self.post_init()
@@ -141,7 +207,7 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
         if attention_mask is None and input_ids is not None:
             attention_mask = build_padding_mask(input_ids, self.config)
         x = self._embed(input_ids, inputs_embeds, mask=attention_mask)
-        mask = mask_encoder(self.config, x, attention_mask, is_training=self.training, **kwargs)
+        mask = mask_encoder(self.config, x, attention_mask, is_training=self.training)
         for layer in self.layers:
             x = layer(x, mask, **kwargs)
         return BaseModelOutput(last_hidden_state=x)
@@ -160,7 +226,7 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
         super().__init__(config)
         self.embed_tokens = TokenEmbedding(config.vocab_size, config.d_model)
         self.positions = PositionEncoding(config)
-        self.dropout = Dropout(config.dropout)
+        self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList(DecoderLayer(config, i) for i in range(config.decoder_layers))
         self.gradient_checkpointing = False
         self.post_init()
@@ -205,7 +271,7 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
             )
         x = self._embed(input_ids, inputs_embeds, mask=attention_mask, start=past_length)
         cache = None if past_key_values is None else past_key_values.self_attention_cache
-        mask = mask_decoder(self.config, x, attention_mask, cache, **kwargs)
+        mask = mask_decoder(self.config, x, attention_mask, cache)
         if encoder_hidden_states is not None:
             encoder_attention_mask = mask_source(
                 self.config, x, encoder_hidden_states, encoder_attention_mask, is_training=self.training
@@ -291,7 +357,7 @@ class VaswaniModel(VaswaniPreTrainedModel):
         )
 
 
-class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniScoringMixin, VaswaniPreTrainedModel):
+class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedModel):
     """The Transformer of the paper: `VaswaniModel` and the projection to words, tied to the embeddings."""
 
     def __init__(self, config: VaswaniConfig):
@@ -302,6 +368,28 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniScoringMixi
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)
         self.post_init()
         self.generation_config = build_generation_config(config)
+
+    def build_engine(self, *, dtype: torch.dtype | str | None = None):
+        """Return a snapshot of this model that translates faster: `generate(..., engine=engine)`, `engine.generate()`.
+
+        Args:
+            dtype: of the snapshot: "float32", "bfloat16", "float16", on a CPU also "int8"; by default that of the
+                model.
+
+        Raises:
+            ImportError: without the package.
+            ValueError: where only `forward` computes what this model computes; the message says why.
+        """
+        try:  # transformers requires what a saved file imports elsewhere than in a `try`
+            from vaswani_transformer.engine.engine import Engine
+        except ImportError as error:
+            raise ImportError("an engine needs the package: pip install vaswani-transformer") from error
+        return Engine(self, dtype=dtype)
+
+    def save_pretrained(self, *args, **kwargs) -> None:
+        """As every model's, and without the length that a Seq2SeqTrainer has written into the generation config."""
+        forget_default_length(self.generation_config)
+        super().save_pretrained(*args, **kwargs)
 
     def get_output_embeddings(self) -> nn.Linear:
         return self.lm_head
@@ -324,7 +412,8 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniScoringMixi
         never held.
         """
         head, label_smoothing = self.lm_head, self.config.label_smoothing if self.training else 0.0
-        if type(head) is not nn.Linear or not is_plain(head):  # an adapter or a hook must see the product
+        if type(head) is not nn.Linear or head._forward_hooks or head._forward_pre_hooks or "forward" in vars(head):
+            # An adapter or a hook must see the product.
             logits = head(hidden_states) if logits is None else logits
         if logits is not None:
             return sum_label_smoothed_loss_of_logits(logits, labels, label_smoothing=label_smoothing)

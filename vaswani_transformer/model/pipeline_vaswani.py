@@ -4,27 +4,20 @@ A saved model carries this file and names it in its config, so that
 
     transformers.pipeline("translation", model="folder or Hub id", trust_remote_code=True)
 
-finds it without the package. With the package, `vaswani_transformer.pipeline("translation", model=...)` asks for
-no trust.
+finds it without the package. With the package, `vaswani_transformer.pipeline("translation", model=...)` works without
+trust_remote_code. It does not use the package's `Translator`, because it must work without it.
 """
 
 import re
-from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, Pipeline, PreTrainedModel
-
-from .engine_vaswani import build_engines
+from transformers import Pipeline
 
 logger = transformers.utils.logging.get_logger(__name__)
 # A megabyte in one line is no sentence, and the search takes quadratic time in its tokens: what is longer is cut.
 MOST_SOURCE_TOKENS = 4_096
-MODEL_FOLDER = "model"  # of a run: its final model
-# Arguments of `from_pretrained`: those that say where the files are, and others of a model.
-PLACES = ("revision", "subfolder", "token", "cache_dir", "local_files_only")
-OF_A_MODEL = ("attn_implementation", "config", "device_map", "quantization_config")
 LANGUAGE = r"([A-Za-z]+(?:[-_][A-Za-z0-9]{1,8})*)"  # en, en-US, zh_Hant_TW
 TRANSLATION_TASK = re.compile(f"translation(?:_{LANGUAGE}_to_{LANGUAGE})?")
 
@@ -58,12 +51,6 @@ def check_sentence(sentence: object) -> None:
         ) from None
 
 
-def find_model_folder(path: Path) -> Path:
-    """`path`, or the folder of the final model in a run folder."""
-    inner = path / MODEL_FOLDER
-    return inner if not (path / "config.json").exists() and (inner / "config.json").exists() else path
-
-
 class TranslationPipeline(Pipeline):
     """Translates a sentence, a list or an iterator of sentences, in batches of `batch_size`.
 
@@ -80,8 +67,14 @@ class TranslationPipeline(Pipeline):
     `return_tensors=True` for `translation_token_ids` instead of the text, or beside it with `return_text=True`;
     `src_lang` and `tgt_lang` are for models of several languages, and change nothing here.
 
+    With the package, `model` is an engine afterwards, which translates faster with the weights of that moment, and the
+    model itself is let go; load it anew to save or to train it.
+
     Args:
         engine_dtype: of the engine, "int8" for example; that of the model when not given.
+
+    Raises:
+        ImportError: for an `engine_dtype` without the package.
     """
 
     _pipeline_calls_generate = True
@@ -92,7 +85,10 @@ class TranslationPipeline(Pipeline):
 
     def __init__(self, *args, engine_dtype: torch.dtype | str | None = None, **kwargs):
         super().__init__(*args, **kwargs)
-        [self.engine] = build_engines([self.model], dtype=engine_dtype)
+        if engine_dtype is not None:
+            self.model = self.model.build_engine(dtype=engine_dtype)
+        elif getattr(self.model, "find_engine", None) is not None:
+            self.model = self.model.find_engine() or self.model
 
     def __call__(self, inputs: Any, **kwargs) -> Any:
         if not isinstance(inputs, list):
@@ -128,8 +124,7 @@ class TranslationPipeline(Pipeline):
 
     def _forward(self, model_inputs: dict[str, torch.Tensor], **generate_kwargs) -> dict[str, torch.Tensor]:
         num_sentences = model_inputs["input_ids"].shape[0]
-        options = {"engine": self.engine} | self._prepare_generate_kwargs(generate_kwargs)
-        tokens = self.model.generate(**model_inputs, **options)
+        tokens = self.model.generate(**model_inputs, **self._prepare_generate_kwargs(generate_kwargs))
         if not isinstance(tokens, torch.Tensor):  # return_dict_in_generate
             tokens = tokens.sequences
         source_lengths = model_inputs["attention_mask"].sum(dim=-1)
@@ -152,60 +147,3 @@ class TranslationPipeline(Pipeline):
         if return_text or not return_tensors:
             records = [{**record, "translation_text": text} for record, text in zip(records, texts, strict=True)]
         return records
-
-
-def pipeline(
-    task: str = "translation",
-    model: str | Path | PreTrainedModel | None = None,
-    tokenizer: Any = None,
-    *,
-    dtype: str | torch.dtype | None = None,
-    torch_dtype: str | torch.dtype | None = None,
-    model_kwargs: dict | None = None,
-    **kwargs,
-) -> Pipeline:
-    """`transformers.pipeline`, with "translation" and "translation_xx_to_yy" working for models of this package.
-
-    Args:
-        task: any other task is handed to transformers.
-        model: a model folder, a run folder (its final model), a Hub id, or a model object (then give `tokenizer` too).
-        tokenizer: folder, Hub id or object; that of `model` when not given.
-        dtype: of the model: "float32", "bfloat16", ..., or "int8" for one in float32 and an engine in int8, on a CPU.
-        torch_dtype: the same, by its name in transformers v4.
-        model_kwargs: whatever else is for `from_pretrained`; what says where to find files is the tokenizer's too.
-        kwargs: as of `transformers.pipeline`; for `from_pretrained`, as `device_map`, `revision`, `token` or
-            `attn_implementation`, or for the pipeline, as `device`, `batch_size` or arguments of `generate()`.
-
-    Raises:
-        ValueError: if there is no model, or no tokenizer for a model object.
-    """
-    model_kwargs, dtype = dict(model_kwargs or {}), torch_dtype if dtype is None else dtype
-    is_int8 = dtype in ("int8", torch.int8)
-    if dtype is not None:
-        model_kwargs["dtype"] = "float32" if is_int8 else dtype
-    model, tokenizer = (str(find_model_folder(x)) if isinstance(x, Path) else x for x in (model, tokenizer))
-    if not TRANSLATION_TASK.fullmatch(task):
-        kwargs.setdefault("trust_remote_code", False)  # otherwise transformers asks on standard input
-        return transformers.pipeline(task, model, tokenizer=tokenizer, model_kwargs=model_kwargs, **kwargs)
-    if model is None:
-        raise ValueError(f'task {task!r} has no default model: give model="folder or Hub id".')
-    model_kwargs |= {name: kwargs.pop(name) for name in (*PLACES, *OF_A_MODEL) if name in kwargs}
-    for name in ("trust_remote_code", "use_fast"):  # code is this package's, and its tokenizers are fast
-        kwargs.pop(name, None)
-        model_kwargs.pop(name, None)
-    if isinstance(model, str):
-        model = str(find_model_folder(Path(model))) if Path(model).is_dir() else model
-    if tokenizer is None:
-        if not isinstance(model, str):
-            raise ValueError("a model object brings no tokenizer: give tokenizer= too.")
-        tokenizer = model
-    if isinstance(tokenizer, str):
-        places = {name: value for name, value in model_kwargs.items() if name in PLACES}
-        tokenizer = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False, **places)
-    if is_int8:
-        kwargs["engine_dtype"] = "int8"
-        if "device_map" not in model_kwargs:  # transformers takes a GPU where there is one
-            kwargs.setdefault("device", "cpu")
-    if isinstance(model, str):
-        model = AutoModelForSeq2SeqLM.from_pretrained(model, trust_remote_code=False, **model_kwargs)
-    return TranslationPipeline(model=model, tokenizer=tokenizer, task=task, **kwargs)

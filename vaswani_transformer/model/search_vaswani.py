@@ -1,103 +1,377 @@
-"""The search of section 6.1 as a function: steps give logits, `BeamSearch` grows the hypotheses, until all is decided.
+"""Beam search as in section 6.1 of the paper: hypotheses, their scores, when a sentence is decided, and the loop.
 
-Shapes: L sentences still in the search, b beams, T tokens so far, V vocab_size.
+A finished hypothesis Y of source X scores (Wu et al. 2016, equation 14)
+
+    s(Y, X) = log P(Y | X) / lp(Y)        lp(Y) = ((5 + |Y|) / 6)^alpha
+
+with |Y| its tokens, </s> included. Running hypotheses, all of one length, compete by log P. A sentence may grow to its
+own source length + 50 tokens, with whatever others it shares a batch; under `early_stopping="never"` its search ends as
+soon as no open hypothesis can win.
+
+Shapes: B sentences, L sentences still in the search (those open and a few that are done), b beams, V vocab_size,
+T tokens so far.
 """
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 import torch
-from transformers import GenerationConfig
-from transformers.generation import LogitsProcessorList, StoppingCriteriaList
-from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
+from torch import nn
+from transformers.cache_utils import Cache
+from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils import ModelOutput
 
-from .beam_search_vaswani import BeamSearch
-from .ensemble_vaswani import mean_log_probs
-from .steps_vaswani import Steps
+Length = int | torch.Tensor
+
+ROOM = 16  # tokens by which histories grow
+NUM_COLUMNS = 256  # at least, of `best_sums`
+FEW_SUMS = 100_000  # folding them takes as long as PyTorch's `topk`
 
 
-class Records:
-    """What `return_dict_in_generate` asks to be kept of each step."""
+class LengthPenalty(NamedTuple):
+    """lp(Y) = base^alpha.
 
-    def __init__(self, config: GenerationConfig):
-        self.config, self.as_dict = config, bool(config.return_dict_in_generate)
-        asked = {
-            "scores": config.output_scores,
-            "logits": config.output_logits,
-            "decoder_attentions": config.output_attentions,
-            "cross_attentions": config.output_attentions,
-            "decoder_hidden_states": config.output_hidden_states,
-        }
-        self.steps: dict[str, tuple] = {name: () for name, flag in asked.items() if flag and self.as_dict}
+    Attributes:
+        base: in words.
+        of: |Y| -> base, which must not fall with the length: the bound of `BeamSearch` is exact for such.
+    """
+
+    base: str
+    of: Callable[[Length], Length]
+
+    def __call__(self, length: Length, alpha: float) -> float | torch.Tensor:
+        """Return lp(Y) for |Y|."""
+        return self.of(length) ** float(alpha)  # whole powers of whole numbers overflow, and may not be negative
+
+
+LENGTH_PENALTIES = {
+    "gnmt": LengthPenalty("((5 + tokens) / 6)", lambda length: (5 + length) / 6),  # Wu et al. 2016, equation 14
+    "power": LengthPenalty("tokens", lambda length: length),  # of transformers' own beam search
+}
+
+
+class BeamSearch:
+    """The hypotheses of a batch: running beams of the sentences still open, finished ones of all.
+
+    Args:
+        prompt: (B * b, P) decoder tokens to start from, equal within a sentence.
+        num_beams: b.
+        num_kept: finished hypotheses to keep for each sentence.
+        limits: (B,) new tokens a sentence may get, </s> included.
+        must_end: (B,) True where only a token that finishes a hypothesis may come last at the limit, False where the
+            limit cuts: a hypothesis that reaches it is finished as it stands.
+        length_penalty: |Y| -> lp(Y).
+        early_stopping: "never" ends a sentence when no open hypothesis can beat the worst kept one at any length
+            up to the limit; False judges by the present length (a guess); True ends it with `num_kept` finished.
+        eos_token_ids: tokens that finish a hypothesis.
+        pad_token_id: fills short rows of the result.
+        forced_token_ids: tokens that alone may come last at the limit, at probability 1; when there are none, it is
+            those that finish a hypothesis, at their own.
+        can_rise: whether a hypothesis may gain in going on; then "never" searches up to the limit.
+        do_sample: draw continuations instead of taking the best.
+    """
+
+    def __init__(
+        self,
+        prompt: torch.LongTensor,
+        *,
+        num_beams: int,
+        num_kept: int,
+        limits: torch.Tensor,
+        must_end: torch.Tensor,
+        length_penalty: Callable[[Length], float | torch.Tensor],
+        early_stopping: bool | str,
+        eos_token_ids: list[int],
+        pad_token_id: int,
+        forced_token_ids: Sequence[int] = (),
+        can_rise: bool = False,
+        do_sample: bool = False,
+    ):
+        device = prompt.device
+        num_sentences, self.prompt_length = prompt.shape[0] // num_beams, prompt.shape[1]
+        self.num_beams = num_beams
+        self.limits = limits.clamp(min=1)
+        self.must_end = must_end
+        self.length_penalty = length_penalty
+        self.early_stopping = early_stopping
+        self.eos_token_ids = eos_token_ids
+        self.end_tokens = torch.tensor(eos_token_ids, dtype=torch.long, device=device)
+        self.is_forced = bool(forced_token_ids)
+        self.can_rise = can_rise
+        self.last_tokens = torch.tensor(list(forced_token_ids or eos_token_ids), dtype=torch.long, device=device)
+        self.pad_token_id = pad_token_id
+        self.do_sample = do_sample
+        # The lengths that are a limit of some sentence, and those at which a token must end it.
+        limits_on_host = self.limits.tolist()
+        self.limit_lengths = set(limits_on_host)
+        self.end_lengths = {limit for limit, ends in zip(limits_on_host, must_end.tolist(), strict=True) if ends}
+
+        self.length = 0  # new tokens so far
+        self.places = torch.arange(num_sentences, device=device)  # (L,) in the batch, of those still in the search
+        self.done = torch.zeros(num_sentences, dtype=torch.bool, device=device)  # (L,) done but still here
+        # (2, L, b, T and room): tokens, and the beam that each grew from, -1 in the prompt and behind the end
+        self.history = torch.stack((prompt, torch.full_like(prompt, -1))).unflatten(1, (num_sentences, num_beams))
+        # All beams start equal: only the first may grow, or the b best continuations would be b times the same.
+        self.scores = torch.full((num_sentences, num_beams), -torch.inf, device=device)
+        self.scores[:, 0] = 0.0
+        self.limit_penalties = length_penalty(self.limits)
+
+        self.kept_scores = torch.full((num_sentences, num_kept), -torch.inf, device=device)
+        self.kept_history = self.history[:, :, :1].expand(-1, -1, num_kept, -1)  # (2, L, num_kept, T and room)
+        self.left: list[tuple[torch.Tensor, ...]] = []  # places, kept scores and histories before each leaving
 
     @property
-    def wants_states(self) -> bool:
-        """True if something from inside the decoder is asked for."""
-        return not self.steps.keys() <= {"scores", "logits"}
+    def flat_tokens(self) -> torch.LongTensor:
+        """(L * b, T) as the model reads them."""
+        return self.history[0].flatten(0, 1)[:, : self.prompt_length + self.length]
 
-    def add(self, outputs, logits: torch.Tensor, log_probs: torch.Tensor) -> None:
-        """Keep what is asked for of one step: `outputs` of `forward`, `logits` and `log_probs` (L * b, V)."""
-        for name in self.steps:
-            own = {"scores": log_probs, "logits": logits}
-            self.steps[name] += (own[name] if name in own else getattr(outputs, name),)
+    def restrict(self, log_probs: torch.Tensor) -> torch.Tensor:
+        """`log_probs` (L * b, V) of the next token with -inf at what may not come.
 
-    def result(self, search: BeamSearch, encoder_outputs, cache) -> torch.LongTensor | GenerateBeamEncoderDecoderOutput:
-        """What `generate` returns: the best hypotheses of `search`, with the records if a dict is asked for."""
-        config = self.config
-        tokens, scores, parents = search.best(config.num_return_sequences)
-        if not self.as_dict:
-            return tokens
-        return GenerateBeamEncoderDecoderOutput(
-            sequences=tokens,
-            sequences_scores=scores,  # without output_scores too: they cost nothing, unlike those of all words
-            beam_indices=parents,
-            encoder_attentions=encoder_outputs.get("attentions") if config.output_attentions else None,
-            encoder_hidden_states=encoder_outputs.get("hidden_states") if config.output_hidden_states else None,
-            past_key_values=cache,
-            **self.steps,
-        )
+        Where an end is forced it is 0, so that what is recorded of the step adds up to the score of a hypothesis.
+        """
+        if self.length + 1 not in self.end_lengths:
+            return log_probs
+        must_end = ((self.limits == self.length + 1) & self.must_end).repeat_interleave(self.num_beams)
+        return only_end(log_probs, must_end, self.last_tokens, self.is_forced)
+
+    def advance(
+        self,
+        log_probs: torch.Tensor,
+        stops: Callable[[torch.LongTensor], torch.Tensor] | None,
+    ) -> torch.Tensor:
+        """Grow every running beam by one token.
+
+        Args:
+            log_probs: (L * b, V) of the next token, as `restrict` leaves them.
+            stops: further criteria, (rows, T) tokens -> (rows,) True where the hypothesis is finished.
+
+        Returns:
+            (L, b) the beam each new one grew from.
+        """
+        scores, beams, words = self._best_continuations(log_probs)  # (L, candidates) each
+        history = self._grow(beams, words)
+        self.length += 1
+        finished = (words[..., None] == self.end_tokens).any(dim=-1)
+        if self.length in self.limit_lengths:
+            finished = finished | (self.limits == self.length)[:, None]
+        if stops is not None:
+            tokens = history[0, :, :, : self.prompt_length + self.length]
+            finished = finished | stops(tokens.flatten(0, 1)).unflatten(0, finished.shape)
+        if (finished & (scores != -torch.inf)).any():
+            self._keep(scores / self.length_penalty(self.length), history, finished)
+            scores = scores.masked_fill(finished, -torch.inf)
+        self.scores, order = scores.topk(self.num_beams)
+        self.history = _pick(history, order)
+        self.done = self._is_decided()
+        self.scores = self.scores.masked_fill(self.done[:, None], -torch.inf)  # nothing more is found of them
+        return beams.gather(1, order)
+
+    def leave(self, staying: torch.Tensor) -> None:
+        """Go on with the sentences at the places `staying` (n,) only."""
+        self.left.append((self.places, self.kept_scores, self.kept_history))
+        for name in ("places", "limits", "must_end", "limit_penalties", "scores", "done", "kept_scores"):
+            setattr(self, name, getattr(self, name)[staying])
+        self.history, self.kept_history = self.history[:, staying], self.kept_history[:, staying]
+
+    def best(self, count: int) -> tuple[torch.LongTensor, torch.Tensor, torch.LongTensor]:
+        """The `count` best hypotheses of each sentence, best first, cropped to the longest of them.
+
+        Returns:
+            tokens (B * count, T), scores (B * count,), and the rows (of B * b) that each new token
+            grew from (B * count, T - P), -1 behind the end. A sentence with fewer hypotheses gets empty ones of
+            score -inf.
+
+        Raises:
+            FloatingPointError: where scores are not finite, of which no search can choose.
+        """
+        scores, history = self._gather_kept()
+        if scores.isnan().any() or self.scores.isnan().any():
+            raise FloatingPointError(
+                "the model's scores are not finite numbers, so that nothing can be chosen by them: it overflows in its "
+                "dtype (float16 holds up to 65,504; use bfloat16 or float32), or its weights are damaged."
+            )
+        scores = scores[:, :count].flatten()
+        tokens, parents = history[:, :, :count].flatten(1, 2)
+        parents = parents[:, self.prompt_length :].masked_fill((scores == -torch.inf)[:, None], -1)
+        longest = int((parents >= 0).sum(dim=-1).max()) if parents.numel() else 0
+        parents = parents[:, :longest]
+        is_behind_end = parents < 0
+        new = tokens[:, self.prompt_length :][:, :longest].masked_fill(is_behind_end, self.pad_token_id)
+        first_rows = torch.arange(len(history[0]), device=new.device).repeat_interleave(count) * self.num_beams
+        parents = torch.where(is_behind_end, -1, parents + first_rows[:, None])
+        return torch.cat([tokens[:, : self.prompt_length], new], dim=-1), scores, parents
+
+    def _gather_kept(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Kept scores (B, num_kept) and histories (2, B, num_kept, T and room), also of the sentences that left."""
+        parts = *self.left, (self.places, self.kept_scores, self.kept_history)
+        num_sentences, [_, _, num_kept, length] = len(parts[0][0]), self.kept_history.shape
+        scores = self.kept_scores.new_empty(num_sentences, num_kept)
+        histories = self.kept_history.new_full((2, num_sentences, num_kept, length), -1)
+        for places, some_scores, some in parts:
+            scores[places] = some_scores
+            histories[:, places, :, : some.shape[-1]] = some
+        return scores, histories
+
+    def _best_continuations(self, log_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Scores, beams and words, each (L, candidates), of log_probs (L * b, V)."""
+        vocab_size = log_probs.shape[-1]
+        # As many as could finish and still leave b to go on with.
+        count = min(max(2, 1 + len(self.eos_token_ids)) * self.num_beams, self.num_beams * vocab_size)
+        log_probs = log_probs.unflatten(0, self.scores.shape)
+        if not self.do_sample:
+            return best_sums(self.scores, log_probs, count)
+        totals = (self.scores[:, :, None] + log_probs).flatten(1)  # (L, b * V)
+        # Continuations of probability 0 can still be sampled: at a sentence's limit others may be fewer than `count`.
+        # Where no hypothesis is open any more the softmax has no value.
+        probs = totals.softmax(dim=-1).nan_to_num().clamp(min=torch.finfo(totals.dtype).tiny)
+        choice = torch.multinomial(probs, count)
+        scores, order = totals.gather(1, choice).sort(descending=True)
+        choice = choice.gather(1, order)
+        return scores, choice // vocab_size, choice % vocab_size
+
+    def _grow(self, beams: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
+        """The histories of `beams` (L, n) with a word more each, (2, L, n, T + 1 and room)."""
+        place = self.prompt_length + self.length
+        if place >= self.history.shape[-1]:
+            self.history, self.kept_history = (
+                nn.functional.pad(history, (0, ROOM), value=-1) for history in (self.history, self.kept_history)
+            )
+        history = _pick(self.history, beams)
+        history[0, :, :, place], history[1, :, :, place] = words, beams
+        return history
+
+    def _keep(self, penalised: torch.Tensor, history: torch.Tensor, finished: torch.Tensor) -> None:
+        """Merge newly finished hypotheses among the b best into the kept ones."""
+        # A candidate past the b best is there to go on with; it may not finish (as in transformers).
+        b = self.num_beams
+        new = torch.where(finished[:, :b], penalised[:, :b], -torch.inf)
+        self.kept_scores, order = torch.cat([self.kept_scores, new], dim=1).topk(self.kept_scores.shape[1])
+        self.kept_history = _pick(torch.cat([self.kept_history, history[:, :, :b]], dim=2), order)
+
+    def _is_decided(self) -> torch.Tensor:
+        """(L,) True where no running beam can beat the worst kept hypothesis."""
+        worst, best_open = self.kept_scores[:, -1], self.scores[:, 0]
+        if self.early_stopping is True:
+            return (worst > -torch.inf) | (best_open == -torch.inf)
+        penalty = self.length_penalty(self.length)
+        if self.early_stopping == "never":
+            if self.can_rise:
+                return best_open == -torch.inf
+            # log P only falls. Where the penalty grows with the length, the limit flatters an open hypothesis most.
+            penalty = self.limit_penalties.clamp(min=penalty)
+        return best_open / penalty <= worst
+
+
+def best_sums(
+    scores: torch.Tensor, log_probs: torch.Tensor, count: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The `count` greatest of the sums of `scores` (L, b) and `log_probs` (L, b, V) of each sentence, greatest first.
+
+    PyTorch's `topk` partially sorts what it is given, so it is given little: the words of a beam are folded into
+    columns, and the `count` columns with the greatest maxima, which are cheap, hold the `count` greatest sums.
+    Which of equal sums come first, or come at all, is as undefined as there.
+
+    Returns:
+        the sums, their beams and their words, each (L, count).
+    """
+    num_beams, vocab_size = log_probs.shape[1:]
+    depth = vocab_size // NUM_COLUMNS
+    if log_probs.numel() < FEW_SUMS or depth < 8 or count > NUM_COLUMNS:
+        # The best of a sentence are among the best of each of its beams.
+        best, words = log_probs.topk(min(count, vocab_size))
+        sums, choice = (scores[..., None] + best).flatten(1).topk(count)
+        return sums, choice // best.shape[-1], words.flatten(1).gather(1, choice)
+    width = vocab_size // depth
+    folded = log_probs[..., : depth * width].unflatten(2, (depth, width))
+    columns = (folded.amax(dim=2) + scores[..., None]).flatten(1).topk(count, sorted=False).indices  # (L, count)
+    first = columns // width * vocab_size + columns % width
+    inside = first[:, None] + torch.arange(0, depth * width, width, device=first.device)[:, None]  # (L, depth, count)
+    starts = torch.arange(0, num_beams * vocab_size, vocab_size, device=first.device)
+    behind = starts[:, None] + torch.arange(depth * width, vocab_size, device=first.device)  # (b, words not folded)
+    places = torch.cat([inside.flatten(1), behind.flatten().expand(len(first), -1)], dim=1)
+    sums = log_probs.flatten(1).gather(1, places) + scores.gather(1, places // vocab_size)
+    sums, choice = sums.topk(count)
+    places = places.gather(1, choice)
+    return sums, places // vocab_size, places % vocab_size
+
+
+def _pick(history: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Rows `index` (L, n) of `history` (2, L, b, T) -> (2, L, n, T)."""
+    return history.gather(2, index[..., None].expand(2, -1, -1, history.shape[-1]))
+
+
+def only_end(scores: torch.Tensor, must_end: torch.Tensor, last_tokens: torch.Tensor, is_forced: bool) -> torch.Tensor:
+    """`scores` (rows, V) with -inf at all but the `last_tokens` (n,) in the rows that must end.
+
+    They keep their own scores, unless all of them are forbidden; where they are forced their probability is 1.
+    """
+    if not len(last_tokens):
+        return scores
+    own = scores.index_select(1, last_tokens)
+    ending = torch.full_like(scores, -torch.inf).index_copy_(
+        1, last_tokens, torch.zeros_like(own) if is_forced else own
+    )
+    ends = must_end if is_forced else must_end & (own > -torch.inf).any(dim=-1)
+    return torch.where(ends[:, None], ending, scores)
+
+
+class Steps(Protocol):
+    """What a search asks of a model: the logits of the next words, for every open hypothesis.
+
+    Attributes:
+        outputs: of the last call of `forward`; `None` where none is made.
+    """
+
+    outputs: ModelOutput | None
+
+    def __call__(self, tokens: torch.LongTensor) -> torch.Tensor:
+        """(L * b, T) -> logits (L * b, V), which the caller may overwrite."""
+
+    def follow(self, beams: torch.Tensor, staying: torch.Tensor | None) -> None:
+        """Continue from the beams (L, b) of the sentences `staying`, or of all."""
 
 
 def run_search(
     search: BeamSearch,
-    members: Sequence[Steps],
-    records: Records,
+    steps: Steps,
     *,
-    processors: LogitsProcessorList,
-    criteria: StoppingCriteriaList,
-    may_leave: bool,
-    widen: Callable[[torch.Tensor], torch.Tensor],
-    goes_on: Callable[[bool], bool],
+    processors: Callable[[torch.LongTensor, torch.Tensor], torch.Tensor] | None = None,
+    criteria: Callable[[torch.LongTensor, tuple | None], torch.Tensor] | None = None,
+    records: dict[str, tuple] | None = None,
+    may_leave: bool = True,
+    continues: Callable[[bool], bool] = lambda all_done: not all_done,
 ) -> None:
     """Grow the hypotheses of `search` until every sentence is decided.
 
     Args:
-        members: the steps of each model; several are an ensemble.
-        records: gets what each step leaves.
-        processors: what else changes log P, (rows, T) tokens and (rows, V) -> (rows, V).
-        criteria: what else ends a hypothesis.
+        processors: what else changes scores, (rows, T) tokens and (rows, V) -> (rows, V): log P of beams, and the
+            logits of a single hypothesis, as in transformers.
+        criteria: what else ends a hypothesis, tokens and recorded scores -> (rows,) True where it does.
+        records: the tuples under its names ("scores", "logits", or an output of `forward`) get what each step leaves.
         may_leave: True where sentences that are done may leave the batch.
-        widen: log P over a shortlist -> over the vocabulary that `processors` and `records` see.
-        goes_on: whether to take a step more, given that all is decided here: with `synced_gpus` processes wait for
+        continues: whether to take a step more, given that all is decided here: with `synced_gpus` processes wait for
             each other.
     """
-    all_done, last_limit = False, max(search.limit_lengths)
-    while goes_on(all_done):
-        logits_of_models = [steps(search.flat_tokens) for steps in members]
+    all_done, last_limit, records = False, max(search.limit_lengths), records or {}
+    while continues(all_done):
+        logits = steps(search.flat_tokens).float()
         if all_done:  # with `synced_gpus` the other processes still need this one's forward passes
             continue
-        logits_of_models = [logits.float() for logits in logits_of_models]
-        log_probs = mean_log_probs(
-            [
-                # In place where the step gives the logits away: new memory in each step has to be mapped first.
-                torch.log_softmax(logits, dim=-1, out=logits if steps.owns_logits and not records.steps else None)
-                for logits, steps in zip(logits_of_models, members, strict=True)
-            ]
-        )
-        logits = log_probs if len(members) > 1 else logits_of_models[0]
-        log_probs = search.restrict(processors(search.flat_tokens, widen(log_probs)))
-        if records.steps:
-            records.add(members[0].outputs, widen(logits), log_probs)
-        stops = None if not criteria else (lambda tokens: criteria(tokens, records.steps.get("scores")))
+        given = logits.clone() if "logits" in records else None
+        if search.num_beams == 1:
+            scores = logits if processors is None else processors(search.flat_tokens, logits)
+            log_probs = search.restrict(scores.log_softmax(dim=-1))
+            scores = search.restrict(scores) if "scores" in records else None
+        else:
+            # In place: new memory in each step has to be mapped first.
+            log_probs = torch.log_softmax(logits, dim=-1, out=logits)
+            log_probs = log_probs if processors is None else processors(search.flat_tokens, log_probs)
+            scores = log_probs = search.restrict(log_probs)
+        own = {"scores": scores, "logits": given}
+        for name in records:
+            records[name] += (own[name] if name in own else getattr(steps.outputs, name),)
+        stops = None if criteria is None else (lambda tokens: criteria(tokens, records.get("scores")))
         beams = search.advance(log_probs, stops)
         done = search.done.tolist()
         all_done = search.length == last_limit or all(done)
@@ -105,12 +379,11 @@ def run_search(
         if staying is not None:
             staying = torch.tensor(staying, device=beams.device)
             search.leave(staying)
-        for steps in members:
-            steps.follow(beams, staying)
+        steps.follow(beams, staying)
 
 
 def find_staying(done: Sequence[bool]) -> list[int] | None:
-    """Places of the sentences to go on with, the last ones in the gaps, so that few move; `None` if all shall stay.
+    """Return the places of the sentences to go on with, the last in the gaps, so that few move; `None` for all.
 
     Some that are done stay too, so that batches have few sizes: for each new one oneDNN makes kernels, which took
     8 % of a search of 64 sentences.
@@ -124,22 +397,68 @@ def find_staying(done: Sequence[bool]) -> list[int] | None:
     return [next(movers, place) if done[place] else place for place in range(count)]
 
 
-def as_shortlist(
-    shortlist: Sequence[int] | torch.Tensor, end_token_ids: list[int], vocab_size: int, device: torch.device
-) -> torch.LongTensor:
-    """The ids of `shortlist` and the end tokens, each once, in ascending order."""
-    ids = torch.as_tensor(shortlist, device=device)
-    if ids.dim() != 1 or not len(ids) or ids.dtype == torch.bool or ids.is_floating_point():
-        raise ValueError(
-            f"shortlist must be token ids, one row of at least one integer, got a {tuple(ids.shape)} of {ids.dtype}."
-        )
-    if ids.min() < 0 or ids.max() >= vocab_size:
-        raise ValueError(
-            f"shortlist must hold ids from 0 to {vocab_size - 1}, got {int(ids.min())} to {int(ids.max())}."
-        )
-    return torch.cat([ids.long(), ids.new_tensor(end_token_ids, dtype=torch.long)]).unique()
+class ForwardSteps:
+    """One call of the model's `forward` for each step.
 
+    Args:
+        model: a `VaswaniForConditionalGeneration`.
+        encoding: of the sources, (L, S, D).
+        attention_mask: (L, S), 0 at padding of the sources; `None` where nothing is padded.
+        num_beams: b.
+        cache: of earlier tokens, for L * b rows; `None` computes every step from the first token on.
+        model_kwargs: what else `forward` gets, `decoder_attention_mask` (L * b, T) among it.
+    """
 
-def spread(scores: torch.Tensor, *, shortlist: torch.LongTensor, vocab_size: int) -> torch.Tensor:
-    """`scores` (rows, words of the shortlist) over the whole vocabulary, with -inf at all others."""
-    return scores.new_full((len(scores), vocab_size), -torch.inf).index_copy_(1, shortlist, scores)
+    def __init__(
+        self,
+        model,
+        encoding: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        *,
+        num_beams: int,
+        cache: Cache | None,
+        **model_kwargs,
+    ):
+        self.model, self.cache, self.outputs = model, cache, None
+        self.num_cached = 0 if cache is None else int(cache.get_seq_length())
+        self.rows = {"states": encoding, "attention_mask": attention_mask}
+        self.rows = {name: x.repeat_interleave(num_beams, 0) for name, x in self.rows.items() if x is not None}
+        self.rows["decoder_attention_mask"] = model_kwargs.pop("decoder_attention_mask", None)
+        self.model_kwargs = model_kwargs
+
+    def __call__(self, tokens: torch.LongTensor) -> torch.Tensor:
+        """(L * b, T) -> logits (L * b, V)."""
+        rows = {name: x for name, x in self.rows.items() if x is not None and name != "states"}
+        inputs = self.model.prepare_inputs_for_generation(
+            tokens,
+            next_sequence_length=None if self.cache is None else tokens.shape[1] - self.num_cached,
+            past_key_values=self.cache,
+            encoder_outputs=BaseModelOutput(last_hidden_state=self.rows["states"]),
+            use_cache=self.cache is not None,
+            is_first_iteration=self.outputs is None,
+            logits_to_keep=1,
+            **rows,
+            **self.model_kwargs,
+        )
+        self.outputs = self.model(**inputs, return_dict=True)
+        self.num_cached = tokens.shape[1]
+        return self.outputs.logits[:, -1]
+
+    def follow(self, beams: torch.Tensor, staying: torch.Tensor | None) -> None:
+        """Make cache and encoding follow the beams (L, b) of the sentences `staying`, or of all.
+
+        Beams never leave their sentence, so what belongs to the source moves only when sentences leave.
+        """
+        num_open, num_beams = beams.shape
+        sentences = torch.arange(num_open, device=beams.device) if staying is None else staying
+        rows = (sentences[:, None] * num_beams + beams[sentences]).flatten()
+        if self.cache is not None:
+            self.cache.self_attention_cache.reorder_cache(rows)
+        mask = self.rows["decoder_attention_mask"]
+        if mask is not None:
+            self.rows["decoder_attention_mask"] = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
+        if staying is None:
+            return
+        self.rows = {name: None if x is None else x[rows] for name, x in self.rows.items()}
+        if self.cache is not None:
+            self.cache.cross_attention_cache.reorder_cache(rows)

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import torch
 from transformers import PreTrainedTokenizerFast
 
 from ..loading import load_translator
@@ -37,7 +36,7 @@ class Parser:
         tokens_per_batch: padded source tokens of a batch, before beams.
         is_constrained: search only among the trees over exactly the words of the sentence. If False, as in the paper,
             the output may be anything, and `rebuild` repairs it.
-        generate_kwargs: for `model.generate`.
+        generate_kwargs: for `Translator`.
 
     Attributes:
         repairs: how often each repair was made so far.
@@ -56,11 +55,10 @@ class Parser:
         is_constrained: bool = True,
         **generate_kwargs,
     ):
-        self.model, self.tokenizer, self.is_constrained = model, tokenizer, is_constrained
-        output = {"num_return_sequences": 1, "return_dict_in_generate": False}
-        self.generate_kwargs = {"max_length_offset": LENGTH_OFFSET} | generate_kwargs | output
-        self._planner = Translator(model, tokenizer, tokens_per_batch=tokens_per_batch)
-        self.generate_kwargs["engine"] = self._planner.generate_kwargs["engine"]
+        self.tokenizer, self.is_constrained = tokenizer, is_constrained
+        options = {"max_length_offset": LENGTH_OFFSET} | generate_kwargs
+        self.length_offset = options["max_length_offset"]
+        self._translator = Translator(model, tokenizer, tokens_per_batch=tokens_per_batch, **options)
         self._normalised = tokenizer.get_added_vocab().get(NORMALISED)  # for every word; None where words are copied
         self._brackets = find_brackets(tokenizer)
         self.repairs: Counter[str] = Counter()
@@ -86,7 +84,7 @@ class Parser:
             return self([sentences])[0]
         words = [split_words(sentence) for sentence in sentences]
         trees: list[Tree | None] = [None] * len(sentences)
-        batches = self._planner.plan([" ".join(of_sentence) for of_sentence in words])
+        batches = self._translator.plan([" ".join(of_sentence) for of_sentence in words])
         for row, ids in (pair for batch in batches for pair in zip(batch.rows, batch.ids, strict=True)):
             if len(ids) > MOST_TOKENS:
                 raise ValueError(
@@ -103,19 +101,18 @@ class Parser:
             on_batch(len(batch.rows))
         return trees
 
-    @torch.no_grad()
     def _search(self, batch: Batch) -> list[list[str]]:
         """Return the symbols found for each sentence of `batch`."""
-        options = dict(self.generate_kwargs)
+        options = {}
         if self.is_constrained:
             options["prefix_allowed_tokens_fn"] = WellFormed(
                 [self._words_of(ids) for ids in batch.ids],
                 brackets=self._brackets,
                 end_id=self.tokenizer.eos_token_id,
-                limits=[len(ids) + options["max_length_offset"] for ids in batch.ids],
+                limits=[len(ids) + self.length_offset for ids in batch.ids],
             )
-        inputs = self.tokenizer.pad({"input_ids": batch.ids}, return_tensors="pt").to(self.model.device)
-        return [self._to_symbols(ids) for ids in self.model.generate(**inputs, **options).tolist()]
+        found = self._translator.search(batch.ids, num_return_sequences=1, **options)
+        return [self._to_symbols(ids) for ids in found.sequences.tolist()]
 
     def _words_of(self, ids: list[int]) -> list[list[int]]:
         """Return the tokens that each word of the encoded sentence `ids` must become in the output."""

@@ -11,8 +11,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from ..data.batching import Update, UpdateStream
-from ..files import find_changes
-from ..model.pipeline_vaswani import MODEL_FOLDER
+from ..files import MODEL_FOLDER, find_changes
 from .checkpoints import average_checkpoints, checkpoint_name, complete_checkpoints
 from .interruption import Interrupted, StopRequest, outlive_stop_request
 from .progress import sum_dtype

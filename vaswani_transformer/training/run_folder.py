@@ -21,8 +21,7 @@ from pathlib import Path
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, gather_object
 
-from ..files import blaming, claim, lock_folder, read_object, write_json
-from ..model.pipeline_vaswani import MODEL_FOLDER
+from ..files import MODEL_FOLDER, blaming, claim, lock_folder, read_object, write_json
 from .checkpoints import CHECKPOINTS_FOLDER, COMPLETE, checkpoint_step, find_intact, set_aside
 from .log import LOG_FILE
 

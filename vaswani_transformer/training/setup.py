@@ -24,11 +24,13 @@ from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.pipeline_vaswani import custom_pipelines
 from .checkpoints import CHECKPOINTS_FOLDER, Checkpoints, resumable_checkpoints
+from .cpu import speed_up_training
 from .development import DevelopmentSet
 from .log import TRACKER_FOLDER, Log, check_trackers
 from .optimizer import build_optimizer, inverse_sqrt_schedule
 from .progress import Progress, Tally
 from .recipes import Recipe
+from .window import WINDOW
 
 TOKENS_PER_MICRO_BATCH = 4_096  # padded tokens per side, on a CPU: it then stays in the cache, and is padded less
 # Fields of a model that may change between two trainings: they do not change what its weights mean.
@@ -106,6 +108,10 @@ def build_run(
     torch.manual_seed(seed)  # the same weights everywhere ...
     task = f"translation_{preparation['source_language']}_to_{preparation['target_language']}"
     model = _build_model(recipe, tokenizer, task)
+    if recipe.model.get("attention_window") is not None:
+        model.set_attn_implementation(WINDOW)
+    if device == "cpu":
+        speed_up_training(model, is_half_precision=accelerator.mixed_precision != "no")
     init_fingerprint = None
     if init_from is not None and not resumable_checkpoints(run / CHECKPOINTS_FOLDER):
         _take_weights(model, init_from, tokenizer, data)

@@ -9,19 +9,24 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
-from transformers import BatchEncoding, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 from transformers.utils import ModelOutput
 
 from ..data.batching import plan_batches
 from ..devices import avoid_plans_per_shape
-from ..model.engine_vaswani import build_engines
+from ..engine.engine import find_engine
+from ..model.generation_vaswani import Search
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.pipeline_vaswani import MOST_SOURCE_TOKENS, check_sentence
+from .ensemble import Ensemble
+from .shortlist import Shortlisted
 
 TOKENS_PER_BATCH = {"cpu": 2_000}  # a cache of a processor is full long before its memory
 TEXTS_PER_CALL = 1_000  # the tokenizer's answer takes some 100 bytes per token
 # Per-step outputs are never read here, so they are off, whatever the model's generation config asks for.
-NO_RECORDS = dict.fromkeys(("output_scores", "output_logits", "output_attentions", "output_hidden_states"), False)
+NO_RECORDS = dict.fromkeys(("output_scores", "output_logits", "output_attentions", "output_hidden_states"), False) | {
+    "return_dict_in_generate": True
+}
 
 
 class Hypothesis(NamedTuple):
@@ -49,10 +54,11 @@ class Translator:
         tokens_per_batch: padded source tokens of a batch, before beams; a longer sentence is a batch of its own. When
             not given, 2,000 on a CPU and 8,192 on other devices.
         num_hypotheses: different translations of each sentence; the beam must be as wide.
-        with_scores: give the scores of the search; greedy search and sampling of one model have none, and take one
-            more pass over each batch through `model.score`.
+        with_scores: give the scores of the search.
         dtype: of the engine: "int8" on a CPU, or a floating-point dtype; that of the model when not given.
-        generate_kwargs: for `model.generate`.
+        ensemble: further models that translate together with this one, by the mean of their probabilities.
+        shortlist: token ids, the only ones that may be generated besides </s>.
+        generate_kwargs: for `generate`.
 
     Raises:
         ValueError: if the beam is too narrow for what is asked, or if no engine in `dtype` can be built.
@@ -67,22 +73,29 @@ class Translator:
         num_hypotheses: int = 1,
         with_scores: bool = False,
         dtype: str | None = None,
+        ensemble: Sequence[VaswaniForConditionalGeneration] = (),
+        shortlist: Sequence[int] | None = None,
         **generate_kwargs,
     ):
         avoid_plans_per_shape(model.device.type)
-        self.config = generate_kwargs.get("generation_config") or model.generation_config
-        beams = (generate_kwargs.get("num_beams"), self.config.num_beams, model.generation_config.num_beams, 1)
-        num_beams = next(filter(None, beams))  # as `generate` completes a config that leaves it open
-        if not 1 <= num_hypotheses <= num_beams:
+        config = generate_kwargs.get("generation_config") or model.generation_config
+        search = Search.resolve(config, **generate_kwargs)
+        if not 1 <= num_hypotheses <= search.num_beams:
             raise ValueError(
-                f"a beam of {num_beams} gives 1 to {num_beams} translations of a sentence, {num_hypotheses} are asked "
-                f"for. Ask for fewer, or widen num_beams."
+                f"a beam of {search.num_beams} gives 1 to {search.num_beams} translations of a sentence, "
+                f"{num_hypotheses} are asked for. Ask for fewer, or widen num_beams."
             )
-        self.model, self.tokenizer = model, tokenizer
+        self.tokenizer, self.device = tokenizer, model.device
         self.num_hypotheses, self.with_scores = num_hypotheses, with_scores
         self.tokens_per_batch = tokens_per_batch or TOKENS_PER_BATCH.get(model.device.type, 8_192)
-        models = (model, *(generate_kwargs.get("ensemble") or ()))
-        self.generate_kwargs = generate_kwargs | {"engine": build_engines(models, dtype=dtype)}
+        # The models themselves are let go where an engine takes their place.
+        members = [find_engine(member, dtype=dtype) or member for member in (model, *ensemble)]
+        self.decoder = members[0]
+        if len(members) > 1:
+            generate_kwargs["engine"] = Ensemble(members)
+        if shortlist is not None:
+            generate_kwargs["engine"] = Shortlisted(generate_kwargs.get("engine", self.decoder), shortlist)
+        self.generate_kwargs = generate_kwargs
         self.num_over_long = 0  # sentences so far that are longer than any that training has seen
         self.num_cut = 0  # sentences so far that were cut to their first `MOST_SOURCE_TOKENS`
 
@@ -117,26 +130,24 @@ class Translator:
             return [[Hypothesis("", 0.0), *rest] for _ in batch.rows]
         self.num_over_long += sum(len(tokens) > self.tokenizer.model_max_length for tokens in batch.ids)
         self.num_cut += sum(len(tokens) > MOST_SOURCE_TOKENS for tokens in batch.ids)
-        ids = [[*tokens[: min(len(tokens), MOST_SOURCE_TOKENS) - 1], tokens[-1]] for tokens in batch.ids]
-        inputs = self.tokenizer.pad({"input_ids": ids}, return_tensors="pt").to(self.model.device)
-        options = {"num_return_sequences": self.num_hypotheses, "return_dict_in_generate": True} | NO_RECORDS
-        found = self.model.generate(**inputs, **(self.generate_kwargs | options))
+        found = self.search(batch.ids, num_return_sequences=self.num_hypotheses)
         tokens = found.sequences
-        scores = self._rate(inputs, found) if self.with_scores else [None] * len(tokens)
+        scores = found.sequences_scores.tolist() if self.with_scores else [None] * len(tokens)
         # One line for one line: a model may learn line breaks from its training text.
         texts = (text.replace("\n", " ") for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True))
         hypotheses = list(map(Hypothesis, texts, scores))
         n = self.num_hypotheses
         return [hypotheses[start : start + n] for start in range(0, len(hypotheses), n)]
 
-    def _rate(self, inputs: BatchEncoding, found: ModelOutput) -> list[float]:
-        """Scores of the sequences found, -inf for those that fill the list."""
-        scores = found.get("sequences_scores")
-        if scores is None:  # greedy search or sampling of transformers
-            names = ("length_penalty", "length_penalty_type")
-            options = {name: self.generate_kwargs.get(name, getattr(self.config, name, None)) for name in names}
-            scores = self.model.score(**inputs, labels=found.sequences[:, 1:], **options).scores
-        return scores.tolist()
+    def search(self, ids: Sequence[list[int]], **options) -> ModelOutput:
+        """Return what `generate` finds for the sentences of tokens `ids`, which are cut to `MOST_SOURCE_TOKENS`.
+
+        Args:
+            options: for `generate`, before those of the translator.
+        """
+        cut = [[*tokens[: min(len(tokens), MOST_SOURCE_TOKENS) - 1], tokens[-1]] for tokens in ids]
+        inputs = self.tokenizer.pad({"input_ids": cut}, return_tensors="pt").to(self.device)
+        return self.decoder.generate(**inputs, **self.generate_kwargs | NO_RECORDS | options)
 
     def _encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """Token ids of each sentence, `</s>` included; none for a sentence without a word."""

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import nn
 
-from .cpu_vaswani import Product
-from .engine_layers_vaswani import DecoderProducts
-from .layers_vaswani import PositionEncoding, split_heads
+from ..model.layers_vaswani import PositionEncoding, split_heads
+from .layers import DecoderProducts
+from .products import Product
 
 ROOM = 16  # steps for which `LayerSteps` makes room at least
 FEW_KEYS = 32  # below, a search is too short to look for keys that no hypothesis goes on from any more
@@ -25,7 +25,7 @@ class LayerSteps:
 
     Keys and values of all beams of a sentence lie in one row, where they were written, whichever hypothesis goes on
     from them; the mask of `EngineSteps` knows whose they are, and hides slots that nothing is written in yet. Copies
-    are made where sentences leave and, now and then, where keys are forgotten that no hypothesis goes on from.
+    are made where sentences leave and, now and then, where keys are evicted that no hypothesis goes on from.
 
     Args:
         attend: equation 1, (queries, keys, values, mask, scaling) -> (L, H, b, K).
@@ -74,8 +74,8 @@ class LayerSteps:
         self.memory[:, :, slots] = keys_and_values
         return self.memory[:, :, :num_slots]
 
-    def forget(self, rows: torch.LongTensor) -> None:
-        """Go on with the slots `rows` (L, H, n) only, counted over all sentences and heads."""
+    def evict(self, rows: torch.LongTensor) -> None:
+        """Continue with the slots `rows` (L, H, n) only, counted over all sentences and heads."""
         kept = self.memory.flatten(0, 2)[rows.flatten()].unflatten(0, rows.shape)
         self.memory[:, :, : rows.shape[2]] = kept
 
@@ -101,8 +101,7 @@ class EngineSteps:
         encoding, source_mask, num_beams: see `Engine.start`.
     """
 
-    owns_logits = True
-    outputs = cache = None
+    outputs = None
 
     def __init__(
         self,
@@ -161,7 +160,7 @@ class EngineSteps:
         return logits.repeat_interleave(num_beams, dim=0)
 
     def follow(self, beams: torch.Tensor, staying: torch.Tensor | None) -> None:
-        """Go on from the beams (L, b) of the sentences `staying`, or of all."""
+        """Continue from the beams (L, b) of the sentences `staying`, or of all."""
         mask = self.mask.gather(1, beams[..., None].expand_as(self.mask))
         if staying is not None:
             mask = mask[staying]
@@ -172,7 +171,7 @@ class EngineSteps:
             if self.source_mask is not None:
                 self.source_mask = self.source_mask[staying]
         if self.num_keys >= self.most_keys:
-            mask = self._forget_keys(mask)
+            mask = self._evict_keys(mask)
         start, self.num_keys = self.num_keys, self.num_keys + self.num_beams
         self.mask = self._pad_slots(mask, self.num_keys)
         self.mask[:, :, start : self.num_keys] = self.next_mask
@@ -182,7 +181,7 @@ class EngineSteps:
         missing = -(-num_keys // VECTOR) * VECTOR - mask.shape[-1]
         return nn.functional.pad(mask, (0, missing), value=self.hidden) if missing > 0 else mask
 
-    def _forget_keys(self, mask: torch.Tensor) -> torch.Tensor:
+    def _evict_keys(self, mask: torch.Tensor) -> torch.Tensor:
         """Drop the keys that no beam sees from the layers and from `mask` (L, b, N).
 
         A sentence keeps as many as the one that needs most, so that all lie in one tensor.
@@ -195,7 +194,7 @@ class EngineSteps:
         first = torch.arange(num_rows * num_heads, device=kept.device).view(num_rows, num_heads, 1) * num_slots
         with torch.inference_mode():  # where the keys were made
             for layer in self.layers:
-                layer.forget(first + kept[:, None])
+                layer.evict(first + kept[:, None])
         return mask.gather(2, kept[:, None].expand(-1, mask.shape[1], -1))
 
 

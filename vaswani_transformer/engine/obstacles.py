@@ -5,25 +5,27 @@ from torch import nn
 from transformers import GenerationMixin, modeling_utils
 from transformers.utils import output_capturing
 
-from .configuration_vaswani import WEIGHT_KERNELS
-from .cpu_vaswani import find_private
+from ..model.configuration_vaswani import WEIGHT_KERNELS
+from ..model.modeling_vaswani import VaswaniForConditionalGeneration
+from .products import find_private
 
-# `forward` of the modules from which the layers are made, besides those of this folder.
-FORWARDS = (nn.Linear.forward, nn.LayerNorm.forward, nn.Embedding.forward, nn.ModuleList.forward)
+# Modules that define the `forward` of what a model is made of. A copy of the model's code beside its weights is none of
+# them: it may be of another version.
+SOURCES = (f"{__package__.partition('.')[0]}.", "torch.nn.modules.", "transformers.activations")
+KERNELS = (*WEIGHT_KERNELS, "vaswani_half_precision")  # the last is that of training on CPUs
 HARMLESS_HOOKS = (output_capturing.__name__, modeling_utils.__name__)  # modules of transformers that define them
-ACTIVATIONS = ("torch.nn.modules.activation", "transformers.activations")
 
 
 def find_obstacle(model) -> str | None:
     """What keeps an engine from computing what a call of `model` computes, in words; `None` if nothing does."""
-    if not hasattr(model, "build_engine"):
-        return "its class has no engines"
+    if not isinstance(model, VaswaniForConditionalGeneration):
+        return "it is of another class, or of code saved beside its weights"
     if model.training:
         return "it is in training mode, in which dropout acts; call model.eval()"
     if model.config.attention_window is not None:
         return "its attention is restricted to a window"
-    if model.config._attn_implementation not in WEIGHT_KERNELS:
-        return f"an engine computes the attention of {WEIGHT_KERNELS}, not of {model.config._attn_implementation!r}"
+    if model.config._attn_implementation not in KERNELS:
+        return f"an engine computes the attention of {KERNELS}, not of {model.config._attn_implementation!r}"
     if torch.is_autocast_enabled(model.device.type):
         return "autocast is enabled"
     if (has_hooks := find_private("has_global_hooks")) and has_hooks():
@@ -47,12 +49,10 @@ def _find_change(module: nn.Module, name: str = "") -> str | None:
 def is_plain(module: nn.Module) -> bool:
     """True if no hook, subclass or compilation changes what a call of `module` computes.
 
-    Its `forward` must come from the folder of this file or from a module that the layers are made of. The hooks by
-    which transformers records outputs stay on a module after the first recording, and do nothing between recordings;
-    those of gradient checkpointing, on embeddings, only ask for gradients.
+    The hooks by which transformers records outputs stay on a module after the first recording, and do nothing between
+    recordings; those of gradient checkpointing, on embeddings, only ask for gradients.
     """
-    forward, own_folder = type(module).forward, __name__.rpartition(".")[0]
-    is_known = forward in FORWARDS or forward.__module__.startswith((f"{own_folder}.", *ACTIVATIONS))
+    is_known = f"{type(module).forward.__module__}.".startswith(SOURCES)
     hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
     return bool(
         is_known

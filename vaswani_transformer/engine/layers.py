@@ -9,9 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from .cpu_vaswani import Product, Products
-from .layers_vaswani import DecoderLayer, EncoderLayer, MultiHeadAttention, split_heads
-from .plain_vaswani import merged_layer
+from ..model.layers_vaswani import DecoderLayer, EncoderLayer, MultiHeadAttention, split_heads
+from .obstacles import merged_layer
+from .products import Product, Products
 
 
 def linear_of(module: nn.Module) -> nn.Linear:

@@ -1,8 +1,7 @@
-"""What PyTorch does slowly on CPUs, done in another way: the same mathematics.
+"""Matrix products of an engine: float32 and bfloat16, packed on CPUs, and integers of 8 bits.
 
-Training takes dropout and a choice of attention kernel from here, an engine its matrix products. PyTorch's private
-names are looked up when an engine is built, never at import; where PyTorch lacks one, its public functions
-multiply.
+PyTorch's private names are looked up when an engine is built, never at import; where PyTorch lacks one, its public
+functions multiply.
 """
 
 import operator
@@ -14,10 +13,6 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import nn
 
-# In half precision on a CPU the backward pass of PyTorch's fused attention takes 14 times as long as that of equation 1
-# as written, at 12 tokens, and 5 times at 100; with more, the matrices of weights would take too much memory.
-MOST_KEYS_IN_HALF_PRECISION = 128
-MOST_WEIGHTS_IN_HALF_PRECISION = 2**23  # of attention, in one call
 ONEDNN_MACHINES = ("x86_64", "AMD64")  # where its products were measured
 PRIVATE_NAMES = {  # of torch
     "reorder": "ops.mkldnn._reorder_linear_weight",
@@ -31,57 +26,6 @@ PRIVATE_NAMES = {  # of torch
 QUANTISATION_LOCK = threading.Lock()
 
 Product = Callable[[torch.Tensor], torch.Tensor]
-
-
-class Dropout(nn.Dropout):
-    """Dropout (section 5.4): zeroes entries with probability p and divides the others by 1 - p.
-
-    On a CPU PyTorch draws one random number per entry, which took a sixth of a training step of a small model. Here
-    one draw of 64 bits serves four entries, so p is rounded to a multiple of 2^-16.
-    """
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(...) -> (...)."""
-        if not self.training or self.p == 0:
-            return x
-        if x.device.type != "cpu" or torch.compiler.is_compiling():
-            return super().forward(x)
-        draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-        dropped = min(round(self.p * 2**16), 2**16 - 1)
-        keep = draws.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - 2**15
-        return _MultiplyKept.apply(x, keep, 2**16 / (2**16 - dropped))
-
-
-class _MultiplyKept(torch.autograd.Function):
-    """`x` times `factor` where `keep`, else 0; the backward pass needs one byte per entry instead of a number."""
-
-    @staticmethod
-    def forward(ctx, x: torch.Tensor, keep: torch.Tensor, factor: float) -> torch.Tensor:
-        ctx.save_for_backward(keep)
-        ctx.factor = factor
-        return x * keep.to(x.dtype).mul_(factor)
-
-    @staticmethod
-    def backward(ctx, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        [keep] = ctx.saved_tensors
-        return grad * keep.to(grad.dtype).mul_(ctx.factor), None, None
-
-
-def prefers_equation_1(query: torch.Tensor, key: torch.Tensor) -> bool:
-    """True where the gradients of fused attention take longer than those of equation 1 as written.
-
-    Args:
-        query: (B, H, T, K).
-        key: (B, H, S, K).
-    """
-    num_keys = key.shape[2]
-    return (
-        query.dtype in (torch.bfloat16, torch.float16)
-        and query.requires_grad
-        and query.device.type == "cpu"
-        and num_keys <= MOST_KEYS_IN_HALF_PRECISION
-        and query.shape[:3].numel() * num_keys <= MOST_WEIGHTS_IN_HALF_PRECISION
-    )
 
 
 class Products:

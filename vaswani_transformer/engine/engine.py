@@ -7,39 +7,60 @@ Shapes: L sentences still in the search, b beams, S source tokens, V vocab_size,
 """
 
 import copy
-import weakref
-from collections.abc import Sequence
 
 import torch
 from torch import nn
+from transformers.utils import ModelOutput
 
-from .cpu_vaswani import Product, Products
-from .engine_layers_vaswani import DecoderProducts, EncoderProducts, linear_of
-from .engine_steps_vaswani import EngineSteps
+from ..model.generation_vaswani import VaswaniGenerationMixin
+from ..model.modeling_vaswani import VaswaniForConditionalGeneration
+from .layers import DecoderProducts, EncoderProducts, linear_of
+from .obstacles import find_obstacle
+from .products import Product, Products, build_products
+from .steps import EngineSteps
+
+MANY_SENTENCES = 8  # in a call; with fewer, packing matrices for it takes longer than it saves
 
 
-class Engine:
+class Engine(VaswaniGenerationMixin):
     """A snapshot of a model, for searches on the device where the model is.
 
         engine = model.build_engine(dtype="int8")
-        model.generate(**inputs, engine=engine)
+        engine.generate(**inputs)
 
     An engine that is kept has copies of its own: it translates with the weights of the moment it was built, whatever
-    happens to the model afterwards. `Products` multiplies by the matrices of a layer:
-    float32, bfloat16 and int8 differ in nothing else. `start` begins a search and returns its `Steps`, which own the
-    keys and values of that search.
+    happens to the model afterwards, which may be let go. `Products` multiplies by the matrices of a layer: float32,
+    bfloat16 and int8 differ in nothing else. `start` begins a search and returns its `Steps`, which own the keys and
+    values of that search.
 
     Args:
-        model: a `VaswaniForConditionalGeneration` in which `find_obstacle` finds nothing.
-        products: how to multiply.
-        encodes: also lay out the encoder; an engine for a single call only decodes.
+        model: whose weights to copy.
+        dtype: of the copies, "int8" on a CPU; by default that of the model.
+        num_sentences: of the one call that it is for; it then only decodes. An engine to keep when not given.
+
+    Raises:
+        ValueError: where only `forward` computes what the model computes; the message says why.
     """
 
     @torch.inference_mode(False)  # an engine outlives the search during which it may have been built
     @torch.no_grad()
-    def __init__(self, model, products: Products, *, encodes: bool = True):
+    def __init__(
+        self,
+        model: VaswaniForConditionalGeneration,
+        *,
+        dtype: torch.dtype | str | None = None,
+        num_sentences: int | None = None,
+    ):
+        if obstacle := find_obstacle(model):
+            raise ValueError(
+                f"an engine cannot be built of this model: {obstacle}. Without one, generate() calls its forward."
+            )
+        is_short = num_sentences is not None and num_sentences < MANY_SENTENCES
+        dtype = dtype or model.dtype
+        products = Products(dtype, copies=False) if is_short else build_products(dtype, model.device)
         encoder, decoder = model.get_encoder(), model.get_decoder()
-        self.model, self.device, self.dtype = weakref.ref(model), model.device, products.dtype
+        self.config, self.generation_config = model.config, copy.deepcopy(model.generation_config)
+        self.device, self.dtype = model.device, products.dtype
         keep = products.keep
         self.embed_scale = decoder.embed_tokens.embed_scale
         self.target_embedding = keep(decoder.embed_tokens.weight)
@@ -49,20 +70,22 @@ class Engine:
         self.project, self.head_bias = products.one(head), keep(head.bias)
         # Its rows are for shortlists.
         self.head = self.target_embedding if head.weight is decoder.embed_tokens.weight else keep(head.weight)
-        self.encoder_layers = None
-        if encodes:
+        if num_sentences is None:
             self.source_positions = copy.deepcopy(encoder.positions)
             is_shared = encoder.embed_tokens.weight is decoder.embed_tokens.weight
             self.source_embedding = self.target_embedding if is_shared else keep(encoder.embed_tokens.weight)
             self.encoder_layers = [EncoderProducts(layer, products) for layer in encoder.layers]
 
-    def is_of(self, model) -> bool:
-        """True if `model` is the one that this engine was built of."""
-        return self.model() is model
+    def generate(self, *args, **kwargs) -> torch.LongTensor | ModelOutput:
+        """As the model's `generate`, for all that needs neither its weights nor its `forward`."""
+        return super().generate(*args, **{"engine": self} | kwargs)
+
+    def save_pretrained(self, *args, **kwargs) -> None:
+        raise TypeError("an engine is laid out for one machine and cannot be saved: save the model it was built of.")
 
     @torch.inference_mode()
     def encode(self, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-        """The encoder's output (B, S, D) for `input_ids` (B, S), whose padding `attention_mask` (B, S) marks by 0."""
+        """Return the encoder's output (B, S, D) for `input_ids` (B, S), whose `attention_mask` has 0 at padding."""
         is_padded = attention_mask is not None and not bool(attention_mask.all())
         with torch.autocast(self.device.type, enabled=False):
             x = nn.functional.embedding(input_ids, self.source_embedding) * self.embed_scale
@@ -85,13 +108,13 @@ class Engine:
         num_beams: int,
         shortlist: torch.LongTensor | None = None,
     ) -> EngineSteps:
-        """The steps of a search.
+        """Return the steps of a search.
 
         Args:
             encoding: (L, S, D) of the sources.
             source_mask: (L, S), 0 at padding; `None` where nothing is padded.
-            num_beams: b, at most 32.
-            shortlist: (n,) token ids to compute logits of; all when not given.
+            num_beams: b.
+            shortlist: (n,) the only token ids that may be generated; all when not given.
         """
         return EngineSteps(
             layers=self.decoder_layers,
@@ -104,40 +127,28 @@ class Engine:
         )
 
     def projection(self, shortlist: torch.LongTensor | None) -> Product:
-        """The product with the vocabulary's rows of `shortlist` (n,), or with all of them: (..., D) -> (..., n)."""
+        """Return the product with the vocabulary, (..., D) -> (..., V), -inf where a word is not on the shortlist."""
         if shortlist is None:
             return self.project
         weight, bias = self.head[shortlist], None if self.head_bias is None else self.head_bias[shortlist]
-        return lambda x: nn.functional.linear(x, weight, bias)
+        vocab_size = len(self.head)
+
+        def project(x: torch.Tensor) -> torch.Tensor:
+            logits = nn.functional.linear(x, weight, bias)
+            return logits.new_full((*x.shape[:-1], vocab_size), -torch.inf).index_copy_(-1, shortlist, logits)
+
+        return project
 
 
-def build_engines(models: Sequence, *, dtype: torch.dtype | str | None = None) -> list[Engine | None]:
-    """A snapshot of each of `models`; without a `dtype`, `None` where only the `forward` of one will do.
+def find_engine(
+    model: VaswaniForConditionalGeneration, *, num_sentences: int | None = None, dtype: torch.dtype | str | None = None
+) -> Engine | None:
+    """Return an engine of `model`, or `None` where only its `forward` will do.
 
-    Raises:
-        ValueError: where an engine in `dtype` cannot be built.
+    Args:
+        num_sentences: of the one call that it is for; an engine to keep when not given.
+        dtype: of the engine; when given, a model that has none is refused with a ValueError.
     """
-    return [
-        # By the code that the model came with, which need not be this copy of it; an adapter around a model has none.
-        model.build_engine(dtype=dtype)
-        if dtype is not None or (hasattr(type(model), "engine_obstacle") and not model.engine_obstacle())
-        else None
-        for model in models
-    ]
-
-
-def as_engines(engine: Engine | Sequence[Engine] | None, models: Sequence) -> list[Engine | None]:
-    """An engine, or none, for each of `models`.
-
-    Raises:
-        ValueError: for an engine of another model, or another number of them.
-    """
-    engines = [None] * len(models) if engine is None else [engine] if isinstance(engine, Engine) else list(engine)
-    if len(engines) == 1:
-        engines += [None] * (len(models) - 1)
-    if len(engines) != len(models):
-        raise ValueError(f"engine must be one engine, or one per model: got {len(engines)} for {len(models)} models.")
-    for built, model in zip(engines, models, strict=True):
-        if built is not None and not built.is_of(model):
-            raise ValueError("engine was built of another model: build it by this model's build_engine().")
-    return engines
+    if dtype is None and find_obstacle(model):
+        return None
+    return Engine(model, dtype=dtype, num_sentences=num_sentences)

@@ -1,0 +1,1 @@
+"""The function of the model, faster, where the package is installed."""

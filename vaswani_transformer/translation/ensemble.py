@@ -1,0 +1,91 @@
+"""Ensembles: several models of one vocabulary translate together, by the mean of their probabilities.
+
+    P(y | Y, X) = 1/M sum_m P_m(y | Y, X)
+
+Each model reads the source with its own encoder and has its own cache, so they may differ in size, precision and
+everything else but the vocabulary.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+
+from ..engine.engine import Engine
+from ..model.modeling_vaswani import VaswaniForConditionalGeneration
+from ..model.search_vaswani import ForwardSteps, Steps
+
+
+class Ensemble:
+    """Decodes in place of one engine: `generate(..., engine=Ensemble([...]))`.
+
+    Args:
+        members: engines, or models whose `forward` takes the steps.
+
+    Raises:
+        ValueError: for different vocabularies.
+    """
+
+    def __init__(self, members: Sequence[Engine | VaswaniForConditionalGeneration]):
+        self.members = members
+        for name in ("vocab_size", "eos_token_id", "pad_token_id", "decoder_start_token_id"):
+            ours, *theirs = (getattr(member.config, name) for member in members)
+            if any(value != ours for value in theirs):
+                raise ValueError(
+                    f"models of an ensemble must share one vocabulary: {name} is {ours} in the first model and "
+                    f"{', '.join(map(str, theirs))} in the others. Train them on data prepared with the same tokenizer."
+                )
+
+    def encode(self, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None) -> list[torch.Tensor]:
+        """Return the encoding (B, S, D) by each member of `input_ids` (B, S)."""
+        return [
+            member.encode(input_ids, attention_mask)
+            if isinstance(member, Engine)
+            else member.get_encoder()(input_ids, attention_mask=attention_mask).last_hidden_state
+            for member in self.members
+        ]
+
+    def start(
+        self,
+        encodings: list[torch.Tensor],
+        source_mask: torch.Tensor | None,
+        *,
+        num_beams: int,
+        shortlist: torch.LongTensor | None = None,
+    ) -> Steps:
+        """Return the steps of a search; for the arguments see `Engine.start`."""
+        steps = []
+        for member, encoding in zip(self.members, encodings, strict=True):
+            if isinstance(member, Engine):
+                steps.append(member.start(encoding, source_mask, num_beams=num_beams, shortlist=shortlist))
+            elif shortlist is not None:
+                raise ValueError("a shortlist needs models of which an engine can be built.")
+            else:
+                cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+                steps.append(ForwardSteps(member, encoding, source_mask, num_beams=num_beams, cache=cache))
+        return EnsembleSteps(steps)
+
+
+class EnsembleSteps:
+    """The steps of all members of an ensemble."""
+
+    outputs = None
+
+    def __init__(self, members: Sequence[Steps]):
+        self.members = members
+
+    def __call__(self, tokens: torch.LongTensor) -> torch.Tensor:
+        """(L * b, T) -> log of the mean probability of each next word, (L * b, V)."""
+        return mean_log_probs([steps(tokens).float().log_softmax(dim=-1) for steps in self.members])
+
+    def follow(self, beams: torch.Tensor, staying: torch.Tensor | None) -> None:
+        """Continue from the beams (L, b) of the sentences `staying`, or of all."""
+        for steps in self.members:
+            steps.follow(beams, staying)
+
+
+def mean_log_probs(log_probs_of_models: list[torch.Tensor]) -> torch.Tensor:
+    """Return log of the mean of probabilities, from the logarithms; exact where all are equal, unlike a logsumexp."""
+    log_probs = torch.stack(log_probs_of_models)
+    highest = log_probs.amax(dim=0).clamp(min=torch.finfo(log_probs.dtype).min)
+    return highest + (log_probs - highest).exp_().mean(dim=0).log_()
