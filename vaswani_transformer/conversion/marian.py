@@ -17,7 +17,7 @@ from transformers import AutoConfig, GenerationConfig, MarianConfig, MarianMTMod
 from .. import loading
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.generation_vaswani import OWN_OPTIONS, Search
-from ..model.modeling_vaswani import VaswaniForConditionalGeneration, follow_umask
+from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from .weight_names import fairseq_name
 
 LAYER_NORM_EPS = 1e-5  # no field of MarianConfig
@@ -70,7 +70,6 @@ def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTo
     marian = to_marian(model)
     difference = compare_logits(model, marian)
     marian.to(dtype).save_pretrained(output)
-    follow_umask(*Path(output).glob("*.safetensors"))
     tokenizer.save_pretrained(output)
     lines = [f"MarianMTModel in {output}. Its logits differ by {difference:.1e} at most."]
     if model.config.layer_norm_eps != LAYER_NORM_EPS:

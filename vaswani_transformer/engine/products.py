@@ -23,6 +23,7 @@ PRIVATE_NAMES = {  # of torch
     "has_vnni": "cpu._is_vnni_supported",
     "has_global_hooks": "nn.modules.module._has_any_global_hook",
 }
+MANY_WORDS = 4_096  # of a vocabulary: MKL multiplies few rows by so many columns three times as fast transposed
 QUANTISATION_LOCK = threading.Lock()
 
 Product = Callable[[torch.Tensor], torch.Tensor]
@@ -63,6 +64,8 @@ class Products:
         """The product with `weight` (F, D) and `bias` (F,), which is not written to."""
         if relu:
             return lambda x: nn.functional.linear(x, weight, bias).relu_()
+        if bias is None and len(weight) >= MANY_WORDS and weight.device.type == "cpu":
+            return lambda x: torch.mm(weight, x.t()).t().contiguous()
         return lambda x: nn.functional.linear(x, weight, bias)
 
     def keep(self, parameter: torch.Tensor | None) -> torch.Tensor | None:

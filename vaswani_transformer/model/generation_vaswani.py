@@ -10,10 +10,11 @@ Shapes: B sentences, b beams, S source tokens, P tokens of a prompt.
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import torch
 from transformers import GenerationConfig, GenerationMixin
-from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.generation import (
     ExponentialDecayLengthPenalty,
     GenerationMode,
@@ -30,7 +31,7 @@ from transformers.utils import ModelOutput
 
 from .configuration_vaswani import VaswaniConfig
 from .layers_vaswani import build_padding_mask
-from .search_vaswani import LENGTH_PENALTIES, BeamSearch, ForwardSteps, run_search
+from .search_vaswani import LENGTH_PENALTIES, BeamSearch, ForwardSteps, Steps, run_search
 
 MOST_ALPHA = 10.0  # ((5 + 10,000) / 6)^10 is 1e32, which float32 holds
 TokenIds = int | list[int] | torch.Tensor | None
@@ -108,11 +109,6 @@ class Search:
             )
         if not abs(self.length_penalty) <= MOST_ALPHA:
             raise ValueError(f"length_penalty must be from -{MOST_ALPHA} to {MOST_ALPHA}, got {self.length_penalty}.")
-        if not set(as_list(self.forced_eos_token_id)) <= set(as_list(self.eos_token_id)):
-            raise ValueError(
-                f"forced_eos_token_id={self.forced_eos_token_id} must be among eos_token_id={self.eos_token_id}: a "
-                f"translation at its limit ends, and others in the batch go on."
-            )
 
     @classmethod
     def resolve(cls, config: GenerationConfig, **given) -> "Search":
@@ -190,7 +186,24 @@ class Search:
 
 
 OWN_OPTIONS = {"length_penalty_type", "max_length_offset"}  # of `Search`, not of transformers
-PROMPT_MASK = {"decoder_attention_mask"}
+
+
+class Source(NamedTuple):
+    """What is to be translated.
+
+    Attributes:
+        ids, embeds, encoded: tokens (B, S), embeddings (B, S, D), what the encoder gave; as far as they were given.
+        states: one of them, (B, S, ...).
+        mask: (B, S), 0 at padding; `None` where nothing is known of it.
+        lengths: (B,) tokens of each sentence.
+    """
+
+    ids: torch.LongTensor | None
+    embeds: torch.Tensor | None
+    encoded: ModelOutput | tuple | None
+    states: torch.Tensor
+    mask: torch.Tensor | None
+    lengths: torch.LongTensor
 
 
 @dataclass
@@ -228,10 +241,8 @@ class VaswaniGenerationMixin(GenerationMixin):
     ) -> torch.LongTensor | ModelOutput:
         """As `transformers.GenerationMixin.generate`, with two generation options and one argument more.
 
-        | what is asked for                                                | who searches                            |
-        |------------------------------------------------------------------|-----------------------------------------|
-        | one beam or many; sampling with several beams                    | `run_search`, with options of `Search`  |
-        | sampling with one beam, streamer, assistants, `custom_generate`  | transformers, up to the longest limit   |
+        Search with one beam or many and sampling with several run `run_search`; sampling with one beam, a streamer,
+        assistants and `custom_generate` are transformers' own, up to the longest limit of the batch.
 
         Missing masks are derived from the padding, `attention_mask` and `decoder_attention_mask` (of a prompt in
         `decoder_input_ids`, to be padded on the left) alike. Behind a processor that may raise a log P above 0 (a
@@ -252,122 +263,64 @@ class VaswaniGenerationMixin(GenerationMixin):
         kwargs.pop("labels", None)  # a Seq2SeqTrainer hands them over with the source; no search reads them
         forget_default_length(self.generation_config)
         search, config, model_kwargs = self._resolve(generation_config, kwargs)
-        source_ids = inputs if inputs is not None else model_kwargs.pop("input_ids", None)
-        embeds, encoded = (model_kwargs.pop(name, None) for name in ("inputs_embeds", "encoder_outputs"))
-        states = next((x for x in (source_ids, embeds, None if encoded is None else encoded[0]) if x is not None), None)
-        if states is None or not len(states):
-            raise ValueError(f"there is no sentence to translate: {states if states is None else tuple(states.shape)}.")
-        mask = model_kwargs.pop("attention_mask", None)
-        if mask is None and source_ids is not None:
-            mask = build_padding_mask(source_ids, self.config)
-        lengths = torch.full((len(states),), states.shape[1], device=states.device) if mask is None else mask.sum(-1)
-        self._prepare_special_tokens(config, mask is not None, device=states.device, batch_size=len(states))
-        prompt = _prepare_prompt(model_kwargs, config, len(states))
-        limits, must_end = search.find_limits(lengths, prompt_length=prompt.shape[1], config=self.config)
-
-        follows_one = streamer, assistant_model, config.prompt_lookup_num_tokens
-        if search.num_beams > 1 and any(x is not None for x in follows_one):
-            raise ValueError(
-                "a streamer or an assistant follows one hypothesis and is not for beams: pass num_beams=1."
-            )
+        source = _take_source(inputs, model_kwargs, self.config)
+        device = source.states.device
+        self._prepare_special_tokens(config, device=device)
+        prompt = _prepare_prompt(model_kwargs, config, len(source.states))
+        limits, must_end = search.find_limits(source.lengths, prompt_length=prompt.shape[1], config=self.config)
+        guided = any(x is not None for x in (streamer, assistant_model, config.prompt_lookup_num_tokens))
+        if guided and search.num_beams > 1:
+            raise ValueError("a streamer and an assistant follow one hypothesis: pass num_beams=1.")
         is_sampling = search.num_beams == 1 and (search.do_sample or config.is_assistant)
-        if custom_generate is not None or is_sampling or any(x is not None for x in follows_one):
+        if guided or is_sampling or custom_generate is not None:
             kwargs = {name: value for name, value in kwargs.items() if name not in OWN_OPTIONS}
-            if mask is not None:
-                kwargs["attention_mask"] = mask
+            kwargs |= {"attention_mask": source.mask, "custom_generate": custom_generate}
             if kwargs.get("decoder_input_ids") is not None:
-                kwargs |= {"decoder_input_ids": prompt} | {
-                    name: model_kwargs[name] for name in PROMPT_MASK & model_kwargs.keys()
-                }
+                kwargs["decoder_input_ids"] = prompt
+                kwargs["decoder_attention_mask"] = model_kwargs.get("decoder_attention_mask")
             if search.max_new_tokens is None and search.max_length is None:
                 kwargs["max_new_tokens"] = int(limits.max())
-            return super().generate(
-                inputs,
-                generation_config,
-                logits_processor,
-                stopping_criteria,
-                prefix_allowed_tokens_fn,
-                synced_gpus,
-                assistant_model,
-                streamer,
-                custom_generate=custom_generate,
-                **kwargs,
-            )
+            rules = logits_processor, stopping_criteria, prefix_allowed_tokens_fn
+            return super().generate(inputs, generation_config, *rules, synced_gpus, assistant_model, streamer, **kwargs)
+
         _refuse_others(config)
+        synced_gpus = is_deepspeed_zero3_enabled() if synced_gpus is None else synced_gpus
         tokenizer = model_kwargs.pop("tokenizer", None)
-        if synced_gpus is None:
-            synced_gpus = is_deepspeed_zero3_enabled()
-        records = search.start_records()
-        flags = {name: True for name in ("output_attentions", "output_hidden_states") if getattr(search, name)}
-        flags = flags if search.return_dict_in_generate else {}
-        needs_forward = bool(
-            synced_gpus
-            or not records.keys() <= {"scores", "logits"}
-            or config.cache_implementation is not None
-            or config.use_cache is False
-            or any(value is not None for value in model_kwargs.values())
+        longest = prompt.shape[1] + int(limits.max())
+        steps, encoded = self._start_steps(
+            search, source, engine, config, model_kwargs, synced_gpus=synced_gpus, max_length=longest
         )
-        if needs_forward:
-            engine = None
-            if not hasattr(self, "forward"):
-                raise ValueError(
-                    "an engine gives no attention weights, hidden states or caches, and reads no padded prompt: call "
-                    "generate() of the model."
-                )
-            self._validate_model_kwargs(model_kwargs.copy())
-        if encoded is None and (engine is None or source_ids is None):
-            encoded = self.get_encoder()(input_ids=source_ids, inputs_embeds=embeds, attention_mask=mask, **flags)
-        if engine is None and not needs_forward and self.find_engine is not None:
-            engine = self.find_engine(num_sentences=len(states))
-        encoding = engine.encode(source_ids, mask) if encoded is None else encoded[0]
-        cache = None
-        if engine is not None:
-            steps = engine.start(encoding, mask, num_beams=search.num_beams)
-        else:
-            longest = prompt.shape[1] + int(limits.max()) - 1
-            cache = self._start_cache(config, model_kwargs.pop("past_key_values", None), encoding, longest)
-            model_kwargs = {
-                name: x.repeat_interleave(search.num_beams, 0) if isinstance(x, torch.Tensor) else x
-                for name, x in model_kwargs.items()
-            }
-            steps = ForwardSteps(self, encoding, mask, num_beams=search.num_beams, cache=cache, **model_kwargs, **flags)
         config.forced_eos_token_id = config.max_length = None  # these, and the end tokens below, are the search's own
         processors = self._get_logits_processor(
             generation_config=config,
             input_ids_seq_length=prompt.shape[1],
-            encoder_input_ids=states,
+            encoder_input_ids=source.states,
             prefix_allowed_tokens_fn=prefix_allowed_tokens_fn,
             logits_processor=logits_processor,
-            device=states.device,
+            device=device,
         )
         config._eos_token_tensor = None
         criteria = self._get_stopping_criteria(config, stopping_criteria or StoppingCriteriaList(), tokenizer=tokenizer)
         hypotheses = search.start(prompt, limits, must_end, can_rise=can_raise(processors))
+        records, cache = search.start_records(), getattr(steps, "cache", None)
+        # A rule or a record may count on the places of rows in the batch, and so may a reader of the cache.
+        is_cache_read = cache is not None and search.return_dict_in_generate
         run_search(
             hypotheses,
             steps,
             processors=processors or None,
             criteria=criteria or None,
             records=records,
-            # A rule or a record may count on the places of rows in the batch, and so may a reader of the cache.
-            may_leave=not (
-                synced_gpus
-                or records
-                or criteria
-                or processors
-                or (cache is not None and search.return_dict_in_generate)
-            ),
-            continues=lambda all_done: self._has_unfinished_sequences(all_done, synced_gpus, device=states.device),
+            may_leave=not (synced_gpus or records or criteria or processors or is_cache_read),
+            continues=lambda all_done: self._has_unfinished_sequences(all_done, synced_gpus, device),
         )
         tokens, scores, parents = hypotheses.best(search.num_return_sequences)
         if not search.return_dict_in_generate:
             return tokens
         output = {"sequences": tokens, "sequences_scores": scores, "past_key_values": cache, **records}
-        if flags:
-            output |= {
-                "encoder_attentions": encoded.get("attentions"),
-                "encoder_hidden_states": encoded.get("hidden_states"),
-            }
+        if encoded is not None:
+            states = {f"encoder_{name}": encoded.get(name) for name in ("attentions", "hidden_states")}
+            output |= {name: value for name, value in states.items() if getattr(search, f"output_{name[8:]}")}
         if search.num_beams == 1:
             return VaswaniGreedyOutput(**output)
         return GenerateBeamEncoderDecoderOutput(beam_indices=parents, **output)
@@ -388,17 +341,63 @@ class VaswaniGenerationMixin(GenerationMixin):
         config.update(**config._get_default_generation_params(), defaults_only=True)
         return search, config, model_kwargs
 
-    def _start_cache(
-        self, config: GenerationConfig, given: Cache | None, encoding: torch.Tensor, max_length: int
-    ) -> EncoderDecoderCache | None:
-        """Return the cache of a search through `forward`: the one `given`, or one of the kind that is asked for."""
-        if given is None and config.cache_implementation is None:
+    def _start_steps(
+        self,
+        search: Search,
+        source: Source,
+        engine,
+        config: GenerationConfig,
+        model_kwargs: dict,
+        *,
+        synced_gpus: bool,
+        max_length: int,
+    ) -> tuple[Steps, ModelOutput | None]:
+        """Return the steps of a search, through an engine unless `forward` is needed, and what the encoder gave."""
+        records = search.start_records()
+        needs_forward = bool(
+            synced_gpus
+            or not records.keys() <= {"scores", "logits"}
+            or config.cache_implementation is not None
+            or config.use_cache is False
+            or any(value is not None for value in model_kwargs.values())
+        )
+        asked = ("output_attentions", "output_hidden_states")
+        flags = {name: True for name in asked if search.return_dict_in_generate and getattr(search, name)}
+        encoded = source.encoded
+        if needs_forward:
+            engine = None
+            if not hasattr(self, "forward"):
+                raise ValueError(
+                    "an engine gives no attention weights, hidden states or caches, and reads no padded prompt: call "
+                    "generate() of the model."
+                )
+            self._validate_model_kwargs(model_kwargs.copy())
+        if encoded is None and engine is not None and source.ids is not None:
+            return engine.start(engine.encode(source.ids, source.mask), source.mask, num_beams=search.num_beams), None
+        if encoded is None:
+            encoded = self.get_encoder()(
+                input_ids=source.ids, inputs_embeds=source.embeds, attention_mask=source.mask, **flags
+            )
+        if engine is None and not needs_forward and self.find_engine is not None:
+            engine = self.find_engine(num_sentences=len(source.states))
+        if engine is not None:
+            return engine.start(encoded[0], source.mask, num_beams=search.num_beams), encoded
+        cache, copies = model_kwargs.pop("past_key_values", None), search.num_beams
+        if cache is None and config.cache_implementation is None:
             # What transformers makes, without two copies of the model's config.
-            return EncoderDecoderCache(DynamicCache(), DynamicCache()) if config.use_cache else None
-        place = {"past_key_values": given, "encoder_outputs": (encoding,)}
-        self._prepare_cache_for_generation(config, place, GenerationMode.BEAM_SEARCH, len(encoding), max_length)
-        cache = place["past_key_values"]
-        return cache if isinstance(cache, EncoderDecoderCache) else EncoderDecoderCache(cache, DynamicCache())
+            cache = EncoderDecoderCache(DynamicCache(), DynamicCache()) if config.use_cache else None
+        else:
+            place = {"past_key_values": cache, "encoder_outputs": encoded}
+            mode = GenerationMode.BEAM_SEARCH
+            self._prepare_cache_for_generation(config, place, mode, len(source.states), max_length - 1)
+            cache = place["past_key_values"]
+            cache = cache if isinstance(cache, EncoderDecoderCache) else EncoderDecoderCache(cache, DynamicCache())
+        model_kwargs = {
+            name: x.repeat_interleave(copies, 0) if isinstance(x, torch.Tensor) else x
+            for name, x in model_kwargs.items()
+        }
+        steps = ForwardSteps(self, encoded[0], source.mask, num_beams=copies, cache=cache, **model_kwargs, **flags)
+        return steps, encoded
 
     def adjust_generation_fn(self, *args, **kwargs):
         """Called at the end of loading: without a `generation_config.json` the search is that of section 6.1."""
@@ -466,6 +465,21 @@ def _refuse_others(config: GenerationConfig) -> None:
                 f"{name}={value!r} is not supported by the search of this model: leave it out, here or in "
                 f"generation_config.json."
             )
+
+
+def _take_source(inputs: torch.Tensor | None, model_kwargs: dict, config: VaswaniConfig) -> Source:
+    """Take what is to be translated out of the arguments of `generate`, and derive a missing mask from the padding."""
+    ids = model_kwargs.pop("input_ids", None) if inputs is None else inputs
+    embeds, encoded, mask = (
+        model_kwargs.pop(name, None) for name in ("inputs_embeds", "encoder_outputs", "attention_mask")
+    )
+    states = next((x for x in (ids, embeds, encoded and encoded[0]) if x is not None), None)
+    if states is None or not len(states):
+        raise ValueError("there is no sentence to translate: give input_ids of at least one.")
+    if mask is None and ids is not None:
+        mask = build_padding_mask(ids, config)
+    lengths = torch.ones(states.shape[:2], dtype=torch.long, device=states.device) if mask is None else mask
+    return Source(ids, embeds, encoded, states, mask, lengths.sum(dim=-1))
 
 
 def _prepare_prompt(model_kwargs: dict, config: GenerationConfig, num_sentences: int) -> torch.LongTensor:

@@ -329,8 +329,6 @@ class PositionEncoding(nn.Module):
         if mask is None or mask.dim() != 2:
             return self._encode(torch.arange(length, device=device) + start, end=start + length)[None]
         positions = (mask.long().cumsum(dim=-1) - 1).clamp(min=0)[:, -length:]  # (B, length)
-        if length == 1:  # while decoding: one position per row
-            return self._encode(positions, end=start + length)
         if isinstance(start, int):
             # One encoding per position, looked up B times, instead of B * length sines.
             table = self._encode(torch.arange(start + length, device=device), end=start + length)

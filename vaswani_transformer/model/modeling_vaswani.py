@@ -3,13 +3,11 @@
 Shapes: B batch, T target length, S source length, D d_model, V vocab_size.
 """
 
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Unpack
 
 import torch
+import transformers
 from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
@@ -40,24 +38,16 @@ from .layers_vaswani import (
 from .loss_vaswani import IGNORE_INDEX, sum_label_smoothed_loss, sum_label_smoothed_loss_of_logits
 from .pipeline_vaswani import custom_pipelines
 
+TESTED_VERSIONS = ("5.23",)  # of transformers
+if not transformers.__version__.startswith(TESTED_VERSIONS):
+    transformers.utils.logging.get_logger(__name__).warning_once(
+        f"this model was tested with transformers {', '.join(TESTED_VERSIONS)}, not {transformers.__version__}."
+    )
 AUTO_MAP = {
     "AutoConfig": "configuration_vaswani.VaswaniConfig",
     "AutoModel": "modeling_vaswani.VaswaniModel",
     "AutoModelForSeq2SeqLM": "modeling_vaswani.VaswaniForConditionalGeneration",
 }
-PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-NO_PICKLE = (
-    "Reading a pickle can run any program, so weights are read from safetensors only: ask the author of the file for "
-    "model.safetensors, or convert it on a machine where a program can do no harm."
-)
-
-
-def follow_umask(*paths: Path) -> None:
-    """Give each file the mode of any new file; safetensors hides what it writes from other users (0600)."""
-    mask = os.umask(0o077)  # it cannot be read without being set
-    os.umask(mask)
-    for path in paths:
-        path.chmod(0o666 & ~mask)
 
 
 @dataclass
@@ -111,48 +101,18 @@ class VaswaniPreTrainedModel(PreTrainedModel):
         return resized
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path, *args, use_safetensors: bool | None = None, **kwargs):
-        """As transformers, but from safetensors only.
+    def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
+        """As transformers, but from safetensors only: reading a pickle can run any program."""
+        return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs | {"use_safetensors": True})
 
-        Raises:
-            ValueError: where the weights are pickled.
-        """
-        if use_safetensors is False:
-            raise ValueError(f"use_safetensors=False asks for pickled weights. {NO_PICKLE}")
-        if pretrained_model_name_or_path is not None:
-            cls.refuse_pickle(Path(pretrained_model_name_or_path, kwargs.get("subfolder", "")))
-        return super().from_pretrained(pretrained_model_name_or_path, *args, use_safetensors=True, **kwargs)
-
-    @staticmethod
-    def _load_pretrained_model(model, state_dict, checkpoint_files, *args, **kwargs):
-        """As transformers, which reads a pickle where an index, an adapter or a file's own name leads to one."""
-        for file in checkpoint_files or ():
-            if not str(file).endswith(".safetensors"):
-                raise ValueError(f"{file} holds no safetensors by its name. {NO_PICKLE}")
-        return PreTrainedModel._load_pretrained_model(model, state_dict, checkpoint_files, *args, **kwargs)
-
-    @staticmethod
-    def refuse_pickle(path: Path) -> None:
-        """Refuse a pickle of weights, or a folder that holds no others."""
-        if path.suffix in PICKLES or (path.is_dir() and not any(path.glob("*.safetensors"))):
-            pickles = [path] if path.is_file() else [file for file in path.glob("*") if file.suffix in PICKLES]
-            if pickles:
-                raise ValueError(f"{pickles[0]} is a pickle. {NO_PICKLE}")
-
-    def save_pretrained(self, save_directory, is_main_process: bool = True, *args, **kwargs) -> None:
+    def save_pretrained(self, *args, **kwargs) -> None:
         """As transformers, and with the code and the names by which `trust_remote_code=True` finds it."""
         self.config.auto_map = dict(AUTO_MAP)
         if vars(self.config).get("custom_pipelines") is None:
             self.config.custom_pipelines = custom_pipelines()
-        super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
-        if is_main_process:
-            follow_umask(*Path(save_directory).glob("*.safetensors"))
-
-    def load_state_dict(self, state_dict: Mapping[str, torch.Tensor], strict: bool = True, assign: bool = False):
-        """As every module's; one name of a matrix that has several is enough, which is how `save_pretrained` writes."""
-        pairs = self.all_tied_weights_keys.items()
-        tied = {name: state_dict[source] for name, source in pairs if source in state_dict and name not in state_dict}
-        return super().load_state_dict({**state_dict, **tied} if tied else state_dict, strict, assign)
+        if self.can_generate():
+            forget_default_length(self.generation_config)
+        super().save_pretrained(*args, **kwargs)
 
     def _embed(self, input_ids, inputs_embeds, *, mask, start=0) -> torch.Tensor:
         """Embeddings plus positions (sections 3.4, 3.5), with dropout: (B, T, D)."""
@@ -264,11 +224,6 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
         elif past_key_values is not None and not isinstance(past_key_values, EncoderDecoderCache):
             past_key_values = EncoderDecoderCache(past_key_values, DynamicCache(config=self.config))
         past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
-        if self.device.type == "cpu" and self.config._attn_implementation == "flex_attention" and past_length:
-            raise ValueError(
-                'attn_implementation="flex_attention" cannot decode with a cache on a CPU: PyTorch\'s kernel has no '
-                'single query there. Load the model with attn_implementation="sdpa".'
-            )
         x = self._embed(input_ids, inputs_embeds, mask=attention_mask, start=past_length)
         cache = None if past_key_values is None else past_key_values.self_attention_cache
         mask = mask_decoder(self.config, x, attention_mask, cache)
@@ -385,11 +340,6 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
         except ImportError as error:
             raise ImportError("an engine needs the package: pip install vaswani-transformer") from error
         return Engine(self, dtype=dtype)
-
-    def save_pretrained(self, *args, **kwargs) -> None:
-        """As every model's, and without the length that a Seq2SeqTrainer has written into the generation config."""
-        forget_default_length(self.generation_config)
-        super().save_pretrained(*args, **kwargs)
 
     def get_output_embeddings(self) -> nn.Linear:
         return self.lm_head
