@@ -3,6 +3,7 @@ import argparse
 from ..files import blaming, read_object
 from ..training.checkpoints import CHECKPOINTS_FOLDER, average_checkpoints, complete_checkpoints
 from ..training.run_folder import RECIPE_FILE
+from ..translation.example import keep_example
 from .arguments import check_new_folder
 
 
@@ -20,4 +21,5 @@ def run(args: argparse.Namespace) -> None:
             raise ValueError(f"{args.run_folder} holds {len(found)} checkpoints, {last} are asked for. Ask for fewer.")
         folders = found[-last:]
     average_checkpoints(folders, args.output)
+    keep_example(args.output)
     print(f"averaged {', '.join(folder.name for folder in folders)} into {args.output}")

@@ -195,6 +195,14 @@ def translate(command: argparse.ArgumentParser) -> None:
     command.find_fault = lambda args: fault if args.distinct and args.nbest is None else None
 
 
+def check(command: argparse.ArgumentParser) -> None:
+    """Translate the example that was kept beside the weights, and compare.
+
+    vaswani check --model runs/base
+    """
+    command.add_argument("--model", type=Path, required=True, help="model folder or run folder")
+
+
 def score(command: argparse.ArgumentParser) -> None:
     """Rate given translations: log P, tokens with </s>, and the score of section 6.1, tab-separated, one line per pair.
 
@@ -394,6 +402,6 @@ def push(command: argparse.ArgumentParser) -> None:
 
 
 COMMANDS = (
-    *(recipes, prepare, train, average, translate, score, evaluate, parse, cost),
+    *(recipes, prepare, train, average, translate, check, score, evaluate, parse, cost),
     *(attention, heads, demo, export, convert, card, push),
 )

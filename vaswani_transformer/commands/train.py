@@ -5,11 +5,13 @@ import torch
 
 from ..data.preparation import read_preparation
 from ..evaluation.scores import compute_bleu
+from ..files import MODEL_FOLDER
 from ..training.interruption import Interrupted, part_at_exit
 from ..training.loop import train
 from ..training.recipes import Recipe, divide_widths, load_recipe
 from ..training.run_folder import RECIPE_FILE
 from ..training.setup import build_run
+from ..translation.example import keep_example
 
 
 def run(args: argparse.Namespace) -> None:
@@ -39,6 +41,8 @@ def run(args: argparse.Namespace) -> None:
             f"ended after update {done} of {recipe.num_updates}: {recipe.patience} evaluations in a row without a "
             f"better development loss. To go on, give a larger patience: --set patience={2 * recipe.patience}"
         )
+    if parts.accelerator.is_main_process:
+        keep_example(args.output / MODEL_FOLDER)
     # After an error in one process the end of NCCL may wait for the others: those are left to the launcher.
     part_at_exit()
 

@@ -21,6 +21,7 @@ from .card import MODEL_ID, build_card, check_card
 UPLOADED = [
     CARD_FILE,
     "config.json",
+    "example.json",
     "generation_config.json",
     "model.safetensors",
     "tokenizer.json",

@@ -1,0 +1,45 @@
+"""One translation kept beside the weights, by which a model that has come to compute something else is noticed."""
+
+import json
+from pathlib import Path
+
+from ..files import blaming, find_model_folder, read_object, write_json
+from ..loading import load_translator
+from .translator import Translator
+
+EXAMPLE_FILE = "example.json"
+SOURCE = "Two dogs are playing in the garden."
+TOLERANCE = 1e-3  # of log P, relative: processors round in different ways
+
+
+def compute_example(folder: str | Path, source: str = SOURCE) -> dict[str, str | float]:
+    """Return `source`, its translation by the model in `folder`, and the score of the search."""
+    model, tokenizer = load_translator(folder, dtype="float32")
+    [[found]] = Translator(model, tokenizer, with_scores=True)([source])
+    return {"source": source, "translation": found.text, "score": found.score}
+
+
+def keep_example(folder: Path) -> None:
+    """Write the example of the model that has been saved in `folder` beside its weights."""
+    write_json(folder / EXAMPLE_FILE, compute_example(folder))
+
+
+def check_example(folder: Path) -> str:
+    """Compute the example of the model in `folder` again; return a line that says what was found.
+
+    Raises:
+        ValueError: if the translation or its score is another than when the model was saved.
+        FileNotFoundError: if the folder has no example.
+    """
+    path = find_model_folder(folder) / EXAMPLE_FILE
+    kept = read_object(path)
+    with blaming(path):
+        source, translation, score = kept["source"], kept["translation"], float(kept["score"])
+    found = compute_example(folder, source)
+    difference = abs(found["score"] - score) / max(1.0, abs(score))
+    if found["translation"] != translation or not difference <= TOLERANCE:
+        raise ValueError(
+            f"{folder} does not compute what it did when it was saved. Then: {json.dumps(kept, ensure_ascii=False)}; "
+            f"now: {json.dumps(found, ensure_ascii=False)}. Compare the versions of transformers, or copy the model again."
+        )
+    return f"{folder} translates as when it was saved: {source} -> {translation} ({score:.4f})"
