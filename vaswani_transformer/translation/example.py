@@ -40,6 +40,6 @@ def check_example(folder: Path) -> str:
     if found["translation"] != translation or not difference <= TOLERANCE:
         raise ValueError(
             f"{folder} does not compute what it did when it was saved. Then: {json.dumps(kept, ensure_ascii=False)}; "
-            f"now: {json.dumps(found, ensure_ascii=False)}. Compare the versions of transformers, or copy the model again."
+            f"now: {json.dumps(found, ensure_ascii=False)}. Compare the versions of transformers, or copy it again."
         )
     return f"{folder} translates as when it was saved: {source} -> {translation} ({score:.4f})"

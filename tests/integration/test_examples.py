@@ -1,0 +1,41 @@
+"""What a model computes stays what it was: for one saved by older code, and by the example beside its weights."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from vaswani_transformer import VaswaniForConditionalGeneration
+from vaswani_transformer.cli import main
+from vaswani_transformer.loading import BUNDLED_MODEL
+from vaswani_transformer.translation.example import EXAMPLE_FILE, keep_example
+
+SAVED = Path(__file__).parent / "saved_model"  # by commit 3f4d6d0, with another layout of the code
+
+
+def test_a_model_that_older_code_has_saved_computes_what_it_did():
+    model = VaswaniForConditionalGeneration.from_pretrained(SAVED).eval()
+    input_ids = torch.tensor([[5, 9, 13, 2], [7, 3, 2, 1]])
+    assert float(model(input_ids=input_ids, labels=input_ids).loss) == pytest.approx(19.63222312927246, rel=1e-5)
+    found = model.generate(input_ids, return_dict_in_generate=True)
+    assert found.sequences.tolist() == [[0] + [14] * 53 + [2], [0, 14] + [39] * 51 + [2, 1]]
+    expected = torch.tensor([-7.966418743133545, -15.665809631347656])
+    torch.testing.assert_close(found.sequences_scores, expected, rtol=1e-4, atol=1e-4)
+    greedy = model.generate(input_ids, num_beams=1)[1].tolist()
+    assert greedy == [0, 16, 39, 39, 39, 14] + [39] * 47 + [2, 1]
+
+
+def test_check_tells_a_model_that_computes_something_else(tmp_path, capsys):
+    for file in BUNDLED_MODEL.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    assert main(["check", "--model", str(tmp_path)]) == 1  # there is no example
+    assert EXAMPLE_FILE in capsys.readouterr().err
+    keep_example(tmp_path)
+    assert main(["check", "--model", str(tmp_path)]) == 0
+    assert "translates as when it was saved" in capsys.readouterr().out
+    kept = json.loads((tmp_path / EXAMPLE_FILE).read_text(encoding="utf-8"))
+    for change in ({"score": kept["score"] - 0.01}, {"translation": "Zwei Katzen."}):
+        (tmp_path / EXAMPLE_FILE).write_text(json.dumps(kept | change), encoding="utf-8")
+        assert main(["check", "--model", str(tmp_path)]) == 1
+        assert "does not compute what it did" in capsys.readouterr().err
