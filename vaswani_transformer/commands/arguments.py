@@ -1,10 +1,9 @@
-"""Arguments that several commands share: corpora, options of the search, shortlists, output files."""
+"""Arguments that several commands share: corpora, options of the search, output files."""
 
 import argparse
 import contextlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
 from pathlib import Path
 from typing import TextIO
 
@@ -12,10 +11,8 @@ from transformers import PreTrainedTokenizerFast
 
 from .. import loading
 from ..data.corpus import Pair, describe_source, open_parallel
-from ..data.lines import read_lines
 from ..data.phrasebook.pairs import generate_pairs
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
-from ..translation.translator import TEXTS_PER_CALL
 from .parsers import PHRASEBOOK
 
 
@@ -48,15 +45,13 @@ def search_options(args: argparse.Namespace, tokenizer: PreTrainedTokenizerFast)
         tokenizer: of `args.model`.
 
     Raises:
-        ValueError: if a further model has another vocabulary, or if the shortlist holds no word.
+        ValueError: if a further model has another vocabulary.
         FileNotFoundError: if there is no such model or no such file.
     """
     names = ("num_beams", "length_penalty", "max_length_offset")
     options = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     if args.dtype == "int8":  # of the engine; any other dtype is the model's
         options["dtype"] = args.dtype
-    if args.shortlist is not None:
-        options["shortlist"] = read_shortlist(args.shortlist, tokenizer)
     if args.ensemble:
         options["ensemble"] = [_load_member(name, args.model, tokenizer, dtype=args.dtype) for name in args.ensemble]
     return options
@@ -73,20 +68,6 @@ def _load_member(
             f"of one tokenizer (`vaswani prepare --keep_vocabulary MODEL`)."
         )
     return model
-
-
-def read_shortlist(path: Path, tokenizer: PreTrainedTokenizerFast) -> list[int]:
-    """Return the ids of the tokens that occur in a text, each once, ascending.
-
-    Raises:
-        ValueError: if there is none, or if a line is not UTF-8.
-    """
-    lines, found = read_lines(path), set()
-    while texts := list(islice(lines, TEXTS_PER_CALL)):
-        found.update(*tokenizer(text_target=texts, add_special_tokens=False, verbose=False).input_ids)
-    if not found:
-        raise ValueError(f"{path} holds no word, and nothing could be translated with it.")
-    return sorted(found)
 
 
 def check_new_folder(folder: Path) -> None:

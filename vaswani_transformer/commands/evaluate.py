@@ -27,7 +27,7 @@ def _build_metrics(args: argparse.Namespace) -> dict[str, scores.Metric]:
 
 def _evaluate_model(args: argparse.Namespace) -> None:
     for path in (args.translations, args.json):
-        check_output(path, inputs=[*args.test, args.shortlist])
+        check_output(path, inputs=args.test)
     if args.json is not None and args.json == args.translations:
         raise ValueError(f"{args.json} cannot hold both scores and translations: name two files.")
     model, tokenizer = loading.load_translator(args.model, dtype=args.dtype)
@@ -51,8 +51,7 @@ def _evaluate_model(args: argparse.Namespace) -> None:
     found.append(scores.Score(scores.PERPLEXITY, value, "per sub-word, no label smoothing"))
     alone = f", {args.model} alone" if args.ensemble else ""
     print(f"perplexity {value:.3f} per sub-word, no label smoothing{alone}")
-    further = {"shortlist": args.shortlist, "dtype": args.dtype}
-    further = "".join(f"|{name}:{value}" for name, value in further.items() if value is not None)
+    further = "" if args.dtype is None else f"|dtype:{args.dtype}"
     search = f"{Search.resolve(model.generation_config, **options)}{further}"
     models = [args.model, *args.ensemble]
     fingerprint = " + ".join(map(loading.fingerprint_model, models))

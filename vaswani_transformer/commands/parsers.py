@@ -70,7 +70,6 @@ def add_search_options(command: argparse.ArgumentParser) -> None:
     add_number(decoding, "max_length_offset", help="tokens a translation may exceed its source by")
     ensemble = {"nargs": "+", "default": [], "metavar": "MODEL"}
     decoding.add_argument("--ensemble", **ensemble, help="further models: the mean of all probabilities counts")
-    decoding.add_argument("--shortlist", type=Path, metavar="FILE", help="text; only its tokens are generated")
     add_number(decoding, "tokens_per_batch", help="padded source tokens; default: 2,000 on a CPU, 8,192 elsewhere")
 
 

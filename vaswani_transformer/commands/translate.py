@@ -1,6 +1,5 @@
 import argparse
 import contextlib
-import hashlib
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -11,11 +10,10 @@ from ..data.lines import read_lines
 from ..model.pipeline_vaswani import MOST_SOURCE_TOKENS
 from ..translation.files import find_processes, read_file_windows, read_windows, translate_file, translate_stream
 from ..translation.translator import Translator, format_lines
-from .arguments import check_output, open_output, search_options
+from .arguments import open_output, search_options
 
 
 def run(args: argparse.Namespace) -> None:
-    check_output(args.output, inputs=[args.shortlist])
     processes = find_processes()
     is_resumable = args.input is not None and args.input.is_file() and _is_replaceable(args.output)
     if processes.num_processes > 1 and not is_resumable:
@@ -34,10 +32,11 @@ def run(args: argparse.Namespace) -> None:
         with_scores=args.scores,
         **search,
     )
+    del model  # an engine has taken its place
     is_numbered = args.nbest is not None
     to_lines = partial(format_lines, is_numbered=is_numbered, is_scored=args.scores, is_distinct=args.distinct)
     if is_resumable:
-        settings = _describe(args, search.get("shortlist")) | {"tokens_per_batch": translator.tokens_per_batch}
+        settings = _describe(args) | {"tokens_per_batch": translator.tokens_per_batch}
         translate_file(translator, args.input, args.output, to_lines=to_lines, settings=settings, processes=processes)
     else:
         with _open_windows(args.input) as windows, open_output(args.output) as output:
@@ -51,13 +50,12 @@ def run(args: argparse.Namespace) -> None:
             print(f"vaswani translate: {what}: {count}. Split them into sentences.", file=sys.stderr)
 
 
-def _describe(args: argparse.Namespace, shortlist: list[int] | None) -> dict[str, object]:
-    """Describe all that decides the output except the input: models and shortlist by content, not by path."""
+def _describe(args: argparse.Namespace) -> dict[str, object]:
+    """Describe all that decides the output except the input: models by content, not by path."""
     elsewhere = ("command", "debug", "input", "output")
     settings = {name: value for name, value in vars(args).items() if name not in elsewhere}
     settings["model"] = loading.fingerprint_model(args.model)
     settings["ensemble"] = [loading.fingerprint_model(name) for name in args.ensemble]
-    settings["shortlist"] = None if shortlist is None else hashlib.sha256(str(shortlist).encode()).hexdigest()[:16]
     return settings
 
 

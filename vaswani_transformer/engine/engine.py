@@ -16,7 +16,7 @@ from ..model.generation_vaswani import VaswaniGenerationMixin
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from .layers import DecoderProducts, EncoderProducts, linear_of
 from .obstacles import find_obstacle
-from .products import Product, Products, build_products
+from .products import Products, build_products
 from .steps import EngineSteps
 
 MANY_SENTENCES = 8  # in a call; with fewer, packing matrices for it takes longer than it saves
@@ -66,10 +66,7 @@ class Engine(VaswaniGenerationMixin):
         self.target_embedding = keep(decoder.embed_tokens.weight)
         self.target_positions = copy.deepcopy(decoder.positions)
         self.decoder_layers = [DecoderProducts(layer, products) for layer in decoder.layers]
-        head = linear_of(model.lm_head)
-        self.project, self.head_bias = products.one(head), keep(head.bias)
-        # Its rows are for shortlists.
-        self.head = self.target_embedding if head.weight is decoder.embed_tokens.weight else keep(head.weight)
+        self.project = products.one(linear_of(model.lm_head))
         if num_sentences is None:
             self.source_positions = copy.deepcopy(encoder.positions)
             is_shared = encoder.embed_tokens.weight is decoder.embed_tokens.weight
@@ -100,44 +97,23 @@ class Engine(VaswaniGenerationMixin):
                 x = layer(x, mask)
         return x
 
-    def start(
-        self,
-        encoding: torch.Tensor,
-        source_mask: torch.Tensor | None,
-        *,
-        num_beams: int,
-        shortlist: torch.LongTensor | None = None,
-    ) -> EngineSteps:
+    def start(self, encoding: torch.Tensor, source_mask: torch.Tensor | None, *, num_beams: int) -> EngineSteps:
         """Return the steps of a search.
 
         Args:
             encoding: (L, S, D) of the sources.
             source_mask: (L, S), 0 at padding; `None` where nothing is padded.
             num_beams: b.
-            shortlist: (n,) the only token ids that may be generated; all when not given.
         """
         return EngineSteps(
             layers=self.decoder_layers,
             embed=lambda tokens: nn.functional.embedding(tokens, self.target_embedding) * self.embed_scale,
             positions=self.target_positions,
-            project=self.projection(shortlist),
+            project=self.project,
             encoding=encoding.to(self.dtype),
             source_mask=source_mask,
             num_beams=num_beams,
         )
-
-    def projection(self, shortlist: torch.LongTensor | None) -> Product:
-        """Return the product with the vocabulary, (..., D) -> (..., V), -inf where a word is not on the shortlist."""
-        if shortlist is None:
-            return self.project
-        weight, bias = self.head[shortlist], None if self.head_bias is None else self.head_bias[shortlist]
-        vocab_size = len(self.head)
-
-        def project(x: torch.Tensor) -> torch.Tensor:
-            logits = nn.functional.linear(x, weight, bias)
-            return logits.new_full((*x.shape[:-1], vocab_size), -torch.inf).index_copy_(-1, shortlist, logits)
-
-        return project
 
 
 def find_engine(

@@ -44,8 +44,8 @@ def score(
     """Rate given translations.
 
     For what `model.generate(input_ids, ...)` returned, `score(model, input_ids, found.sequences[:, 1:])` gives its
-    `sequences_scores`, unless a logits processor, a stopping criterion, a prompt, a shortlist, an ensemble or an engine
-    of another dtype changed them.
+    `sequences_scores`, unless a logits processor, a stopping criterion, a prompt, an ensemble or an engine of another
+    dtype changed them.
 
     Args:
         input_ids: (B, S).

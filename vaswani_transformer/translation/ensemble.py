@@ -45,21 +45,12 @@ class Ensemble:
             for member in self.members
         ]
 
-    def start(
-        self,
-        encodings: list[torch.Tensor],
-        source_mask: torch.Tensor | None,
-        *,
-        num_beams: int,
-        shortlist: torch.LongTensor | None = None,
-    ) -> Steps:
+    def start(self, encodings: list[torch.Tensor], source_mask: torch.Tensor | None, *, num_beams: int) -> Steps:
         """Return the steps of a search; for the arguments see `Engine.start`."""
         steps = []
         for member, encoding in zip(self.members, encodings, strict=True):
             if isinstance(member, Engine):
-                steps.append(member.start(encoding, source_mask, num_beams=num_beams, shortlist=shortlist))
-            elif shortlist is not None:
-                raise ValueError("a shortlist needs models of which an engine can be built.")
+                steps.append(member.start(encoding, source_mask, num_beams=num_beams))
             else:
                 cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
                 steps.append(ForwardSteps(member, encoding, source_mask, num_beams=num_beams, cache=cache))

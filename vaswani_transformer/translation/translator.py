@@ -19,7 +19,6 @@ from ..model.generation_vaswani import Search
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.pipeline_vaswani import MOST_SOURCE_TOKENS, check_sentence
 from .ensemble import Ensemble
-from .shortlist import Shortlisted
 
 TOKENS_PER_BATCH = {"cpu": 2_000}  # a cache of a processor is full long before its memory
 TEXTS_PER_CALL = 1_000  # the tokenizer's answer takes some 100 bytes per token
@@ -57,7 +56,6 @@ class Translator:
         with_scores: give the scores of the search.
         dtype: of the engine: "int8" on a CPU, or a floating-point dtype; that of the model when not given.
         ensemble: further models that translate together with this one, by the mean of their probabilities.
-        shortlist: token ids, the only ones that may be generated besides </s>.
         generate_kwargs: for `generate`.
 
     Raises:
@@ -74,7 +72,6 @@ class Translator:
         with_scores: bool = False,
         dtype: str | None = None,
         ensemble: Sequence[VaswaniForConditionalGeneration] = (),
-        shortlist: Sequence[int] | None = None,
         **generate_kwargs,
     ):
         avoid_plans_per_shape(model.device.type)
@@ -93,8 +90,6 @@ class Translator:
         self.decoder = members[0]
         if len(members) > 1:
             generate_kwargs["engine"] = Ensemble(members)
-        if shortlist is not None:
-            generate_kwargs["engine"] = Shortlisted(generate_kwargs.get("engine", self.decoder), shortlist)
         self.generate_kwargs = generate_kwargs
         self.num_over_long = 0  # sentences so far that are longer than any that training has seen
         self.num_cut = 0  # sentences so far that were cut to their first `MOST_SOURCE_TOKENS`
