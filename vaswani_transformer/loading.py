@@ -31,7 +31,7 @@ def load_translator(
 ) -> tuple[VaswaniForConditionalGeneration, PreTrainedTokenizerFast]:
     """Load model and tokenizer from a model folder, a run folder (its final model) or a Hub id.
 
-    The model goes to the GPU if there is one, except with dtype="int8": a model in float32, for an engine in int8.
+    The model goes to the GPU if there is one.
 
     Raises:
         FileNotFoundError: if the folder holds no model, or lacks a part of one.
@@ -54,7 +54,7 @@ def load_translator(
             raise ValueError(
                 f"config.json of {folder} sets {name} to {value!r:.80}: a model is read as it was trained. Remove it."
             )
-    options = {} if dtype is None else {"dtype": "float32" if dtype == "int8" else dtype}
+    options = {} if dtype is None else {"dtype": dtype}
     with naming_damage(folder):
         model, report = VaswaniForConditionalGeneration.from_pretrained(
             folder, trust_remote_code=False, config=config, output_loading_info=True, **options
@@ -65,7 +65,7 @@ def load_translator(
             f"the files of {folder} do not belong together, or are damaged: {'; '.join(faults[:3])}. Copy or download "
             f"the model again."
         )
-    if torch.accelerator.is_available() and dtype != "int8":
+    if torch.accelerator.is_available():
         model.to(torch.accelerator.current_accelerator())
         avoid_plans_per_shape(model.device.type)
     return model.eval(), tokenizer

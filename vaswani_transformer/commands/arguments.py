@@ -50,8 +50,6 @@ def search_options(args: argparse.Namespace, tokenizer: PreTrainedTokenizerFast)
     """
     names = ("num_beams", "length_penalty", "max_length_offset")
     options = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    if args.dtype == "int8":  # of the engine; any other dtype is the model's
-        options["dtype"] = args.dtype
     if args.ensemble:
         options["ensemble"] = [_load_member(name, args.model, tokenizer, dtype=args.dtype) for name in args.ensemble]
     return options

@@ -64,7 +64,7 @@ def add_column_options(command: argparse.ArgumentParser) -> None:
 
 def add_search_options(command: argparse.ArgumentParser) -> None:
     decoding = command.add_argument_group("decoding, section 6.1; the model's own settings if not given")
-    decoding.add_argument("--dtype", choices=("float32", "bfloat16", "float16", "int8"), help="int8 is faster on CPUs")
+    decoding.add_argument("--dtype", choices=("float32", "bfloat16", "float16"))
     add_number(decoding, "num_beams")
     add_number(decoding, "length_penalty", help="alpha of the GNMT penalty")
     add_number(decoding, "max_length_offset", help="tokens a translation may exceed its source by")

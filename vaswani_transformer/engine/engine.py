@@ -25,21 +25,18 @@ MANY_SENTENCES = 8  # in a call; with fewer, packing matrices for it takes longe
 class Engine(VaswaniGenerationMixin):
     """A snapshot of a model, for searches on the device where the model is.
 
-        engine = model.build_engine(dtype="int8")
+        engine = model.build_engine(dtype="bfloat16")
         engine.generate(**inputs)
 
     An engine that is kept has copies of its own: it translates with the weights of the moment it was built, whatever
-    happens to the model afterwards, which may be let go. `Products` multiplies by the matrices of a layer: float32,
-    bfloat16 and int8 differ in nothing else. `start` begins a search and returns its `Steps`, which own the keys and
+    happens to the model afterwards, which may be let go. `Products` multiplies by the matrices of a layer: dtypes
+    differ in nothing else. `start` begins a search and returns its `Steps`, which own the keys and
     values of that search.
 
     Args:
-        model: whose weights to copy.
-        dtype: of the copies, "int8" on a CPU; by default that of the model.
+        model: whose weights to copy, one in which `find_obstacle` finds nothing.
+        dtype: of the copies, floating-point; by default that of the model.
         num_sentences: of the one call that it is for; it then only decodes. An engine to keep when not given.
-
-    Raises:
-        ValueError: where only `forward` computes what the model computes; the message says why.
     """
 
     @torch.inference_mode(False)  # an engine outlives the search during which it may have been built
@@ -51,10 +48,6 @@ class Engine(VaswaniGenerationMixin):
         dtype: torch.dtype | str | None = None,
         num_sentences: int | None = None,
     ):
-        if obstacle := find_obstacle(model):
-            raise ValueError(
-                f"an engine cannot be built of this model: {obstacle}. Without one, generate() calls its forward."
-            )
         is_short = num_sentences is not None and num_sentences < MANY_SENTENCES
         dtype = dtype or model.dtype
         products = Products(dtype, copies=False) if is_short else build_products(dtype, model.device)
@@ -66,7 +59,9 @@ class Engine(VaswaniGenerationMixin):
         self.target_embedding = keep(decoder.embed_tokens.weight)
         self.target_positions = copy.deepcopy(decoder.positions)
         self.decoder_layers = [DecoderProducts(layer, products) for layer in decoder.layers]
-        self.project = products.one(linear_of(model.lm_head))
+        head = linear_of(model.lm_head)
+        is_tied = head.weight is decoder.embed_tokens.weight
+        self.project = products.by_words(self.target_embedding if is_tied else keep(head.weight), keep(head.bias))
         if num_sentences is None:
             self.source_positions = copy.deepcopy(encoder.positions)
             is_shared = encoder.embed_tokens.weight is decoder.embed_tokens.weight
@@ -116,15 +111,19 @@ class Engine(VaswaniGenerationMixin):
         )
 
 
-def find_engine(
-    model: VaswaniForConditionalGeneration, *, num_sentences: int | None = None, dtype: torch.dtype | str | None = None
-) -> Engine | None:
-    """Return an engine of `model`, or `None` where only its `forward` will do.
+def build_engine(model: VaswaniForConditionalGeneration, *, dtype: torch.dtype | str | None = None) -> Engine:
+    """Return an engine of `model` to keep.
 
-    Args:
-        num_sentences: of the one call that it is for; an engine to keep when not given.
-        dtype: of the engine; when given, a model that has none is refused with a ValueError.
+    Raises:
+        ValueError: where only `forward` computes what the model computes; the message says why.
     """
-    if dtype is None and find_obstacle(model):
-        return None
-    return Engine(model, dtype=dtype, num_sentences=num_sentences)
+    if obstacle := find_obstacle(model):
+        raise ValueError(
+            f"an engine cannot be built of this model: {obstacle}. Without one, generate() calls its forward."
+        )
+    return Engine(model, dtype=dtype)
+
+
+def find_engine(model: VaswaniForConditionalGeneration, *, num_sentences: int | None = None) -> Engine | None:
+    """Return an engine of `model` to keep, or for one call of `num_sentences`; `None` where only `forward` will do."""
+    return None if find_obstacle(model) else Engine(model, num_sentences=num_sentences)

@@ -1,4 +1,4 @@
-"""Matrix products of an engine: float32 and bfloat16, packed on CPUs, and integers of 8 bits.
+"""Matrix products of an engine, packed on CPUs.
 
 PyTorch's private names are looked up when an engine is built, never at import; where PyTorch lacks one, its public
 functions multiply.
@@ -6,8 +6,6 @@ functions multiply.
 
 import operator
 import platform
-import threading
-import warnings
 from collections.abc import Callable, Sequence
 
 import torch
@@ -18,13 +16,9 @@ PRIVATE_NAMES = {  # of torch
     "reorder": "ops.mkldnn._reorder_linear_weight",
     "multiply": "ops.mkldnn._linear_pointwise",
     "has_bfloat16": "ops.mkldnn._is_mkldnn_bf16_supported",
-    "quantise": "_make_per_channel_quantized_tensor",
-    "has_tiles": "cpu._is_amx_tile_supported",
-    "has_vnni": "cpu._is_vnni_supported",
     "has_global_hooks": "nn.modules.module._has_any_global_hook",
 }
-MANY_WORDS = 4_096  # of a vocabulary: MKL multiplies few rows by so many columns three times as fast transposed
-QUANTISATION_LOCK = threading.Lock()
+FEW_ROWS = 12  # MKL multiplies them by a vocabulary transposed, which takes half to a third of the time
 
 Product = Callable[[torch.Tensor], torch.Tensor]
 
@@ -64,8 +58,20 @@ class Products:
         """The product with `weight` (F, D) and `bias` (F,), which is not written to."""
         if relu:
             return lambda x: nn.functional.linear(x, weight, bias).relu_()
-        if bias is None and len(weight) >= MANY_WORDS and weight.device.type == "cpu":
-            return lambda x: torch.mm(weight, x.t()).t().contiguous()
+        return lambda x: nn.functional.linear(x, weight, bias)
+
+    def by_words(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
+        """Return the product with the vocabulary, (rows, D) -> (rows, V), by the rows `weight` (V, D) of embeddings.
+
+        They are not packed: embeddings need them in this order, and two copies would be a quarter of base.
+        """
+        product = self.multiply_plain(weight, bias)
+        if bias is not None or weight.device.type != "cpu" or weight.dtype != torch.float32:
+            return product
+        return lambda x: torch.mm(weight, x.t()).t().contiguous() if len(x) < FEW_ROWS else product(x)
+
+    def multiply_plain(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
+        """Return the product with a matrix that is read as it is."""
         return lambda x: nn.functional.linear(x, weight, bias)
 
     def keep(self, parameter: torch.Tensor | None) -> torch.Tensor | None:
@@ -99,6 +105,9 @@ class PackedProducts(Products):
             return False
         return dtype == torch.float32 or (dtype == torch.bfloat16 and has_bfloat16 is not None and has_bfloat16())
 
+    def multiply_plain(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
+        return lambda x: self.multiply(x, weight, bias, "none", [], "")
+
     def build(self, weight: torch.Tensor, bias: torch.Tensor | None, *, relu: bool = False) -> Product:
         multiply, packed = self.multiply, self.reorder(weight.contiguous())
         activation = "relu" if relu else "none"
@@ -109,70 +118,18 @@ class PackedProducts(Products):
         return parameter.detach().to(self.dtype) if is_matrix else self.keep(parameter)  # packing copies a matrix
 
 
-class Int8Products(Products):
-    """In integers of 8 bits, with one scale per row of the matrix, and one per input tensor, computed at each call.
-
-    Results differ from float32 by about 1 %, and a little with what shares the batch.
-    """
-
-    def __init__(self):
-        super().__init__(torch.float32)
-        self.quantise = find_private("quantise")
-        has_tiles, has_vnni = (find_private(name) for name in ("has_tiles", "has_vnni"))
-        # The matrix instructions of newer Intel processors, which only oneDNN uses.
-        self.has_tiles = (
-            has_tiles is not None and has_tiles() and "onednn" in torch.backends.quantized.supported_engines
-        )
-        # Eight bits of the input saturate the sums of processors without these instructions; they get seven.
-        self.reduce_range = has_vnni is None or not has_vnni()
-
-    @staticmethod
-    def suit() -> bool:
-        """True where PyTorch can make such a matrix."""
-        return find_private("quantise") is not None
-
-    def build(self, weight: torch.Tensor, bias: torch.Tensor | None, *, relu: bool = False) -> Product:
-        matrix, reduce_range = self._pack(weight, bias), self.reduce_range
-        multiply = torch.ops.quantized.linear_relu_dynamic if relu else torch.ops.quantized.linear_dynamic
-        return lambda x: multiply(x, matrix, reduce_range)
-
-    def _pack(self, weight: torch.Tensor, bias: torch.Tensor | None):
-        """What `quantized.linear_dynamic` multiplies with: `weight` (F, D) as int8, each row scaled to [-127, 127]."""
-        scales = (weight.abs().amax(dim=1) / 127).clamp(min=torch.finfo(weight.dtype).tiny)
-        integers = (weight / scales[:, None]).round().to(torch.int8)
-        with warnings.catch_warnings():
-            # PyTorch means to replace tensors of this kind; its other kernels are slower here.
-            warnings.filterwarnings("ignore", message=".*quantized tensor creation functions", category=UserWarning)
-            matrix = self.quantise(integers, scales.double(), torch.zeros(len(scales), dtype=torch.long), 0)
-        if not self.has_tiles:
-            return torch.ops.quantized.linear_prepack(matrix, bias)
-        with QUANTISATION_LOCK:  # the setting is one for all threads
-            engine = torch.backends.quantized.engine
-            torch.backends.quantized.engine = "onednn"
-            try:
-                return torch.ops.quantized.linear_prepack(matrix, bias)
-            finally:
-                torch.backends.quantized.engine = engine
-
-
 def build_products(dtype: torch.dtype | str, device: torch.device) -> Products:
-    """The fastest products in `dtype` on `device`.
-
-    Args:
-        dtype: of the copies, floating-point, or its name; "int8" is for CPUs.
+    """Return the fastest products in `dtype`, floating-point or its name, on `device`.
 
     Raises:
-        ValueError: for another dtype, for int8 on another device, or where this PyTorch has no int8.
+        ValueError: for another dtype.
     """
     given, dtype = dtype, getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
-    if dtype == torch.int8:
-        if device.type != "cpu":
-            raise ValueError(f"int8 is for CPUs, and the model is on {device}: use bfloat16 or float16 there.")
-        if not Int8Products.suit():
-            raise ValueError(f"PyTorch {torch.__version__} has no int8 products: use float32 or bfloat16.")
-        return Int8Products()
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise ValueError(f'the dtype of an engine must be "int8" or floating-point, as "bfloat16" is; got {given!r}.')
+        raise ValueError(
+            f'the dtype of an engine must be floating-point, as "bfloat16" is; got {given!r}. For int8: '
+            f"vaswani export --format ctranslate2 --quantization int8."
+        )
     return PackedProducts(dtype) if device.type == "cpu" and PackedProducts.suit(dtype) else Products(dtype)
 
 

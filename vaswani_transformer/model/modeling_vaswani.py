@@ -328,18 +328,17 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
         """Return a snapshot of this model that translates faster: `generate(..., engine=engine)`, `engine.generate()`.
 
         Args:
-            dtype: of the snapshot: "float32", "bfloat16", "float16", on a CPU also "int8"; by default that of the
-                model.
+            dtype: of the snapshot, floating-point; by default that of the model.
 
         Raises:
             ImportError: without the package.
             ValueError: where only `forward` computes what this model computes; the message says why.
         """
         try:  # transformers requires what a saved file imports elsewhere than in a `try`
-            from vaswani_transformer.engine.engine import Engine
+            from vaswani_transformer.engine.engine import build_engine
         except ImportError as error:
             raise ImportError("an engine needs the package: pip install vaswani-transformer") from error
-        return Engine(self, dtype=dtype)
+        return build_engine(self, dtype=dtype)
 
     def get_output_embeddings(self) -> nn.Linear:
         return self.lm_head

@@ -69,12 +69,6 @@ class TranslationPipeline(Pipeline):
 
     With the package, `model` is an engine afterwards, which translates faster with the weights of that moment, and the
     model itself is let go; load it anew to save or to train it.
-
-    Args:
-        engine_dtype: of the engine, "int8" for example; that of the model when not given.
-
-    Raises:
-        ImportError: for an `engine_dtype` without the package.
     """
 
     _pipeline_calls_generate = True
@@ -83,11 +77,9 @@ class TranslationPipeline(Pipeline):
     _load_feature_extractor = False
     _load_tokenizer = True
 
-    def __init__(self, *args, engine_dtype: torch.dtype | str | None = None, **kwargs):
+    def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        if engine_dtype is not None:
-            self.model = self.model.build_engine(dtype=engine_dtype)
-        elif getattr(self.model, "find_engine", None) is not None:
+        if getattr(self.model, "find_engine", None) is not None:
             self.model = self.model.find_engine() or self.model
 
     def __call__(self, inputs: Any, **kwargs) -> Any:

@@ -31,7 +31,7 @@ def pipeline(
         task: any other task is handed to transformers.
         model: a model folder, a run folder (its final model), a Hub id, or a model object (then give `tokenizer` too).
         tokenizer: folder, Hub id or object; that of `model` when not given.
-        dtype: of the model: "float32", "bfloat16", ..., or "int8" for one in float32 and an engine in int8, on a CPU.
+        dtype: of the model: "float32", "bfloat16", ...
         torch_dtype: the same, by its name in transformers v4.
         model_kwargs: whatever else is for `from_pretrained`; what says where to find files is the tokenizer's too.
         kwargs: as of `transformers.pipeline`; for `from_pretrained`, as `device_map`, `revision`, `token` or
@@ -41,9 +41,8 @@ def pipeline(
         ValueError: if there is no model, or no tokenizer for a model object.
     """
     model_kwargs, dtype = dict(model_kwargs or {}), torch_dtype if dtype is None else dtype
-    is_int8 = dtype in ("int8", torch.int8)
     if dtype is not None:
-        model_kwargs["dtype"] = "float32" if is_int8 else dtype
+        model_kwargs["dtype"] = dtype
     model, tokenizer = (str(find_model_folder(x)) if isinstance(x, Path) else x for x in (model, tokenizer))
     if not TRANSLATION_TASK.fullmatch(task):
         kwargs.setdefault("trust_remote_code", False)  # otherwise transformers asks on standard input
@@ -63,10 +62,6 @@ def pipeline(
     if isinstance(tokenizer, str):
         places = {name: value for name, value in model_kwargs.items() if name in PLACES}
         tokenizer = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False, **places)
-    if is_int8:
-        kwargs["engine_dtype"] = "int8"
-        if "device_map" not in model_kwargs:  # transformers takes a GPU where there is one
-            kwargs.setdefault("device", "cpu")
     if isinstance(model, str):
         model = AutoModelForSeq2SeqLM.from_pretrained(model, trust_remote_code=False, **model_kwargs)
     return TranslationPipeline(model=model, tokenizer=tokenizer, task=task, **kwargs)

@@ -54,12 +54,11 @@ class Translator:
             not given, 2,000 on a CPU and 8,192 on other devices.
         num_hypotheses: different translations of each sentence; the beam must be as wide.
         with_scores: give the scores of the search.
-        dtype: of the engine: "int8" on a CPU, or a floating-point dtype; that of the model when not given.
         ensemble: further models that translate together with this one, by the mean of their probabilities.
         generate_kwargs: for `generate`.
 
     Raises:
-        ValueError: if the beam is too narrow for what is asked, or if no engine in `dtype` can be built.
+        ValueError: if the beam is too narrow for what is asked.
     """
 
     def __init__(
@@ -70,7 +69,6 @@ class Translator:
         tokens_per_batch: int | None = None,
         num_hypotheses: int = 1,
         with_scores: bool = False,
-        dtype: str | None = None,
         ensemble: Sequence[VaswaniForConditionalGeneration] = (),
         **generate_kwargs,
     ):
@@ -86,7 +84,7 @@ class Translator:
         self.num_hypotheses, self.with_scores = num_hypotheses, with_scores
         self.tokens_per_batch = tokens_per_batch or TOKENS_PER_BATCH.get(model.device.type, 8_192)
         # The models themselves are let go where an engine takes their place.
-        members = [find_engine(member, dtype=dtype) or member for member in (model, *ensemble)]
+        members = [find_engine(member) or member for member in (model, *ensemble)]
         self.decoder = members[0]
         if len(members) > 1:
             generate_kwargs["engine"] = Ensemble(members)
