@@ -242,11 +242,12 @@ class VaswaniGenerationMixin(GenerationMixin):
         """As `transformers.GenerationMixin.generate`, with two generation options and one argument more.
 
         Search with one beam or many and sampling with several run `run_search`; sampling with one beam, a streamer,
-        assistants and `custom_generate` are transformers' own, up to the longest limit of the batch. Missing masks are derived from the padding, `attention_mask` and `decoder_attention_mask` (of a prompt in
-        `decoder_input_ids`, to be padded on the left) alike. Behind a processor that may raise a log P above 0 (a
-        positive `sequence_bias`, one of your own) no bound holds, and a search with `early_stopping="never"` goes up to
-        the limit; `renormalize_logits=True` restores the bound. `scores` of a beam search are what it added up: where a
-        sentence must end -inf at all words but </s>, and 0 at </s> where `forced_eos_token_id` forces it.
+        assistants and `custom_generate` are transformers' own, up to the longest limit of the batch. Missing masks are
+        derived from the padding, `attention_mask` and `decoder_attention_mask` (of a prompt in `decoder_input_ids`, to
+        be padded on the left) alike. Behind a processor that may raise a log P above 0 (a positive `sequence_bias`, one
+        of your own) no bound holds, and a search with `early_stopping="never"` goes up to the limit;
+        `renormalize_logits=True` restores the bound. `scores` of a beam search are what it added up: where a sentence
+        must end -inf at all words but </s>, and 0 at </s> where `forced_eos_token_id` forces it.
 
         Args:
             engine: anything with `encode` and `start`, as `build_engine()` returns it, made once and passed to every
