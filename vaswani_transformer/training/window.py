@@ -18,15 +18,19 @@ strip.
 
 import torch
 from torch import nn
+from transformers import PreTrainedConfig
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ..model.layers_vaswani import window_reach
+from .cpu import half_precision_attention
 
 WINDOW = "vaswani_window"  # name of an attention kernel
 # Measured on a CPU core, forward and backward, d_k 64, batches of 1 x 2,048 and 8 x 512 positions. Up to r = 16, blocks
 # of 16 to 64 queries took within a quarter of the least time, and longer ones more, for their many hidden keys.
 LEAST_BLOCK = 32
+# With as few keys as in two strips a mask over all of them was as fast.
+LEAST_STRIPS = 2
 
 
 def window_attention(
@@ -41,7 +45,8 @@ def window_attention(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Compute equation 1 within the window of `module`, in time and memory that are linear in T.
 
-    A query that may look nowhere gets zeros. Attention without a window, and of few queries to a cache, is PyTorch's.
+    A query that may look nowhere gets zeros. Attention without a window, of short sentences, and of few queries to a
+    cache, takes a mask.
 
     Args:
         query, key, value: (B, H, T, K).
@@ -55,8 +60,8 @@ def window_attention(
     if module.window is None or num_queries != key.shape[2] or not is_padding_mask:
         if attention_mask is not None and attention_mask.dim() == 2:
             attention_mask = attention_mask[:, None, None]
-        attend = ALL_ATTENTION_FUNCTIONS["sdpa"]
-        return attend(module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs)
+        options = kwargs | {"scaling": scaling, "dropout": dropout}
+        return half_precision_attention(module, query, key, value, attention_mask, **options)
     back, ahead = (min(reach, num_queries - 1) for reach in window_reach(module.window, is_causal=module.is_causal))
     size = min(num_queries, max(LEAST_BLOCK, back + ahead + 1))  # C: shorter blocks have more of a strip in common
     num_blocks = -(-num_queries // size)
@@ -73,10 +78,16 @@ def window_attention(
 
 
 def window_mask(
-    *args, q_length: int, kv_length: int, attention_mask: torch.Tensor | None = None, **kwargs
+    *args,
+    q_length: int,
+    kv_length: int,
+    attention_mask: torch.Tensor | None = None,
+    config: PreTrainedConfig,
+    **kwargs,
 ) -> torch.Tensor | None:
-    """Return what `window_attention` takes: the padding alone, (B, T), where queries and keys are the same tokens."""
-    if q_length != kv_length:
+    """Return what `window_attention` takes: the padding alone, (B, T), where blocks of the same tokens pay."""
+    r = config.attention_window or kv_length
+    if q_length != kv_length or kv_length <= LEAST_STRIPS * (max(LEAST_BLOCK, r) + r - 1):
         return sdpa_mask(*args, q_length=q_length, kv_length=kv_length, attention_mask=attention_mask, **kwargs)
     return attention_mask
 
