@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vaswani_transformer.model import attention_window_vaswani
+from vaswani_transformer.training import window
 
 FEW = settings(max_examples=12)
 EXACT = {"rtol": 0, "atol": 1e-10}
@@ -24,19 +24,17 @@ padding = st.lists(any_token, max_size=4)
         {"attention": "sdpa"},
         {"attention": "eager", "attention_window": 3},
         {"attention": "sdpa", "attention_window": 3},
-        {"attention": "sdpa", "attention_window": 3, "blocks": True},
-        {"attention": "sdpa", "attention_window": 4, "blocks": True},
+        {"attention": window.WINDOW, "attention_window": 3},
+        {"attention": window.WINDOW, "attention_window": 4},
         {"attention": "sdpa", "position_embedding_type": "learned", "attention_bias": True},
     ],
     ids=["eager", "sdpa", "eager window", "sdpa window", "blocks", "blocks of even r", "learned positions"],
 )
 def model(request, build_tiny_model):
-    changes = dict(request.param)
-    with pytest.MonkeyPatch.context() as patch:
-        if changes.pop("blocks", False):  # also for sentences that would be too short
-            patch.setattr(attention_window_vaswani, "LEAST_BLOCK", 1)
-            patch.setattr(attention_window_vaswani, "LEAST_STRIPS", 0)
-        yield build_tiny_model(noise=0.3, dtype=torch.float64, **changes)
+    with pytest.MonkeyPatch.context() as patch:  # blocks also for sentences that would be too short
+        patch.setattr(window, "LEAST_BLOCK", 1)
+        patch.setattr(window, "LEAST_STRIPS", 0)
+        yield build_tiny_model(noise=0.3, dtype=torch.float64, **request.param)
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Restricted self-attention (section 4, table 1) in blocks: where it is used, and that results are those of a mask."""
+"""Restricted self-attention (section 4, table 1), by a mask and in blocks: results are those of a mask."""
 
 from types import SimpleNamespace
 
@@ -7,11 +7,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCache
 
-from vaswani_transformer.model import masks_vaswani
-from vaswani_transformer.training.window import build_blocks, windowed_attention
+from vaswani_transformer.training import window
+from vaswani_transformer.training.window import WINDOW, window_attention
 
 LONG = 300  # tokens: enough for several blocks
 SMALL = {"encoder_layers": 1, "decoder_layers": 1}
+KERNELS = ["sdpa", WINDOW]
 
 
 class LargestTensor(TorchDispatchMode):
@@ -30,14 +31,14 @@ class LargestTensor(TorchDispatchMode):
 @pytest.fixture
 def block_counts(monkeypatch):
     """Blocks that each attention in blocks was cut into."""
-    counts = []
+    counts, build_mask = [], window._build_mask
 
     def build(*args, **kwargs):
-        blocks = build_blocks(*args, **kwargs)
-        counts.append(-(-kwargs["num_queries"] // blocks.size))
-        return blocks
+        mask = build_mask(*args, **kwargs)
+        counts.append(mask.shape[1])
+        return mask
 
-    monkeypatch.setattr(masks_vaswani, "build_blocks", build)
+    monkeypatch.setattr(window, "_build_mask", build)
     return counts
 
 
@@ -72,8 +73,8 @@ def test_a_position_sees_those_of_the_window_and_the_whole_source(build_tiny_mod
 def test_blocks_give_the_logits_of_a_mask(build_tiny_model, block_counts, r, on_the_left):
     batch = random_batch(on_the_left=on_the_left)
     options = {"noise": 0.3, "dtype": torch.float64, "attention_window": r}
-    masked, in_blocks = (build_tiny_model(attention=kernel, **options)(**batch).logits for kernel in ("eager", "sdpa"))
-    assert len(block_counts) == 2
+    masked, in_blocks = (build_tiny_model(attention=kernel, **options)(**batch).logits for kernel in ("eager", WINDOW))
+    assert len(block_counts) == 2 + 4
     assert min(block_counts) > 4
     real = batch["attention_mask"].bool()
     torch.testing.assert_close(in_blocks[real], masked[real], rtol=0, atol=1e-10)
@@ -81,18 +82,18 @@ def test_blocks_give_the_logits_of_a_mask(build_tiny_model, block_counts, r, on_
 
 def test_dropout_leaves_out_weights_and_scales_the_others():
     torch.manual_seed(0)
+    module = SimpleNamespace(window=3, is_causal=False)
     q, k = torch.randn(2, 1, 2, 400, 4)
-    blocks = build_blocks(1, 1, num_queries=400, num_keys=400, visible=None, device=q.device)
     value = torch.ones(1, 2, 400, 4)
-    context, _ = windowed_attention(SimpleNamespace(training=True), q, k, value, blocks, 0.5, dropout=0.4)
+    context, _ = window_attention(module, q, k, value, None, 0.5, dropout=0.4)
     assert context.mean() == pytest.approx(1, abs=0.1)
     assert 0.03 < (context[..., 0] == 0).float().mean() < 0.1  # 0.4^3, all three keys left out
-    again, _ = windowed_attention(SimpleNamespace(training=True), q, k, value, blocks, 0.5, dropout=0.0)
+    again, _ = window_attention(module, q, k, value, None, 0.5)
     torch.testing.assert_close(again, torch.ones_like(again))
 
 
 def test_memory_grows_with_the_length_not_with_its_square(build_tiny_model):
-    model = build_tiny_model(attention_window=8, attention_dropout=0.1, **SMALL).train()
+    model = build_tiny_model(attention=WINDOW, attention_window=8, attention_dropout=0.1, **SMALL).train()
     largest = []
     for length in (1_000, 2_000):
         ids = torch.randint(3, 37, (1, length))
@@ -106,7 +107,7 @@ def test_memory_grows_with_the_length_not_with_its_square(build_tiny_model):
 
 
 def test_the_graph_of_blocks_has_no_breaks(build_tiny_model, block_counts):
-    encoder = build_tiny_model(attention_window=4, **SMALL).model.encoder
+    encoder = build_tiny_model(attention=WINDOW, attention_window=4, **SMALL).model.encoder
     compiled = torch.compile(encoder, fullgraph=True, backend="eager")
     ids = random_batch()["input_ids"]
     expected, actual = (stack(ids).last_hidden_state for stack in (encoder, compiled))
@@ -118,52 +119,25 @@ def test_the_graph_of_blocks_has_no_breaks(build_tiny_model, block_counts):
 # Decoding
 
 
-@pytest.mark.parametrize("r", [1, 2, 5])
-@pytest.mark.parametrize("options", [{"num_beams": 1}, {"num_beams": 3}], ids=["greedy", "beams"])
-def test_a_search_with_a_cache_finds_what_one_without_finds(build_tiny_model, r, options):
-    batch = random_batch((9, 5))
-    source = {name: batch[name] for name in ("input_ids", "attention_mask")}
-    model = build_tiny_model(noise=0.3, dtype=torch.float64, attention_window=r)
-    options |= {"max_new_tokens": 25, "min_new_tokens": 20, "max_length_offset": None}
-    expected = model.generate(**source, **options, use_cache=False)
-    assert torch.equal(model.generate(**source, **options), expected)
-    model.set_attn_implementation("eager")
-    assert torch.equal(model.generate(**source, **options), expected)
-
-
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("r", [1, 2, 5])
 @pytest.mark.parametrize("num_beams", [1, 3])
-def test_the_cache_of_a_search_keeps_no_more_than_the_window(build_tiny_model, monkeypatch, r, num_beams):
-    model = build_tiny_model(attention_window=r)
-    lengths, sources = [], []
-    forward = model.model.decoder.forward
-
-    def watch(*args, past_key_values, **kwargs):
-        outputs = forward(*args, past_key_values=past_key_values, **kwargs)
-        lengths.append(past_key_values.self_attention_cache.layers[0].keys.shape[2])
-        sources.append(past_key_values.cross_attention_cache.layers[0].keys.shape[2])
-        return outputs
-
-    monkeypatch.setattr(model.model.decoder, "forward", watch)
-    source = torch.randint(3, 37, (2, 9))
-    model.generate(source, max_new_tokens=20, min_new_tokens=20, max_length_offset=None, num_beams=num_beams)
-    assert len(lengths) == 20
-    assert max(lengths) == max(r, 2) - 1
-    assert set(sources) == {9}
-
-
-def test_guessed_words_that_are_taken_back_leave_the_window_right(build_tiny_model):
-    model = build_tiny_model(noise=0.3, dtype=torch.float64, attention_window=3)
-    assistant = build_tiny_model(noise=0.3, seed=1, dtype=torch.float64, attention_window=2)
-    limits = {"max_new_tokens": 15, "min_new_tokens": 15, "max_length_offset": None, "num_beams": 1}
-    source = torch.randint(3, 37, (1, 6))
-    assert torch.equal(model.generate(source, **limits, assistant_model=assistant), model.generate(source, **limits))
+def test_a_search_with_a_cache_finds_what_one_without_finds(build_tiny_model, kernel, r, num_beams):
+    batch = random_batch((9, 5))
+    source = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    model = build_tiny_model(noise=0.3, dtype=torch.float64, attention_window=r, attention="eager")
+    options = {"num_beams": num_beams, "max_new_tokens": 25, "min_new_tokens": 20, "max_length_offset": None}
+    expected = model.generate(**source, **options, use_cache=False)
+    assert torch.equal(model.generate(**source, **options), expected)
+    model.set_attn_implementation(kernel)
+    assert torch.equal(model.generate(**source, **options), expected)
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("is_fixed", [False, True])
-def test_a_cache_of_one_s_own_is_read_no_further_back_than_the_window(build_tiny_model, is_fixed):
-    model = build_tiny_model(noise=0.3, dtype=torch.float64, attention_window=3)
+def test_a_cache_of_one_s_own_is_read_no_further_back_than_the_window(build_tiny_model, kernel, is_fixed):
+    model = build_tiny_model(noise=0.3, dtype=torch.float64, attention_window=3, attention=kernel)
     batch = random_batch((LONG,))
     encoded = model.model.encoder(batch["input_ids"])
     own = StaticCache(model.config, max_cache_len=LONG + 20) if is_fixed else DynamicCache()
@@ -175,23 +149,11 @@ def test_a_cache_of_one_s_own_is_read_no_further_back_than_the_window(build_tiny
     torch.testing.assert_close(torch.cat(parts, dim=1), model(**batch).logits, rtol=0, atol=1e-10)
 
 
-# Where blocks cannot serve
-
-
-def test_short_sentences_and_weights_of_long_ones_take_a_mask(build_tiny_model, block_counts):
-    model = build_tiny_model(attention_window=4, **SMALL)
-    model(**random_batch((30, 20)))
-    outputs = model(**random_batch((LONG,)), output_attentions=True)
-    assert not block_counts
-    assert (outputs.decoder_attentions[0] > 0).sum(dim=-1).max() == 4
-
-
-def test_a_mask_of_one_s_own_is_taken_as_it_is(build_tiny_model, block_counts):
-    model = build_tiny_model(attention_window=4, **SMALL)
-    ids = torch.randint(3, 37, (1, LONG))
+def test_short_sentences_and_masks_of_one_s_own_take_a_mask(build_tiny_model, block_counts):
+    model, full = build_tiny_model(attention=WINDOW, attention_window=4, **SMALL), build_tiny_model(**SMALL)
     everything = torch.ones(1, 1, LONG, LONG, dtype=torch.bool)
-    full = build_tiny_model(**SMALL)
-    embeds = full.model.encoder.embed_tokens(ids)
+    embeds = full.model.encoder.embed_tokens(torch.randint(3, 37, (1, LONG)))
     actual = model.model.encoder(inputs_embeds=embeds, attention_mask=everything).last_hidden_state
+    model(**random_batch((70, 20)))
     assert not block_counts
     torch.testing.assert_close(actual, full.model.encoder(inputs_embeds=embeds).last_hidden_state)
