@@ -32,8 +32,8 @@ from benchmark_common import (
 from torch import nn
 
 from vaswani_transformer import VaswaniConfig
-from vaswani_transformer.training.window import build_blocks, window_reach
 from vaswani_transformer.model.layers_vaswani import MultiHeadAttention
+from vaswani_transformer.training.window import WINDOW
 
 Forward = Callable[[torch.Tensor], torch.Tensor]
 
@@ -48,23 +48,11 @@ class Sizes:
     kernel_size: int
 
 
-def build_attention(sizes: Sizes, kernel: str) -> Forward:
+def build_attention(sizes: Sizes, kernel: str, window: int | None = None) -> Forward:
     config = VaswaniConfig(d_model=sizes.width, num_heads=sizes.heads)
     config._attn_implementation = kernel
-    attention = MultiHeadAttention(config, 0)
+    attention = MultiHeadAttention(config, 0, window=window)
     return lambda x: attention(x)[0]
-
-
-def build_restricted_attention(sizes: Sizes) -> Forward:
-    attention = MultiHeadAttention(VaswaniConfig(d_model=sizes.width, num_heads=sizes.heads), 0)
-    reach = window_reach(sizes.window, is_causal=False)
-
-    def forward(x: torch.Tensor) -> torch.Tensor:
-        length = x.shape[1]
-        blocks = build_blocks(*reach, num_queries=length, num_keys=length, visible=None, device=x.device)
-        return attention(x, attention_mask=blocks)[0]
-
-    return forward
 
 
 def build_recurrent(sizes: Sizes) -> Forward:
@@ -83,7 +71,7 @@ LAYERS: dict[str, tuple[str, str, str, Callable[[Sizes], Forward]]] = {
     "self-attention, fused": ("n^2 d", "1", "1", lambda sizes: build_attention(sizes, "sdpa")),
     "recurrent": ("n d^2", "n", "n", build_recurrent),
     "convolutional": ("k n d^2", "1", "log_k n", build_convolution),
-    "self-attention, restricted": ("r n d", "1", "n / r", build_restricted_attention),
+    "self-attention, restricted": ("r n d", "1", "n / r", lambda sizes: build_attention(sizes, WINDOW, sizes.window)),
 }
 
 
