@@ -1,36 +1,12 @@
-"""What is done in another way on CPUs is the same mathematics: dropout, a choice of kernels, matrix products."""
+"""What training does in another way on CPUs is the same mathematics: dropout, and attention in half precision."""
 
 import pytest
 import torch
 from torch import nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from vaswani_transformer.engine.products import (
-    Dropout,
-    Int8Products,
-    PackedProducts,
-    Products,
-    build_products,
-    prefers_equation_1,
-)
-
-CPU = torch.device("cpu")
-needs_int8 = pytest.mark.skipif(not Int8Products.suit(), reason="this PyTorch has no int8 products")
-KINDS = [
-    pytest.param(lambda: Products(torch.float32), id="float32"),
-    pytest.param(lambda: Products(torch.bfloat16), id="bfloat16"),
-    *(
-        pytest.param(
-            lambda dtype=dtype: PackedProducts(dtype),
-            id=f"packed {dtype}",
-            marks=pytest.mark.skipif(not PackedProducts.suit(dtype), reason="oneDNN does not multiply so here"),
-        )
-        for dtype in (torch.float32, torch.bfloat16)
-    ),
-    pytest.param(Int8Products, id="int8", marks=needs_int8),
-]
-
-
-# Dropout
+from vaswani_transformer.training import cpu
+from vaswani_transformer.training.cpu import HALF_PRECISION, Dropout, half_precision_attention, speed_up_training
 
 
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.9])
@@ -87,7 +63,7 @@ def test_compiled_and_on_other_devices_dropout_is_pytorch_s(monkeypatch):
     assert Dropout(0.5)(x.to("meta")).is_meta
 
 
-# Kernels of attention
+# Attention in half precision
 
 
 @pytest.mark.parametrize(
@@ -103,91 +79,40 @@ def test_compiled_and_on_other_devices_dropout_is_pytorch_s(monkeypatch):
     ],
     ids=str,
 )
-def test_short_sentences_in_half_precision_are_trained_by_equation_1(change, expected):
+def test_short_sentences_in_half_precision_are_trained_by_equation_1(monkeypatch, change, expected):
+    chosen = []
+    monkeypatch.setattr(cpu, "eager_attention", lambda *args, **kwargs: chosen.append("eager"))
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "sdpa", lambda *args, **kwargs: chosen.append("sdpa"))
     case = {"dtype": torch.bfloat16, "requires_grad": True, "device": "cpu", "num_keys": 128, "num_rows": 2} | change
     num_keys, num_rows = case.pop("num_keys"), case.pop("num_rows")
-    query = torch.empty(num_rows, 4, 6, 8, **case)
-    assert prefers_equation_1(query, torch.empty(1, 1, num_keys, 8)) == expected
+    key = torch.empty(1, 1, num_keys, 8)
+    half_precision_attention(nn.Module(), torch.empty(num_rows, 4, 6, 8, **case), key, key, None, scaling=1.0)
+    assert chosen == ["eager" if expected else "sdpa"]
 
 
-def test_both_ways_of_training_give_the_same_gradients(build_tiny_model, monkeypatch):
+@pytest.mark.parametrize(
+    ("kernel", "dtype", "tolerance"), [("sdpa", torch.float64, 1e-9), (HALF_PRECISION, torch.bfloat16, 0)]
+)
+def test_equation_1_and_the_kernels_of_training_give_the_same_gradients(build_tiny_model, kernel, dtype, tolerance):
     batch = {"input_ids": torch.randint(3, 37, (3, 9)), "labels": torch.randint(3, 37, (3, 7))}
     batch["attention_mask"] = torch.ones_like(batch["input_ids"])
     batch["attention_mask"][1, 5:] = 0
     gradients = []
-    for prefers in (True, False):
-        monkeypatch.setattr(
-            "vaswani_transformer.model.layers_vaswani.prefers_equation_1", lambda *_, answer=prefers: answer
-        )
-        model = build_tiny_model(noise=0.3, dropout=0.0, dtype=torch.float64).train()
+    for attention in ("eager", kernel):
+        model = build_tiny_model(noise=0.3, dropout=0.0, dtype=dtype, attention=attention).train()
         model(**batch).loss.backward()
         gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})
-    torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(*gradients, rtol=tolerance, atol=1e-3 * tolerance)
 
 
-# Products
-
-
-def build_layers(*sizes: int, bias: bool = True) -> list[nn.Linear]:
-    torch.manual_seed(0)
-    return [nn.Linear(64, size, bias=bias) for size in sizes]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("bias", [True, False])
-@torch.no_grad()
-def test_products_are_those_of_the_layers(kind, bias):
-    products, layers = kind(), build_layers(40, 8, 17, bias=bias)
-    dtype = products.dtype
-    for shape in ((1, 64), (4, 64), (3, 21, 64)):
-        x = torch.randn(shape).to(dtype)
-        rounding = {torch.float32: 1e-6, torch.bfloat16: 4e-3}[dtype] if kind is not Int8Products else 0.03
-        found = [products.one(layer)(x) for layer in layers]
-        rectified = [products.one(layer, relu=True)(x) for layer in layers]
-        at_once = products.several(*layers)(x)
-        for y, positive, together, layer in zip(found, rectified, at_once, layers, strict=True):
-            weight, own_bias = (None if p is None else p.to(dtype).double() for p in (layer.weight, layer.bias))
-            expected = nn.functional.linear(x.double(), weight, own_bias)
-            for actual, wanted in ((y, expected), (positive, expected.relu()), (together, expected)):
-                assert actual.dtype == dtype
-                assert actual.shape == wanted.shape
-                assert (actual - wanted).norm() <= rounding * expected.norm()
-
-
-@needs_int8
-@torch.no_grad()
-def test_a_row_of_zeros_in_int8_gives_its_bias():
-    [layer] = build_layers(40)
-    layer.weight[3] = 0
-    assert torch.equal(Int8Products().one(layer)(torch.randn(2, 64))[:, 3], layer.bias[3].expand(2))
-
-
-@needs_int8
-# With eight bits oneDNN's sums saturate where it is kept from instructions that the processor has.
-@pytest.mark.parametrize(("has_tiles", "has_seven_bits"), [(False, False), (False, True), (True, True)])
-@torch.no_grad()
-def test_int8_multiplies_scaled_integers(monkeypatch, has_tiles, has_seven_bits):
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: has_tiles, raising=False)
-    engine, products = torch.backends.quantized.engine, Int8Products()
-    products.reduce_range |= has_seven_bits
-    [layer], x = build_layers(40), torch.randn(3, 5, 64)
-    # Rows of W scaled to [-127, 127], x by one scale to [0, 255] about a zero, or to [0, 127].
-    lowest, highest, units = min(float(x.min()), 0.0), max(float(x.max()), 0.0), 127 if products.reduce_range else 255
-    x_scale = (highest - lowest) / units
-    zero = round(-lowest / x_scale)
-    x_integers = ((x / x_scale).round() + zero).clamp(0, units) - zero
-    w_scale = layer.weight.abs().amax(dim=1) / 127
-    w_integers = (layer.weight / w_scale[:, None]).round()
-    expected = (x_integers.double() @ w_integers.double().t()) * x_scale * w_scale + layer.bias
-    torch.testing.assert_close(products.one(layer)(x).double(), expected, atol=1e-5, rtol=1e-5)
-    assert torch.backends.quantized.engine == engine  # other quantised models of the process have it too
-
-
-def test_the_fastest_products_there_are_are_chosen():
-    assert type(build_products("float64", CPU)) is Products
-    packed = PackedProducts if PackedProducts.suit(torch.float32) else Products
-    assert type(build_products(torch.float32, CPU)) is packed
-    with torch.backends.mkldnn.flags(enabled=False):
-        assert type(build_products(torch.float32, CPU)) is Products
-    with pytest.raises(ValueError, match=r"int8 is for CPUs, and the model is on meta: use bfloat16 or float16 there"):
-        build_products("int8", torch.device("meta"))
+@pytest.mark.parametrize(
+    ("kernel", "is_half_precision", "expected"),
+    [("sdpa", True, HALF_PRECISION), ("sdpa", False, "sdpa"), ("eager", True, "eager")],
+)
+def test_a_model_sped_up_has_another_dropout_and_kernel(build_tiny_model, kernel, is_half_precision, expected):
+    model = build_tiny_model(dropout=0.25, attention=kernel)
+    speed_up_training(model, is_half_precision=is_half_precision)
+    rates = [module.p for module in model.modules() if type(module) is Dropout]
+    assert len(rates) == sum(isinstance(module, nn.Dropout) for module in model.modules())
+    assert rates.count(0.25) == 2 + 2 * 2 + 4 * 3  # the sums of embeddings and positions, and all sub-layers
+    assert model.config._attn_implementation == expected
