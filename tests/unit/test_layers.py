@@ -17,6 +17,7 @@ from vaswani_transformer.model.layers_vaswani import (
     PositionEncoding,
     Residual,
     TokenEmbedding,
+    build_padding_mask,
     eager_attention,
     sinusoids,
 )
@@ -104,6 +105,22 @@ def test_a_query_with_nothing_to_attend_to_gets_zeros(attention):
         assert (attention(x, attention_mask=additive)[0] == 0).all()
 
 
+# Masks
+
+
+@pytest.mark.parametrize(("pad", "expected"), [(1, [1, 0, 1]), (0, [1, 1, 1]), (None, [1, 1, 1])])
+def test_padding_is_masked_if_there_is_such_a_token(pad, expected):
+    mask = build_padding_mask(torch.tensor([[5, 1, 2]]), VaswaniConfig(pad_token_id=pad))
+    assert mask.tolist() == [expected]
+
+
+@pytest.mark.parametrize("ends", [1, [2, 1]])
+def test_a_mask_is_asked_for_where_the_padding_may_be_an_end(ends):
+    config = VaswaniConfig(pad_token_id=1, eos_token_id=ends)
+    with pytest.raises(ValueError, match=r"cannot be told from </s>: pad_token_id=1 is .* Pass the attention_mask"):
+        build_padding_mask(torch.tensor([[5, 1]]), config)
+
+
 # Multi-head attention
 
 
@@ -129,15 +146,6 @@ def test_heads_are_attended_one_by_one_and_concatenated(attention):
     expected = torch.cat(heads, dim=-1) @ attention.out_proj.weight.T
     actual, _ = attention(x, key_value_states=source)
     torch.testing.assert_close(actual, expected)
-
-
-@pytest.mark.parametrize(("dtype", "is_equation_1"), [(torch.bfloat16, True), (torch.float32, False)])
-def test_short_sentences_are_trained_by_equation_1_in_half_precision(attention, dtype, is_equation_1):
-    query = torch.randn(2, 3, 4, 5, dtype=dtype, requires_grad=True)
-    kernel = attention._find_kernel(query, query, None)
-    is_eager = attention.config._attn_implementation == "eager"
-    assert (kernel is eager_attention) == (is_equation_1 or is_eager)
-    assert (attention._find_kernel(query.detach(), query, None) is eager_attention) == is_eager
 
 
 def test_the_source_is_projected_once_while_decoding(attention):
