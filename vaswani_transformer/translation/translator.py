@@ -15,7 +15,6 @@ from transformers.utils import ModelOutput
 from ..data.batching import plan_batches
 from ..devices import avoid_plans_per_shape
 from ..engine.engine import find_engine
-from ..model.generation_vaswani import Search
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.pipeline_vaswani import MOST_SOURCE_TOKENS, check_sentence
 from .ensemble import Ensemble
@@ -73,8 +72,7 @@ class Translator:
         **generate_kwargs,
     ):
         avoid_plans_per_shape(model.device.type)
-        config = generate_kwargs.get("generation_config") or model.generation_config
-        search = Search.resolve(config, **generate_kwargs)
+        search, *_ = model._resolve(generate_kwargs.get("generation_config"), generate_kwargs)
         if not 1 <= num_hypotheses <= search.num_beams:
             raise ValueError(
                 f"a beam of {search.num_beams} gives 1 to {search.num_beams} translations of a sentence, "
