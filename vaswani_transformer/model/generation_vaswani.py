@@ -112,9 +112,9 @@ class Search:
 
     @classmethod
     def resolve(cls, config: GenerationConfig, **given) -> "Search":
-        """Return the search that `config` asks for; of the options `given`, those of a search come before its own."""
+        """Return the search that `config` asks for; options `given`, unless they are `None`, come before its own."""
         names = [field.name for field in fields(cls)]
-        asked = {name: given[name] if name in given else getattr(config, name, None) for name in names}
+        asked = {name: getattr(config, name, None) if given.get(name) is None else given[name] for name in names}
         return cls(**{name: value for name, value in asked.items() if value is not None})
 
     def __str__(self) -> str:
