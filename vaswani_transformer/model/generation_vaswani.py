@@ -251,9 +251,9 @@ class VaswaniGenerationMixin(GenerationMixin):
 
         Args:
             engine: anything with `encode` and `start`, as `build_engine()` returns it, made once and passed to every
-                call. It translates with the weights of the moment it was made. Attention weights, hidden states, a
-                cache of the caller's, of another kind or none, and a padded prompt take `forward` instead, and
-                `past_key_values` are returned by `forward` only.
+                call. It translates with the weights of the moment it was made, samples with one beam too, and returns no
+                `past_key_values`. Attention weights, hidden states, a cache of the caller's, of another kind or none,
+                and a padded prompt are for `forward` alone.
 
         Raises:
             ValueError: for options that cannot be honoured, and for what transformers itself refuses.
@@ -270,8 +270,9 @@ class VaswaniGenerationMixin(GenerationMixin):
         guided = any(x is not None for x in (streamer, assistant_model, config.prompt_lookup_num_tokens))
         if guided and search.num_beams > 1:
             raise ValueError("a streamer and an assistant follow one hypothesis: pass num_beams=1.")
-        is_sampling = search.num_beams == 1 and (search.do_sample or config.is_assistant)
-        if guided or is_sampling or custom_generate is not None:
+        is_sampling = search.num_beams == 1 and search.do_sample and engine is None
+        if guided or is_sampling or config.is_assistant or custom_generate is not None:
+            _refuse_engine(engine)
             kwargs = {name: value for name, value in kwargs.items() if name not in OWN_OPTIONS}
             kwargs |= {"attention_mask": source.mask, "custom_generate": custom_generate}
             if kwargs.get("decoder_input_ids") is not None:
@@ -364,12 +365,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         flags = {name: True for name in asked if search.return_dict_in_generate and getattr(search, name)}
         encoded = source.encoded
         if needs_forward:
-            engine = None
-            if not hasattr(self, "forward"):
-                raise ValueError(
-                    "an engine gives no attention weights, hidden states or caches, and reads no padded prompt: call "
-                    "generate() of the model."
-                )
+            _refuse_engine(engine)
             self._validate_model_kwargs(model_kwargs.copy())
         if encoded is None and engine is not None and source.ids is not None:
             return engine.start(engine.encode(source.ids, source.mask), source.mask, num_beams=search.num_beams), None
@@ -464,6 +460,14 @@ def _refuse_others(config: GenerationConfig) -> None:
                 f"{name}={value!r} is not supported by the search of this model: leave it out, here or in "
                 f"generation_config.json."
             )
+
+
+def _refuse_engine(engine) -> None:
+    if engine is not None:
+        raise ValueError(
+            "an engine has no attention weights, hidden states or cache to give, reads no padded prompt and follows no "
+            "streamer or assistant: leave it out, or call generate() of the model."
+        )
 
 
 def _take_source(inputs: torch.Tensor | None, model_kwargs: dict, config: VaswaniConfig) -> Source:

@@ -218,6 +218,7 @@ class BeamSearch:
         vocab_size = log_probs.shape[-1]
         # As many as could finish and still leave b to go on with.
         count = min(max(2, 1 + len(self.eos_token_ids)) * self.num_beams, self.num_beams * vocab_size)
+        count = 1 if self.num_beams == 1 else count
         log_probs = log_probs.unflatten(0, self.scores.shape)
         if not self.do_sample:
             return best_sums(self.scores, log_probs, count)

@@ -47,6 +47,8 @@ class Ensemble:
 
     def start(self, encodings: list[torch.Tensor], source_mask: torch.Tensor | None, *, num_beams: int) -> Steps:
         """Return the steps of a search; for the arguments see `Engine.start`."""
+        if not isinstance(encodings, list):
+            raise ValueError("an ensemble reads input_ids, each model by itself: give no encoder_outputs.")
         steps = []
         for member, encoding in zip(self.members, encodings, strict=True):
             if isinstance(member, Engine):
