@@ -4,6 +4,7 @@ import math
 import re
 import sys
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,6 @@ import torch
 from vaswani_transformer import cli
 from vaswani_transformer.attention.maps import collect_attention_batch
 from vaswani_transformer.hub.demo import MOST_BEAMS, MOST_CHARACTERS, Demo, Translation, escape
-from vaswani_transformer.model.search_vaswani import LENGTH_PENALTIES, PENALISED_LENGTHS
 
 TEXTS = ["The law will never be perfect.", "Das Gesetz wird nie vollkommen sein.", "a house, a garden"] * 3
 MARKUP = "<script>alert(1)</script>"
@@ -75,7 +75,6 @@ def test_translations_are_those_of_the_search_with_its_scores_in_a_table(page):
     parsed = Parsed(answer.html)
     assert parsed.texts[:-1] == ["rank", "translation", "score", "log P", "tokens", *rows]
     assert "log P / ((5 + tokens) / 6)0.6, ranks" in parsed.texts[-1]
-    assert PENALISED_LENGTHS.keys() == LENGTH_PENALTIES.keys()
 
 
 def escape_back(text):
@@ -124,8 +123,9 @@ def test_any_other_text_is_shown_as_text_in_the_table_and_in_the_frame(page, tex
 def test_each_text_is_shown_once_and_an_empty_one_as_nothing(page, monkeypatch):
     pad, eos = page.tokenizer.pad_token_id, page.tokenizer.eos_token_id
     found = torch.tensor([[0, 9, eos], [0, 8, eos], [0, 7, eos], [0, pad, pad]])
-    monkeypatch.setattr(page.model, "generate", lambda **_: found)
-    monkeypatch.setattr(page.tokenizer, "batch_decode", lambda *_, **__: ["Hund", "", "Hund"], raising=False)
+    found = SimpleNamespace(sequences=found, sequences_scores=torch.zeros(4))
+    monkeypatch.setattr(page.translator, "search", lambda *_, **__: found)
+    monkeypatch.setattr(page.tokenizer, "batch_decode", lambda *_, **__: ["Hund", "", "Hund", ""], raising=False)
     answer = page.answer("The law", 3)
     translations = [(translation.text, translation.token_ids) for translation in answer.translations]
     assert translations == [("Hund", [9, eos]), ("", [8, eos])]

@@ -3,7 +3,7 @@ import functools
 import pytest
 import torch
 
-from vaswani_transformer.translation.ensemble import mean_log_probs
+from vaswani_transformer.translation.ensemble import Ensemble, mean_log_probs
 
 PAD, END = 1, 2
 SOURCE = torch.tensor([[9, 2, 1, 1, 1], [5, 6, 7, 8, 2], [21, 9, 30, 2, 1]])
@@ -38,35 +38,30 @@ def test_a_word_that_one_model_forbids_is_still_possible():
 
 
 @pytest.mark.parametrize("num_copies", [1, 2, 4])
+@pytest.mark.parametrize("is_engine", [True, False], ids=["engines", "models"])
 @pytest.mark.parametrize(
     "options",
     [
         {"num_return_sequences": 4},
+        {"num_beams": 1},
         {"no_repeat_ngram_size": 2},
-        {"use_cache": False},
-        {"decoder_input_ids": torch.tensor([[0, 5, 6], [PAD, 0, 8], [0, 9, 4]])},
+        {"decoder_input_ids": torch.tensor([[0, 5, 6], [0, 4, 8], [0, 9, 4]])},
     ],
     ids=str,
 )
-def test_copies_of_a_model_are_the_model_alone(model, options, num_copies):
+def test_copies_of_a_model_are_the_model_alone(model, options, is_engine, num_copies):
+    one = model.build_engine() if is_engine else model
     alone = model.generate(SOURCE, **WITH_SCORES, **options)
-    together = model.generate(SOURCE, ensemble=[model] * num_copies, **WITH_SCORES, **options)
+    together = model.generate(SOURCE, engine=Ensemble([one] * num_copies), **WITH_SCORES, **options)
     assert torch.equal(together.sequences, alone.sequences)
-    assert torch.equal(together.beam_indices, alone.beam_indices)
-    assert torch.equal(together.sequences_scores, alone.sequences_scores)
-    brief = model.generate(SOURCE, ensemble=[model] * num_copies, **options)
+    torch.testing.assert_close(together.sequences_scores, alone.sequences_scores, rtol=0, atol=1e-5)
+    brief = model.generate(SOURCE, engine=Ensemble([one] * num_copies), **options)
     assert torch.equal(brief, alone.sequences)
 
 
-def test_copies_of_a_model_search_greedily_as_the_model_alone(model):
-    alone = model.generate(SOURCE, num_beams=1)
-    assert torch.equal(model.generate(SOURCE, num_beams=1, ensemble=[model, model]), alone)
-
-
-@pytest.mark.parametrize("options", [{}, {"use_cache": False}, {"cache_implementation": "static"}], ids=str)
-def test_who_comes_first_does_not_matter(model, other, options):
+def test_who_comes_first_does_not_matter(model, other):
     found, mirrored = (
-        first.generate(SOURCE, ensemble=[second], num_return_sequences=2, **WITH_SCORES, **options)
+        first.generate(SOURCE, engine=Ensemble([first, second.build_engine()]), num_return_sequences=2, **WITH_SCORES)
         for first, second in ((model, other), (other, model))
     )
     assert torch.equal(found.sequences, mirrored.sequences)
@@ -76,7 +71,8 @@ def test_who_comes_first_does_not_matter(model, other, options):
 
 
 def test_the_logits_of_an_ensemble_are_mean_log_probs(model, other):
-    found = model.generate(SOURCE, ensemble=[other], output_logits=True, return_dict_in_generate=True)
+    options = {"output_logits": True, "return_dict_in_generate": True}
+    found = model.generate(SOURCE, engine=Ensemble([model, other]), **options)
     torch.testing.assert_close(found.logits[0].exp().sum(-1), torch.ones(len(found.logits[0])))
 
 
@@ -87,25 +83,28 @@ def test_the_logits_of_an_ensemble_are_mean_log_probs(model, other):
 def test_another_vocabulary_is_refused(model, build, name, value):
     ours = getattr(model.config, name)
     with pytest.raises(ValueError, match=f"must share one vocabulary: {name} is {ours} in the first model and {value}"):
-        model.generate(SOURCE, ensemble=[build(**{name: value})])
+        Ensemble([model, build(**{name: value})])
 
 
 def test_inputs_of_one_model_are_refused(model):
     encoded = model.get_encoder()(SOURCE[1:2])
-    with pytest.raises(ValueError, match="an ensemble reads input_ids, each model by itself; got encoder_outputs"):
-        model.generate(encoder_outputs=encoded, ensemble=[model])
+    with pytest.raises(ValueError, match="an ensemble reads input_ids, each model by itself"):
+        model.generate(encoder_outputs=encoded, engine=Ensemble([model]))
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "options",
     [
-        ({"do_sample": True, "num_beams": 1}, "ensemble is for beam search and greedy search, not for sample"),
-        ({"prompt_lookup_num_tokens": 3, "num_beams": 1}, "not for assisted_generation"),
-        ({"output_attentions": True, "return_dict_in_generate": True}, "are of one model: leave out the ensemble"),
-        ({"custom_generate": lambda *_, **__: None}, "ensemble cannot be used with custom_generate"),
+        {"do_sample": True, "num_beams": 1},
+        {"prompt_lookup_num_tokens": 3, "num_beams": 1},
+        {"use_cache": False},
+        {"output_attentions": True, "return_dict_in_generate": True},
+        {"custom_generate": lambda *_, **__: None},
     ],
-    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+    ids=" ".join,
 )
-def test_what_is_of_one_model_is_refused(model, options, message):
-    with pytest.raises(ValueError, match=message):
-        model.generate(SOURCE, ensemble=[model], **options)
+def test_what_is_of_one_model_is_refused_of_an_ensemble_and_of_an_engine_alone(model, options):
+    engine = model.build_engine()
+    for one, decoder in ((model, {"engine": Ensemble([model])}), (engine, {})):
+        with pytest.raises(ValueError, match=r"an engine or ensemble gives .*: call generate\(\) of one model"):
+            one.generate(SOURCE, **decoder, **options)

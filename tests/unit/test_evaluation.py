@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from vaswani_transformer import loading
-from vaswani_transformer.commands.evaluate import describe_search
 from vaswani_transformer.evaluation import pairs as scored_pairs
 from vaswani_transformer.evaluation.pairs import score_pairs
 from vaswani_transformer.evaluation.perplexity import compute_perplexity
@@ -60,11 +59,6 @@ def test_bleu_of_a_model_is_that_of_its_translations(translator, monkeypatch):
 
     monkeypatch.setattr(Translator, "translate", translate)
     assert compute_bleu(*translator, answers.items()) == pytest.approx(100)
-
-
-def test_search_settings_stand_in_one_line(translator):
-    line = describe_search(translator[0], num_beams=7)
-    assert line.startswith("num_beams:7|length_penalty:0.6|length_penalty_type:gnmt|max_length_offset:50")
 
 
 def test_a_run_folder_stands_for_its_final_model(saved):

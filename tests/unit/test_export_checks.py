@@ -10,7 +10,7 @@ import torch
 from vaswani_transformer import cli
 from vaswani_transformer.export.ctranslate2_converter import VaswaniLoader
 from vaswani_transformer.export.ctranslate2_translation import rescore_hypotheses
-from vaswani_transformer.model.search_vaswani import gnmt_length_penalty
+from vaswani_transformer.model.generation_vaswani import Search
 
 
 @pytest.mark.parametrize("changes", [{"attention_window": 4}, {"activation_function": "mish"}])
@@ -37,7 +37,7 @@ def test_rescoring_divides_log_p_by_the_penalty_of_gnmt():
     # log P / |Y|^0.6 with log P = -2 and -3: CTranslate2 puts the longer one first, GNMT the shorter.
     scores = [-3 / 5**0.6, -2 / 2**0.6]
     result = SimpleNamespace(hypotheses=[long, short], scores=scores)
-    rescored = rescore_hypotheses(result, 0.6, gnmt_length_penalty)
+    rescored = rescore_hypotheses(result, Search(length_penalty=0.6))
     assert [tokens for tokens, _ in rescored] == [short, long]
     assert [score for _, score in rescored] == pytest.approx([-2 / (7 / 6) ** 0.6, -3 / (10 / 6) ** 0.6])
 

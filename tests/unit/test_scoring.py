@@ -2,9 +2,9 @@ import pytest
 import torch
 
 from vaswani_transformer import cli, train_tokenizer
-from vaswani_transformer.evaluation import pairs
+from vaswani_transformer.evaluation import pairs, scoring
 from vaswani_transformer.evaluation.pairs import score_pairs
-from vaswani_transformer.model import scoring_vaswani
+from vaswani_transformer.evaluation.scoring import score
 
 PAD, END = 1, 2
 SENTENCES = [[9, 2], [5, 6, 7, 8, 2], [21, 9, 30, 4, 12, 35, 2], [8, 3, 21, 2]]
@@ -18,22 +18,18 @@ def model(build_ending_model):
     return build_ending_model(end_bias=4.0, max_length_offset=6, decoder_layers=2)
 
 
-# model.score
+# Tokens
 
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {},
-        {"length_penalty": 0.0},
-        {"length_penalty": 1.0, "length_penalty_type": "power"},
-    ],
+    [{}, {"length_penalty": 0.0}, {"length_penalty": 1.0, "length_penalty_type": "power"}],
     ids=str,
 )
 @pytest.mark.parametrize("count", [1, 4])
 def test_the_scores_of_a_search_are_found_again(model, count, options):
     found = model.generate(SOURCE, num_return_sequences=count, **WITH_SCORES, **options)
-    scores = model.score(SOURCE, found.sequences[:, 1:], **options).scores
+    scores = score(model, SOURCE, found.sequences[:, 1:], **options).scores
     torch.testing.assert_close(scores, found.sequences_scores, rtol=0, atol=1e-5)
 
 
@@ -42,12 +38,12 @@ def test_the_penalty_is_that_of_the_generation_config(model, build_tiny_model):
     other.load_state_dict(model.state_dict())
     changes = {"length_penalty": 0.2, "length_penalty_type": "power"}
     other.generation_config.update(**changes)
-    torch.testing.assert_close(other.score(SOURCE, LABELS).scores, model.score(SOURCE, LABELS, **changes).scores)
+    torch.testing.assert_close(score(other, SOURCE, LABELS).scores, score(model, SOURCE, LABELS, **changes).scores)
 
 
 @torch.no_grad()
 def test_log_probs_are_those_of_teacher_forcing(model):
-    found = model.score(SOURCE, LABELS)
+    found = score(model, SOURCE, LABELS)
     assert found.lengths.tolist() == [2, 4, 1, 3]
     for i, source in enumerate(SENTENCES):
         words = LABELS[i, : found.lengths[i]]
@@ -61,27 +57,27 @@ def test_log_probs_are_those_of_teacher_forcing(model):
 
 def test_what_follows_the_end_is_padding(model):
     padded = LABELS.masked_fill(LABELS == -100, PAD)
-    expected, actual = model.score(SOURCE, LABELS), model.score(SOURCE, padded)
+    expected, actual = score(model, SOURCE, LABELS), score(model, SOURCE, padded)
     for name in ("log_probs", "lengths", "scores"):
         torch.testing.assert_close(actual[name], expected[name])
-    assert model.score(SOURCE[:1], torch.tensor([[5, 6, 7]])).lengths.tolist() == [3]  # rated without an end
+    assert score(model, SOURCE[:1], torch.tensor([[5, 6, 7]])).lengths.tolist() == [3]  # rated without an end
 
 
 def test_slices_change_nothing(model, monkeypatch):
-    expected = model.score(SOURCE, LABELS)
-    monkeypatch.setattr(scoring_vaswani, "find_slice_length", lambda *_: 3)
-    torch.testing.assert_close(model.score(SOURCE, LABELS).token_log_probs, expected.token_log_probs)
+    expected = score(model, SOURCE, LABELS)
+    monkeypatch.setattr(scoring, "find_slice_length", lambda *_: 3)
+    torch.testing.assert_close(score(model, SOURCE, LABELS).token_log_probs, expected.token_log_probs)
 
 
 @pytest.mark.parametrize(("dtype", "expected"), [(torch.float64,) * 2, (torch.bfloat16, torch.float32)])
 def test_scores_are_at_least_in_float32(build_tiny_model, dtype, expected):
-    found = build_tiny_model(dtype=dtype).score(SOURCE, LABELS)
+    found = score(build_tiny_model(dtype=dtype), SOURCE, LABELS)
     assert found.log_probs.dtype == found.scores.dtype == expected
 
 
 def test_a_row_without_tokens_is_refused(model):
     with pytest.raises(ValueError, match="got a row of padding alone"):
-        model.score(SOURCE[:2], torch.tensor([[5, 2], [-100, -100]]))
+        score(model, SOURCE[:2], torch.tensor([[5, 2], [-100, -100]]))
 
 
 # Text and files
@@ -101,7 +97,7 @@ def expected_of(translator) -> list[tuple[float, int, float]]:
     results = []
     for source, target in TEXT:
         inputs = tokenizer([source], text_target=[target], return_tensors="pt")
-        found = model.score(**inputs)
+        found = score(model, **inputs)
         results.append((found.log_probs.item(), found.lengths.item(), found.scores.item()))
     return results
 

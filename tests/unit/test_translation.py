@@ -6,6 +6,7 @@ import pytest
 from transformers import GenerationConfig
 
 from vaswani_transformer import VaswaniForConditionalGeneration
+from vaswani_transformer.evaluation.scoring import score
 from vaswani_transformer.translation import translator as translation
 from vaswani_transformer.translation.translator import Hypothesis, Translator, format_lines, translate
 
@@ -79,14 +80,12 @@ def test_scores_are_those_of_the_search(parts, options):
         )
 
 
-def test_what_the_generation_config_wants_recorded_is_not(parts, monkeypatch):
+def test_what_the_generation_config_wants_recorded_is_not(parts):
     model, tokenizer = copy.deepcopy(parts)
-    expected, generate, found = translate(model, tokenizer, SENTENCES, max_new_tokens=8), model.generate, []
     wanted = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
     model.generation_config.update(return_dict_in_generate=True, **dict.fromkeys(wanted, True))
-    monkeypatch.setattr(model, "generate", lambda **kwargs: found.append(generate(**kwargs)) or found[-1])
-    assert translate(model, tokenizer, SENTENCES, max_new_tokens=8) == expected
-    assert all(set(output) <= {"sequences", "sequences_scores", "beam_indices"} for output in found)
+    found = Translator(model, tokenizer, max_new_tokens=8).search([tokenizer("a dog").input_ids])
+    assert set(found) <= {"sequences", "sequences_scores", "beam_indices"}
 
 
 def test_an_empty_line_has_one_translation_and_a_search_that_finds_fewer_says_so(parts):
@@ -100,21 +99,21 @@ def test_an_empty_line_has_one_translation_and_a_search_that_finds_fewer_says_so
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
-@pytest.mark.parametrize("names", [[], ["ensemble"], ["shortlist"], ["ensemble", "shortlist"]])
-def test_scores_are_of_the_probabilities_of_the_whole_search(parts, names, num_beams):
+@pytest.mark.parametrize("num_others", [0, 1])
+def test_scores_are_of_the_probabilities_of_the_whole_search(parts, num_others, num_beams):
     model, tokenizer = parts
-    other = VaswaniForConditionalGeneration(model.config).eval()
-    given = {"ensemble": [other], "shortlist": tokenizer("two cats sleep").input_ids}
-    options = {"num_beams": num_beams, "max_new_tokens": 8, **{name: given[name] for name in names}}
-    [[hypothesis]] = Translator(model, tokenizer, with_scores=True, **options)(["a dog"])
+    others = [VaswaniForConditionalGeneration(model.config).eval()] * num_others
+    options = {"num_beams": num_beams, "max_new_tokens": 8, "ensemble": others}
+    translator = Translator(model, tokenizer, with_scores=True, **options)
+    [[hypothesis]] = translator(["a dog"])
     inputs = tokenizer(["a dog"], return_tensors="pt")
-    found = model.generate(**inputs, output_scores=True, return_dict_in_generate=True, **options)
+    found = translator.search(inputs.input_ids.tolist(), output_scores=True)
     beams = found.get("beam_indices")
     transitions = model.compute_transition_scores(found.sequences, found.scores, beams, normalize_logits=True)
     penalty = ((5 + transitions.shape[1]) / 6) ** 0.6
     assert hypothesis.score == pytest.approx(transitions.sum().item() / penalty, abs=1e-5)
-    alone = model.score(**inputs, labels=found.sequences[:, 1:]).scores.item()
-    assert (hypothesis.score == pytest.approx(alone, abs=1e-5)) == (not names)
+    alone = score(model, **inputs, labels=found.sequences[:, 1:]).scores.item()
+    assert (hypothesis.score == pytest.approx(alone, abs=1e-5)) == (not others)
 
 
 def test_an_end_that_is_also_the_padding_is_a_translation_with_a_score(parts):
