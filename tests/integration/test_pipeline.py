@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from transformers import AutoModelForSeq2SeqLM
 
 from vaswani_transformer import TranslationPipeline
 from vaswani_transformer import pipeline as vaswani_pipeline
@@ -53,9 +54,10 @@ def test_what_is_no_sentence_is_refused(translate):
         translate([3])
 
 
-def test_a_custom_generate_is_called_without_the_engine(translate):
-    tokens = translate.tokenizer("two cats", return_tensors="pt").input_ids
-    assert translate("a dog", custom_generate=lambda *_, **__: tokens) == [{"translation_text": "two cats"}]
+def test_what_an_engine_cannot_do_is_refused(translate):
+    for options in ({"do_sample": True, "num_beams": 1}, {"custom_generate": lambda *_, **__: None}):
+        with pytest.raises(ValueError, match=r"an engine or ensemble .*does not sample with one beam"):
+            translate("a dog", **options)
 
 
 def test_tokens_and_text_are_returned_as_asked(translate):
@@ -100,7 +102,7 @@ def test_the_task_works_in_transformers_without_trust(folder, translate, task):
     found = transformers.pipeline(task, model=folder, max_new_tokens=6)
     assert isinstance(found, TranslationPipeline)
     assert found(SENTENCES[0]) == expected
-    parts = {"model": translate.model, "tokenizer": translate.tokenizer}
+    parts = {"model": AutoModelForSeq2SeqLM.from_pretrained(folder), "tokenizer": translate.tokenizer}
     assert transformers.pipeline(task, **parts, max_new_tokens=6)(SENTENCES[0]) == expected
 
 

@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli, train_tokenizer
-from vaswani_transformer.commands.arguments import read_shortlist
-from vaswani_transformer.loading import load_translator
 from vaswani_transformer.engine.products import Int8Products
+from vaswani_transformer.loading import load_translator
 from vaswani_transformer.translation.translator import Translator
 
 SENTENCES = ["the dog runs far away", "the cat and the dog", "cat sleeps", "away runs the dog and the cat"]
 TOKENIZER = train_tokenizer(SENTENCES, vocab_size=290)
+HAS_INT8 = pytest.mark.skipif(not Int8Products.suit(), reason="this PyTorch has no int8 products")
 
 
 def save_model(folder, *, seed, tokenizer=TOKENIZER, **sizes):
@@ -34,38 +34,25 @@ def folders(tmp_path_factory):
 
 @pytest.fixture
 def files(tmp_path):
-    """The text, where its translation goes, and a shortlist."""
-    for name, lines in (("text", SENTENCES), ("shortlist", ["dog", "cat runs"])):
-        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
-    return tmp_path / "text", tmp_path / "out", tmp_path / "shortlist"
+    """The text, and where its translation goes."""
+    (tmp_path / "text").write_text("".join(f"{line}\n" for line in SENTENCES))
+    return tmp_path / "text", tmp_path / "out"
 
 
 def run(command, *arguments):
     return cli.main([command, *map(str, arguments), "--max_length_offset", "3"])
 
 
-def test_scores_of_an_ensemble_with_a_shortlist_stand_before_the_texts(folders, files):
-    text, output, shortlist = files
-    options = ["--ensemble", folders[1], "--shortlist", shortlist, "--scores"]
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("int8", marks=HAS_INT8)])
+def test_scores_of_an_ensemble_stand_before_the_texts(folders, files, dtype):
+    text, output = files
+    options = ["--ensemble", folders[1], "--scores", "--dtype", dtype]
     assert run("translate", "--model", folders[0], *options, "--input", text, "--output", output) == 0
     (one, tokenizer), (other, _) = map(load_translator, folders)
-    search = {"max_length_offset": 3, "ensemble": [other], "shortlist": read_shortlist(shortlist, tokenizer)}
+    search = {"max_length_offset": 3, "ensemble": [other], "dtype": dtype}
     found = Translator(one, tokenizer, with_scores=True, **search)(SENTENCES)
-    expected = [f"{hypothesis.score:.4f}\t{hypothesis.text}" for [hypothesis] in found]
-    assert output.read_text(encoding="utf-8").split("\n") == [*expected, ""]
-
-
-def test_a_shortlist_holds_each_token_of_its_text_once(tmp_path):
-    path = tmp_path / "words"
-    path.write_text("dog\n\nthe dog\nthe\n")
-    assert read_shortlist(path, TOKENIZER) == sorted(set(TOKENIZER("the dog").input_ids[:-1]))
-
-
-@pytest.mark.parametrize("text", ["", "\n\n"])
-def test_a_shortlist_without_a_word_is_refused(folders, files, capsys, text):
-    files[2].write_text(text)
-    assert run("translate", "--model", folders[0], "--input", files[0], "--shortlist", files[2]) == 1
-    assert f"{files[2]} holds no word, and nothing could be translated" in capsys.readouterr().err
+    expected = "".join(f"{hypothesis.score:.4f}\t{hypothesis.text}\n" for [hypothesis] in found)
+    assert output.read_text(encoding="utf-8") == expected
 
 
 def test_a_model_of_another_vocabulary_is_refused(folders, files, tmp_path, capsys):
@@ -78,44 +65,24 @@ def test_a_model_of_another_vocabulary_is_refused(folders, files, tmp_path, caps
     )
 
 
-def test_other_models_or_another_shortlist_do_not_go_on(folders, files, monkeypatch, capsys):
+def test_other_models_do_not_go_on(folders, files, monkeypatch, capsys):
     def die(translator, batch):
         raise MemoryError("no room")
 
-    text, output, shortlist = files
-    files_given = ["--input", text, "--output", output, "--shortlist", shortlist]
-    begun = ["translate", "--model", folders[0], *files_given, "--ensemble", folders[1]]
+    begun = ["translate", "--model", folders[0], "--input", files[0], "--output", files[1], "--ensemble", folders[1]]
     with monkeypatch.context() as patch:
         patch.setattr(Translator, "translate", die)
         assert run(*begun) == 1
     assert run(*begun[:-1], folders[0]) == 1
     assert 'other settings: ensemble[0] was "' in capsys.readouterr().err
-    shortlist.write_text("dog cat\n")
-    assert run(*begun) == 1
-    assert 'other settings: shortlist was "' in capsys.readouterr().err
-    shortlist.write_text("runs cat dog\n")
-    assert run(*begun) == 0  # the same words
+    assert run(*begun) == 0
 
 
-def test_a_score_says_which_models_and_words_it_is_of(folders, files, capsys):
-    text, _, shortlist = files
-    options = ["--ensemble", folders[1], "--shortlist", shortlist, "--num_beams", "2", "--tokenize", "none"]
-    assert run("evaluate", "--model", folders[0], "--test", text, text, *options) == 0
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("int8", marks=HAS_INT8)])
+def test_a_score_says_which_models_and_dtype_it_is_of(folders, files, capsys, dtype):
+    options = ["--ensemble", folders[1], "--dtype", dtype, "--num_beams", "2", "--tokenize", "none"]
+    assert run("evaluate", "--model", folders[0], "--test", files[0], files[0], *options) == 0
     printed = capsys.readouterr().out
     assert f"no label smoothing, {folders[0]} alone\n" in printed
     assert "search num_beams:2|" in printed
-    assert f"|shortlist:{shortlist}  model {folders[0]} + {folders[1]}  fingerprint " in printed
-
-
-@pytest.mark.skipif(not Int8Products.suit(), reason="this PyTorch has no int8 products")
-def test_a_model_in_int8_is_searched_and_scored_as_such(folders, files, capsys):
-    text, output, _ = files
-    options = ["--input", text, "--output", output, "--ensemble", folders[1], "--scores", "--dtype", "int8"]
-    assert run("translate", "--model", folders[0], *options) == 0
-    (one, tokenizer), (other, _) = map(load_translator, folders)
-    search = {"max_length_offset": 3, "ensemble": [other], "dtype": "int8"}
-    found = Translator(one, tokenizer, with_scores=True, **search)(SENTENCES)
-    expected = "".join(f"{hypothesis.score:.4f}\t{hypothesis.text}\n" for [hypothesis] in found)
-    assert output.read_text(encoding="utf-8") == expected
-    assert run("evaluate", "--model", folders[0], "--test", text, text, "--dtype", "int8") == 0
-    assert "|dtype:int8  model " in capsys.readouterr().out
+    assert f"|dtype:{dtype}  model {folders[0]} + {folders[1]}  fingerprint " in printed

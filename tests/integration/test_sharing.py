@@ -200,7 +200,7 @@ tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=True)
 inputs = tokenizer(sentences, return_tensors="pt", padding=True)
 
 def tokens(model):
-    return model.generate(**inputs, max_new_tokens=6).tolist()
+    return [model.generate(**inputs, max_new_tokens=6, **search).tolist() for search in ({}, {"num_beams": 1})]
 
 model = AutoModelForSeq2SeqLM.from_pretrained(name, trust_remote_code=True)
 told["types"] = [
@@ -219,7 +219,7 @@ told["texts"] = [result["translation_text"] for result in pipeline(sentences, ma
 pipeline.save_pretrained(sys.argv[4])
 again = transformers.pipeline("translation", model=sys.argv[4], trust_remote_code=True)
 told["saved again"] = [result["translation_text"] for result in again(sentences, max_new_tokens=6)]
-told["engines"] = [type(one.engine).__name__ for one in (pipeline, again)]
+told["models"] = [type(one.model).__name__ for one in (pipeline, again)]
 told["hidden"] = "vaswani_transformer" not in sys.modules
 
 huggingface_hub.constants.HF_HUB_OFFLINE = True
@@ -240,16 +240,16 @@ def test_an_uploaded_model_works_where_the_package_is_not_and_beside_it(run, hub
     told = run_elsewhere(ELSEWHERE, *arguments, hub=hub, folder=tmp_path, home=tmp_path / "home")
     model, tokenizer = load_translator(run)
     inputs = tokenizer(SENTENCES, return_tensors="pt", padding=True)
-    expected = model.generate(**inputs, max_new_tokens=6)
-    texts = tokenizer.batch_decode(expected, skip_special_tokens=True)
+    expected, greedy = (model.generate(**inputs, max_new_tokens=6, **search) for search in ({}, {"num_beams": 1}))
+    texts, expected = tokenizer.batch_decode(expected, skip_special_tokens=True), [expected.tolist(), greedy.tolist()]
     for refused in told["refused"]:
         assert refused.startswith("ValueError: The repository ")
         assert "contains custom code which must be executed" in refused
     assert told["types"] == ["VaswaniForConditionalGeneration", "VaswaniModel", "VaswaniConfig"]
     assert told["search"] == [3, "gnmt", 50]
-    assert told["tokens"] == told["offline"] == expected.tolist()
+    assert told["tokens"] == told["offline"] == expected
     texts = [text if sentence else "" for sentence, text in zip(SENTENCES, texts, strict=True)]
     assert told["texts"] == told["saved again"] == texts
-    assert told["engines"] == ["Engine", "Engine"]
+    assert told["models"] == ["VaswaniForConditionalGeneration"] * 2  # engines are of the package
     assert told["hidden"]
-    assert told["both"] == [expected.tolist(), expected.tolist(), True, False, False]
+    assert told["both"] == [expected, expected, True, False, False]
