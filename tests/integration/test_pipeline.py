@@ -7,7 +7,6 @@ from transformers import AutoModelForSeq2SeqLM
 
 from vaswani_transformer import TranslationPipeline
 from vaswani_transformer import pipeline as vaswani_pipeline
-from vaswani_transformer.engine.products import Int8Products
 from vaswani_transformer.model.pipeline_vaswani import custom_pipelines
 
 SENTENCES = ["a dog runs", "", "two cats sleep on the bed", "a dog"]
@@ -113,12 +112,6 @@ def test_other_tasks_are_those_of_transformers(folder, translate):
                 make(task, model=folder)
     other = vaswani_pipeline("translation_xx_to_yy", model=folder, max_new_tokens=6)
     assert other(SENTENCES[0]) == translate(SENTENCES[0])
-
-
-@pytest.mark.skipif(not Int8Products.suit(), reason="this PyTorch has no int8 products")
-def test_int8_stays_on_the_cpu_where_there_is_a_gpu(folder, monkeypatch):
-    monkeypatch.setattr("transformers.pipelines.base.is_torch_cuda_available", lambda: True)
-    assert vaswani_pipeline("translation", model=folder, dtype="int8").device.type == "cpu"
 
 
 def test_a_missing_model_or_tokenizer_is_said(translate):

@@ -4,13 +4,11 @@ import pytest
 import torch
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli, train_tokenizer
-from vaswani_transformer.engine.products import Int8Products
 from vaswani_transformer.loading import load_translator
 from vaswani_transformer.translation.translator import Translator
 
 SENTENCES = ["the dog runs far away", "the cat and the dog", "cat sleeps", "away runs the dog and the cat"]
 TOKENIZER = train_tokenizer(SENTENCES, vocab_size=290)
-HAS_INT8 = pytest.mark.skipif(not Int8Products.suit(), reason="this PyTorch has no int8 products")
 
 
 def save_model(folder, *, seed, tokenizer=TOKENIZER, **sizes):
@@ -43,14 +41,12 @@ def run(command, *arguments):
     return cli.main([command, *map(str, arguments), "--max_length_offset", "3"])
 
 
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("int8", marks=HAS_INT8)])
-def test_scores_of_an_ensemble_stand_before_the_texts(folders, files, dtype):
+def test_scores_of_an_ensemble_stand_before_the_texts(folders, files):
     text, output = files
-    options = ["--ensemble", folders[1], "--scores", "--dtype", dtype]
+    options = ["--ensemble", folders[1], "--scores"]
     assert run("translate", "--model", folders[0], *options, "--input", text, "--output", output) == 0
     (one, tokenizer), (other, _) = map(load_translator, folders)
-    search = {"max_length_offset": 3, "ensemble": [other], "dtype": dtype}
-    found = Translator(one, tokenizer, with_scores=True, **search)(SENTENCES)
+    found = Translator(one, tokenizer, with_scores=True, max_length_offset=3, ensemble=[other])(SENTENCES)
     expected = "".join(f"{hypothesis.score:.4f}\t{hypothesis.text}\n" for [hypothesis] in found)
     assert output.read_text(encoding="utf-8") == expected
 
@@ -78,11 +74,10 @@ def test_other_models_do_not_go_on(folders, files, monkeypatch, capsys):
     assert run(*begun) == 0
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("int8", marks=HAS_INT8)])
-def test_a_score_says_which_models_and_dtype_it_is_of(folders, files, capsys, dtype):
-    options = ["--ensemble", folders[1], "--dtype", dtype, "--num_beams", "2", "--tokenize", "none"]
+def test_a_score_says_which_models_and_dtype_it_is_of(folders, files, capsys):
+    options = ["--ensemble", folders[1], "--dtype", "bfloat16", "--num_beams", "2", "--tokenize", "none"]
     assert run("evaluate", "--model", folders[0], "--test", files[0], files[0], *options) == 0
     printed = capsys.readouterr().out
     assert f"no label smoothing, {folders[0]} alone\n" in printed
     assert "search num_beams:2|" in printed
-    assert f"|dtype:{dtype}  model {folders[0]} + {folders[1]}  fingerprint " in printed
+    assert f"|dtype:bfloat16  model {folders[0]} + {folders[1]}  fingerprint " in printed
