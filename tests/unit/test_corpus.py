@@ -7,7 +7,6 @@ import io
 import json
 import tempfile
 import tracemalloc
-from collections import Counter
 from pathlib import Path
 
 import datasets
@@ -18,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vaswani_transformer.data.corpus import describe_source, open_parallel
-from vaswani_transformer.data.filtering import PairFilter, filter_pairs
 from vaswani_transformer.data.lines import MOST_LINE_BYTES, read_lines
 
 # What a reader of tables may take for a number, a date, a missing value, or the end of a line.
@@ -37,7 +35,7 @@ def write(path: Path, content: str | bytes) -> Path:
 
 
 def write_pairs(path: Path, pairs=PAIRS, *, names: tuple[str, str] = ("en", "de"), nested: bool = False) -> Path:
-    """Write both sides into one file, of the form that its ending tells; .tsv gets a header for other `names` only."""
+    """Write both sides into one file, of the form that its ending tells."""
     records = [dict(zip(names, pair, strict=True)) for pair in pairs]
     if nested:
         records = [{"translation": record} for record in records]
@@ -50,15 +48,13 @@ def write_pairs(path: Path, pairs=PAIRS, *, names: tuple[str, str] = ("en", "de"
             csv.writer(table, quoting=csv.QUOTE_ALL).writerows([names, *pairs])
             return write(path, table.getvalue())
         case ".tsv":
-            header = [] if names == ("en", "de") else [names]
-            return write(path, "".join("\t".join(row) + "\n" for row in [*header, *pairs]))
+            return write(path, "".join("\t".join(row) + "\n" for row in pairs))
         case _:
             return write(path, "".join(json.dumps(record) + "\n" for record in records))
 
 
-def open_en_de(spec, **options) -> list[tuple[str, str]]:
-    spec = [spec] if isinstance(spec, str | Path) else spec
-    return list(open_parallel(spec, source_language="en", target_language="de", **options))
+def read(spec, columns: tuple[str, str] = ("en", "de"), **options) -> list[tuple[str, str]]:
+    return list(open_parallel([spec] if isinstance(spec, str | Path) else spec, columns, **options))
 
 
 @settings(max_examples=40)
@@ -70,9 +66,9 @@ def test_sides_of_any_text_stay_aligned_in_every_form(pairs, has_last_end):
         files = [Path(folder, name) for name in ("a", "b.gz")]
         for file, side in zip(files, zip(*numbered, strict=True), strict=True):
             write(file, "\n".join(side) + "\n" * has_last_end)
-        assert open_en_de(files) == numbered
+        assert read(files) == numbered
         for name in ("a.csv", "a.tsv.gz", "a.jsonl"):
-            assert open_en_de(write_pairs(Path(folder, name), numbered)) == numbered
+            assert read(write_pairs(Path(folder, name), numbered)) == numbered
 
 
 @pytest.mark.parametrize(
@@ -100,19 +96,20 @@ ENDINGS = [f"{ending}{packed}" for ending in (".csv", ".tsv", ".jsonl", ".json")
 @pytest.mark.parametrize("name", [*(f"a{ending}" for ending in ENDINGS), "a.parquet", "b[1]*.parquet", "train[1].tsv"])
 def test_text_of_one_file_stays_the_text_it_is_under_any_names(tmp_path, name):
     file = write_pairs(tmp_path / name)
-    assert open_en_de(file) == open_en_de([str(file)]) == PAIRS
-    file = write_pairs(tmp_path / name, names=("German", "English"))
-    assert open_en_de(file, source_column="English", target_column="German") == [pair[::-1] for pair in PAIRS]
+    assert read(file) == read([str(file)]) == PAIRS
+    if ".tsv" not in name:
+        file = write_pairs(tmp_path / name, names=("German", "English"))
+        assert read(file, ("English", "German")) == [pair[::-1] for pair in PAIRS]
     if "json" in name:
         write(file, "\n" + write_pairs(tmp_path / "nested.json", nested=True).read_text() + " \n")
-        assert open_en_de(file) == PAIRS
+        assert read(file) == PAIRS
 
 
 def test_a_quoted_cell_of_csv_may_hold_line_breaks_and_empty_lines_are_skipped(tmp_path):
     table = write(tmp_path / "a.csv", '\ufeffid,de,en\r\n7,a,b\r\n\r\n8,"c\r\nd","e ""f"""\n')
-    assert open_en_de(table) == [("b", "a"), ('e "f"', "c\nd")]
+    assert read(table) == [("b", "a"), ('e "f"', "c\nd")]
     with pytest.raises(ValueError, match=r"expected .*columns 'de' and 'de'"):
-        open_en_de(table, source_column="de")
+        read(table, ("de", "de"))
 
 
 @pytest.mark.parametrize("nested", [True, False])
@@ -120,10 +117,11 @@ def test_a_folder_of_parquet_is_read_by_split_in_the_order_of_names(tmp_path, ne
     for number, pairs in enumerate((PAIRS[:2], PAIRS[2:])):
         write_pairs(tmp_path / f"train-0000{number}-of-00002.parquet", pairs, nested=nested)
     write_pairs(tmp_path / "test-00000-of-00001.parquet", PAIRS[:1], nested=nested)
-    assert open_en_de(tmp_path) == PAIRS
-    assert open_en_de(tmp_path, split="test") == PAIRS[:1]
-    with pytest.raises(FileNotFoundError, match=r"holds no \.parquet file of the split 'dev'"):
-        open_en_de(tmp_path, split="dev")
+    assert read(tmp_path) == PAIRS
+    assert read(tmp_path, split="test") == PAIRS[:1]
+    assert [source["file"] for source in describe_source([tmp_path], split="test")] == ["test-00000-of-00001.parquet"]
+    with pytest.raises(FileNotFoundError, match=r"holds no file dev\*\.parquet"):
+        read(tmp_path, split="dev")
 
 
 def test_a_hub_dataset_is_downloaded_once_for_a_preparation(tmp_path, monkeypatch):
@@ -141,32 +139,30 @@ def test_a_hub_dataset_is_downloaded_once_for_a_preparation(tmp_path, monkeypatc
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     monkeypatch.setattr(datasets.Dataset, "from_generator", keep)
-    assert open_en_de("wmt/wmt14:de-en", cache=tmp_path, split="test") == PAIRS
-    assert open_en_de("wmt/wmt14:de-en") == PAIRS
+    with_colon = write_pairs(tmp_path / "a:b.jsonl")
+    monkeypatch.chdir(tmp_path)
+    assert read(f"../{tmp_path.name}/{with_colon.name}") == PAIRS
+    assert read("wmt/wmt14:de-en", cache=tmp_path, split="test") == PAIRS
+    assert read("wmt/wmt14:de-en") == PAIRS
     assert asked == [("wmt/wmt14", "de-en", "test"), ("wmt/wmt14", "de-en", "train")]
     assert kept_in == [str(tmp_path)]
     assert describe_source(["wmt/wmt14:de-en"], split="train") == [{"dataset": "wmt/wmt14:de-en", "split": "train"}]
 
 
-def test_lines_too_long_for_a_sentence_are_cut_and_the_filter_drops_them(tmp_path):
-    """Also where the last character is cut in two; the longest line that is allowed stays."""
+def test_lines_too_long_for_a_sentence_are_cut_also_inside_a_character_and_stay_aligned(tmp_path):
     long = ["x" * shift + "\u2028" * (MOST_LINE_BYTES // 3 + 9) for shift in range(3)]
-    longest = "a " * (MOST_LINE_BYTES // 2)
-    source = write(tmp_path / "a", "\r\n".join([*long, longest, "end"]))
-    pairs = open_en_de([source, write(tmp_path / "b", "1\n2\n3\n4\n5\n")])
+    source = write(tmp_path / "a", "\r\n".join([*long, "d" * MOST_LINE_BYTES * 2, "end"]))
+    pairs = read([source, write(tmp_path / "b", "1\n2\n3\n4\n5\n")])
     assert [target for _, target in pairs] == list("12345")
+    assert [MOST_LINE_BYTES - len(line.encode()) for line, _ in pairs[:4]] == [1, 0, 2, 0]
+    assert pairs[4][0] == "end"
     assert all(line.startswith(found) for line, (found, _) in zip(long, pairs, strict=False))
-    counts = Counter()
-    assert list(filter_pairs(pairs, PairFilter(), counts)) == [(longest, "4"), ("end", "5")]
-    assert counts["endless"] == 3
-    ((_, cut),) = open_en_de(write_pairs(tmp_path / "a.tsv", [("c", "d" * MOST_LINE_BYTES * 2)]))
-    assert cut == "d" * (MOST_LINE_BYTES + 2)
 
 
 def test_a_line_without_end_does_not_fill_the_memory(tmp_path):
     files = write(tmp_path / "a.gz", b"\0" * 2**26 + b"\nb\n"), write(tmp_path / "b", "a\nb\n")
     tracemalloc.start()
-    assert open_en_de(files)[1] == ("b", "b")
+    assert read(files)[1] == ("b", "b")
     assert tracemalloc.get_traced_memory()[1] < 16 * 2**20
     tracemalloc.stop()
 
@@ -177,9 +173,9 @@ PACKED = gzip.compress(b"a dog\truns\n" * 99)
 @pytest.mark.parametrize(
     ("contents", "message"),
     [
-        ({"a.en": b"a\n" * 2, "a.de": b"b\n" * 5}, r"a\.en has 2 lines but \S+a\.de has 5: line i"),
-        ({"a.en": b"a\n" * 5, "a.de": b"b\n" * 2}, r"a\.en has 5 lines but \S+a\.de has 2: line i"),
-        ({"a.tsv": b"\xef\xbb\xbfa\tb\nc\tsch\xf6n\n"}, r"line 2: not UTF-8 at byte offset 5 .*0xf6.*iconv"),
+        ({"a.en": b"a\n" * 2, "a.de": b"b\n" * 5}, r"line 3 is the first that only \S+a\.de has"),
+        ({"a.en": b"a\n" * 5, "a.de": b"b\n" * 2}, r"line 3 is the first that only \S+a\.en has"),
+        ({"a.tsv": b"\xef\xbb\xbfa\tb\nc\tsch\xf6n\n"}, r"line 2: not UTF-8 at byte offset 5 of the line.*iconv"),
         ({"a.tsv.gz": PACKED[:-9]}, r"a\.tsv\.gz is not a whole gzip file \(.+\): download or compress it"),
         ({"a.tsv.gz": PACKED[:10] + b"\xff" * 9}, r"a\.tsv\.gz is not a whole gzip file"),
         ({"a.tsv": b"a\tb\na\tb\tc\n"}, r"a\.tsv, line 2: expected 2 cells, found 3"),
@@ -201,13 +197,15 @@ def test_what_holds_no_pairs_is_refused_with_its_place(tmp_path, contents, messa
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=message):
-        open_en_de([tmp_path / name for name in contents])
+        read([tmp_path / name for name in contents])
 
 
-@pytest.mark.parametrize("name", ["data/absent.tsv", "data/train.de", "data/train.txt.gz", "a/b/c", "", "x"])
+@pytest.mark.parametrize("name", ["data/absent.tsv", "data/train", "a/b/c.csv:d", "C:/a/b.jsonl"])
 def test_a_missing_file_is_not_looked_for_on_the_hub(name):
-    with pytest.raises(FileNotFoundError, match=r"does not exist: expected two plain text files"):
-        open_en_de(name)
+    with pytest.raises((FileNotFoundError, ValueError), match=rf"No such file .*{name}|'{name}' is no parallel text"):
+        read(name)
+    with pytest.raises(FileNotFoundError, match=name):
+        describe_source([name], split="train")
 
 
 def test_a_source_is_described_by_what_its_files_hold_wherever_they_lie(tmp_path):

@@ -1,23 +1,16 @@
-"""A vocabulary of either kind: any text comes back, also in blocks of sentences, and learning is deterministic."""
-
-import copy
+"""A vocabulary of either kind: any text comes back, and learning is deterministic."""
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer, DataCollatorForSeq2Seq
 
 from vaswani_transformer import VaswaniConfig
-from vaswani_transformer.data.encoding import BlockEncoder
 from vaswani_transformer.data.tokenization import PIECE_WINDOW, SUBWORD_MODELS, train_tokenizer
 
 TEXTS = ["The law will never be perfect.", "Das Gesetz wird nie vollkommen sein.", "a house, a garden"] * 3
 SMALLEST = 260
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
-# Words, all kinds of whitespace, and what looks like a special token.
-pieces = st.sampled_from(["law", "laws", "'s", "ä", ",", "</s>", "<s>", *" \t\n\u00a0\u2028\x1c", "  "])
-sentences = st.lists(pieces | st.text(st.characters(codec="utf-8"), max_size=5), max_size=12).map("".join)
 each_model = pytest.mark.parametrize("subword_model", SUBWORD_MODELS)
 
 
@@ -70,24 +63,6 @@ def test_the_auto_class_loads_the_same_tokenizer_beside_a_model(tokenizer, tiny_
     assert encoded.data == tokenizer(texts, text_target=texts).data
     assert loaded.batch_decode(encoded.input_ids, skip_special_tokens=True) == texts
     assert loaded.special_tokens_map == tokenizer.special_tokens_map
-
-
-@given(texts=st.lists(sentences, min_size=1, max_size=8))
-@example(texts=["a\t \tb", "a \t c", "  ", "", "law", "law law", "law </s>"])
-def test_a_block_has_the_ids_of_each_sentence_by_itself(tokenizer, texts):
-    assert BlockEncoder(tokenizer).encode(texts).to_pylist() == tokenizer(texts).input_ids
-
-
-def test_so_it_has_if_words_are_joined_or_sentences_cut_or_filled_up_but_an_end_is_needed(tokenizer):
-    joining, cutting, endless = (copy.deepcopy(tokenizer) for _ in range(3))
-    joining.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    cutting.backend_tokenizer.enable_truncation(3)
-    cutting.backend_tokenizer.enable_padding()
-    assert BlockEncoder(joining).encode(TEXTS).to_pylist() == joining(TEXTS).input_ids
-    assert BlockEncoder(cutting).encode(TEXTS).to_pylist() == tokenizer(TEXTS).input_ids
-    endless.backend_tokenizer.post_processor = None
-    with pytest.raises(ValueError, match=r"must end every sentence with its eos_token, '</s>', but makes .* of 'a'"):
-        BlockEncoder(endless)
 
 
 @each_model

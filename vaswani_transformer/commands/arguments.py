@@ -26,9 +26,8 @@ def open_reader(
             raise ValueError(f"the phrasebook is from en to de, not {languages}: leave the languages out.")
         own_split = {"validation": "dev"}.get(split, split)
         return lambda: generate_pairs(split=own_split, num_pairs=num_pairs)
-    sides = ("source_language", "target_language", "source_column", "target_column")
-    options = {side: getattr(args, side) for side in sides} | {"split": split, "cache": cache}
-    return lambda: open_parallel(names, **options)
+    columns = (args.source_column or args.source_language, args.target_column or args.target_language)
+    return lambda: open_parallel(names, columns, split=split, cache=cache)
 
 
 def describe_inputs(names: list[str], *, split: str, num_pairs: int) -> list[dict]:

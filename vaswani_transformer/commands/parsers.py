@@ -57,7 +57,7 @@ def add_model(command: argparse.ArgumentParser) -> None:
 
 
 def add_column_options(command: argparse.ArgumentParser) -> None:
-    text = "column of the source in a header of .csv or .tsv, or its key in .jsonl, .parquet and Hub datasets; if not "
+    text = "column of the source in the header of .csv, or its key in .jsonl, .parquet and Hub datasets; if not "
     command.add_argument("--source_column", help=f"{text}given, the source language")
     command.add_argument("--target_column", help="the same for the target")
 
@@ -109,7 +109,6 @@ def prepare(command: argparse.ArgumentParser) -> None:
     filters = command.add_argument_group("filters, counted in what is printed")
     add_number(filters, "max_length_ratio", help="longer side over shorter, in words")
     filters.add_argument("--drop_duplicates", action="store_true")
-    filters.add_argument("--drop_identical", action="store_true", help="pairs whose two sides are equal")
 
     def find_fault(args: argparse.Namespace) -> str | None:
         if args.copy_words and args.task != "parsing":

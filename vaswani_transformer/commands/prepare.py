@@ -1,17 +1,18 @@
 import argparse
+import re
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast
 
-from ..data.corpus import Pair, describe_source, find_languages_by_ending
-from ..data.filtering import PairFilter, summarise
-from ..data.preparation import CACHE_FOLDER, Corpus, prepare, read_all, work_folder
+from ..data.corpus import Pair, describe_source
+from ..data.filtering import summarise
+from ..data.preparation import Corpus, prepare, read_all
 from ..files import find_model_folder, write_json
 from ..loading import load_tokenizer
 from ..parsing.linearisation import read_pairs
@@ -27,44 +28,40 @@ def run(args: argparse.Namespace) -> None:
     given = {name: getattr(args, name) for name in ("vocab_size", "max_length_ratio")}
     recipe = load_recipe(args.recipe or "base_en_de", args.changes)
     recipe = replace(recipe, **{name: value for name, value in given.items() if value is not None})
-    source, target = find_languages_by_ending(args.train[0]) or ("en", "de")
+    source, target = _find_languages(args.train[0])
     args.source_language, args.target_language = args.source_language or source, args.target_language or target
     weights = args.weights or [1] * len(args.train)
-    readers, read_dev, inputs = (_open_trees if args.task == "parsing" else _open_text)(args)
-    _refuse_shared_files(inputs)
-    corpora = [Corpus(read, weight) for read, weight in zip(readers, weights, strict=True)]
     learning = {"vocab_size": recipe.vocab_size, "subword_model": recipe.subword_model}
-    tokenizer = None
-    if args.keep_vocabulary is not None:
-        tokenizer = _load_vocabulary(args, corpora)
-    elif args.task == "parsing":
-        tokenizer = learn_vocabulary(partial(read_all, corpora), **learning)
-    with tqdm(unit=" pairs", file=sys.stderr, disable=None) as bar:
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".hub-", dir=args.output.parent) as cache:
+        readers, read_dev, inputs = _open_trees(args) if args.task == "parsing" else _open_text(args, Path(cache))
+        _refuse_shared_files(inputs)
+        corpora = [Corpus(read, weight) for read, weight in zip(readers, weights, strict=True)]
+        tokenizer = None
+        if args.keep_vocabulary is not None:
+            tokenizer = _load_vocabulary(args, corpora)
+        elif args.task == "parsing":
+            tokenizer = learn_vocabulary(partial(read_all, corpora), **learning)
         summary = prepare(
             corpora,
             read_dev,
             args.output,
             **learning,
             max_length=recipe.max_length,
-            pair_filter=PairFilter(
-                max_length_ratio=recipe.max_length_ratio,
-                drop_duplicates=args.drop_duplicates,
-                drop_identical=args.drop_identical,
-            ),
+            max_length_ratio=recipe.max_length_ratio,
+            drop_duplicates=args.drop_duplicates,
             tokenizer=tokenizer,
             source_language=args.source_language,
             target_language="trees" if args.task == "parsing" else args.target_language,
             inputs=inputs,
-            log=bar.write,
-            on_pairs=bar.update,
+            log=print,
         )
     # What `vaswani train` takes by default.
     write_json(args.output / RECIPE_FILE, {"recipe": recipe.to_dict()})
-    if len(weights) > 1:
-        for names, weight, counts in zip(args.train, weights, summary["train"]["corpora"], strict=True):
-            _print_counts(f"{' '.join(names)}, weight {weight}", counts, recipe.max_length)
     for name in ("train", "dev"):
-        _print_counts(name, summary[name], recipe.max_length)
+        counts = summary[name]
+        tokens = f"{counts['source_tokens']:,} source and {counts['target_tokens']:,} target tokens"
+        print(f"{name}: {summarise(counts)}, kept {counts['pairs']:,} of {tokens}")
     languages = f"{summary['source_language']} to {summary['target_language']}"
     print(f"{languages}: vocabulary of {summary['vocab_size']:,} and token ids in {args.output}")
 
@@ -95,17 +92,15 @@ def _load_vocabulary(args: argparse.Namespace, corpora: Sequence[Corpus]) -> Pre
     return tokenizer
 
 
-def _print_counts(name: str, counts: Mapping[str, int], max_length: int) -> None:
-    print(f"{name}: {summarise(counts)}")
-    print(
-        f"{name}: {counts['pairs']:,} pairs of {counts['source_tokens']:,} source and {counts['target_tokens']:,} "
-        f"target tokens; {counts['over_max_length']:,} over {max_length} tokens"
-    )
+def _find_languages(names: Sequence[str]) -> tuple[str, str]:
+    """Return the languages that two text files are named after, as train.en and train.de.gz are, or else en and de."""
+    endings = [Path(name.removesuffix(".gz")).suffix.removeprefix(".") for name in names]
+    is_told = len(set(endings)) == 2 and all(re.fullmatch("[a-z]{2}", ending) for ending in endings)  # ISO 639-1
+    return (endings[0], endings[1]) if is_told else ("en", "de")
 
 
-def _open_text(args: argparse.Namespace) -> tuple[list[Reader], Reader, dict]:
+def _open_text(args: argparse.Namespace, cache: Path) -> tuple[list[Reader], Reader, dict]:
     """Return readers of the training corpora and of the development set, and a description for the fingerprint."""
-    cache = work_folder(args.output) / CACHE_FOLDER
     train = {"split": "train", "num_pairs": args.num_pairs}
     dev = {"split": "validation", "num_pairs": min(500, args.num_pairs)}
     inputs = {

@@ -1,7 +1,7 @@
 """Parallel text in: read and align. Nothing here knows about tokens or tensors.
 
 A corpus is an iterator of `(source, target)` sentence pairs, so that one of 36M pairs (English-French of section 5.1)
-needs no more memory than one of ten. A missing file is reported at once, a fault in line 3M when line 3M is reached.
+needs no more memory than one of ten. A fault in line 3M shows when line 3M is reached.
 """
 
 import csv
@@ -9,12 +9,12 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import count, zip_longest
+from itertools import chain, count, zip_longest
 from pathlib import Path
 
 import pyarrow.parquet
 
-from ..files import digest_file, digest_files
+from ..files import digest_file
 from .lines import read_lines
 
 Pair = tuple[str, str]
@@ -22,52 +22,43 @@ Columns = tuple[str, str]  # names of source and target where a record names its
 
 ACCEPTED_FORMS = (
     "two plain text files, source and target, one sentence per line; one .csv, .tsv, .jsonl, .json or .parquet file; a "
-    "folder of .parquet files; or a dataset of the Hugging Face Hub such as wmt/wmt14:de-en"
+    "folder of .parquet files; or a dataset of the Hugging Face Hub with its configuration, such as wmt/wmt14:de-en"
 )
-HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(:[\w.+-]+)?")
+HUB_ID = re.compile(r"[\w.-]+/[\w.-]+:[\w.+-]+")
 PAIR_ENDINGS = {".csv", ".tsv", ".jsonl", ".json", ".parquet"}  # of files that hold both sides
-SPLITS = {"train", "validation", "valid", "val", "dev", "test"}  # with which names of parquet files may begin
 ROWS_PER_BATCH = 1_000  # of parquet and Hub datasets: row by row takes 4 to 15 times as long
 
 
 def read_parallel_files(source_path: Path, target_path: Path) -> Iterator[Pair]:
     """Read pairs from two text files: line i of one is the translation of line i of the other.
 
-    Different lengths show only when the shorter file ends: by then its pairs have been handed out.
-
     Raises:
-        FileNotFoundError: at once, if a file is missing.
-        ValueError: if one file has more lines than the other, with both counts; or if a line is not UTF-8.
+        FileNotFoundError: if a file is missing.
+        ValueError: where the shorter file ends, whose pairs have been handed out by then; or if a line is not UTF-8.
     """
-    paths = (source_path, target_path)
-    sides = [read_lines(path) for path in paths]
-
-    def read() -> Iterator[Pair]:
-        for number, pair in enumerate(zip_longest(*sides)):
-            if None in pair:
-                lengths = [number + (line is not None) for line in pair]
-                lengths = [length + sum(1 for _ in side) for length, side in zip(lengths, sides, strict=True)]
-                found = f"{paths[0]} has {lengths[0]} lines but {paths[1]} has {lengths[1]}"
-                raise ValueError(f"{found}: line i of one must translate line i of the other.")
-            yield pair
-
-    return read()
+    sides = [read_lines(path) for path in (source_path, target_path)]
+    for number, (source, target) in enumerate(zip_longest(*sides), start=1):
+        if source is None or target is None:
+            found = f"line {number} is the first that only {target_path if source is None else source_path} has"
+            raise ValueError(f"{source_path} and {target_path}: {found}, and line i of one must translate line i.")
+        yield source, target
 
 
-def _parse(lines: Iterable[str], ending: str, header: Sequence[str] | None) -> Iterator[object]:
-    """Read records from the lines of a file; the first row of a table holds the names if there is no `header`.
+def _parse(lines: Iterable[str], ending: str, columns: Columns) -> Iterator[object]:
+    """Read records from the lines of a file.
 
-    In .tsv each line is a row, and a `"` a character like any other. In .csv quoted cells may hold commas and line
-    breaks; the csv module refuses more than 131,072 characters, so that an open quote does not swallow the file.
+    In .tsv each line is a source and a target, and a `"` a character like any other. In .csv the first row holds the
+    names, and quoted cells may hold commas and line breaks; the csv module refuses more than 131,072 characters, so
+    that an open quote does not swallow the file.
     """
     if ending in (".jsonl", ".json"):
         yield from (json.loads(line) for line in lines if line.strip())
         return
     if ending == ".tsv":
-        rows = (line.split("\t") for line in lines)
+        header, rows = columns, (line.split("\t") for line in lines)
     else:
         rows = filter(None, csv.reader((f"{line}\n" for line in lines), strict=True))
-    header = header or next(rows, [])
+        header = next(rows, [])
     for row in rows:
         if len(row) != len(header):
             raise LookupError(f"expected {len(header)} cells, found {len(row)}")
@@ -75,7 +66,7 @@ def _parse(lines: Iterable[str], ending: str, header: Sequence[str] | None) -> I
 
 
 def _read_records(
-    items: Iterable, parse: Callable[[Iterable], Iterable[object]], columns: Columns, *, place: str
+    items: Iterable, columns: Columns, place: str, parse: Callable[[Iterable], Iterable[object]] = iter
 ) -> Iterator[Pair]:
     """Read a pair from each record that `parse` makes of `items`; errors tell the `place` and number of the item."""
     numbers = count()
@@ -98,95 +89,56 @@ def _pair_of_record(record: object, columns: Columns) -> Pair:
     return source, target
 
 
-def _read_parquet(path: Path, split: str, columns: Columns) -> Iterator[Pair]:
-    """Read a parquet file, or those of a folder: of `split`, if the name of any begins with a split."""
-    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
-    if path.is_dir() and not SPLITS.isdisjoint(map(_first_part, files)):
-        files = [file for file in files if _first_part(file) == split]
-    if not files:
-        raise FileNotFoundError(f"{path} holds no .parquet file of the split {split!r}.")
-    for file in files:
-        try:
-            batches = pyarrow.parquet.ParquetFile(file).iter_batches(ROWS_PER_BATCH)
-            rows = (row for batch in batches for row in batch.to_pylist())
-            yield from _read_records(rows, iter, columns, place=f"{file}, row")
-        except (OSError, pyarrow.ArrowException) as error:
-            raise ValueError(f"{file} cannot be read as parquet: {error}") from error
+def _read_parquet(path: Path) -> Iterator[dict]:
+    try:
+        for batch in pyarrow.parquet.ParquetFile(path).iter_batches(ROWS_PER_BATCH):
+            yield from batch.to_pylist()
+    except (OSError, pyarrow.ArrowException) as error:
+        raise ValueError(f"{path} cannot be read as parquet: {error}") from error
 
 
-def _first_part(path: Path) -> str:
-    return re.split(r"[-_.]", path.name)[0]
-
-
-def _read_hub(name: str, split: str, columns: Columns, cache: Path | None) -> Iterator[Pair]:
+def _read_hub(name: str, split: str, cache: Path | None) -> Iterator[dict]:
     import datasets  # takes a second, and text needs none of it
 
     source, _, config = name.partition(":")
-    options = {"split": split, "streaming": True, "cache_dir": cache and str(cache)}
     try:
-        dataset = datasets.load_dataset(source, config or None, **options)
+        dataset = datasets.load_dataset(source, config, split=split, streaming=True, cache_dir=cache and str(cache))
         if cache is not None:  # downloaded once, and never to the user's home
             kept = {"cache_dir": str(cache), "fingerprint": f"{name}-{split}".replace("/", "-")}
             dataset = datasets.Dataset.from_generator(dataset.__iter__, features=dataset.features, **kept)
     except (OSError, ValueError, RuntimeError) as error:  # of other causes than the name too
-        raise ValueError(f"{name}, split {split!r}: no such file or dataset can be read ({error}).") from error
-    batches = dataset.iter(batch_size=ROWS_PER_BATCH)
-    records = (dict(zip(batch, row, strict=True)) for batch in batches for row in zip(*batch.values(), strict=True))
-    yield from _read_records(records, iter, columns, place=f"{name}, row")
+        raise ValueError(f"{name}, split {split!r}: no such dataset can be read ({error}).") from error
+    for batch in dataset.with_format("arrow").iter(batch_size=ROWS_PER_BATCH):
+        yield from batch.to_pylist()
 
 
 def open_parallel(
-    spec: Sequence[str | Path],
-    *,
-    source_language: str,
-    target_language: str,
-    source_column: str | None = None,
-    target_column: str | None = None,
-    split: str = "train",
-    cache: Path | None = None,
+    spec: Sequence[str | Path], columns: Columns, *, split: str = "train", cache: Path | None = None
 ) -> Iterator[Pair]:
     """Read pairs from whatever holds parallel text; the name tells how, see the README beside this file.
 
     Args:
         spec: two text files, source first; or one of the other `ACCEPTED_FORMS`.
-        source_language, target_language: names of the two sides.
-        source_column, target_column: other names in records and headers. Only with one of them a .tsv has a header.
+        columns: names of source and target in records and headers.
         split: of a Hub dataset, or of a folder whose files are named by split (`train-00000-of-00003.parquet`).
         cache: folder where a Hub dataset is kept for further readings; each reading downloads it if not given.
 
     Raises:
-        FileNotFoundError: at once, if a file is missing.
+        FileNotFoundError: at once, if a folder holds no file of `split`; later, if a file is missing.
         ValueError: at once, if `spec` fits no form; later, if there is no such dataset, or if a line or row is no pair.
     """
-    endings = [None if _is_on_hub(str(name)) else _suffix(Path(name)) for name in spec]
-    if len(spec) == 2 and None not in endings and PAIR_ENDINGS.isdisjoint(endings):
-        return read_parallel_files(*map(Path, spec))
-    path, ending = Path(spec[0]), endings[0]
-    if len(spec) != 1 or not (ending is None or path.is_dir() or ending in PAIR_ENDINGS):
+    if _is_on_hub(spec):
+        return _read_records(_read_hub(spec[0], split, cache), columns, f"{spec[0]}, row")
+    files = _find_files(spec, split)
+    endings = {Path(file.name.removesuffix(".gz")).suffix for file in files}
+    if len(spec) == 2 and len(files) == 2 and PAIR_ENDINGS.isdisjoint(endings):
+        return read_parallel_files(*files)
+    if len(spec) != 1 or not endings <= PAIR_ENDINGS:
         raise ValueError(f"{' '.join(map(str, spec))!r} is no parallel text: expected {ACCEPTED_FORMS}.")
-    columns, header = (source_column or source_language, target_column or target_language), None
-    if ending is None:
-        return _read_hub(str(path), split, columns, cache)
-    if ending == ".parquet" or path.is_dir():
-        return _read_parquet(path, split, columns)
-    if ending == ".tsv" and not (source_column or target_column):
-        columns = header = ("source", "target")
-    parse = partial(_parse, ending=ending, header=header)
-    return _read_records(read_lines(path), parse, columns, place=f"{path}, line")
-
-
-def _is_on_hub(name: str) -> bool:
-    """Return whether a name is not that of a file or folder, but may be one of a dataset of the Hub.
-
-    Raises:
-        FileNotFoundError: if it is neither: not formed like one of the Hub, or with an ending as of a file.
-    """
-    path = Path(name)
-    if name and path.exists():
-        return False
-    if path.suffix[1:].isalpha() or HUB_ID.fullmatch(name) is None:
-        raise FileNotFoundError(f"{name!r} does not exist: expected {ACCEPTED_FORMS}.")
-    return True
+    if endings == {".parquet"}:
+        return chain.from_iterable(_read_records(_read_parquet(file), columns, f"{file}, row") for file in files)
+    parse = partial(_parse, ending=endings.pop(), columns=columns)
+    return _read_records(read_lines(files[0]), columns, f"{files[0]}, line", parse)
 
 
 def describe_source(spec: Sequence[str | Path], *, split: str) -> list[dict]:
@@ -197,25 +149,20 @@ def describe_source(spec: Sequence[str | Path], *, split: str) -> list[dict]:
     Raises:
         FileNotFoundError: if there is no such file.
     """
-
-    def describe(name: str) -> dict:
-        path = Path(name)
-        if _is_on_hub(name):
-            return {"dataset": name, "split": split}
-        if path.is_dir():
-            return {"folder": path.name, "split": split, "files": digest_files(path, path.rglob("*.parquet"))}
-        return {"file": path.name, "sha256": digest_file(path)}
-
-    return [describe(str(name)) for name in spec]
+    if _is_on_hub(spec):
+        return [{"dataset": spec[0], "split": split}]
+    return [{"file": file.name, "sha256": digest_file(file)} for file in _find_files(spec, split)]
 
 
-def find_languages_by_ending(names: Sequence[str]) -> tuple[str, str] | None:
-    """Return source and target language of two text files by their endings, as of train.en and train.de.gz."""
-    endings = [_suffix(Path(name)).removeprefix(".") for name in names]
-    is_told = len(set(endings)) == 2 and all(re.fullmatch("[a-z]{2}", ending) for ending in endings)  # ISO 639-1
-    return (endings[0], endings[1]) if is_told else None
+def _is_on_hub(spec: Sequence[str | Path]) -> bool:
+    return len(spec) == 1 and HUB_ID.fullmatch(str(spec[0])) is not None and not Path(spec[0]).exists()
 
 
-def _suffix(path: Path) -> str:
-    """Return the ending that tells how to read a file: `.tsv` of `train.tsv`, and of `train.tsv.gz` too."""
-    return path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix
+def _find_files(spec: Sequence[str | Path], split: str) -> list[Path]:
+    """Return the files of `spec`: of a folder its parquet files whose names begin with `split`, in their order."""
+    path = Path(spec[0])
+    if len(spec) > 1 or not path.is_dir():
+        return [Path(name) for name in spec]
+    if not (files := sorted(path.glob(f"{split}*.parquet"))):
+        raise FileNotFoundError(f"{path} holds no file {split}*.parquet: name that of the split {split!r} so.")
+    return files

@@ -8,16 +8,14 @@ from typing import BinaryIO
 
 # No sentence is longer; a line without end, such as a gigabyte of zeros in a small .gz, must not fill the memory.
 MOST_LINE_BYTES = 2**20
-# So much of a longer line is read: it is over the limit even if its last character is cut in two.
-BYTES_OF_LONG_LINE = MOST_LINE_BYTES + 4
 
 
 def read_lines(path: Path) -> Iterator[str]:
     """Read the lines of a UTF-8 text file or pipe, one at a time in memory; of gzip if its name ends in `.gz`.
 
     Only "\\n" or "\\r\\n" ends a line. Text mode also splits at a lone "\\r", and `str.splitlines` at U+2028, U+0085
-    and others, which occur inside sentences. A byte order mark at the start of the file is dropped. A line of more than
-    `MOST_LINE_BYTES` is cut to a little more than that.
+    and others, which occur inside sentences. A byte order mark at the start of the file is dropped, and so is what a
+    line holds beyond `MOST_LINE_BYTES`.
 
     Raises:
         FileNotFoundError: at once, if there is no such file.
@@ -36,25 +34,22 @@ def _lines_of_file(path: Path) -> Iterator[str]:
 
 
 def _bounded_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Read the lines of a file in binary, each cut to its first `BYTES_OF_LONG_LINE`; only b"\\n" ends one."""
-    while line := file.readline(BYTES_OF_LONG_LINE):
+    while line := file.readline(MOST_LINE_BYTES):
         yield line
-        while len(line) == BYTES_OF_LONG_LINE and not line.endswith(b"\n"):
-            line = file.readline(BYTES_OF_LONG_LINE)
+        while len(line) == MOST_LINE_BYTES and not line.endswith(b"\n"):
+            line = file.readline(MOST_LINE_BYTES)
 
 
 def decode_lines(raw_lines: Iterable[bytes], *, name: str) -> Iterator[str]:
     """Decode lines that were read in binary, see `read_lines`; messages call their file `name`."""
     for number, raw_line in enumerate(raw_lines, start=1):
         # The last character of a line that is cut may be cut too.
-        errors = "strict" if len(raw_line) < BYTES_OF_LONG_LINE else "ignore"
+        errors = "strict" if len(raw_line) < MOST_LINE_BYTES else "ignore"
         try:
-            line = raw_line[:BYTES_OF_LONG_LINE].decode(errors=errors)
+            line = raw_line[:MOST_LINE_BYTES].decode(errors=errors)
         except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{name}, line {number}: not UTF-8 at byte offset {error.start} of the line, counted from 0 "
-                f"(0x{raw_line[error.start]:02x}). Re-encode it, for example with `iconv -f LATIN1 -t UTF-8 {name}`."
-            ) from None
+            place = f"{name}, line {number}: not UTF-8 at byte offset {error.start} of the line, counted from 0"
+            raise ValueError(f"{place}. Re-encode it, for example with `iconv -f LATIN1 -t UTF-8 {name}`.") from None
         if number == 1:
             line = line.removeprefix("\ufeff")
         yield line[:-2] if line.endswith("\r\n") else line.removesuffix("\n")

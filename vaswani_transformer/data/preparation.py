@@ -4,40 +4,36 @@ The README beside this file lists what lies in the folder. Ids are int32, one se
 the corpora; offsets are int64: where each sentence begins, and the end of the last.
 """
 
-import contextlib
 import copy
 import hashlib
 import json
-import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from itertools import chain, compress, islice
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, islice
 from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
+from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast
 
-from ..files import blaming, claim, digest_file, digest_files, lock_folder, read_object, write_json
+from ..files import blaming, claim, digest_files, read_object, write_json
 from .batching import CORPORA_FILE, OFFSET_TYPE, SIDES, TOKEN_TYPE
 from .corpus import Pair
-from .encoding import BlockEncoder
-from .filtering import REASONS, PairFilter, filter_pairs, summarise
+from .filtering import filter_pairs, summarise
 from .tokenization import train_tokenizer
 
-FORMAT = 5  # of the folder's files
-KEEP_ALL = PairFilter()
+FORMAT = 6  # of the folder's files
 PREPARATION_FILE = "preparation.json"
 DEV_FILE = "dev.json"
-NEW_FOLDER, CACHE_FOLDER = "data", "cache"  # in the working folder: what becomes the folder, and Hub datasets
 # At most so many pairs are learnt from, every k-th of all, whatever the weights. Learning takes 1.2 KB of memory per
 # different word: gigabytes for the paper's 4.5M pairs.
 VOCABULARY_PAIRS = 500_000
-# What `prepare` counts beside pairs that were kept and dropped; all but the first with the weight of the corpus.
-AMOUNTS = ("over_max_length", "pairs", "source_tokens", "target_tokens")
-PAIRS_PER_BLOCK = 50_000  # in memory at a time: of fewer, more words are encoded again
+PAIRS_PER_BLOCK = 25_000  # in memory at a time: of fewer, more words are encoded again
+Keep = Callable[[Iterable[Pair], Counter[str]], Iterator[Pair]]  # `filter_pairs` with its settings
 
 
 @dataclass(frozen=True)
@@ -49,8 +45,8 @@ class Corpus:
 
 
 def read_all(corpora: Sequence[Corpus]) -> Iterator[Pair]:
-    """Read the pairs of all corpora, each once; every corpus is opened at once."""
-    return chain.from_iterable([corpus.read() for corpus in corpora])
+    """Read the pairs of all corpora, each once."""
+    return chain.from_iterable(corpus.read() for corpus in corpora)
 
 
 def prepare(
@@ -61,13 +57,13 @@ def prepare(
     vocab_size: int,
     subword_model: str = "bpe",
     max_length: int = 256,
-    pair_filter: PairFilter = KEEP_ALL,
+    max_length_ratio: float | None = None,
+    drop_duplicates: bool = False,
     tokenizer: PreTrainedTokenizerFast | None = None,
     source_language: str = "en",
     target_language: str = "de",
     inputs: Mapping[str, object] | None = None,
     log: Callable[[str], object] = lambda message: None,
-    on_pairs: Callable[[int], object] = lambda num_pairs: None,
 ) -> dict:
     """Learn the vocabulary and tokenise both sets into `folder`, which is there when it is whole.
 
@@ -77,16 +73,16 @@ def prepare(
         corpora, read_dev: the training set, read three times, and what reads the development set.
         folder: new or empty, or what the same arguments have made before.
         max_length: longest side of a pair in tokens; longer pairs of both sets are dropped.
-        pair_filter: for training pairs of all corpora together; development pairs are dropped if empty or endless.
+        max_length_ratio, drop_duplicates: further training pairs to drop, of all corpora together; see `filter_pairs`.
         tokenizer: use this one instead of learning with `vocab_size` and `subword_model`.
         inputs: identifies the text, as JSON (`corpus.describe_source`), so that a change of it is noticed.
-        log, on_pairs: get a line at each stage, and the number of pairs of each block that is done.
+        log: gets a line at each stage.
 
     Returns:
-        the contents of `preparation.json`: `pairs` and tokens with the weights of the corpora, other counts without.
+        the contents of `preparation.json`: settings, counts of pairs and tokens whatever the weights, and digests.
 
     Raises:
-        ValueError: if no training or no development pair is left; if `folder` holds anything else or is locked.
+        ValueError: if no training or no development pair is left; if `folder` holds anything else.
     """
     vocabulary = {"vocab_size": vocab_size, "subword_model": subword_model, "vocabulary_pairs": VOCABULARY_PAIRS}
     if tokenizer is not None:
@@ -97,61 +93,43 @@ def prepare(
         "target_language": target_language,
         "vocabulary": vocabulary,
         "max_length": max_length,
-        "filter": asdict(pair_filter),
+        "max_length_ratio": max_length_ratio,
+        "drop_duplicates": drop_duplicates,
         "weights": [corpus.weight for corpus in corpora],
         "inputs": dict(inputs or {}),
     }
     folder = folder.resolve()
     if folder.is_mount() or folder == Path.cwd():
         raise ValueError(f"{folder} cannot be replaced at the end: name a folder that is not there yet.")
-    with _lock_work(folder) as new:
-        if folder.exists() and any(folder.iterdir()):
-            advice = "Give the same again, name another folder, or remove this one to start again."
-            claim(folder / PREPARATION_FILE, settings, advice=advice, owned=["*"])
-            log(f"{folder} is complete: nothing to do")
-            return read_preparation(folder)
-        # A missing file, and faults of the few development pairs, show before the long work.
-        read_all(corpora)
-        dev_read = list(read_dev())
-        if tokenizer is None:
-            tokenizer = _learn_vocabulary(corpora, pair_filter, log, vocab_size, subword_model)
-        tokenizer = copy.deepcopy(tokenizer)
-        tokenizer.model_max_length = max_length  # of which transformers warns, too
+    if folder.exists() and any(folder.iterdir()):
+        advice = "Give the same again, name another folder, or remove this one to start again."
+        claim(folder / PREPARATION_FILE, settings, advice=advice, owned=["*"])
+        log(f"{folder} is complete: nothing to do")
+        return read_preparation(folder)
+    dev_pairs = list(read_dev())  # faults of these few show before the long work
+    is_learnt = tokenizer is None
+    if is_learnt:
+        keep = partial(filter_pairs, max_length_ratio=max_length_ratio, seen=set() if drop_duplicates else None)
+        tokenizer = _learn_vocabulary(corpora, keep, log, vocab_size, subword_model)
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer.model_max_length = max_length  # of which transformers warns, too
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as work:
+        new = Path(work, "data")
         tokenizer.save_pretrained(new)
-        settings["tokenizer"] = digest_file(new / "tokenizer.json")
-        encoder = BlockEncoder(tokenizer)
         log("tokenising")
-        dev = _store([Corpus(lambda: dev_read)], new / "dev", encoder, KEEP_ALL)
-        dev_pairs = list(filter_pairs(dev_read, KEEP_ALL, Counter()))
-        write_json(new / DEV_FILE, list(compress(dev_pairs, encoder.encode_pairs(dev_pairs)[1])))
-        train = _store(corpora, new / "train", encoder, pair_filter, on_pairs)
-        fingerprint = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
-        summary = {"fingerprint": fingerprint, **settings, "vocab_size": len(tokenizer), "train": train, "dev": dev}
-        summary["files"] = digest_files(new, new.rglob("*"))
-        write_json(new / PREPARATION_FILE, summary)
+        encode = _build_encoder(tokenizer, by_words=is_learnt)
+        dev_texts: list[Pair] = []
+        dev = _store([Corpus(lambda: dev_pairs)], new / "dev", encode, max_length, filter_pairs, texts=dev_texts)
+        write_json(new / DEV_FILE, dev_texts)
+        keep = partial(filter_pairs, max_length_ratio=max_length_ratio, seen=set() if drop_duplicates else None)
+        train = _store(corpora, new / "train", encode, max_length, keep)
+        files = digest_files(new, new.rglob("*"))
+        fingerprint = hashlib.sha256(json.dumps([settings, files], sort_keys=True).encode()).hexdigest()
+        results = {"vocab_size": len(tokenizer), "train": train, "dev": dev, "files": files}
+        write_json(new / PREPARATION_FILE, {"fingerprint": fingerprint, **settings, **results})
         new.rename(folder)
-    return summary
-
-
-def work_folder(folder: Path) -> Path:
-    """Return the folder beside `folder` in which `prepare` works, and which it removes at the end."""
-    folder = folder.resolve()
-    return folder.with_name(f".{folder.name}.preparing")
-
-
-@contextlib.contextmanager
-def _lock_work(folder: Path) -> Iterator[Path]:
-    """Make and lock the working folder of `folder`; yields an empty folder in it."""
-    work = work_folder(folder)
-    work.mkdir(parents=True, exist_ok=True)
-    with lock_folder(work):
-        try:
-            for name in (NEW_FOLDER, CACHE_FOLDER):  # of a preparation that was killed
-                shutil.rmtree(work / name, ignore_errors=True)
-            (work / NEW_FOLDER).mkdir()
-            yield work / NEW_FOLDER
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
+    return read_preparation(folder)
 
 
 def read_preparation(folder: Path) -> dict:
@@ -171,54 +149,86 @@ def read_preparation(folder: Path) -> dict:
 
 
 def _learn_vocabulary(
-    corpora: Sequence[Corpus], pair_filter: PairFilter, log: Callable, vocab_size: int, subword_model: str
+    corpora: Sequence[Corpus], keep: Keep, log: Callable, vocab_size: int, subword_model: str
 ) -> PreTrainedTokenizerFast:
     """Learn from pairs spread evenly over the text, whose parts may differ in kind."""
     num_pairs = sum(1 for _ in read_all(corpora))
     stride = max(1, -(-num_pairs // VOCABULARY_PAIRS))
     log(f"learning a vocabulary of {vocab_size:,} from {-(-num_pairs // stride):,} of {num_pairs:,} pairs")
-    kept = filter_pairs(islice(read_all(corpora), 0, None, stride), pair_filter, Counter())
+    kept = keep(islice(read_all(corpora), 0, None, stride), Counter())
     return train_tokenizer(chain.from_iterable(kept), vocab_size=vocab_size, subword_model=subword_model)
+
+
+def _build_encoder(tokenizer: PreTrainedTokenizerFast, *, by_words: bool) -> Callable[[Sequence[str]], list[list[int]]]:
+    """Return a function that encodes many sentences as `tokenizer` does, in half of the time if it may do so by words.
+
+    Args:
+        by_words: encode each different word once. Tokenizers of `train_tokenizer` never join words, others may.
+
+    Raises:
+        ValueError: if the tokenizer does not end a sentence with `</s>`.
+    """
+    encoder, end_id = tokenizer.backend_tokenizer, tokenizer.eos_token_id
+    encoder.encode_special_tokens = tokenizer.split_special_tokens
+    # A tokenizer's file can hold both, and a cut sentence would go unnoticed.
+    encoder.no_truncation()
+    encoder.no_padding()
+    example = encoder.encode("a")
+    if example.ids[-1] != end_id:
+        end = f"the tokenizer must end every sentence with its eos_token, {tokenizer.eos_token!r}"
+        raise ValueError(f"{end}, but makes {example.tokens} of 'a'. Let `prepare` learn a vocabulary instead.")
+
+    def encode(texts: Sequence[str], **options: bool) -> list[list[int]]:
+        return [encoding.ids for encoding in encoder.encode_batch_fast(texts, **options)]
+
+    def encode_by_words(texts: Sequence[str]) -> list[list[int]]:
+        # A sentence with other whitespace than single spaces is a word of its own.
+        split = [words if " ".join(words := text.split()) == text else [text] for text in texts]
+        different = list(dict.fromkeys(chain.from_iterable(split)))
+        ids = dict(zip(different, encode(different, add_special_tokens=False), strict=True))
+        return [[*chain.from_iterable(map(ids.__getitem__, words)), end_id] for words in split]
+
+    return encode_by_words if by_words else encode
 
 
 def _store(
     corpora: Sequence[Corpus],
     folder: Path,
-    encoder: BlockEncoder,
-    pair_filter: PairFilter,
-    on_pairs: Callable[[int], object] = lambda num_pairs: None,
-) -> dict:
-    """Filter a set, write its token ids to `folder`, and return its counts; `corpora` are those of each corpus."""
+    encode: Callable,
+    max_length: int,
+    keep: Keep,
+    texts: list[Pair] | None = None,
+) -> dict[str, int]:
+    """Write the ids of the pairs that `keep` yields to `folder`, add these to `texts`, and return counts."""
     folder.mkdir()
-    seen: set[int] = set()
-    stored, counts_of_corpora = [], []
+    for side in SIDES:
+        (folder / f"{side}.offsets").write_bytes(bytes(OFFSET_TYPE.itemsize))  # where the first sentence begins
+    counts: Counter[str] = Counter()
+    stored = []
     for corpus in corpora:
-        counts = Counter(dict.fromkeys(("read", "kept", *REASONS, *AMOUNTS), 0))
-        pairs = filter_pairs(corpus.read(), pair_filter, counts, seen=seen)
+        num_before = counts["pairs"]
+        pairs = keep(tqdm(corpus.read(), desc=folder.name, unit=" pairs", leave=False, disable=None), counts)
         while block := list(islice(pairs, PAIRS_PER_BLOCK)):
-            columns, fits = encoder.encode_pairs(block)
-            num_tokens = [_append(folder / side, column) for side, column in zip(SIDES, columns, strict=True)]
-            amounts = (len(block) - sum(fits), sum(fits), *num_tokens)
-            counts.update(dict(zip(AMOUNTS, amounts, strict=True)))
-            on_pairs(len(block))
-        stored.append((counts["pairs"], corpus.weight))
-        for name in AMOUNTS[1:]:
-            counts[name] *= corpus.weight
-        counts_of_corpora.append(counts)
-    totals = {name: sum(counts[name] for counts in counts_of_corpora) for name in counts_of_corpora[0]}
-    if not totals["pairs"]:
-        reasons = f"{summarise(totals)}, {totals['over_max_length']} too long"
-        raise ValueError(f"no pair of the set {folder.name} is left: {reasons}.")
+            rows = zip(block, *map(encode, zip(*block, strict=True)), strict=True)
+            rows = [row for row in rows if max(len(row[1]), len(row[2])) <= max_length]
+            counts["over max_length"] += len(block) - len(rows)
+            counts["pairs"] += len(rows)
+            counts["source_tokens"] += _append(folder / SIDES[0], [ids for _, ids, _ in rows])
+            counts["target_tokens"] += _append(folder / SIDES[1], [ids for _, _, ids in rows])
+            if texts is not None:
+                texts += [pair for pair, *_ in rows]
+        stored.append((counts["pairs"] - num_before, corpus.weight))
+    if not counts["pairs"]:
+        raise ValueError(f"no pair of the set {folder.name} is left: {summarise(counts)}.")
     write_json(folder / CORPORA_FILE, stored)
-    return {**totals, "corpora": counts_of_corpora}
+    return dict(counts)
 
 
-def _append(path: Path, column: pa.ListArray) -> int:
-    """Append sentences to the files of a side, which are begun if they are not there; returns their tokens."""
-    tokens = np.asarray(column.flatten()).astype(TOKEN_TYPE)
-    offsets = np.cumsum([0, *column.value_lengths().to_pylist()], dtype=OFFSET_TYPE)
+def _append(path: Path, sentences: Sequence[list[int]]) -> int:
+    """Append sentences to the files of a side, and return their tokens."""
+    tokens = np.fromiter(chain.from_iterable(sentences), TOKEN_TYPE)
     with open(path.with_suffix(".tokens"), "ab") as token_file, open(path.with_suffix(".offsets"), "ab") as offset_file:
-        offsets += token_file.tell() // tokens.itemsize
-        token_file.write(tokens.tobytes())
-        offset_file.write((offsets[1:] if offset_file.tell() else offsets).tobytes())
+        ends = np.cumsum(list(map(len, sentences)), dtype=OFFSET_TYPE) + token_file.tell() // TOKEN_TYPE.itemsize
+        token_file.write(tokens)
+        offset_file.write(ends)
     return len(tokens)

@@ -7,7 +7,7 @@ from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerFast
 
 from ..data.corpus import Pair
-from ..data.filtering import PairFilter, filter_pairs
+from ..data.filtering import filter_pairs
 from ..data.tokenization import train_tokenizer
 from .linearisation import NORMALISED
 
@@ -27,7 +27,7 @@ def learn_vocabulary(
     found = {symbol for _, tree in read_train() for symbol in tree.split(" ")}
     brackets = set(filter(is_bracket, found))
     symbols = sorted(brackets) + [NORMALISED] * (found - brackets <= {NORMALISED})
-    sentences = (sentence for sentence, _ in filter_pairs(read_train(), PairFilter(), Counter()))
+    sentences = (sentence for sentence, _ in filter_pairs(read_train(), Counter()))
     tokenizer = train_tokenizer(sentences, vocab_size=vocab_size - len(symbols), subword_model=subword_model)
     # normalized: matched with the space before them, which is how every word of this tokenizer begins.
     tokenizer.add_tokens([AddedToken(symbol, normalized=True) for symbol in symbols])

@@ -26,7 +26,7 @@ from accelerate import PartialState
 from accelerate.utils import parse_flag_from_env
 from tqdm import tqdm
 
-from ..data.lines import BYTES_OF_LONG_LINE, decode_lines, read_lines
+from ..data.lines import MOST_LINE_BYTES, decode_lines, read_lines
 from ..devices import check_processes
 from ..files import LOCK_FILE, claim, lock_folder, write_whole
 from .translator import Hypothesis, Translator
@@ -187,7 +187,7 @@ def read_windows(file: BinaryIO, *, name: str) -> Iterator[list[str]]:
         rest = b""  # of a line whose end has not come
         while block := file.read1(BYTES_PER_READ):
             *lines, rest = (rest + block).split(b"\n")
-            rest = rest[:BYTES_OF_LONG_LINE]  # a line without end must not fill the memory
+            rest = rest[:MOST_LINE_BYTES]  # a line without end must not fill the memory
             for num_ready in range(len(lines) - 1, -1, -1):
                 yield lines[-1 - num_ready] + b"\n"
         if rest:
