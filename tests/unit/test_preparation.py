@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
+from tokenizers import processors
 from transformers import AutoTokenizer
 
 from vaswani_transformer import cli
@@ -73,8 +74,10 @@ def test_pairs_of_exactly_the_longest_length_are_kept_in_both_sets(tmp_path, max
     assert alphabet.model_max_length > 256  # the given tokenizer is left as it was
 
 
-def test_a_given_tokenizer_neither_cuts_nor_fills_nor_reads_special_tokens_and_must_end_a_sentence(tmp_path):
+def test_a_given_tokenizer_encodes_whole_sentences_as_they_are_and_must_end_them(tmp_path):
     tokenizer = train_tokenizer([], vocab_size=260)
+    ends = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
+    tokenizer.backend_tokenizer.post_processor = ends
     pairs = [("a </s> b", "c\t \u2028<s>"), ("a  b", "c")]
     expected = [tuple(tokenizer(list(pair)).input_ids) for pair in pairs]
     tokenizer.backend_tokenizer.enable_truncation(3)

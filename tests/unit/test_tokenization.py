@@ -1,16 +1,20 @@
-"""A vocabulary of either kind: any text comes back, and learning is deterministic."""
+"""A vocabulary of either kind: any text comes back, also in blocks of sentences, and learning is deterministic."""
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from transformers import AutoTokenizer, DataCollatorForSeq2Seq
+from transformers import AutoTokenizer
 
 from vaswani_transformer import VaswaniConfig
+from vaswani_transformer.data.preparation import build_encoder
 from vaswani_transformer.data.tokenization import PIECE_WINDOW, SUBWORD_MODELS, train_tokenizer
 
 TEXTS = ["The law will never be perfect.", "Das Gesetz wird nie vollkommen sein.", "a house, a garden"] * 3
 SMALLEST = 260
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
+# Words, all kinds of whitespace, and what looks like a special token.
+pieces = st.sampled_from(["law", "laws", "'s", "ä", ",", "</s>", "<s>", *" \t\n\u00a0\u2028\x1c", "  "])
+sentences = st.lists(pieces | st.text(st.characters(codec="utf-8"), max_size=5), max_size=12).map("".join)
 each_model = pytest.mark.parametrize("subword_model", SUBWORD_MODELS)
 
 
@@ -45,15 +49,6 @@ def test_special_tokens_have_the_ids_of_the_config_and_the_end_stays_when_a_text
     assert tokenizer("law law").input_ids[0] == tokenizer("the law").input_ids[-2]  # at the start as elsewhere
 
 
-def test_the_collator_of_transformers_makes_batches_of_texts_and_targets(tokenizer, tiny_model):
-    rows = [tokenizer(s, text_target=t) for s, t in (("the law", "das"), ("a", "das Gesetz wird"))]
-    assert rows[0].data.keys() == {"input_ids", "attention_mask", "labels"}
-    labels = tokenizer("das").input_ids
-    batch = DataCollatorForSeq2Seq(tokenizer, model=tiny_model)(rows)
-    assert batch["labels"][0].tolist() == labels + [-100] * (batch["labels"].shape[1] - len(labels))
-    assert batch["decoder_input_ids"][0, : len(labels)].tolist() == [0, *labels[:-1]]
-
-
 def test_the_auto_class_loads_the_same_tokenizer_beside_a_model(tokenizer, tiny_model, tmp_path):
     tiny_model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
@@ -63,6 +58,13 @@ def test_the_auto_class_loads_the_same_tokenizer_beside_a_model(tokenizer, tiny_
     assert encoded.data == tokenizer(texts, text_target=texts).data
     assert loaded.batch_decode(encoded.input_ids, skip_special_tokens=True) == texts
     assert loaded.special_tokens_map == tokenizer.special_tokens_map
+
+
+@given(texts=st.lists(sentences, min_size=1, max_size=8))
+@example(texts=["a\t \tb", "a \t c", "  ", "", "law", "law law", "law </s>"])
+def test_a_block_has_the_ids_of_each_sentence_by_itself_also_if_encoded_by_words(tokenizer, texts):
+    for by_words in (True, False):
+        assert build_encoder(tokenizer, by_words=by_words)(texts) == tokenizer(texts).input_ids
 
 
 @each_model
