@@ -149,6 +149,6 @@ def test_a_treebank_is_prepared_for_training(treebank, tmp_path, capsys):
     files = ["--train", str(treebank), str(treebank), "--dev", str(dev), "--output", str(tmp_path / "data")]
     options = ["--task", "parsing", "--copy_words", "--recipe", "parsing_small", "--vocab_size", "310"]
     assert cli.main(["prepare", *files, *options]) == 0
-    assert "train: read 6 pairs, kept 6" in capsys.readouterr().out
+    assert "train: read 6 pairs, dropped none, kept 6 of" in capsys.readouterr().out
     dev = json.loads((tmp_path / "data" / "dev.json").read_text(encoding="utf-8"))
     assert dev[0] == ["The dog barks .", "(S (NP The dog )NP (VP barks )VP . )S"]
