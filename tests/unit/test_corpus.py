@@ -17,11 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vaswani_transformer.data.corpus import describe_source, open_parallel
-from vaswani_transformer.data.lines import MOST_LINE_BYTES, read_lines
+from vaswani_transformer.data.lines import read_lines
 
 # What a reader of tables may take for a number, a date, a missing value, or the end of a line.
 PAIRS = [("A dog.", 'Er sagte "ja", oder'), ("2024-01-01", "1.50"), ("NA", "null"), ("True", "7"), ("", "None")]
 PAIRS += [("a\rb", "\x85\u2028")]
+
+MOST_LINE_BYTES = 2**20
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\n\t"), max_size=20)
 
