@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from accelerate import tracking
-from accelerate.utils import LoggerType
 from hypothesis import settings
 from tiny_training import PAIRS
 from transformers import PreTrainedTokenizerFast
@@ -178,32 +176,6 @@ def tiny_data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     prepare([Corpus(lambda: PAIRS)], lambda: PAIRS[:9], folder, vocab_size=300)
     return folder
-
-
-@pytest.fixture
-def writers(monkeypatch):
-    """A list of the trackers "tensorboard" made so far, which only note what they are told."""
-    made = []
-
-    class Writer:
-        name, requires_logging_directory = "tensorboard", True
-
-        def __init__(self, project, folder, *, purge_step):
-            self.folder, self.purge_step, self.points, self.is_closed = folder, purge_step, [], False
-            made.append(self)
-
-        def start(self):
-            pass
-
-        def log(self, values, step):
-            self.points += [(name, value, step) for name, value in values.items()]
-
-        def finish(self):
-            self.is_closed = True
-
-    monkeypatch.setitem(tracking.LOGGER_TYPE_TO_CLASS, "tensorboard", Writer)
-    monkeypatch.setattr(tracking, "_available_trackers", [LoggerType.TENSORBOARD])
-    return made
 
 
 @pytest.fixture(scope="session")

@@ -160,11 +160,10 @@ def test_the_log_is_on_the_disk_before_the_checkpoint_that_counts_on_it(tiny_dat
     assert "sync log.jsonl" in file_calls[:named]
 
 
-def test_a_run_goes_on_without_its_log_and_its_cost_can_be_told(copy_of_stopped, whole, tiny_data, capsys):
+def test_a_run_goes_on_without_its_log_and_its_cost_can_be_told(copy_of_stopped, whole, tiny_data):
     run = copy_of_stopped
     os.truncate(run / "log.jsonl", 100)
     model = train(TINY, tiny_data, run, log_interval=3)
-    assert f"WARNING: {run / 'log.jsonl'} has lost lines up to update 6" in capsys.readouterr().err
     assert_close(weights(whole / "model"), weights(model))
     for command in (["cost"], ["card"]):
         assert cli.main([*command, "--run", str(run)]) == 0
@@ -273,18 +272,12 @@ def test_a_run_of_which_no_checkpoint_is_intact_does_not_start_from_the_beginnin
     assert names_of_resumable(copy_of_stopped) == ["step-00000004", "step-00000006"]
 
 
-def test_lines_logged_after_the_last_checkpoint_are_written_once(tiny_data, tmp_path, writers):
-    options = {"log_interval": 1, "report_to": ["tensorboard"]}
+def test_lines_logged_after_the_last_checkpoint_are_written_once(tiny_data, tmp_path):
     with before_update(4, die), pytest.raises(KeyboardInterrupt):
-        train(TINY, tiny_data, tmp_path, **options)
+        train(TINY, tiny_data, tmp_path, log_interval=1)
     assert [line["update"] for line in read_log(tmp_path) if "loss" in line] == [1, 2, 3]
-    train(TINY, tiny_data, tmp_path, **options)
+    train(TINY, tiny_data, tmp_path, log_interval=1)
     assert [line["update"] for line in read_log(tmp_path) if "loss" in line] == list(range(1, 8))
-    assert [(writer.folder, writer.purge_step) for writer in writers] == [
-        (str(tmp_path / "trackers"), update) for update in (1, 3)
-    ]
-    assert ("dev_perplexity", read_log(tmp_path)[-1]["dev_perplexity"], 7) in writers[1].points
-    assert all(writer.is_closed for writer in writers)
 
 
 @pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++", "c++"))), reason="needs a C++ compiler")

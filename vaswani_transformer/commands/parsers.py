@@ -144,7 +144,6 @@ def train(command: argparse.ArgumentParser) -> None:
     command.add_argument("--mixed_precision", choices=("no", "bf16", "fp16"), help="default: the launcher's, or bf16")
     add_number(command, "log_interval", default=50, help="updates between two lines of the log")
     command.add_argument("--dev_bleu", action="store_true", help="translate the development set at each evaluation")
-    command.add_argument("--report_to", nargs="+", default=[], metavar="TRACKER", help="tensorboard, wandb, ...")
     add_number(command, "threads", help="CPU threads of each process")
     command.add_argument("--change_processes", action="store_true", help="resume a run of another number of processes")
 

@@ -26,7 +26,6 @@ def run(args: argparse.Namespace) -> None:
         accumulation_steps=args.accumulation_steps,
         mixed_precision=args.mixed_precision,
         log_interval=args.log_interval,
-        report_to=args.report_to,
         score_dev=compute_bleu if args.dev_bleu else None,
         change_processes=args.change_processes,
     )

@@ -44,7 +44,7 @@ def train(parts: RunParts) -> Path:
         Interrupted: after SIGTERM or Ctrl+C, when the update under way is done and saved.
     """
     accelerator, log, model_folder = parts.accelerator, parts.log, parts.folder / MODEL_FOLDER
-    with open_run(accelerator, parts.folder, parts.description, warn=log.print) as checkpoint, log:
+    with open_run(accelerator, parts.folder, parts.description, warn=log.print) as checkpoint:
         _tell_settings(parts)
         _go_to_where_it_stopped(parts, checkpoint)
         with StopRequest() as stop_request, contextlib.closing(parts.checkpoints):
@@ -162,7 +162,7 @@ def _go_to_where_it_stopped(parts: RunParts, checkpoint: Path | None) -> None:
         # Under another number of updates it may be one to average, or no longer be one.
         is_scheduled = _is_checkpoint_due(parts) or progress.update >= parts.recipe.num_updates
         checkpoint.rename(checkpoint.with_name(checkpoint_name(progress.update, is_scheduled=is_scheduled)))
-    log.open(update=progress.update, num_bytes=progress.log_bytes)
+    log.open(update=progress.update)
 
 
 def _tell_settings(parts: RunParts) -> None:
@@ -253,6 +253,5 @@ def _evaluate(parts: RunParts) -> None:
 def save(parts: RunParts, *, is_scheduled: bool) -> None:
     """Begin to write a checkpoint; see `Checkpoints.save`."""
     started = time.perf_counter()
-    parts.progress.log_bytes = parts.log.sync()
     parts.checkpoints.save(is_scheduled=is_scheduled)
     parts.tally.leave_out(time.perf_counter() - started)

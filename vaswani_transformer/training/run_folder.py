@@ -5,7 +5,6 @@ The same command started again goes on from what the folder holds, also with ano
     run/
         recipe.json         the resolved recipe, seed, fingerprint of the data, precision, processes, versions
         log.jsonl           one line per interval of training, one line per evaluation
-        trackers/           the same numbers, where TensorBoard was asked for
         checkpoints/        see `checkpoints`
         model/              the mean of the last checkpoints: the result
         lock                names the process that trains here

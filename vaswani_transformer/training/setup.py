@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.state import AcceleratorState, PartialState
-from accelerate.utils import ProjectConfiguration, broadcast_object_list, parse_flag_from_env
+from accelerate.utils import broadcast_object_list, parse_flag_from_env
 from torch.optim.lr_scheduler import LRScheduler
 from transformers import PreTrainedTokenizerFast
 
@@ -26,7 +26,7 @@ from ..model.pipeline_vaswani import custom_pipelines
 from .checkpoints import CHECKPOINTS_FOLDER, Checkpoints, resumable_checkpoints
 from .cpu import speed_up_training
 from .development import DevelopmentSet
-from .log import TRACKER_FOLDER, Log, check_trackers
+from .log import Log
 from .optimizer import build_optimizer, inverse_sqrt_schedule
 from .progress import Progress, Tally
 from .recipes import Recipe
@@ -70,7 +70,6 @@ def build_run(
     accumulation_steps: int | None = None,
     mixed_precision: str | None = None,
     log_interval: int = 50,
-    report_to: Sequence[str] = (),
     score_dev: Callable[..., float] | None = None,
     change_processes: bool = False,
 ) -> RunParts:
@@ -86,17 +85,15 @@ def build_run(
         mixed_precision: "no", "bf16" or "fp16". When not given: the launcher's half precision, or else bf16 on a CUDA
             device that has it, "no" on others. On CUDA float32 products use TF32.
         log_interval: updates between two lines of the log.
-        report_to: trackers of Accelerate that get the same lines, such as "tensorboard".
         score_dev: as `score` of `DevelopmentSet`: BLEU of the development set, logged at each evaluation.
         change_processes: go on with a run that another number of processes began; dropout draws other numbers.
 
     Raises:
         FileNotFoundError: if `data` is no prepared data.
-        ValueError: if a file of the data is damaged, if processes are to share one model, if a tracker is missing, or
-            if `init_from` has another architecture than the recipe or another vocabulary than the data.
+        ValueError: if a file of the data is damaged, if processes are to share one model, or if `init_from` has another
+            architecture than the recipe or another vocabulary than the data.
     """
-    check_trackers(report_to)
-    accelerator = _build_accelerator(run, mixed_precision, report_to)
+    accelerator = _build_accelerator(mixed_precision)
     device = accelerator.device.type
     if recipe.compile is None:
         recipe = replace(recipe, compile=device == "cuda")
@@ -151,12 +148,12 @@ def build_run(
         schedule=schedule,
         progress=progress,
         tally=tally,
-        log=Log(run, accelerator),
+        log=Log(run, is_main_process=accelerator.is_main_process),
         checkpoints=checkpoints,
     )
 
 
-def _build_accelerator(run: Path, mixed_precision: str | None, report_to: Sequence[str]) -> Accelerator:
+def _build_accelerator(mixed_precision: str | None) -> Accelerator:
     """Return the accelerator of a run, with the settings of PyTorch that suit its device."""
     for name in ("FSDP", "DEEPSPEED"):
         if parse_flag_from_env(f"ACCELERATE_USE_{name}"):
@@ -173,8 +170,6 @@ def _build_accelerator(run: Path, mixed_precision: str | None, report_to: Sequen
         keep_few_kernels()
     accelerator = Accelerator(
         mixed_precision=precision,
-        log_with=list(report_to) or None,
-        project_config=ProjectConfiguration(logging_dir=str(run / TRACKER_FOLDER)),
         step_scheduler_with_optimizer=False,
         kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],  # no copy of the gradients
     )
