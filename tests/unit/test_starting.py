@@ -93,10 +93,6 @@ PREPARE = ["prepare", "--train", "a.csv", "--dev", "b.csv", "--output", "c"]
             ["evaluate", "--model", "a", "--test", "b", "--num_pairs", "9"],
             "--num_pairs is for the phrasebook, of which",
         ),
-        (
-            ["average", "--models", "a", "b", "--last", "1", "--output", "c"],
-            "--last is for a --run; of --models all",
-        ),
         (["translate", "--model", "a", "--num_beams", "0"], "argument --num_beams: expected a whole number from"),
     ],
 )

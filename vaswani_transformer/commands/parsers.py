@@ -145,7 +145,6 @@ def train(command: argparse.ArgumentParser) -> None:
     add_number(command, "log_interval", default=50, help="updates between two lines of the log")
     command.add_argument("--dev_bleu", action="store_true", help="translate the development set at each evaluation")
     add_number(command, "threads", help="CPU threads of each process")
-    command.add_argument("--change_processes", action="store_true", help="resume a run of another number of processes")
 
 
 def recipes(command: argparse.ArgumentParser) -> None:
@@ -160,13 +159,9 @@ def average(command: argparse.ArgumentParser) -> None:
 
     vaswani average --run runs/base --last 3 --output runs/base/averaged
     """
-    models = command.add_mutually_exclusive_group(required=True)
-    models.add_argument("--run", type=Path, dest="run_folder", help="run folder")
-    models.add_argument("--models", type=Path, nargs="+", help="model folders")
+    command.add_argument("--run", type=Path, dest="run_folder", required=True, help="run folder")
     add_number(command, "last", help="checkpoints to average; default: as many as the recipe says, or all if fewer")
     command.add_argument("--output", type=output_path, required=True, help="new or empty folder")
-    fault = "--last is for a --run; of --models all are averaged."
-    command.find_fault = lambda args: fault if args.models and args.last else None
 
 
 def translate(command: argparse.ArgumentParser) -> None:

@@ -27,7 +27,6 @@ def run(args: argparse.Namespace) -> None:
         mixed_precision=args.mixed_precision,
         log_interval=args.log_interval,
         score_dev=compute_bleu if args.dev_bleu else None,
-        change_processes=args.change_processes,
     )
     try:
         train(parts)

@@ -12,7 +12,7 @@ checkpoints/
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save, save_file
 from torch.optim.lr_scheduler import LRScheduler
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from ..files import blaming, digest_files, find_changes, find_damage, read_object, write_json, write_whole
+from ..files import blaming, digest_files, find_damage, read_object, write_json, write_whole
 from .progress import Progress, Tally
 
 CHECKPOINTS_FOLDER = "checkpoints"  # of a run
@@ -35,8 +35,6 @@ PREFIX = "step-"
 STOPPED_PREFIX = "stopped-"
 PARTIAL_PREFIX = "partial-"
 STATES_TO_KEEP = 2  # the run goes on from the checkpoint before the last if the last one is damaged
-# Keys of config.json that say how a model was saved, not what its weights mean.
-HOUSEKEEPING = {"architectures", "auto_map", "custom_pipelines", "dtype", "transformers_version"}
 
 
 class Checkpoints:
@@ -123,12 +121,8 @@ class Checkpoints:
             shutil.rmtree(partial, ignore_errors=True)
             raise OSError(f"{partial} could not be written: {error}. The checkpoints before it are intact.") from error
 
-    def load(self, checkpoint: Path, *, seed: int, change_processes: bool) -> None:
-        """Restore the state in `checkpoint`, which is intact.
-
-        Raises:
-            ValueError: if another number of processes wrote it and `change_processes` is false.
-        """
+    def load(self, checkpoint: Path, *, seed: int, warn: Callable[[str], object]) -> None:
+        """Restore the state in `checkpoint`, which is intact; `warn` if other numbers will be drawn from now on."""
         path = checkpoint / STATE_FOLDER / STATE_FILE
         state = torch.load(path, map_location="cpu", weights_only=True)  # runs no program, as a pickle may
         with blaming(path):
@@ -136,17 +130,12 @@ class Checkpoints:
                 part.load_state_dict(state[name])
         mismatch = self.model.load_state_dict(load_file(checkpoint / WEIGHTS), strict=False)
         assert not mismatch.unexpected_keys  # missing are the names of tied weights, stored once
-        now, progress = self.accelerator.num_processes, self.progress
-        if progress.num_processes == now:
-            _set_random_states(self.accelerator.device, state["random_states"][self.accelerator.process_index])
-            return
-        if not change_processes:
-            raise ValueError(
-                f"{checkpoint} was written by {progress.num_processes} processes, this is a run of {now}. Start "
-                f"{progress.num_processes}, or give --change_processes: dropout will draw other numbers."
-            )
-        torch.manual_seed(seed + progress.update + self.accelerator.process_index)
-        progress.num_processes = now
+        states, place = state["random_states"], self.accelerator.process_index
+        if len(states) == self.accelerator.num_processes:
+            _set_random_states(self.accelerator.device, states[place])
+        else:
+            warn(f"WARNING: {len(states)} processes wrote {checkpoint}: dropout will draw other numbers than with them")
+            torch.manual_seed(seed + self.progress.update + place)
 
 
 def _get_random_states(device: torch.device) -> dict[str, torch.Tensor]:
@@ -235,12 +224,7 @@ def _read_digests(checkpoint: Path) -> dict[str, str]:
 def finish_checkpoint(partial: Path) -> Path:
     """Sync a filled folder, mark it complete last, then rename it into its place, which must be free."""
     paths = list(partial.rglob("*"))
-    # Weights are hidden from other users by safetensors. The umask, which a thread cannot read without changing it for
-    # all threads, has given the folder its mode.
-    mode = partial.stat().st_mode & 0o666
     for path in paths:
-        if path.is_file():
-            path.chmod(mode)
         _sync(path)
     write_json(partial / COMPLETE, {"update": checkpoint_step(partial), "files": digest_files(partial, paths)})
     _sync(partial)
@@ -284,51 +268,28 @@ def set_aside(checkpoint: Path, part: str = "") -> None:
 
 
 def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
-    """Write to `output` the model whose weights are the mean of those in `folders` (section 6.1).
+    """Write to `output` the model whose weights are the mean of those in `folders`, of one run (section 6.1).
 
     The paper averages the last 5 (base) or 20 (big) checkpoints, written every ten minutes. Sums are taken in float64
     and cast back once. Everything beside the weights is copied from the last folder, except its card.
 
     Raises:
-        ValueError: if `folders` is empty, a checkpoint is damaged, configurations differ, or weights are not finite.
+        ValueError: if `folders` is empty, or a checkpoint is damaged.
     """
     if not folders:
         raise ValueError("there is no checkpoint to average: train first.")
-    _check_same_config(folders)
-    sums, dtypes = {}, {}
+    sums = {}
     for folder in folders:
-        if (folder / COMPLETE).exists():  # other models have no digests, old checkpoints no state
-            digests = {name: digest for name, digest in _read_digests(folder).items() if "/" not in name}
-            if fault := find_damage(folder, digests):
-                raise ValueError(f"{fault}: copy it back, or remove {folder} to average without it.")
+        digests = {name: digest for name, digest in _read_digests(folder).items() if "/" not in name}  # not the state
+        if fault := find_damage(folder, digests):
+            raise ValueError(f"{fault}: copy it back, or remove {folder} to average without it.")
         weights = load_file(folder / WEIGHTS)
-        if sums and weights.keys() != sums.keys():
-            raise ValueError(f"{folder} has other weights than {folders[0]}, though its configuration is the same.")
         for name, tensor in weights.items():
-            if not tensor.isfinite().all():
-                raise ValueError(f"{name} in {folder} holds a value that is not finite; leave that checkpoint out.")
-            sums[name] = tensor.double() if name not in sums else sums[name] + tensor.double()
-            dtypes[name] = tensor.dtype
+            sums[name] = sums.get(name, 0) + tensor.double()
     output.mkdir(parents=True, exist_ok=True)
     for path in folders[-1].iterdir():
         if path.is_file() and path.name not in (WEIGHTS, COMPLETE, "README.md"):
             shutil.copy(path, output / path.name)
-    averaged = {name: (total / len(folders)).to(dtypes[name]).contiguous() for name, total in sums.items()}
+    averaged = {name: (total / len(folders)).to(weights[name].dtype) for name, total in sums.items()}
     with write_whole(output / WEIGHTS) as file:
         file.write(save(averaged, metadata={"format": "pt"}))
-
-
-def _check_same_config(folders: Sequence[Path]) -> None:
-    """Refuse to average models of different architecture or vocabulary."""
-    first = folders[0]
-    for folder in folders[1:]:
-        one, other = (
-            {name: value for name, value in read_object(path / "config.json").items() if name not in HOUSEKEEPING}
-            for path in (first, folder)
-        )
-        differences = list(find_changes(one, other))
-        vocabularies = [path / "tokenizer.json" for path in (first, folder)]
-        if all(path.exists() for path in vocabularies) and len({path.read_bytes() for path in vocabularies}) > 1:
-            differences.append("the tokenizer is another")
-        if differences:
-            raise ValueError(f"{first} and {folder} are different models: {'; '.join(differences)}.")

@@ -38,7 +38,7 @@ def train(parts: RunParts) -> Path:
         the folder of the final model, the mean of the last checkpoints.
 
     Raises:
-        ValueError: as `open_run`, or if another number of processes wrote the checkpoint.
+        ValueError: as `open_run`.
         FloatingPointError: if ten updates in a row had no finite gradient.
         OSError: if a checkpoint cannot be written; the one before is intact.
         Interrupted: after SIGTERM or Ctrl+C, when the update under way is done and saved.
@@ -155,7 +155,7 @@ def _go_to_where_it_stopped(parts: RunParts, checkpoint: Path | None) -> None:
     """Restore `checkpoint`, if there is one, and remove what was logged after it."""
     accelerator, progress, log = parts.accelerator, parts.progress, parts.log
     if checkpoint:
-        parts.checkpoints.load(checkpoint, seed=parts.description["seed"], change_processes=parts.change_processes)
+        parts.checkpoints.load(checkpoint, seed=parts.description["seed"], warn=log.print)
         log.print(f"resuming after update {progress.update} from {checkpoint}")
     accelerator.wait_for_everyone()  # before the first process changes what the others look at
     if checkpoint and accelerator.is_main_process:

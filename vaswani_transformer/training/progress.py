@@ -35,7 +35,6 @@ class Progress:
     seconds: float = 0.0  # of training, over all sittings
     best_dev_loss: float = math.inf
     evaluations_without_gain: int = 0
-    num_processes: int = 1
 
     def count(self, update: Update) -> None:
         """Advance by `update`, which is done."""

@@ -46,7 +46,6 @@ class RunParts:
     folder: Path  # of the run
     accumulation_steps: int
     log_interval: int
-    change_processes: bool
     accelerator: Accelerator
     train_pairs: TokenizedPairs
     dev_set: DevelopmentSet
@@ -71,7 +70,6 @@ def build_run(
     mixed_precision: str | None = None,
     log_interval: int = 50,
     score_dev: Callable[..., float] | None = None,
-    change_processes: bool = False,
 ) -> RunParts:
     """Build what a run needs; nothing is written yet.
 
@@ -86,7 +84,6 @@ def build_run(
             device that has it, "no" on others. On CUDA float32 products use TF32.
         log_interval: updates between two lines of the log.
         score_dev: as `score` of `DevelopmentSet`: BLEU of the development set, logged at each evaluation.
-        change_processes: go on with a run that another number of processes began; dropout draws other numbers.
 
     Raises:
         FileNotFoundError: if `data` is no prepared data.
@@ -116,7 +113,7 @@ def build_run(
     torch.manual_seed(seed + accelerator.process_index)  # ... but other dropout
     optimizer = build_optimizer(model, recipe)
     schedule = inverse_sqrt_schedule(optimizer, d_model=model.config.d_model, warmup_steps=recipe.warmup_updates)
-    progress, tally = Progress(num_processes=accelerator.num_processes), Tally(accelerator)
+    progress, tally = Progress(), Tally(accelerator)
     wrapped, accelerated = accelerator.prepare(model, optimizer)
     checkpoints = Checkpoints(
         *(run / CHECKPOINTS_FOLDER, accelerator, model, tokenizer, optimizer, schedule, progress, tally),
@@ -138,7 +135,6 @@ def build_run(
         folder=run,
         accumulation_steps=accumulation_steps,
         log_interval=log_interval,
-        change_processes=change_processes,
         accelerator=accelerator,
         train_pairs=train_pairs,
         dev_set=DevelopmentSet(accelerator, dev_pairs, data / DEV_FILE, tokenizer, score_dev),
