@@ -86,13 +86,11 @@ def test_a_run_folder_and_a_path_name_a_model(folder, translate):
 
 
 def test_arguments_of_from_pretrained_are_taken_as_transformers_takes_them(folder, translate):
-    places = {"revision": "main", "token": False, "trust_remote_code": True, "use_fast": True, "device_map": "auto"}
-    pipe = vaswani_pipeline("translation", model=folder, max_new_tokens=6, attn_implementation="eager", **places)
+    options = {"trust_remote_code": True, "model_kwargs": {"attn_implementation": "eager"}}
+    pipe = vaswani_pipeline("translation", model=folder, max_new_tokens=6, **options)
     assert pipe.model.config._attn_implementation == "eager"
     assert pipe(SENTENCES[0]) == translate(SENTENCES[0])
-    for name in ("dtype", "torch_dtype"):
-        pipe = vaswani_pipeline("translation", model=folder, **{name: torch.bfloat16})
-        assert pipe.model.dtype == torch.bfloat16
+    assert vaswani_pipeline("translation", model=folder, dtype=torch.bfloat16).model.dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("task", ["translation", "translation_en_to_de", "translation_en-US_to_zh_CN"])
@@ -114,8 +112,3 @@ def test_other_tasks_are_those_of_transformers(folder, translate):
     assert other(SENTENCES[0]) == translate(SENTENCES[0])
 
 
-def test_a_missing_model_or_tokenizer_is_said(translate):
-    with pytest.raises(ValueError, match="has no default model"):
-        vaswani_pipeline("translation")
-    with pytest.raises(ValueError, match="a model object brings no tokenizer"):
-        vaswani_pipeline("translation", model=translate.model)

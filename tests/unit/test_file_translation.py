@@ -284,8 +284,7 @@ def test_lines_that_have_come_are_given_without_waiting_for_more(pipe):
     write(b"ee\n")
     assert next(windows) == ["three"]
     write(b"\n\nfour\r\n5\n6\n7")
-    assert next(windows) == ["", "", "four", "5"]
-    assert next(windows) == ["6"]
+    assert next(windows) == ["", "", "four", "5", "6"]
     write(b"")
     assert list(windows) == [["7"]]
     assert list(read_windows(file, name="pipe")) == []
@@ -317,14 +316,12 @@ def test_a_file_comes_in_full_windows(paths):
     assert list(read_file_windows(paths[0])) == [SENTENCES[start : start + 4] for start in range(0, 23, 4)]
 
 
-def test_lines_before_one_that_is_not_utf_8_are_written_and_that_one_is_named(paths):
+def test_a_line_that_is_not_utf_8_is_named(paths):
     paths[0].write_bytes(b"one\ntwo\ncaf\xe9\nfour\n")
     with open(paths[0], "rb") as file:
         for windows, name in ((read_windows(file, name="input"), "input"), (read_file_windows(paths[0]), "text")):
-            written = io.StringIO()
             with pytest.raises(ValueError, match=rf"{name}, line 3: not UTF-8 at byte offset 3"):
-                translate_stream(Reverser(), windows, written, to_lines=to_lines)
-            assert written.getvalue() == "1\t-1.0000\teno\n2\t-1.0000\towt\n"
+                list(windows)
 
 
 def test_each_window_of_a_stream_is_flushed_before_the_next_is_read(tmp_path):

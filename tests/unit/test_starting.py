@@ -85,7 +85,6 @@ PREPARE = ["prepare", "--train", "a.csv", "--dev", "b.csv", "--output", "c"]
     [
         (["average", "--run", "a", "--output", "b", "--oops", "3"], "unrecognized arguments: --oops 3"),
         (["average", "--run", "a"], "the following arguments are required: --output"),
-        (["translate", "--model", "a", "--distinct"], "--distinct is for the lists of --nbest: give it too."),
         ([*PREPARE, "--copy_words"], "--copy_words is about trees: add --task parsing, or leave it out."),
         ([*PREPARE, "--weights", "1", "2"], "--weights: expected one for each --train, 1, got 2."),
         ([*PREPARE, "--num_pairs", "9"], "--num_pairs is for the phrasebook, of which it says how much to write; "),

@@ -1,6 +1,5 @@
 import copy
 import math
-from itertools import starmap
 
 import pytest
 from transformers import GenerationConfig
@@ -140,14 +139,6 @@ def test_columns_come_before_the_text():
     assert format_lines(hypotheses, 7, is_numbered=False, is_scored=False) == "ein\tHund\nHund\n"
     assert format_lines(hypotheses, 7, is_numbered=False, is_scored=True) == "-0.5000\tein\tHund\n-inf\tHund\n"
     assert format_lines(hypotheses, 7, is_numbered=True, is_scored=False) == "7\tein\tHund\n7\tHund\n"
-
-
-def test_equal_texts_are_merged_where_asked_for_and_fillers_left_out():
-    texts = [("Hund", -0.5), ("ein", -0.6), ("Hund", -0.7), ("", -0.8), ("Katze", -0.9), ("", -math.inf)]
-    lines = format_lines(list(starmap(Hypothesis, texts)), 7, is_numbered=True, is_scored=True, is_distinct=True)
-    assert lines == "7\t-0.5000\tHund\n7\t-0.6000\tein\n7\t-0.9000\tKatze\n"
-    nothing = [Hypothesis(""), Hypothesis("")]
-    assert format_lines(nothing, 7, is_numbered=False, is_scored=False, is_distinct=True) == "\n"
 
 
 def test_a_generation_config_of_ones_own_says_beam_and_penalty(parts):

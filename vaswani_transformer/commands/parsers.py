@@ -180,11 +180,8 @@ def translate(command: argparse.ArgumentParser) -> None:
     command.add_argument("--input", type=Path, help="UTF-8 text, one sentence per line; standard input if not given")
     command.add_argument("--output", type=output_path, help="one translation per line; standard output if not given")
     add_number(command, "nbest", help="lines for each sentence, best first: its number from 1, tab, text")
-    command.add_argument("--distinct", action="store_true", help="with --nbest: each text once, with its best score")
     command.add_argument("--scores", action="store_true", help="before each text: log P / lp, and a tab")
     add_search_options(command)
-    fault = "--distinct is for the lists of --nbest: give it too."
-    command.find_fault = lambda args: fault if args.distinct and args.nbest is None else None
 
 
 def check(command: argparse.ArgumentParser) -> None:

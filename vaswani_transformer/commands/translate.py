@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> None:
     )
     del model  # an engine has taken its place
     is_numbered = args.nbest is not None
-    to_lines = partial(format_lines, is_numbered=is_numbered, is_scored=args.scores, is_distinct=args.distinct)
+    to_lines = partial(format_lines, is_numbered=is_numbered, is_scored=args.scores)
     if is_resumable:
         settings = _describe(args) | {"tokens_per_batch": translator.tokens_per_batch}
         translate_file(translator, args.input, args.output, to_lines=to_lines, settings=settings, processes=processes)

@@ -16,6 +16,7 @@ import contextlib
 import hashlib
 import shutil
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from itertools import count, islice
@@ -167,7 +168,8 @@ def translate_stream(
 
 def read_file_windows(path: Path) -> Iterator[list[str]]:
     """Yield windows of the lines of a file, which may be compressed; see `data.lines.read_lines`."""
-    return _in_windows(read_lines(path))
+    lines = read_lines(path)
+    return iter(lambda: list(islice(lines, LINES_PER_STREAM_WINDOW)), [])
 
 
 def read_windows(file: BinaryIO, *, name: str) -> Iterator[list[str]]:
@@ -178,36 +180,17 @@ def read_windows(file: BinaryIO, *, name: str) -> Iterator[list[str]]:
         name: for messages.
 
     Raises:
-        ValueError: at the first line that is not UTF-8, after a window of the lines before it.
+        ValueError: at the first line that is not UTF-8.
     """
-    num_ready = 0  # whole lines that have been read
-
-    def raw_lines() -> Iterator[bytes]:
-        nonlocal num_ready
-        rest = b""  # of a line whose end has not come
-        while block := file.read1(BYTES_PER_READ):
-            *lines, rest = (rest + block).split(b"\n")
-            rest = rest[:MOST_LINE_BYTES]  # a line without end must not fill the memory
-            for num_ready in range(len(lines) - 1, -1, -1):
-                yield lines[-1 - num_ready] + b"\n"
-        if rest:
-            yield rest
-
-    return _in_windows(decode_lines(raw_lines(), name=name), is_ready=lambda: num_ready > 0)
-
-
-def _in_windows(lines: Iterator[str], is_ready: Callable[[], bool] = lambda: True) -> Iterator[list[str]]:
-    """Yield windows of `lines`; one ends where the next line is not ready, and before a line that is refused."""
-    window: list[str] = []
-    try:
-        for line in lines:
-            window.append(line)
-            if len(window) == LINES_PER_STREAM_WINDOW or not is_ready():
-                yield window
-                window = []
-    except ValueError:
-        if window:
-            yield window
-        raise
-    if window:
-        yield window
+    ready: deque[bytes] = deque()  # whole lines
+    lines = decode_lines(iter(ready.popleft, None), name=name)
+    rest = b""  # of a line whose end has not come
+    while block := file.read1(BYTES_PER_READ):
+        *whole, rest = (rest + block).split(b"\n")
+        rest = rest[:MOST_LINE_BYTES]  # a line without end must not fill the memory
+        ready.extend(line + b"\n" for line in whole)
+        if ready:
+            yield list(islice(lines, len(ready)))
+    if rest:
+        ready.append(rest)
+        yield [next(lines)]

@@ -174,26 +174,11 @@ def translate(
     return translations
 
 
-def keep_distinct(hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
-    """The first and so the best hypothesis of each text; several sequences of sub-words may spell one.
-
-    Empty ones that fill the list of a search that found fewer are left out.
-    """
-    kept = {hypotheses[0].text: hypotheses[0]}
-    for hypothesis in hypotheses[1:]:
-        if hypothesis.text:
-            kept.setdefault(hypothesis.text, hypothesis)
-    return list(kept.values())
-
-
-def format_lines(
-    hypotheses: Sequence[Hypothesis], number: int, *, is_numbered: bool, is_scored: bool, is_distinct: bool = False
-) -> str:
+def format_lines(hypotheses: Sequence[Hypothesis], number: int, *, is_numbered: bool, is_scored: bool) -> str:
     """The lines of a file for the `hypotheses` of its sentence `number`, one line each.
 
     Columns are separated by tabs: the number if `is_numbered`, the score if `is_scored`, then the text, so that a tab
-    inside it moves no other column. Each text comes once if `is_distinct`.
+    inside it moves no other column.
     """
     start = f"{number}\t" if is_numbered else ""
-    hypotheses = keep_distinct(hypotheses) if is_distinct else hypotheses
     return "".join(start + (f"{score:.4f}\t" if is_scored else "") + f"{text}\n" for text, score in hypotheses)
