@@ -92,6 +92,7 @@ def test_a_given_tokenizer_encodes_whole_sentences_as_they_are_and_must_end_them
 def test_an_epoch_holds_each_pair_as_often_as_the_weight_of_its_corpus_says_and_no_other_duplicates(tmp_path):
     train = prepare(CORPORA, read_dev, tmp_path, **SETTINGS)["train"]
     assert (train["read"], train["duplicate"], train["pairs"]) == (64, 16, 48)
+    assert read_preparation(tmp_path)["weights"] == [2, 1]
     assert json.loads((tmp_path / "train" / "corpora.json").read_text()) == [[40, 2], [8, 1]]
     spelt = AutoTokenizer.from_pretrained(tmp_path)([target for _, target in CORPUS[:48]]).input_ids
     expected = spelt[:40] * 2 + spelt[40:]
@@ -171,6 +172,7 @@ def test_files_of_others_are_left_as_they_are(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "difference"),
     [
+        ({"max_length": 90}, r"max_length was 256, is 90"),
         ({"max_length_ratio": 3}, r"max_length_ratio was null, is 3"),
         ({"vocab_size": 290}, r"vocabulary\.vocab_size was 280, is 290"),
         ({"inputs": {"train": []}}, r"inputs\.train was \[\{\"size\": 5\}\], is \[\]"),
