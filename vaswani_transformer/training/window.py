@@ -16,10 +16,12 @@ Shapes: B batch, T query length, S key length, H num_heads, K d_k or d_v, N bloc
 strip.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 from transformers import PreTrainedConfig
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, bidirectional_mask_function, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ..model.layers_vaswani import window_reach
@@ -56,10 +58,8 @@ def window_attention(
         context (B, T, H, K), and no weights: they are nowhere as a matrix (B, H, T, S).
     """
     num_rows, _, num_queries, _ = query.shape
-    is_padding_mask = attention_mask is None or attention_mask.dim() == 2
-    if module.window is None or num_queries != key.shape[2] or not is_padding_mask:
-        if attention_mask is not None and attention_mask.dim() == 2:
-            attention_mask = attention_mask[:, None, None]
+    is_of_padding = attention_mask is None or attention_mask.dim() == 2
+    if module.window is None or num_queries != key.shape[2] or not is_of_padding:
         options = kwargs | {"scaling": scaling, "dropout": dropout}
         return half_precision_attention(module, query, key, value, attention_mask, **options)
     back, ahead = (min(reach, num_queries - 1) for reach in window_reach(module.window, is_causal=module.is_causal))
@@ -81,15 +81,17 @@ def window_mask(
     *args,
     q_length: int,
     kv_length: int,
+    mask_function: Callable,
     attention_mask: torch.Tensor | None = None,
     config: PreTrainedConfig,
     **kwargs,
 ) -> torch.Tensor | None:
     """Return what `window_attention` takes: the padding alone, (B, T), where blocks of the same tokens pay."""
-    r = config.attention_window or kv_length
-    if q_length != kv_length or kv_length <= LEAST_STRIPS * (max(LEAST_BLOCK, r) + r - 1):
-        return sdpa_mask(*args, q_length=q_length, kv_length=kv_length, attention_mask=attention_mask, **kwargs)
-    return attention_mask
+    r, is_windowed = config.attention_window, mask_function is not bidirectional_mask_function
+    if is_windowed and q_length == kv_length and kv_length > LEAST_STRIPS * (max(LEAST_BLOCK, r) + r - 1):
+        return attention_mask
+    options = kwargs | {"mask_function": mask_function, "attention_mask": attention_mask}
+    return sdpa_mask(*args, q_length=q_length, kv_length=kv_length, **options)
 
 
 def _build_mask(
