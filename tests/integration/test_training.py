@@ -22,7 +22,9 @@ from torch.utils._pytree import tree_leaves
 
 from vaswani_transformer import cli
 from vaswani_transformer.data.preparation import Corpus, prepare
+from vaswani_transformer.engine.obstacles import find_obstacle
 from vaswani_transformer.training import checkpoints, loop, progress
+from vaswani_transformer.training.cpu import HALF_PRECISION
 from vaswani_transformer.training.interruption import Interrupted
 from vaswani_transformer.training.loop import read_updates
 from vaswani_transformer.training.optimizer import inverse_sqrt_lr
@@ -305,7 +307,7 @@ def test_the_development_set_is_translated_by_an_engine(tiny_data, tmp_path, pre
     seen = []
 
     def score(model, tokenizer, pairs, **place):
-        seen.append((type(model).__name__, len(pairs), model.engine_obstacle()))
+        seen.append((type(model).__name__, len(pairs), find_obstacle(model)))
         return 12.5
 
     parts = build_run(replace(TINY, num_updates=2), tiny_data, tmp_path, score_dev=score, mixed_precision=precision)
@@ -342,7 +344,12 @@ def test_the_launcher_s_precision_holds_and_few_kernels_are_kept(
 ):
     monkeypatch.setenv("LRU_CACHE_CAPACITY", "")
     monkeypatch.delenv("LRU_CACHE_CAPACITY")
-    train(replace(TINY, num_updates=1), tiny_data, tmp_path)
+    parts = build_run(replace(TINY, num_updates=1), tiny_data, tmp_path)
+    assert parts.model.config._attn_implementation == HALF_PRECISION
+    loop.train(parts)
+    configs = [path.read_text() for path in tmp_path.rglob("config.json")]
+    assert len(configs) == 2
+    assert not any("attn_implementation" in config for config in configs)  # a kernel of training alone
     assert json.loads((tmp_path / "recipe.json").read_text())["mixed_precision"] == "bf16"
     assert "training on 1 x cpu, mixed precision bf16" in capsys.readouterr().err
     assert os.environ["LRU_CACHE_CAPACITY"] == "192"
