@@ -192,12 +192,6 @@ def test_the_loss_of_an_evaluation_takes_no_second_product(tiny_model, has_gradi
     assert count(labels=LABELS) == count(decoder_input_ids=SHIFTED)
 
 
-@pytest.mark.parametrize("options", [{"logits_to_keep": 2}, {"shortlist": torch.tensor([2, 6, 8])}])
-def test_the_loss_is_over_all_words_and_places_whichever_logits_are_asked_for(tiny_model, options):
-    expected = tiny_model(input_ids=SOURCE, labels=LABELS).loss
-    torch.testing.assert_close(tiny_model(input_ids=SOURCE, labels=LABELS, **options).loss, expected)
-
-
 # Forward
 
 
@@ -262,6 +256,8 @@ def test_logits_of_some_positions_are_those_of_all(tiny_model, kept):
     some = tiny_model(input_ids=SOURCE, decoder_input_ids=SHIFTED, logits_to_keep=kept).logits
     expected = every[:, -kept:] if isinstance(kept, int) else every[:, kept]
     torch.testing.assert_close(some, expected)
+    losses = [tiny_model(input_ids=SOURCE, labels=LABELS, logits_to_keep=which).loss for which in (0, kept)]
+    torch.testing.assert_close(*losses)  # the loss is over all positions
 
 
 def test_attention_weights_are_those_of_eager_attention(build_tiny_model):
