@@ -1,11 +1,8 @@
-import os
-
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
-from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, train_tokenizer
-from vaswani_transformer.conversion.marian import export_model
+from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
 from vaswani_transformer.model.layers_vaswani import sinusoids
 
 INPUTS = {
@@ -47,22 +44,6 @@ def test_a_loaded_model_gives_the_same_logits_bit_by_bit(model, tmp_path, max_sh
         assert not loaded.training
         assert torch.equal(logits(loaded), logits(model))
         assert (loaded.lm_head.weight is loaded.model.encoder.embed_tokens.weight) == model.config.tie_word_embeddings
-
-
-@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600)])
-@pytest.mark.parametrize("max_shard_size", ["5GB", "10kB"])
-def test_files_of_weights_have_the_mode_of_new_files(build_tiny_model, tmp_path, mask, mode, max_shard_size):
-    model = build_tiny_model(d_k=4, d_v=4)
-    before = os.umask(mask)
-    try:
-        model.save_pretrained(tmp_path, max_shard_size=max_shard_size)
-        export_model(model, train_tokenizer(["a dog runs"], vocab_size=290), tmp_path / "marian")
-    finally:
-        assert os.umask(before) == mask
-    for folder in (tmp_path, tmp_path / "marian"):
-        files = [folder / "config.json", *folder.glob("*.safetensors")]
-        assert len(files) >= 2
-        assert {path.stat().st_mode & 0o777 for path in files} == {mode}
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
