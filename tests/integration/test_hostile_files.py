@@ -4,6 +4,7 @@ import ast
 import io
 import json
 import os
+import pickle
 import shutil
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from vaswani_transformer import TranslationPipeline, VaswaniConfig, VaswaniForConditionalGeneration, cli
+from vaswani_transformer import TranslationPipeline, VaswaniForConditionalGeneration, cli
 from vaswani_transformer.loading import load_translator
 from vaswani_transformer.model import pipeline_vaswani
 from vaswani_transformer.translation.translator import Translator, translate
@@ -48,50 +49,33 @@ class Program:
         return os.mkdir, (self.folder,)
 
 
-def test_pickled_weights_are_refused_with_a_reason_and_not_read(folder, tmp_path):
+def test_a_pickle_beside_safetensors_is_left_alone(folder, tmp_path, translator):
+    torch.save(Program(tmp_path / "has_run"), folder / "pytorch_model.bin")
+    for options in ({}, {"use_safetensors": False}):
+        loaded = VaswaniForConditionalGeneration.from_pretrained(folder, **options)
+        assert torch.equal(loaded.lm_head.weight, translator[0].lm_head.weight)
+    assert not (tmp_path / "has_run").exists()
+
+
+INDEX = json.dumps({"metadata": {}, "weight_map": {"model.shared.weight": "pytorch_model.bin"}})
+
+
+@pytest.mark.parametrize("leads", ["the usual name", "an index", "a name in config.json"])
+def test_no_file_leads_to_a_program_in_a_pickle(folder, tmp_path, leads):
     (folder / "model.safetensors").unlink()
     torch.save(Program(tmp_path / "has_run"), folder / "pytorch_model.bin")
-    message = r"pytorch_model\.bin is a pickle\. Reading a pickle can run any program.*from safetensors only"
+    if leads == "an index":
+        (folder / "model.safetensors.index.json").write_text(INDEX)
+    elif leads == "a name in config.json":
+        change(folder / "config.json", transformers_weights="pytorch_model.bin")
     for load in (
         load_translator,
         VaswaniForConditionalGeneration.from_pretrained,
         AutoModelForSeq2SeqLM.from_pretrained,
     ):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises((ValueError, OSError, pickle.UnpicklingError)):
             load(folder)
-    with pytest.raises(ValueError, match=message):
-        VaswaniForConditionalGeneration.from_pretrained(folder / "pytorch_model.bin", config=VaswaniConfig())
     assert not (tmp_path / "has_run").exists()
-
-
-def test_a_pickle_beside_safetensors_is_left_alone(folder, tmp_path, translator):
-    torch.save(Program(tmp_path / "has_run"), folder / "pytorch_model.bin")
-    loaded, _ = load_translator(folder)
-    assert torch.equal(loaded.lm_head.weight, translator[0].lm_head.weight)
-    with pytest.raises(ValueError, match="use_safetensors=False asks for pickled weights"):
-        VaswaniForConditionalGeneration.from_pretrained(folder, use_safetensors=False)
-    assert not (tmp_path / "has_run").exists()
-
-
-INDEX = json.dumps({"metadata": {}, "weight_map": {"model.shared.weight": "w.bin"}})
-
-
-@pytest.mark.parametrize("dtype", ["float32", None])
-@pytest.mark.parametrize("has_index", [True, False], ids=["an index", "a name in config.json"])
-def test_no_file_leads_to_a_pickle(folder, has_index, dtype):
-    weights = load_file(folder / "model.safetensors")
-    (folder / "model.safetensors").rename(folder / "other.safetensors")
-    for pickle in ("w.bin", "adapter_model.bin"):
-        torch.save(weights, folder / pickle)
-    change(folder / "config.json", dtype=dtype)
-    if has_index:
-        (folder / "model.safetensors.index.json").write_text(INDEX)
-    else:
-        change(folder / "config.json", transformers_weights="adapter_model.bin")
-    loaders = (VaswaniForConditionalGeneration.from_pretrained, AutoModelForSeq2SeqLM.from_pretrained)
-    for load in (*loaders, load_translator) if has_index else loaders:
-        with pytest.raises(ValueError, match=r"\.bin holds no safetensors by its name\. Reading a pickle can run"):
-            load(folder)
 
 
 CODE = """
@@ -201,11 +185,6 @@ DAMAGES = {
         "is a model of type 'marian', expected 'vaswani'; `vaswani convert` makes one of MarianMT's",
     ),
     "a huge size": (changed("config", vocab_size=10**15), "damaged"),
-    "a billion layers": (
-        changed("config", encoder_layers=10**9),
-        r"encoder_layers must be at most 200, got 1000000000",
-    ),
-    "a billion labels": (changed("config", num_labels=10**9), r"num_labels must be at most 1,000, got 1000000000"),
     "norms that divide by nothing": (
         changed("config", layer_norm_eps=float("nan")),
         "layer_norm_eps must be a positive finite number, got nan",
