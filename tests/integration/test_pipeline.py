@@ -110,5 +110,3 @@ def test_other_tasks_are_those_of_transformers(folder, translate):
                 make(task, model=folder)
     other = vaswani_pipeline("translation_xx_to_yy", model=folder, max_new_tokens=6)
     assert other(SENTENCES[0]) == translate(SENTENCES[0])
-
-

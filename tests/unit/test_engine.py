@@ -10,11 +10,11 @@ from transformers import GenerationConfig
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from vaswani_transformer import VaswaniForConditionalGeneration, pipeline
-from vaswani_transformer.hub.demo import Demo
-from vaswani_transformer.model import engine_steps_vaswani
+from vaswani_transformer.engine.obstacles import find_obstacle
 from vaswani_transformer.engine.products import PRIVATE_NAMES, Int8Products, Products, find_private
 from vaswani_transformer.engine.steps import EngineSteps
-from vaswani_transformer.engine.obstacles import find_obstacle
+from vaswani_transformer.hub.demo import Demo
+from vaswani_transformer.model import engine_steps_vaswani
 from vaswani_transformer.model.search_vaswani import ForwardSteps
 from vaswani_transformer.translation.translator import Translator
 

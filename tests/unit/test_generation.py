@@ -14,10 +14,10 @@ from transformers.generation import (
 
 from vaswani_transformer.model.search_vaswani import (
     best_sums,
+    find_staying,
     gnmt_length_penalty,
     power_length_penalty,
 )
-from vaswani_transformer.model.search_vaswani import find_staying
 
 START, PAD, END = 0, 1, 2
 # Sentences of 2, 5, 7 and 4 tokens with </s>.

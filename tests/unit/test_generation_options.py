@@ -9,8 +9,8 @@ from vaswani_transformer import VaswaniForConditionalGeneration, train_tokenizer
 from vaswani_transformer.model.generation_vaswani import (
     NOT_SUPPORTED,
     WITHOUT_BEAMS,
+    mask_prompt,
 )
-from vaswani_transformer.model.generation_vaswani import mask_prompt
 
 PAD, END = 1, 2
 SOURCE = torch.tensor([[9, 2, 1, 1, 1], [5, 6, 7, 8, 2], [21, 9, 30, 2, 1]])

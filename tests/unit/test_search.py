@@ -7,8 +7,7 @@ import torch
 from transformers import GenerationConfig
 from transformers.generation import LogitsProcessorList
 
-from vaswani_transformer.model.search_vaswani import BeamSearch
-from vaswani_transformer.model.search_vaswani import Records, run_search
+from vaswani_transformer.model.search_vaswani import BeamSearch, Records, run_search
 
 START, PAD, END, VOCAB_SIZE = 0, 1, 2, 5
 LIMITS = (1, 3, 4)  # of three sentences

@@ -251,9 +251,9 @@ class VaswaniGenerationMixin(GenerationMixin):
 
         Args:
             engine: anything with `encode` and `start`, as `build_engine()` returns it, made once and passed to every
-                call. It translates with the weights of the moment it was made, samples with one beam too, and returns no
-                `past_key_values`. Attention weights, hidden states, a cache of the caller's, of another kind or none,
-                and a padded prompt are for `forward` alone.
+                call. It has the weights of the moment it was made, samples with one beam too, and returns no
+                `past_key_values`. Attention weights, hidden states, caches of the caller's or of another kind, none at
+                all, and padded prompts are for `forward` alone.
 
         Raises:
             ValueError: for options that cannot be honoured, and for what transformers itself refuses.
