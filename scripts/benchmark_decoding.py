@@ -64,7 +64,7 @@ CTRANSLATE2, CTRANSLATE2_INT8 = "CTranslate2", "CTranslate2 int8"
 PEERS = (MARIAN, CTRANSLATE2, CTRANSLATE2_INT8)
 LENGTH_OFFSET = 50
 # The `dtype` of the engine that is kept between calls; None: each call of `generate()` is left to itself.
-ENGINES = {OURS: "float32", f"{OURS} int8": "int8", f"{OURS}, raw generate()": None}
+ENGINES = {OURS: "float32", f"{OURS}, raw generate()": None}
 TOLERANCES = {MARIAN: 1e-4, CTRANSLATE2: 1e-3}  # of log P of given tokens, by rounding
 
 

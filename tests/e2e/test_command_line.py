@@ -252,7 +252,6 @@ def test_a_lack_of_memory_is_one_line_with_advice(monkeypatch, capsys):
         ["parse", "--input", "READ", "--output", "READ"],
         ["parse", "--gold", "READ", "--output", "LINK"],
         ["evaluate", "--test", "other.en", "READ", "--translations", "LINK"],
-        ["translate", "--input", "other.en", "--shortlist", "READ", "--output", "READ"],
     ],
     ids=" ".join,
 )
