@@ -10,7 +10,6 @@ import torch
 from transformers import AutoTokenizer, GenerationConfig, MarianConfig, MarianMTModel, MarianTokenizer
 
 from vaswani_transformer import VaswaniForConditionalGeneration, cli
-from vaswani_transformer.commands.arguments import read_shortlist
 from vaswani_transformer.conversion import marian as conversion
 from vaswani_transformer.data.phrasebook.pairs import generate_pairs
 from vaswani_transformer.model.pipeline_vaswani import TranslationPipeline
@@ -237,14 +236,6 @@ def test_an_opus_model_becomes_one_that_translates_the_same(marian_folder, tmp_p
     assert translate(model, tokenizer, sources) == expected
     pipe = TranslationPipeline(model=model, tokenizer=tokenizer)
     assert [found["translation_text"] for found in pipe(sources, batch_size=3)] == expected
-
-
-def test_a_shortlist_has_the_pieces_of_the_target_language(marian_folder, tmp_path):
-    tokenizer = AutoTokenizer.from_pretrained(marian_folder)
-    targets = [target for _, target in generate_pairs(split="test", num_pairs=6)]
-    (tmp_path / "shortlist").write_text("\n".join(targets), encoding="utf-8")
-    pieces = tokenizer(text_target=targets, add_special_tokens=False).input_ids
-    assert read_shortlist(tmp_path / "shortlist", tokenizer) == sorted(set().union(*pieces))
 
 
 def test_what_no_marian_tokenizer_can_do_is_refused(marian_folder, tmp_path, capsys):
