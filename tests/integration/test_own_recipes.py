@@ -62,8 +62,8 @@ def test_training_takes_the_recipe_of_the_data_and_says_what_it_is_about_to_do(d
     assert written["model"] == TINY.model | {"dropout": 0.2}
     assert (written["tokens_per_batch"], written["num_updates"]) == (99, 3)
     first, second, third, *_ = capsys.readouterr().err.splitlines()
-    assert first.startswith("recipe general_en_de_small, checkpoint_interval was [250, ")  # the nearest one
-    assert "model.dropout was 0.1, is 0.2" in first
+    assert first.startswith("recipe base_en_de, checkpoint_interval was [1500, ")
+    assert "model.dropout was null, is 0.2" in first
     assert second.endswith("; 60 pairs; 3 updates of up to 99 tokens per side")
     assert "parameters, vocabulary of 300; " in second
     assert third == "training on 1 x cpu, mixed precision no"

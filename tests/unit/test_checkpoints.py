@@ -11,9 +11,9 @@ from vaswani_transformer import cli
 from vaswani_transformer.training.checkpoints import (
     average_checkpoints,
     checkpoint_name,
+    choose_checkpoint,
     complete_checkpoints,
     drop_old_checkpoints,
-    find_intact,
     finish_checkpoint,
     resumable_checkpoints,
 )
@@ -98,14 +98,14 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("fault", DAMAGES)
-def test_training_goes_on_from_the_newest_checkpoint_of_which_all_is_intact(tmp_path, fault):
+def test_training_goes_on_from_the_newest_checkpoint_of_which_all_is_intact(tmp_path, fault, capsys):
     intact, damaged = write_step(tmp_path, 2), write_step(tmp_path, 4)
     shutil.copytree(damaged, tmp_path / "step-00000006 (copy)")  # which only looks like a checkpoint
-    assert find_intact(tmp_path) == (damaged, {})
+    assert choose_checkpoint(tmp_path, print) == damaged
     DAMAGES[fault](damaged)
-    checkpoint, faults = find_intact(tmp_path)
-    assert checkpoint == intact
-    assert faults[damaged].startswith(f"{damaged}/{fault}")
+    assert choose_checkpoint(tmp_path, print) == intact
+    assert capsys.readouterr().out.startswith(f"WARNING: {damaged}/{fault}")
+    assert not damaged.exists()
 
 
 def test_a_damaged_checkpoint_is_not_averaged(tmp_path):

@@ -46,9 +46,9 @@ def run(tmp_path):
     }
     (folder / "recipe.json").write_text(json.dumps(description))
     lines = [
-        {"update": 50, "loss": 9.1, "target_tokens_per_second": 100.0, "seconds": 1800.0},
+        {"update": 50, "loss": 9.1, "target_tokens": 180_000, "seconds": 1800.0},
         {"update": 58, "dev_perplexity": 700.0},
-        {"update": 100, "loss": None, "target_tokens_per_second": 300.0, "seconds": 5400.0},
+        {"update": 100, "loss": None, "target_tokens": 180_000, "seconds": 5400.0},
         {"update": 116, "dev_perplexity": 5.25},
     ]
     (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

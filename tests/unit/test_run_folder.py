@@ -20,7 +20,7 @@ def begun(tmp_path, monkeypatch):
     """The folder of a run with an intact checkpoint of update 5."""
     claim_run(tmp_path, RUN, print)
     checkpoint = tmp_path / "checkpoints" / "step-00000005"
-    monkeypatch.setattr(run_folder, "find_intact", lambda folder: (folder / checkpoint.name, {}))
+    monkeypatch.setattr(run_folder, "choose_checkpoint", lambda folder, warn: checkpoint)
     return tmp_path
 
 

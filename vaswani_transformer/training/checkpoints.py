@@ -189,15 +189,24 @@ def resumable_checkpoints(folder: Path) -> list[Path]:
     return [path for path in found if (path / COMPLETE).exists() and (path / STATE_FOLDER).exists()]
 
 
-def find_intact(folder: Path) -> tuple[Path | None, dict[Path, str]]:
-    """Return the newest intact checkpoint in `folder`, if there is one, and the fault of each newer one."""
-    faults: dict[Path, str] = {}
+def choose_checkpoint(folder: Path, warn: Callable[[str], object]) -> Path | None:
+    """Return the newest intact checkpoint in `folder`, if there is one; `warn` of newer ones, and set them aside.
+
+    Raises:
+        ValueError: if all are damaged; they stay.
+    """
+    damaged: list[Path] = []
     for path in reversed(find_checkpoints(folder, PREFIX, STOPPED_PREFIX)):
         fault = _find_fault(path)
         if not fault:
-            return path, faults
-        faults[path] = fault
-    return None, faults
+            for newer in damaged:
+                set_aside(newer)
+            return path
+        warn(f"WARNING: {fault}; the checkpoint before is taken")
+        damaged.append(path)
+    if damaged:
+        raise ValueError(f"none of the checkpoints in {folder} is intact: {fault}. Copy one back that is.")
+    return None
 
 
 def _find_fault(checkpoint: Path) -> str:

@@ -4,8 +4,6 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from ..files import blaming, read_object
 from .log import LOG_FILE, read_log
 from .run_folder import RECIPE_FILE
@@ -51,7 +49,7 @@ class RunCost:
     num_parameters: int
     seconds: float  # over all sittings, evaluations and checkpoints included, as in the paper's 12 hours
     updates: int
-    target_tokens: float  # of these updates, estimated from the log
+    target_tokens: int  # of these updates
 
     @classmethod
     def read(cls, folder: Path) -> "RunCost":
@@ -64,12 +62,11 @@ class RunCost:
         path = folder / RECIPE_FILE
         if not path.exists():
             raise FileNotFoundError(f"{folder} holds no {RECIPE_FILE}; name a folder that `vaswani train` has written.")
-        description, log = read_object(path), read_log(folder)
-        lines = [line for line in log if "seconds" in line]
+        description, lines = read_object(path), [line for line in read_log(folder) if "seconds" in line]
         if not lines:
             raise ValueError(f"{folder / LOG_FILE} tells of no update yet: there is no line of training to count.")
         with blaming(folder / LOG_FILE):
-            target_tokens = estimate_target_tokens(log)
+            target_tokens = sum(line["target_tokens"] for line in lines)
         with blaming(path):
             return cls(
                 seed=int(description["seed"]),
@@ -85,23 +82,3 @@ class RunCost:
     def weight_flop(self) -> float:
         """6 x parameters x tokens: all products but those of attention, if both sides have as many tokens."""
         return 6 * self.num_parameters * self.target_tokens
-
-
-def estimate_target_tokens(log: list[dict]) -> float:
-    """Return the target tokens up to the last line of training in the log.
-
-    A line's clock counts the time of evaluations and checkpoints, its speed does not. So tokens per update are the
-    mean over the intervals without an evaluation, if there are any.
-    """
-    clean, others = [], []
-    last = {"update": 0, "seconds": 0.0}
-    is_clean = True
-    for line in log:
-        if "seconds" not in line:
-            is_clean = False
-            continue
-        tokens = line["target_tokens_per_second"] * (line["seconds"] - last["seconds"])
-        (clean if is_clean else others).append((tokens, line["update"] - last["update"]))
-        last, is_clean = line, True
-    tokens, updates = np.sum(clean or others, axis=0)
-    return float(tokens / updates) * last["update"]

@@ -10,7 +10,7 @@ from accelerate import Accelerator
 from transformers import PreTrainedTokenizerFast
 
 from ..data.batching import TokenizedPairs, plan_updates, split_update
-from .progress import perplexity, sum_dtype
+from .progress import perplexity
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class DevelopmentSet:
         sources, targets = self.pairs.sources.lengths, self.pairs.targets.lengths
         accelerator, num_processes = self.accelerator, self.accelerator.num_processes
         tokens_per_batch = max(8_192, int(sources.max()), int(targets.max()))
-        nll = torch.zeros((), dtype=sum_dtype(accelerator.device), device=accelerator.device)
+        nll = torch.zeros((), device=accelerator.device)
         for rows in plan_updates(sources, targets, tokens_per_batch=tokens_per_batch, seed=0, epoch=0):
             part = split_update(rows, sources, targets, num_parts=num_processes)[accelerator.process_index]
             batch = self.pairs[part if len(part) else rows[:1]]

@@ -14,8 +14,7 @@ from ..data.batching import Update, UpdateStream
 from ..files import MODEL_FOLDER, find_changes
 from .checkpoints import average_checkpoints, checkpoint_name, complete_checkpoints
 from .interruption import Interrupted, StopRequest, outlive_stop_request
-from .progress import sum_dtype
-from .recipes import RECIPES, Recipe
+from .recipes import BASE
 from .run_folder import open_run
 from .setup import RunParts
 
@@ -98,7 +97,7 @@ def run_update(parts: RunParts, update: Update) -> float:
     """
     accelerator, optimizer = parts.accelerator, parts.optimizer
     device = accelerator.device
-    losses = torch.zeros(2, dtype=sum_dtype(device), device=device)
+    losses = torch.zeros(2, device=device)
     for i, batch in enumerate(update.micro_batches):
         is_last = i == len(update.micro_batches) - 1
         batch = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
@@ -167,7 +166,8 @@ def _go_to_where_it_stopped(parts: RunParts, checkpoint: Path | None) -> None:
 
 def _tell_settings(parts: RunParts) -> None:
     recipe, description, tell = parts.recipe, parts.description, parts.log.print
-    tell(f"recipe {describe_recipe(recipe)}")
+    changes = find_changes(BASE.to_dict() | {"compile": recipe.compile}, recipe.to_dict())
+    tell(", ".join(["recipe base_en_de", *changes]))
     if description["init_fingerprint"] is not None:
         tell(f"starting from the weights of {description['init_from']}, fingerprint {description['init_fingerprint']}")
     tell(
@@ -178,14 +178,6 @@ def _tell_settings(parts: RunParts) -> None:
     device, precision = parts.accelerator.device.type, description["mixed_precision"]
     compiled = ", compiled: the first updates take minutes" if recipe.compile else ""
     tell(f"training on {parts.accelerator.num_processes} x {device}, mixed precision {precision}{compiled}")
-
-
-def describe_recipe(recipe: Recipe) -> str:
-    """Return the name of the recipe that is nearest to `recipe`, and what differs from it."""
-    own, of_device = recipe.to_dict(), {"compile": recipe.compile}
-    changes = {name: list(find_changes(known.to_dict() | of_device, own)) for name, known in RECIPES.items()}
-    name = min(changes, key=lambda name: len(changes[name]))
-    return ", ".join([name, *changes[name]])
 
 
 def _is_finished(parts: RunParts) -> bool:
@@ -211,12 +203,12 @@ def _agree_to_stop(parts: RunParts, stop_request: StopRequest) -> bool:
 
 def _check_finite(parts: RunParts) -> None:
     """End the run if too many updates in a row were skipped."""
-    now, longest = parts.tally.count_skipped_in_a_row()
-    if longest >= SKIPPED_IN_A_ROW:
+    skipped = parts.tally.count_skipped_in_a_row()
+    if skipped >= SKIPPED_IN_A_ROW:
         raise FloatingPointError(
-            f"{longest} updates in a row, {'up to' if now == longest else 'before'} update {parts.progress.update}, "
-            f"had a gradient that is not finite, and were skipped. The same command would come to the same end: name "
-            f"another output folder and start again, with bf16, or a smaller lr_scale or more warmup_updates."
+            f"{skipped} updates in a row, up to update {parts.progress.update}, had a gradient that is not finite, and "
+            f"were skipped. The same command would come to the same end: name another output folder and start again, "
+            f"with bf16, or a smaller lr_scale or more warmup_updates."
         )
 
 

@@ -9,13 +9,6 @@ from accelerate import Accelerator
 
 from ..data.batching import Update
 
-SUM_DTYPES = {"mps": torch.float32}  # which has no float64
-
-
-def sum_dtype(device: torch.device) -> torch.dtype:
-    """Return the type for sums of losses and counts: float64 wherever `device` has one."""
-    return SUM_DTYPES.get(device.type, torch.float64)
-
 
 def perplexity(nll: float) -> float:
     """Return exp(`nll`), in nats per token; inf where a float cannot hold it, as when a run diverges."""
@@ -64,11 +57,11 @@ class Tally:
 
     def __init__(self, accelerator: Accelerator):
         self.accelerator = accelerator
-        options = {"dtype": sum_dtype(accelerator.device), "device": accelerator.device}
-        self._losses = torch.zeros(2, **options)  # loss and -log P over the target tokens of this process, in nats
+        device = accelerator.device
+        self._losses = torch.zeros(2, device=device)  # loss and -log P over the target tokens of this process, in nats
         # Target tokens that were learnt from, over all processes; updates skipped because a gradient was not finite:
-        # in the whole run, in a row up to now, and in the longest row.
-        self._counts = torch.zeros(4, **options)
+        # in the whole run, and in a row up to now.
+        self._counts = torch.zeros(3, device=device)
         self.start_line()
 
     def start_line(self) -> None:
@@ -89,7 +82,6 @@ class Tally:
         self._counts[0] += is_finite * update.target_tokens
         self._counts[1] += ~is_finite
         self._counts[2] = (self._counts[2] + 1) * ~is_finite
-        self._counts[3] = torch.maximum(self._counts[3], self._counts[2])
         self.tokens += update.tokens
         self.padded_tokens += update.padded_tokens
         self.updates += 1
@@ -103,19 +95,19 @@ class Tally:
         """Time of training since the last line."""
         return time.perf_counter() - self._started
 
-    def count_skipped_in_a_row(self) -> tuple[int, int]:
-        """Return updates skipped in a row, up to now and in the longest row of the run; waits for the device."""
-        now, longest = self._counts[2:].tolist()
-        return int(now), int(longest)
+    def count_skipped_in_a_row(self) -> int:
+        """Return updates skipped in a row up to now; waits for the device."""
+        return int(self._counts[2])
 
     def compute_means(self) -> dict[str, float | int | None]:
-        """Return loss, perplexity, speed and fill since the last line; all processes must call it together."""
+        """Return loss, perplexity, tokens, speed and fill since the last line; all processes must call it together."""
         loss, nll = self.accelerator.reduce(self._losses, "sum").tolist()
-        target_tokens, skipped, *_ = self._counts.tolist()
+        target_tokens, skipped, _ = self._counts.tolist()
         return {
             # None if all updates since the last line were skipped.
             "loss": loss / target_tokens if target_tokens else None,
             "perplexity": perplexity(nll / target_tokens) if target_tokens else None,
+            "target_tokens": int(target_tokens),
             "target_tokens_per_second": target_tokens / self.seconds,
             "fill": self.tokens / self.padded_tokens,
             "skipped": int(skipped),

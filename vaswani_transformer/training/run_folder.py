@@ -13,7 +13,6 @@ The same command started again goes on from what the folder holds, also with ano
 import contextlib
 import importlib.metadata
 import platform
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, gather_object
 
 from ..files import MODEL_FOLDER, blaming, claim, lock_folder, read_object, write_json
-from .checkpoints import CHECKPOINTS_FOLDER, COMPLETE, checkpoint_step, find_intact, set_aside
+from .checkpoints import CHECKPOINTS_FOLDER, checkpoint_step, choose_checkpoint
 from .log import LOG_FILE
 
 RECIPE_FILE = "recipe.json"
@@ -46,8 +45,8 @@ def open_run(
 
     Raises:
         ValueError: if the folder holds another run or files of the user's own, if none of its checkpoints is intact,
-            if it holds a final model without checkpoints, if another process is training in it, or if a process does
-            not find in `folder` and in the prepared data what the main process finds.
+            if it holds a final model without checkpoints, if another process is training in it, or if not all processes
+            find the same prepared data.
     """
     with contextlib.ExitStack() as stack:
         found = None
@@ -55,25 +54,17 @@ def open_run(
             try:
                 folder.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(lock_folder(folder))
-                checkpoint = claim_run(folder, description, warn)
-                recipe = (folder / RECIPE_FILE).read_text(encoding="utf-8")
-                found = checkpoint and checkpoint.name, recipe, description["data"]
+                found = claim_run(folder, description, warn)
             except (OSError, ValueError) as error:
                 found = error  # for all to raise: the others wait
         (found,) = broadcast_object_list([found])
         if isinstance(found, Exception):
             raise found
-        name, recipe, fingerprint = found
-        checkpoint, path = name and folder / CHECKPOINTS_FOLDER / name, folder / RECIPE_FILE
-        differing = [] if description["data"] == fingerprint else ["the prepared data"]
-        sees_run = path.exists() and path.read_text(encoding="utf-8") == recipe
-        if not sees_run or (checkpoint and not (checkpoint / COMPLETE).exists()):
-            differing.append(str(folder))
-        place = f"process {accelerator.process_index} on host {socket.gethostname()}"
-        faults = gather_object([f"{place} does not find in {name}" for name in differing])
-        if faults:  # of whichever process, all raise: one that went on would wait for the others
-            raise ValueError(f"{faults[0]} what the main process finds there: folders must be shared by all machines.")
-        yield checkpoint
+        if len(set(gather_object([description["data"]]))) > 1:
+            raise ValueError(
+                "not all processes find the same prepared data: its folder must be shared by all machines."
+            )
+        yield found
 
 
 def claim_run(folder: Path, description: dict, warn: Callable[[str], object]) -> Path | None:
@@ -96,7 +87,7 @@ def claim_run(folder: Path, description: dict, warn: Callable[[str], object]) ->
         advice="Name another output folder, or give the settings it was begun with.",
         owned=(LOG_FILE, CHECKPOINTS_FOLDER, MODEL_FOLDER),
     )
-    checkpoint = _choose_checkpoint(folder / CHECKPOINTS_FOLDER, warn)
+    checkpoint = choose_checkpoint(folder / CHECKPOINTS_FOLDER, warn)
     if checkpoint is None and (folder / MODEL_FOLDER).exists():
         raise ValueError(f"{folder} holds a final model and no checkpoint to go on from: name another output folder.")
     done = checkpoint_step(checkpoint) if checkpoint else 0
@@ -104,18 +95,6 @@ def claim_run(folder: Path, description: dict, warn: Callable[[str], object]) ->
         raise ValueError(f"{folder} has done {done} updates, and num_updates is {ends['num_updates']}.")
     information = recorded if done else description | {"versions": describe_versions()}
     write_json(path, information | {"recipe": recorded["recipe"] | ends})
-    return checkpoint
-
-
-def _choose_checkpoint(folder: Path, warn: Callable[[str], object]) -> Path | None:
-    """Return the newest intact checkpoint in `folder`, if there is any; newer ones are damaged, and set aside."""
-    checkpoint, faults = find_intact(folder)
-    for fault in faults.values():
-        warn(f"WARNING: {fault}; the checkpoint before is taken")
-    if faults and checkpoint is None:
-        raise ValueError(f"none of the checkpoints in {folder} is intact: {fault}. Copy one back that is.")
-    for path in faults:
-        set_aside(path)
     return checkpoint
 
 
