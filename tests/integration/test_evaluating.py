@@ -5,7 +5,7 @@ import json
 import pytest
 
 from vaswani_transformer import cli
-from vaswani_transformer.evaluation.perplexity import compute_perplexity
+from vaswani_transformer.evaluation.pairs import compute_perplexity
 from vaswani_transformer.evaluation.scores import Score, build_metrics, compute_scores
 from vaswani_transformer.hub.card import METRICS, Evaluation, read_scores
 from vaswani_transformer.loading import fingerprint_model, load_translator

@@ -6,8 +6,7 @@ import torch
 
 from vaswani_transformer import loading
 from vaswani_transformer.evaluation import pairs as scored_pairs
-from vaswani_transformer.evaluation.pairs import score_pairs
-from vaswani_transformer.evaluation.perplexity import compute_perplexity
+from vaswani_transformer.evaluation.pairs import compute_perplexity, score_pairs
 from vaswani_transformer.evaluation.scores import compute_bleu
 from vaswani_transformer.loading import fingerprint_model, load_translator
 from vaswani_transformer.translation.translator import Hypothesis, Translator

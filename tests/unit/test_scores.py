@@ -1,9 +1,12 @@
+import numpy as np
 import pytest
 import sacrebleu
+from transformers import EvalPrediction
 
+from vaswani_transformer import train_tokenizer
 from vaswani_transformer.evaluation import scores
 from vaswani_transformer.evaluation.paper_bleu import PaperBLEU
-from vaswani_transformer.evaluation.scores import build_metrics, compare_systems, compute_scores
+from vaswani_transformer.evaluation.scores import build_compute_metrics, build_metrics, compare_systems, compute_scores
 
 REFERENCES = ["Der Hund-Katzen-Streit endet heute.", "Zwei Katzen schlafen auf dem Bett.", "Es regnet seit Tagen."] * 9
 CLOSE = [line.replace("Bett", "Sofa") for line in REFERENCES]
@@ -79,3 +82,17 @@ def test_as_many_better_as_worse_sentences_are_no_difference():
     other = [*CLOSE[:13], *FAR[13:]]
     (comparison,) = compare_systems({"one": one, "other": other}, REFERENCES, {"BLEU": sacrebleu.BLEU()})
     assert comparison.results[1].p_value > 0.2
+
+
+def test_a_trainer_gets_the_scores_of_what_was_generated():
+    tokenizer = train_tokenizer(CLOSE + REFERENCES, vocab_size=300)
+    predictions, labels = (
+        tokenizer(texts, padding=True, return_tensors="np").input_ids for texts in (CLOSE, REFERENCES)
+    )
+    predictions = np.pad(predictions, ((0, 0), (1, 2)), constant_values=((0, 0), (tokenizer.bos_token_id, -100)))
+    labels = np.where(labels == tokenizer.pad_token_id, -100, labels)
+    prediction = EvalPrediction(predictions=predictions, label_ids=labels)
+    assert build_compute_metrics(tokenizer)(prediction) == {
+        "sacrebleu": pytest.approx(sacrebleu.BLEU().corpus_score(CLOSE, [REFERENCES]).score),
+        "paper_bleu": pytest.approx(PaperBLEU().corpus_score(CLOSE, [REFERENCES]).score),
+    }

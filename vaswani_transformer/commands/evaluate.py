@@ -9,7 +9,7 @@ from tqdm import tqdm
 from .. import loading
 from ..data.lines import read_lines
 from ..evaluation import scores
-from ..evaluation.perplexity import compute_perplexity
+from ..evaluation.pairs import compute_perplexity
 from ..files import write_json
 from ..model.generation_vaswani import Search
 from ..translation.translator import translate

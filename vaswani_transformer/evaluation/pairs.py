@@ -1,7 +1,8 @@
-"""Scores of pairs of sentences: the model's own, of translations that are given."""
+"""Scores of pairs of sentences, the model's own, of translations that are given; perplexity."""
 
+import math
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from transformers import PreTrainedTokenizerFast
@@ -40,7 +41,17 @@ def score_pairs(
         num_cut += sum(len(ids) > MOST_SOURCE_TOKENS for side in sides for ids in side)
         last = MOST_SOURCE_TOKENS - 1  # </s> stays the last token
         sides = [[ids[:last] + ids[last:][-1:] for ids in side] for side in sides]
-        yield from _score_window(model, tokenizer, *sides, tokens_per_batch, options)
+        results = {}
+        for rows in plan_batches([max(map(len, ids)) for ids in zip(*sides, strict=True)], limit=tokens_per_batch):
+            inputs, labels = (
+                tokenizer.pad({"input_ids": [side[row] for row in rows]}, return_tensors="pt").to(model.device)
+                for side in sides
+            )
+            labels = labels.input_ids.masked_fill(labels.attention_mask == 0, IGNORE_INDEX)
+            found = score(model, **inputs, labels=labels, **options)
+            rated = zip(found.log_probs.tolist(), found.lengths.tolist(), found.scores.tolist(), strict=True)
+            results.update(zip(rows, rated, strict=True))
+        yield from map(results.get, range(len(window)))
     if num_cut:
         warnings.warn(
             f"sources and targets cut to their first {MOST_SOURCE_TOKENS:,} tokens: {num_cut}. Split them.",
@@ -48,25 +59,17 @@ def score_pairs(
         )
 
 
-def _score_window(
+def compute_perplexity(
     model: VaswaniForConditionalGeneration,
     tokenizer: PreTrainedTokenizerFast,
-    source_ids: Sequence[list[int]],
-    target_ids: Sequence[list[int]],
-    tokens_per_batch: int,
-    options: dict,
-) -> list[tuple[float, int, float]]:
-    results: list[tuple[float, int, float]] = [(0.0, 0, 0.0)] * len(source_ids)
-    longest = [max(map(len, sides)) for sides in zip(source_ids, target_ids, strict=True)]
-    for rows in plan_batches(longest, limit=tokens_per_batch):
-        inputs, labels = (
-            tokenizer.pad({"input_ids": [ids[row] for row in rows]}, return_tensors="pt").to(model.device)
-            for ids in (source_ids, target_ids)
-        )
-        found = score(
-            model, **inputs, labels=labels.input_ids.masked_fill(labels.attention_mask == 0, IGNORE_INDEX), **options
-        )
-        rated = zip(found.log_probs.tolist(), found.lengths.tolist(), found.scores.tolist(), strict=True)
-        for row, result in zip(rows, rated, strict=True):
-            results[row] = result
-    return results
+    pairs: Iterable[tuple[str, str]],
+    *,
+    tokens_per_batch: int = 8_192,
+) -> float:
+    """Return the perplexity per sub-word (section 6.2): exp of the mean of -log P over the targets with `</s>`.
+
+    There is no label smoothing in it.
+    """
+    rated = score_pairs(model.eval(), tokenizer, pairs, tokens_per_batch=tokens_per_batch)
+    log_probs, lengths, _ = zip(*rated, strict=True)
+    return math.exp(-sum(log_probs) / sum(lengths))

@@ -154,7 +154,7 @@ def compute_bleu(
 
 
 def build_compute_metrics(
-    tokenizer: PreTrainedTokenizerBase, *, language: str = "de", lowercase: bool = False
+    tokenizer: PreTrainedTokenizerBase, *, language: str = "de"
 ) -> Callable[[EvalPrediction], dict[str, float]]:
     """Return the `compute_metrics` of a Seq2SeqTrainer with `predict_with_generate`: sacreBLEU and the paper's BLEU.
 
@@ -163,10 +163,7 @@ def build_compute_metrics(
     Args:
         language: of the labels, for the tokenizer of the paper's BLEU.
     """
-    metrics = {
-        "sacrebleu": sacrebleu.BLEU(lowercase=lowercase),
-        "paper_bleu": PaperBLEU(language=language, lowercase=lowercase),
-    }
+    metrics = {"sacrebleu": sacrebleu.BLEU(), "paper_bleu": PaperBLEU(language=language)}
 
     def decode(token_ids: np.ndarray) -> list[str]:
         # The trainer pads both where it joins batches of different length.

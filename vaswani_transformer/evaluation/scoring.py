@@ -3,7 +3,6 @@
 Shapes: B sentences, n translations of each, S source tokens, T target tokens, D d_model.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -74,31 +73,22 @@ def score(
         decoder_input_ids=model.prepare_decoder_input_ids_from_labels(labels),
         use_cache=False,
     )
-    token_log_probs = select_log_probs(outputs.last_hidden_state, model.lm_head, labels, model.config.vocab_size)
+    token_log_probs = _select_log_probs(model, outputs.last_hidden_state, labels)
     lengths, log_probs = is_real.sum(dim=-1), token_log_probs.sum(dim=-1)
     scores = log_probs / search.penalise(lengths)
     return TranslationScores(log_probs=log_probs, lengths=lengths, scores=scores, token_log_probs=token_log_probs)
 
 
-def select_log_probs(
-    hidden_states: torch.Tensor,
-    project: Callable[[torch.Tensor], torch.Tensor],
-    labels: torch.LongTensor,
-    vocab_size: int,
+def _select_log_probs(
+    model: VaswaniForConditionalGeneration, hidden_states: torch.Tensor, labels: torch.LongTensor
 ) -> torch.Tensor:
-    """Return log P of each label, (B, T), 0 where it is -100, without ever storing all logits.
-
-    Args:
-        hidden_states: (B, T, D), the decoder's output.
-        project: to logits, (..., D) -> (..., vocab_size).
-        labels: (B, T).
-    """
+    """(B, T, D), (B, T) -> (B, T): log P of each label, 0 where it is -100, without ever storing all logits."""
     is_real = labels != IGNORE_INDEX
     hidden_states, chosen = hidden_states[is_real], labels[is_real]
-    slice_length = find_slice_length(hidden_states, vocab_size)
+    slice_length = find_slice_length(hidden_states, model.config.vocab_size)
     dtype = torch.promote_types(hidden_states.dtype, torch.float32)
     parts = [
-        project(h).to(dtype).log_softmax(dim=-1).gather(1, y[:, None])[:, 0]
+        model.lm_head(h).to(dtype).log_softmax(dim=-1).gather(1, y[:, None])[:, 0]
         for h, y in zip(hidden_states.split(slice_length), chosen.split(slice_length), strict=True)
     ]
     log_probs = torch.zeros(labels.shape, dtype=dtype, device=labels.device)

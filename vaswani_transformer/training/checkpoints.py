@@ -289,7 +289,8 @@ def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
         raise ValueError("there is no checkpoint to average: train first.")
     sums = {}
     for folder in folders:
-        digests = {name: digest for name, digest in _read_digests(folder).items() if "/" not in name}  # not the state
+        recorded = _read_digests(folder) if (folder / COMPLETE).exists() else {}
+        digests = {name: digest for name, digest in recorded.items() if "/" not in name}  # not the state
         if fault := find_damage(folder, digests):
             raise ValueError(f"{fault}: copy it back, or remove {folder} to average without it.")
         weights = load_file(folder / WEIGHTS)
