@@ -261,7 +261,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         """
         kwargs.pop("labels", None)  # a Seq2SeqTrainer hands them over with the source; no search reads them
         forget_default_length(self.generation_config)
-        search, config, model_kwargs = self._resolve(generation_config, kwargs)
+        search, config, model_kwargs = self.resolve_search(generation_config, kwargs)
         source = _take_source(inputs, model_kwargs, self.config)
         device = source.states.device
         self._prepare_special_tokens(config, device=device)
@@ -325,7 +325,7 @@ class VaswaniGenerationMixin(GenerationMixin):
             return VaswaniGreedyOutput(**output)
         return GenerateBeamEncoderDecoderOutput(beam_indices=parents, **output)
 
-    def _resolve(
+    def resolve_search(
         self, generation_config: GenerationConfig | None, kwargs: dict
     ) -> tuple[Search, GenerationConfig, dict]:
         """Return the search of a call, all options of it for transformers, and the arguments for `forward`.
