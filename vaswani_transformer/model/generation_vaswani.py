@@ -98,10 +98,10 @@ class Search:
     def __post_init__(self):
         if isinstance(self.num_beams, bool) or self.num_beams < 1:
             raise ValueError(f"num_beams must be at least 1, which is greedy search; got {self.num_beams!r}.")
-        if not 1 <= self.num_return_sequences <= self.num_beams:
+        if self.num_return_sequences > self.num_beams and not (self.do_sample and self.num_beams == 1):
             raise ValueError(
-                f"num_return_sequences ({self.num_return_sequences}) must be 1 to num_beams ({self.num_beams}): a beam "
-                f"of n gives up to n translations."
+                f"a beam of {self.num_beams} gives up to {self.num_beams} translations of a sentence, got "
+                f"num_return_sequences={self.num_return_sequences}."
             )
         if self.length_penalty_type not in LENGTH_PENALTIES:
             raise ValueError(
@@ -270,7 +270,8 @@ class VaswaniGenerationMixin(GenerationMixin):
         guided = any(x is not None for x in (streamer, assistant_model, config.prompt_lookup_num_tokens))
         if guided and search.num_beams > 1:
             raise ValueError("a streamer and an assistant follow one hypothesis: pass num_beams=1.")
-        is_sampling = search.num_beams == 1 and search.do_sample and engine is None
+        draws = search.num_beams == 1 and search.do_sample
+        is_sampling = draws and (engine is None or search.num_return_sequences > 1)
         if guided or is_sampling or config.is_assistant or custom_generate is not None:
             _refuse_engine(engine)
             kwargs = {name: value for name, value in kwargs.items() if name not in OWN_OPTIONS}
