@@ -95,7 +95,7 @@ def test_inputs_of_one_model_are_refused(model):
 @pytest.mark.parametrize(
     "options",
     [
-        {"do_sample": True, "num_beams": 1},
+        {"do_sample": True, "num_beams": 1, "num_return_sequences": 2},
         {"prompt_lookup_num_tokens": 3, "num_beams": 1},
         {"use_cache": False},
         {"output_attentions": True, "return_dict_in_generate": True},
@@ -106,5 +106,5 @@ def test_inputs_of_one_model_are_refused(model):
 def test_what_is_of_one_model_is_refused_of_an_ensemble_and_of_an_engine_alone(model, options):
     engine = model.build_engine()
     for one, decoder in ((model, {"engine": Ensemble([model])}), (engine, {})):
-        with pytest.raises(ValueError, match=r"an engine or ensemble gives .*: call generate\(\) of one model"):
+        with pytest.raises(ValueError, match=r"an engine has no .*: leave it out, or call generate\(\) of the model"):
             one.generate(SOURCE, **decoder, **options)

@@ -331,10 +331,7 @@ def test_flash_attention_is_refused_with_the_reason(tiny_model, tmp_path, kernel
 
 def test_what_flex_attention_cannot_give_is_refused(tiny_model):
     inputs = {"input_ids": SOURCE, "decoder_input_ids": SHIFTED}
-    cache = tiny_model(**inputs, use_cache=True).past_key_values
     tiny_model.config._attn_implementation = "flex_attention"
-    with pytest.raises(ValueError, match=r'"flex_attention" cannot decode with a cache on a CPU.*"sdpa"'):
-        tiny_model.model.decoder(SHIFTED[:, :1], past_key_values=cache)
     with torch.no_grad(), pytest.raises(ValueError, match=r"'flex_attention' cannot give attention weights"):
         tiny_model(**inputs, output_attentions=True)
 
