@@ -4,10 +4,8 @@ import itertools
 
 import pytest
 import torch
-from transformers import GenerationConfig
-from transformers.generation import LogitsProcessorList
 
-from vaswani_transformer.model.search_vaswani import BeamSearch, Records, run_search
+from vaswani_transformer.model.search_vaswani import BeamSearch, run_search
 
 START, PAD, END, VOCAB_SIZE = 0, 1, 2, 5
 LIMITS = (1, 3, 4)  # of three sentences
@@ -28,7 +26,7 @@ def build_table(seed: int) -> dict[tuple, torch.Tensor]:
 class TableSteps:
     """Remembers the prefix of each hypothesis as a model remembers keys: it is told its last word only."""
 
-    owns_logits = False
+    outputs = None
 
     def __init__(self, table, num_beams: int):
         self.table, self.num_beams = table, num_beams
@@ -51,10 +49,9 @@ class TableSteps:
         self.prefixes = moved if staying is None else [moved[place] for place in staying.tolist()]
 
 
-def translate(tables, *, num_beams=ENOUGH_BEAMS, num_best=3, alpha=0.6, may_leave=True):
+def translate(table, *, num_beams=ENOUGH_BEAMS, num_best=3, alpha=0.6, may_leave=True):
     """What `run_search` finds, its steps, and whether all was decided before each of them and at the end."""
-    limits, records = torch.tensor(LIMITS), Records(GenerationConfig(return_dict_in_generate=True))
-    records.config.num_return_sequences = num_best
+    limits = torch.tensor(LIMITS)
     search = BeamSearch(
         torch.full((num_beams * len(LIMITS), 1), START),
         num_beams=num_beams,
@@ -66,23 +63,14 @@ def translate(tables, *, num_beams=ENOUGH_BEAMS, num_best=3, alpha=0.6, may_leav
         eos_token_ids=[END],
         pad_token_id=PAD,
     )
-    members, told = [TableSteps(table, num_beams) for table in tables], []
+    steps, told = TableSteps(table, num_beams), []
 
-    def goes_on(all_done: bool) -> bool:
+    def continues(all_done: bool) -> bool:
         told.append(all_done)
         return not all_done
 
-    run_search(
-        search,
-        members,
-        records,
-        processors=LogitsProcessorList(),
-        criteria=[],
-        may_leave=may_leave,
-        widen=lambda log_probs: log_probs,
-        goes_on=goes_on,
-    )
-    return records.result(search, {}, None), members, told
+    run_search(search, steps, may_leave=may_leave, continues=continues)
+    return search.best(num_best), steps, told
 
 
 def list_best(log_probs_of, sentence: int, *, alpha: float, num_best: int) -> list[tuple[float, tuple[int, ...]]]:
@@ -97,13 +85,14 @@ def list_best(log_probs_of, sentence: int, *, alpha: float, num_best: int) -> li
 
 
 def check(found, log_probs_of, *, alpha=0.6, num_best=3):
+    sequences, scores, _ = found
     for sentence in range(len(LIMITS)):
         expected = list_best(log_probs_of, sentence, alpha=alpha, num_best=num_best)
         for row, (score, words) in enumerate(expected, start=sentence * num_best):
-            tokens = found.sequences[row, 1:].tolist()
+            tokens = sequences[row, 1:].tolist()
             assert tuple(tokens[: len(words)]) == words
             assert set(tokens[len(words) :]) <= {PAD}
-            assert found.sequences_scores[row].item() == pytest.approx(score, abs=1e-5)
+            assert scores[row].item() == pytest.approx(score, abs=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -111,16 +100,16 @@ def check(found, log_probs_of, *, alpha=0.6, num_best=3):
 @pytest.mark.parametrize("may_leave", [True, False])
 def test_a_beam_as_wide_as_needed_finds_the_best_of_all_translations(seed, alpha, may_leave):
     table = build_table(seed)
-    found, *_ = translate([table], alpha=alpha, may_leave=may_leave)
+    found, *_ = translate(table, alpha=alpha, may_leave=may_leave)
     check(found, lambda prefix: table[prefix].log_softmax(-1), alpha=alpha)
 
 
 @pytest.mark.parametrize("may_leave", [True, False])
 def test_sentences_that_are_done_leave_if_they_may_and_the_search_ends_with_the_last(may_leave):
     table = build_table(0)
-    found, [steps], told = translate([table], num_beams=2, num_best=1, may_leave=may_leave)
+    found, steps, told = translate(table, num_beams=2, num_best=1, may_leave=may_leave)
     assert told == [False] * len(steps.rows) + [True]
     assert len(steps.rows) <= max(LIMITS)
     assert (steps.rows[-1] < steps.rows[0]) == may_leave
-    stayed, *_ = translate([table], num_beams=2, num_best=1, may_leave=False)
-    assert torch.equal(found.sequences, stayed.sequences)
+    stayed, *_ = translate(table, num_beams=2, num_best=1, may_leave=False)
+    assert torch.equal(found[0], stayed[0])
