@@ -54,7 +54,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerF
 from vaswani_transformer import VaswaniForConditionalGeneration, cli, train_tokenizer
 from vaswani_transformer.conversion.marian import copy_weights
 from vaswani_transformer.loading import load_translator
-from vaswani_transformer.memory import keep_few_kernels, keep_freed_memory
+from vaswani_transformer.memory import tune_memory
 
 Batch = list[list[int]]  # token ids of each sentence, </s> included
 
@@ -240,8 +240,7 @@ def start(build: Callable, batches: Sequence[Batch]) -> tuple[list[list[int]], f
     Returns:
         token ids of each translation, and MiB of the model and of the search.
     """
-    keep_few_kernels()
-    keep_freed_memory()
+    tune_memory()
     outputs: list = []
     STARTED.clear()
     model_memory = peak_growth(lambda: STARTED.append(build()))

@@ -2,6 +2,8 @@
 
 import sys
 
+__version__ = "0.1.0"
+
 if "vaswani_cli" not in sys.modules:  # the command line, whose help need not wait for torch and transformers
     from . import registration  # noqa: F401 - its import registers
     from .data.tokenization import train_tokenizer
@@ -18,12 +20,3 @@ if "vaswani_cli" not in sys.modules:  # the command line, whose help need not wa
         "pipeline",
         "train_tokenizer",
     ]
-
-
-def __getattr__(name: str) -> str:
-    """Look up `__version__` when it is first used."""
-    if name == "__version__":
-        from importlib.metadata import version
-
-        return version("vaswani-transformer")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,26 +12,19 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from . import __version__
 from .commands.parsers import COMMANDS, CommandParser
-from .memory import is_out_of_memory, keep_few_kernels, keep_freed_memory
+from .memory import tune_memory
 from .training.interruption import EXIT_CODE, Interrupted
 
 # Their messages are for users; other errors are shown with the name of their class.
-USER_ERRORS = (ValueError, OSError, FloatingPointError, MemoryError, ImportError)
-
-
-class ShowVersion(argparse.Action):
-    """Print the version of the package, looked up at this moment only."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_) -> None:
-        print(f"{parser.prog} {import_module(__package__).__version__}")
-        parser.exit()
+USER_ERRORS = (ValueError, OSError, FloatingPointError, ImportError)
 
 
 def build_parser() -> argparse.ArgumentParser:
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="vaswani", description=__doc__, formatter_class=formatter)
-    parser.add_argument("--version", action=ShowVersion, nargs=0, help="show the version of the package")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     parser.add_argument("--debug", action="store_true", help="show where in the code an error arose")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command", parser_class=CommandParser)
     for add_arguments in COMMANDS:
@@ -63,8 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> None:
-    keep_few_kernels()
-    keep_freed_memory()
+    tune_memory()
     # Imported late: imports of commands take seconds, and help and usage errors come before them.
     import_module(".registration", __package__)
     command = import_module(f".commands.{args.command}", __package__)
@@ -82,12 +74,9 @@ def _explain(error: BaseException, args: argparse.Namespace) -> tuple[str, int]:
     if isinstance(error, KeyboardInterrupt):
         return "stopped by Ctrl+C", 128 + signal.SIGINT  # as a shell reports it
     kind, reason = type(error).__name__, str(error)
-    if is_out_of_memory(error):
+    if kind in ("OutOfMemoryError", "MemoryError") or "DefaultCPUAllocator" in reason:  # of CUDA, Python and PyTorch
         advice = "--tokens_per_batch (of training: larger --accumulation_steps), or shorter sentences"
         return f"out of memory ({(reason or kind).splitlines()[0]}): give a smaller {advice}.", 1
-    if kind == "PanicException":  # of the Rust code of tokenizers; in no module that can be imported
-        folder = getattr(args, "keep_vocabulary", None) or getattr(args, "model", "the model")
-        return f"a regular expression in tokenizer.json of {folder} gives up on this text ({reason}).", 1
     if isinstance(error, USER_ERRORS) and reason:
         return reason, 1
     return f"{kind}: {reason} (vaswani --debug {args.command} ... shows where)", 1

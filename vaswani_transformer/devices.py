@@ -7,25 +7,16 @@ import torch
 from torch import nn
 
 
-def choose_precision(asked: str | None, *, launched: str, device: str, has_bfloat16: bool) -> str:
-    """The precision of a training: "no", "bf16" or "fp16".
+def choose_precision(asked: str | None, device: str) -> str:
+    """Return the precision of a training on a type of `device`: "no", "bf16" or "fp16".
 
-    What is `asked` for wins, then a half precision of the launcher, then bf16 on a CUDA device that has it. A
-    launcher's "no" counts as no choice: `accelerate launch` says "no" also where its user said nothing.
-
-    Args:
-        device: "cuda", "cpu" or another type of device.
+    What is `asked` for wins, then a half precision of the launcher, then bf16 on a CUDA device that computes in it
+    (compute capability 8.0). A launcher's "no" counts as no choice: `accelerate launch` says it by default.
     """
-    if asked is not None:
-        return asked
-    if launched != "no":
-        return launched
-    return "bf16" if device == "cuda" and has_bfloat16 else "no"
-
-
-def has_bfloat16() -> bool:
-    """True if the CUDA device computes in bfloat16 by itself (compute capability 8.0 and newer)."""
-    return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
+    precision = asked or os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    if asked is None and precision == "no" and device == "cuda":
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "no"
+    return precision
 
 
 def avoid_plans_per_shape(device: str) -> None:

@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 import torch
 
-from vaswani_transformer import cli, loading
+from vaswani_transformer import cli, loading, memory
 from vaswani_transformer.commands.parsers import COMMANDS
 from vaswani_transformer.training.log import Log
 from vaswani_transformer.training.recipes import BASE, RECIPES, TABLE_3, replace
@@ -292,9 +292,12 @@ def test_the_help_of_every_command_has_lines_to_paste_that_it_understands(comman
         assert cli.build_parser().parse_args(words).command == words[0]
 
 
-def test_a_command_has_onednn_keep_few_kernels(monkeypatch, tmp_path):
+def test_a_command_keeps_few_kernels_and_what_it_frees(monkeypatch, tmp_path):
+    calls = []
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda _: mock.Mock(mallopt=lambda *call: calls.append(call)))
     monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)
     monkeypatch.setenv("LRU_CACHE_CAPACITY", "7")
     cli.main(["cost", "--run", str(tmp_path)])
     assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "192"
     assert os.environ["LRU_CACHE_CAPACITY"] == "7"
+    assert calls == [(-1, 256 * 2**20), (-3, 32 * 2**20)]  # as malloc.h numbers M_TRIM_THRESHOLD and M_MMAP_THRESHOLD

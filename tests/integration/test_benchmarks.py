@@ -81,8 +81,7 @@ def test_decoding_benchmark_runs_and_all_systems_translate_alike(tmp_path, monke
 
     monkeypatch.setattr(benchmark_decoding, "open_child", open_child)
     monkeypatch.setattr(benchmark_decoding, "PAUSE", 0)
-    for setting in ("keep_few_kernels", "keep_freed_memory"):  # which stay for the rest of a process
-        monkeypatch.setattr(benchmark_decoding, setting, lambda: None)
+    monkeypatch.setattr(benchmark_decoding, "tune_memory", lambda: None)  # which stays for the rest of a process
     arguments = ["--sizes", "tiny", "--sentences", "4", "--batch_sizes", "3", "--repeats", "1"]
     arguments += ["--forced_length", "5", "--threads", "1"]
     assert benchmark_decoding.main([*arguments, "--output", f"{tmp_path}/result.json"]) == 0

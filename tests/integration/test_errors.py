@@ -6,7 +6,6 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from safetensors.torch import load_file, save_file
 
 from vaswani_transformer import cli
 from vaswani_transformer.bounds import BOUNDS
@@ -83,8 +82,6 @@ DAMAGES = {
     "cut": lambda path: path.write_bytes(path.read_bytes()[:-2]),
     "a folder": lambda path: path.unlink() or path.mkdir(),
     "a dangling link": lambda path: path.unlink() or path.symlink_to("nothing"),
-    "no padding": lambda path: path.write_text(path.read_text().replace('"pad_token_id": 1', '"pad_token_id": null')),
-    "an endless penalty": lambda path: path.write_text(path.read_text().replace("0.6", "Infinity")),
 }
 
 
@@ -92,14 +89,7 @@ DAMAGES = {
 def test_damaged_settings_of_the_search_are_refused(place, damage):
     load_translator("model")
     DAMAGES[damage](Path("model", "generation_config.json"))
-    with pytest.raises((ValueError, OSError), match=r"generation_config\.json|of the search is"):
-        load_translator("model")
-
-
-def test_weights_that_are_whole_numbers_are_refused(place):
-    path = Path("model", "model.safetensors")
-    save_file({name: weight.int() for name, weight in load_file(path).items()}, path, metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=r"model/model\.safetensors holds weights of type I32: it is damaged\."):
+    with pytest.raises((ValueError, OSError), match=r"generation_config\.json"):
         load_translator("model")
 
 

@@ -17,9 +17,11 @@ from vaswani_transformer.devices import allow_tf32, avoid_plans_per_shape, choos
     ],
 )
 def test_precision_is_what_is_asked_for_or_launched_or_else_what_the_device_has(
-    asked, launched, device, has_bfloat16, expected
+    monkeypatch, asked, launched, device, has_bfloat16, expected
 ):
-    assert choose_precision(asked, launched=launched, device=device, has_bfloat16=has_bfloat16) == expected
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", launched)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_bfloat16)
+    assert choose_precision(asked, device) == expected
 
 
 @pytest.mark.parametrize(("device", "expected"), [("cpu", (True, "highest")), ("cuda", (False, "high"))])

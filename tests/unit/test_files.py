@@ -47,11 +47,11 @@ def test_the_first_file_that_is_not_what_it_was_is_named(tmp_path):
 
 
 def test_what_differs_is_named_by_its_path():
-    recorded = {"a": 1, "b": [1, {"c": "x"}], "d": [1], "same": None}
-    given = {"a": 2, "b": [1, {"c": None}], "d": [1, 2], "same": None, "e": True}
+    recorded = {"a": 1, "b": {"c": "x"}, "d": [1], "same": None}
+    given = {"a": 2, "b": {"c": None}, "d": [1, 2], "same": None, "e": True}
     assert sorted(find_changes(recorded, given, "it")) == [
         "it.a was 1, is 2",
-        'it.b[1].c was "x", is null',
+        'it.b.c was "x", is null',
         "it.d was [1], is [1, 2]",
         "it.e was null, is true",
     ]
@@ -74,7 +74,7 @@ def test_settings_are_recorded_once_and_then_compared(tmp_path):
     assert claim(path, {"seed": (1, 2)}, advice="Start again.", owned=["*.txt"]) == {"seed": [1, 2]}
     (tmp_path / "own.txt").write_text("written since")
     assert claim(path, {"seed": [1, 2]}, advice="Start again.", owned=["*.txt"]) == {"seed": [1, 2]}
-    with pytest.raises(ValueError, match=r"other settings: seed\[1\] was 2, is 3\. Start again\."):
+    with pytest.raises(ValueError, match=r"other settings: seed was \[1, 2\], is \[1, 3\]\. Start again\."):
         claim(path, {"seed": [1, 3]}, advice="Start again.")
 
 

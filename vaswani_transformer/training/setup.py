@@ -1,7 +1,6 @@
 """The parts of a training: prepared data, model, optimizer and schedule."""
 
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,10 +15,9 @@ from transformers import PreTrainedTokenizerFast
 
 from ..data.batching import TokenizedPairs
 from ..data.preparation import DEV_FILE, read_preparation
-from ..devices import allow_tf32, avoid_plans_per_shape, check_processes, choose_precision, compile_once, has_bfloat16
+from ..devices import allow_tf32, avoid_plans_per_shape, check_processes, choose_precision, compile_once
 from ..files import find_changes, find_damage
 from ..loading import fingerprint_model, load_translator
-from ..memory import keep_few_kernels
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.pipeline_vaswani import custom_pipelines
@@ -160,12 +158,8 @@ def _build_accelerator(mixed_precision: str | None) -> Accelerator:
     device = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU")).device.type  # as Accelerator makes it
     avoid_plans_per_shape(device)
     allow_tf32(device)
-    launched = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
-    precision = choose_precision(mixed_precision, launched=launched, device=device, has_bfloat16=has_bfloat16())
-    if device == "cpu" and precision != "no":
-        keep_few_kernels()
     accelerator = Accelerator(
-        mixed_precision=precision,
+        mixed_precision=choose_precision(mixed_precision, device),
         step_scheduler_with_optimizer=False,
         kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],  # no copy of the gradients
     )
