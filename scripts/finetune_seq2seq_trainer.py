@@ -1,6 +1,6 @@
 """Fine-tune a translation model with transformers' Seq2SeqTrainer, and print its BLEU before and after.
 
-    python scripts/finetune_seq2seq_trainer.py --model runs/general_en_de/model --output_dir runs/finetuned \\
+    python scripts/finetune_seq2seq_trainer.py --model runs/general/model --output_dir runs/finetuned \\
         --train multi30k/train --dev multi30k/val --test multi30k/test_2016_flickr
 
 A prefix names two files of plain text, one sentence per line: multi30k/train.en and multi30k/train.de. The model

@@ -7,7 +7,7 @@
 # big_en_fr                     same columns, named train*, validation* and test*, or another data set of the Hub
 # iwslt14_de_en                 train, valid, test (.de .en): what fairseq's examples/translation/prepare-iwslt14.sh leaves
 #                               in iwslt14.tokenized.de-en/tmp, before its byte-pair encoding
-# general_en_de[_small]         tatoeba_en_de, multi30k, europarl_en_de, news_en-de, each with train, the last also with
+# general_en_de_small           tatoeba_en_de, multi30k, europarl_en_de, news_en-de, each with train, the last also with
 #                               newstest2013 and newstest2014. Do not compare the scores with the paper's: its training
 #                               data are 4.5M pairs, these 228,000 others
 # everyday_en_de                tatoeba_en_de, europarl_en_de, more_en_de/{the sources below}, each with train, the first
@@ -62,7 +62,7 @@ case $name in
         languages=(de en) score=(--tokenize none)
         prepare=(--train "$folder/train".{de,en} --dev "$folder/valid".{de,en}) tests=("$folder/test".{de,en})
         ;;
-    general_en_de | general_en_de_small)
+    general_en_de_small)
         for corpus in tatoeba_en_de multi30k europarl_en_de news_en-de; do
             prepare+=(--train "$folder/$corpus/train".{en,de})
         done

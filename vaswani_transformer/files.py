@@ -38,9 +38,9 @@ def write_whole(path: Path, unfinished: Path | None = None) -> Iterator[BinaryIO
     unfinished.replace(path)
 
 
-def write_json(path: Path, value: object, unfinished: Path | None = None) -> None:
+def write_json(path: Path, value: object) -> None:
     """Write `value` to `path` as JSON; see `write_whole`."""
-    with write_whole(path, unfinished) as file:
+    with write_whole(path) as file:
         file.write(json.dumps(value, ensure_ascii=False, indent=2).encode())
 
 

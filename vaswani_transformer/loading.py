@@ -11,7 +11,6 @@ from huggingface_hub import hf_hub_download
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils import GENERATION_CONFIG_NAME
 
-from .devices import avoid_plans_per_shape
 from .files import digest_file, find_model_folder, read_object
 from .model.configuration_vaswani import VaswaniConfig
 from .model.modeling_vaswani import VaswaniForConditionalGeneration
@@ -62,7 +61,6 @@ def load_translator(
         raise ValueError(f"the files of {folder} do not belong together: {'; '.join(faults)}. Copy the model again.")
     if torch.accelerator.is_available():
         model.to(torch.accelerator.current_accelerator())
-        avoid_plans_per_shape(model.device.type)
     return model.eval(), tokenizer
 
 

@@ -11,7 +11,6 @@ from vaswani_transformer.commands.recipes import run
 from vaswani_transformer.training.recipes import (
     BASE,
     BIG,
-    GENERAL_EN_DE,
     IWSLT14_DE_EN,
     MULTI30K_TINY,
     RECIPES,
@@ -45,9 +44,7 @@ def test_the_rows_of_table_3_average_nothing_and_train_as_base_or_big_do():
         assert recipe == replace(trained_as, model=recipe.model, num_averaged_checkpoints=1)
 
 
-@pytest.mark.parametrize(
-    ("recipe", "expected"), [(BASE, 6.99e-4), (MULTI30K_TINY, 5e-3), (IWSLT14_DE_EN, 5e-4), (GENERAL_EN_DE, 6.92e-4)]
-)
+@pytest.mark.parametrize(("recipe", "expected"), [(BASE, 6.99e-4), (MULTI30K_TINY, 5e-3), (IWSLT14_DE_EN, 5e-4)])
 def test_the_peak_rate_is_the_one_published_or_chosen(recipe, expected):
     d_model = VaswaniConfig(**recipe.model).d_model
     assert recipe.lr_scale * (d_model * recipe.warmup_updates) ** -0.5 == pytest.approx(expected, rel=1e-3)
@@ -103,10 +100,8 @@ def test_changes_are_json_or_else_text_and_leave_the_named_recipe_alone():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("warmup_update=8", "a recipe has no field warmup_update: did you mean warmup_updates?"),
-        ("dropout=0.3", "a recipe has no field dropout: did you mean model.dropout?"),
+        ("dropout=0.3", "a recipe has no field dropout: there are adam_betas, adam_eps, "),
         ("model.pad_token_id=8", "a recipe has no field model.pad_token_id: "),
-        ("qqq=8", "a recipe has no field qqq: there are adam_betas, adam_eps, "),
         ("num_updates=many", "num_updates must be a whole number from 1 to 1,000,000,000, got 'many'."),
         ("num_beams=null", "num_beams must be a whole number from 1 to 1,000, got None."),
         ("short_first=no", "short_first and compile are true or false."),

@@ -12,7 +12,6 @@ FACTS: dict[str, tuple[float, str, str, str]] = {
     "big_en_fr": (209.1, "table 2, big", EN_FR, BIG_COST),
     "multi30k_tiny": (2.6, "", "20,000 to 100,000 pairs; Multi30k", "2 CPU cores, 2.5 to 3.5 hours"),
     "iwslt14_de_en": (36.6, "", "100,000 to 500,000 pairs; IWSLT 2014", ""),
-    "general_en_de": (30.2, "", "100,000 to 500,000 pairs", ""),
     "general_en_de_small": (8.1, "", "100,000 to 500,000 pairs", "1 CPU core, bfloat16, 1.6 hours"),
     "everyday_en_de": (9.1, "", "100,000 to 1,000,000 short pairs", "2 CPU cores, bfloat16, 4 hours"),
     "phrasebook": (1.2, "", "the built-in synthetic corpus", "2 CPU cores, 4 minutes"),

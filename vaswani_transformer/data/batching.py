@@ -202,8 +202,6 @@ class Update:
     micro_batches: list[dict[str, torch.Tensor]]  # `input_ids` (B, S), `attention_mask` (B, S) and `labels` (B, T)
     rows: list[np.ndarray]  # of each micro-batch
     target_tokens: int  # without padding; the loss is divided by them
-    tokens: int  # source and target, without padding
-    padded_tokens: int
     is_last_of_epoch: bool
 
     def pin_memory(self) -> "Update":
@@ -257,16 +255,11 @@ class UpdateStream(torch.utils.data.IterableDataset):
 
     def _build_update(self, rows: np.ndarray, *, is_last_of_epoch: bool) -> Update:
         sources, targets = self.pairs.sources.lengths, self.pairs.targets.lengths
-        parts = split_update(rows, sources, targets, num_parts=self.num_parts)
-        own_rows = parts[self.own_parts]
+        own_rows = split_update(rows, sources, targets, num_parts=self.num_parts)[self.own_parts]
         return Update(
             micro_batches=[self._build_batch(part, stand_in=rows[:1]) for part in own_rows],
             rows=own_rows,
             target_tokens=int(targets[rows].sum()),
-            tokens=int(sources[rows].sum() + targets[rows].sum()),
-            padded_tokens=sum(
-                len(part) * int(sources[part].max() + targets[part].max()) for part in parts if len(part)
-            ),
             is_last_of_epoch=is_last_of_epoch,
         )
 

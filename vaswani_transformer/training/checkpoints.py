@@ -4,7 +4,7 @@ checkpoints/
     step-00000057/
         model.safetensors, config.json, generation_config.json, tokenizer files    a model like any other
         training_state/         optimizer, schedule, random states of every process, place in the data and the log
-        COMPLETE                written last: the update, and the SHA-256 of every other file
+        COMPLETE                written last: the SHA-256 of every other file
     stopped-00000061/           the same, written because the run was asked to stop: to resume from, not to average
     partial-step-00000064/      being written or deleted, left behind by a killed run, or damaged; never read
 """
@@ -211,23 +211,17 @@ def choose_checkpoint(folder: Path, warn: Callable[[str], object]) -> Path | Non
 
 def _find_fault(checkpoint: Path) -> str:
     """Say why training cannot go on from `checkpoint`, with the name of the file; empty if it can."""
-    for name in (COMPLETE, STATE_FOLDER):
-        if not (checkpoint / name).exists():
-            return f"{checkpoint / name} is missing"
     try:
         return find_damage(checkpoint, _read_digests(checkpoint))
-    except ValueError as error:
+    except (FileNotFoundError, ValueError) as error:
         return str(error)
 
 
 def _read_digests(checkpoint: Path) -> dict[str, str]:
     """Return SHA-256 of the files of `checkpoint`, by their names."""
     path = checkpoint / COMPLETE
-    mark = read_object(path)
     with blaming(path):
-        if mark["update"] != checkpoint_step(checkpoint):
-            raise ValueError(f"update is {mark['update']}, expected {checkpoint_step(checkpoint)}")
-        return dict(mark["files"])
+        return dict(read_object(path)["files"])
 
 
 def finish_checkpoint(partial: Path) -> Path:
@@ -235,7 +229,7 @@ def finish_checkpoint(partial: Path) -> Path:
     paths = list(partial.rglob("*"))
     for path in paths:
         _sync(path)
-    write_json(partial / COMPLETE, {"update": checkpoint_step(partial), "files": digest_files(partial, paths)})
+    write_json(partial / COMPLETE, {"files": digest_files(partial, paths)})
     _sync(partial)
     final = partial.rename(partial.with_name(partial.name.removeprefix(PARTIAL_PREFIX)))
     _sync(final.parent)

@@ -60,8 +60,6 @@ class RunCost:
             ValueError: if the log holds no update, or if one of them is damaged.
         """
         path = folder / RECIPE_FILE
-        if not path.exists():
-            raise FileNotFoundError(f"{folder} holds no {RECIPE_FILE}; name a folder that `vaswani train` has written.")
         description, lines = read_object(path), [line for line in read_log(folder) if "seconds" in line]
         if not lines:
             raise ValueError(f"{folder / LOG_FILE} tells of no update yet: there is no line of training to count.")

@@ -40,22 +40,8 @@ class Dropout(nn.Dropout):
         draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
         dropped = min(round(self.p * 2**16), 2**16 - 1)
         keep = draws.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - 2**15
-        return _MultiplyKept.apply(x, keep, 2**16 / (2**16 - dropped))
-
-
-class _MultiplyKept(torch.autograd.Function):
-    """`x` times `factor` where `keep`, else 0; the backward pass needs one byte per entry instead of a number."""
-
-    @staticmethod
-    def forward(ctx, x: torch.Tensor, keep: torch.Tensor, factor: float) -> torch.Tensor:
-        ctx.save_for_backward(keep)
-        ctx.factor = factor
-        return x * keep.to(x.dtype).mul_(factor)
-
-    @staticmethod
-    def backward(ctx, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        [keep] = ctx.saved_tensors
-        return grad * keep.to(grad.dtype).mul_(ctx.factor), None, None
+        # For the backward pass this keeps one byte per entry, a product with factors would keep a number.
+        return torch.where(keep, x, 0).mul_(2**16 / (2**16 - dropped))
 
 
 def half_precision_attention(

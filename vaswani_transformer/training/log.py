@@ -24,13 +24,15 @@ class Log:
         with write_whole(self.path) as file:
             file.writelines(line for line in lines if _is_up_to(line, update))
 
-    def write(self, line: dict) -> None:
-        """Add a line of numbers by their names, one of them `update`, which is then on the disk."""
+    def write(self, line: dict, **told: object) -> None:
+        """Write numbers by their names, one of them `update`, to the disk; print them with what is `told`."""
         if self.is_main_process:
             with self.path.open("a", encoding="utf-8") as log:
                 log.write(json.dumps(line) + "\n")
                 log.flush()
                 os.fsync(log.fileno())
+        numbers = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in line.items()}
+        self.print("  ".join(f"{name} {value}" for name, value in (numbers | told).items()))
 
     def print(self, text: str) -> None:
         """Print a line on standard error."""
@@ -46,8 +48,6 @@ def read_log(folder: Path) -> list[dict]:
         ValueError: if a line is damaged.
     """
     path = folder / LOG_FILE
-    if not path.exists():
-        raise FileNotFoundError(f"{folder} holds no {LOG_FILE}; name a folder that `vaswani train` has written.")
     with blaming(path):
         return [json.loads(text) for text in path.read_bytes().splitlines()]
 

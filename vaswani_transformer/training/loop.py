@@ -216,15 +216,8 @@ def _log_training(parts: RunParts, lr: float) -> None:
     progress, tally, num_updates = parts.progress, parts.tally, parts.recipe.num_updates
     place = {"update": progress.update, "epoch": progress.epoch}
     line = place | {"lr": lr, **tally.compute_means(), "seconds": progress.seconds}
-    parts.log.write(line)
     remaining = timedelta(seconds=int((num_updates - progress.update) * tally.seconds / tally.updates))
-    losses = f"skipped {line['skipped']}  " if line["skipped"] else ""
-    if line["loss"] is not None:
-        losses += f"loss {line['loss']:.3f}  ppl {line['perplexity']:.2f}  "
-    parts.log.print(
-        f"update {progress.update}/{num_updates}  epoch {line['epoch']}  {losses}lr {line['lr']:.2e}  "
-        f"{line['target_tokens_per_second']:.0f} tok/s  fill {line['fill']:.1%}  ETA {remaining}"
-    )
+    parts.log.write(line, remaining=remaining)
     tally.start_line()
 
 
@@ -235,10 +228,7 @@ def _evaluate(parts: RunParts) -> None:
     parts.model.train()
     if _is_checkpoint_due(parts):  # that of the end does not count: a longer run would not have it
         progress.note_evaluation(dev_loss)
-    line = {"update": progress.update, "epoch": progress.epoch, **scores}
-    parts.log.write(line)
-    shown = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in line.items()}
-    parts.log.print("  ".join(f"{name} {value}" for name, value in shown.items()))
+    parts.log.write({"update": progress.update, "epoch": progress.epoch, **scores})
     parts.tally.leave_out(time.perf_counter() - started)
 
 

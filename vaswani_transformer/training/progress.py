@@ -12,10 +12,7 @@ from ..data.batching import Update
 
 def perplexity(nll: float) -> float:
     """Return exp(`nll`), in nats per token; inf where a float cannot hold it, as when a run diverges."""
-    try:
-        return math.exp(nll)
-    except OverflowError:
-        return math.inf
+    return math.exp(nll) if nll < 700 else nll * math.inf
 
 
 @dataclass
@@ -68,7 +65,7 @@ class Tally:
         """Begin the next line of the log."""
         self._losses.zero_()
         self._counts[0] = 0
-        self.tokens = self.padded_tokens = self.updates = 0
+        self.updates = 0
         self._started = time.perf_counter()
 
     def add(self, losses: torch.Tensor, is_finite: torch.Tensor, update: Update) -> None:
@@ -82,8 +79,6 @@ class Tally:
         self._counts[0] += is_finite * update.target_tokens
         self._counts[1] += ~is_finite
         self._counts[2] = (self._counts[2] + 1) * ~is_finite
-        self.tokens += update.tokens
-        self.padded_tokens += update.padded_tokens
         self.updates += 1
 
     def leave_out(self, seconds: float) -> None:
@@ -100,7 +95,7 @@ class Tally:
         return int(self._counts[2])
 
     def compute_means(self) -> dict[str, float | int | None]:
-        """Return loss, perplexity, tokens, speed and fill since the last line; all processes must call it together."""
+        """Return loss, perplexity, tokens and speed since the last line; all processes must call it together."""
         loss, nll = self.accelerator.reduce(self._losses, "sum").tolist()
         target_tokens, skipped, _ = self._counts.tolist()
         return {
@@ -109,19 +104,16 @@ class Tally:
             "perplexity": perplexity(nll / target_tokens) if target_tokens else None,
             "target_tokens": int(target_tokens),
             "target_tokens_per_second": target_tokens / self.seconds,
-            "fill": self.tokens / self.padded_tokens,
             "skipped": int(skipped),
         }
 
     def state_dict(self) -> dict:
         """All processes must call it together."""
         losses = self.accelerator.reduce(self._losses, "sum")
-        numbers = {name: getattr(self, name) for name in ("tokens", "padded_tokens", "updates", "seconds")}
-        return {"losses": losses, "counts": self._counts, **numbers}
+        return {"losses": losses, "counts": self._counts, "updates": self.updates, "seconds": self.seconds}
 
     def load_state_dict(self, state: dict) -> None:
         if self.accelerator.is_main_process:  # the sum is over all processes; one carries it on
             self._losses.copy_(state["losses"])
         self._counts.copy_(state["counts"])
-        self.tokens, self.padded_tokens, self.updates = (state[name] for name in ("tokens", "padded_tokens", "updates"))
-        self._started = time.perf_counter() - state["seconds"]
+        self.updates, self._started = state["updates"], time.perf_counter() - state["seconds"]
