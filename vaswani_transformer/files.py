@@ -66,13 +66,8 @@ def find_damage(folder: Path, digests: Mapping[str, str]) -> str:
 
 def read_object(path: Path) -> dict:
     """Return the JSON object in a file; raise a ValueError with its name if it holds something else."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(value, dict):
-            raise TypeError(f"found {type(value).__name__}")
-        return value
-    except (ValueError, TypeError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged: expected a JSON object ({error}). Mend it, or copy it again.") from error
+    with blaming(path):
+        return dict(**json.loads(path.read_text(encoding="utf-8")))
 
 
 @contextlib.contextmanager

@@ -345,7 +345,7 @@ def test_the_launcher_s_precision_holds(launched_for_bf16, tiny_data, tmp_path, 
     assert len(configs) == 2
     assert not any("attn_implementation" in config for config in configs)  # a kernel of training alone
     assert json.loads((tmp_path / "recipe.json").read_text())["mixed_precision"] == "bf16"
-    assert "training on 1 x cpu, mixed precision bf16" in capsys.readouterr().err
+    assert "mixed_precision bf16, num_processes 1" in capsys.readouterr().err
 
 
 def test_a_recipe_may_begin_with_short_pairs(tiny_data, tmp_path):

@@ -86,7 +86,7 @@ DAMAGES = {
     "training_state/optimizer.bin is damaged": lambda folder: flip(folder / "training_state" / "optimizer.bin"),
     "training_state/optimizer.bin is missing": lambda folder: shutil.rmtree(folder / "training_state"),
     "COMPLETE'": lambda folder: (folder / "COMPLETE").unlink(),
-    "COMPLETE is damaged: expected": lambda folder: flip(folder / "COMPLETE"),
+    "COMPLETE was not written by this version of the package, or is damaged": lambda folder: flip(folder / "COMPLETE"),
     "COMPLETE was not written by this version": lambda folder: (folder / "COMPLETE").write_text('{"files": [1]}'),
 }
 

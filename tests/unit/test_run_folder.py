@@ -66,7 +66,7 @@ def test_the_end_of_a_run_may_change_but_not_to_fewer_updates_than_are_done(begu
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[1]", r"recipe\.json is damaged: expected a JSON object"),
+        ("[1]", r"recipe\.json was not written by this version of the package, or is damaged"),
         ("{}", r"begun with other settings: data was null, is \"1f\""),
         ('{"recipe": 3}', r"recipe\.json was not written by this version of the package, or is damaged"),
     ],

@@ -168,16 +168,10 @@ def _tell_settings(parts: RunParts) -> None:
     recipe, description, tell = parts.recipe, parts.description, parts.log.print
     changes = find_changes(BASE.to_dict() | {"compile": recipe.compile}, recipe.to_dict())
     tell(", ".join(["recipe base_en_de", *changes]))
-    if description["init_fingerprint"] is not None:
-        tell(f"starting from the weights of {description['init_from']}, fingerprint {description['init_fingerprint']}")
-    tell(
-        f"{description['num_parameters']:,} parameters, vocabulary of {description['recipe']['vocab_size']:,}; "
-        f"{len(parts.train_pairs):,} pairs; {recipe.num_updates:,} updates of up to {recipe.tokens_per_batch:,} tokens "
-        f"per side"
-    )
-    device, precision = parts.accelerator.device.type, description["mixed_precision"]
-    compiled = ", compiled: the first updates take minutes" if recipe.compile else ""
-    tell(f"training on {parts.accelerator.num_processes} x {device}, mixed precision {precision}{compiled}")
+    facts = {"device": parts.accelerator.device.type, "pairs": len(parts.train_pairs)} | description
+    tell(", ".join(f"{name} {value}" for name, value in facts.items() if name != "recipe"))
+    if recipe.compile:
+        tell("compiling: the first updates take minutes")
 
 
 def _is_finished(parts: RunParts) -> bool:
