@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -90,13 +90,16 @@ def find_changes(recorded: object, given: object, name: str = "") -> Iterator[st
         yield f"{name} was {json.dumps(recorded)}, is {json.dumps(given)}"
 
 
-def claim(path: Path, settings: Mapping[str, object], *, advice: str, owned: Iterable[str] = ()) -> dict:
+def claim(
+    path: Path, settings: Mapping[str, object], *, advice: str, owned: Iterable[str] = (), free: Collection[str] = ()
+) -> dict:
     """Record in the JSON file at `path` what its folder is made from, or compare that with what was recorded.
 
     Args:
         settings: JSON values on which the results depend. Other entries of the file inform, and are not compared.
         advice: sentences for a user whose settings differ.
         owned: names or patterns of further files that will be written into the folder, or removed from it.
+        free: settings that may change, by their paths.
 
     Raises:
         ValueError: if other settings were recorded, with the differences; if the file is damaged; if there is none, and
@@ -111,7 +114,8 @@ def claim(path: Path, settings: Mapping[str, object], *, advice: str, owned: Ite
             )
         write_json(path, settings)
     recorded = read_object(path)
-    if changes := list(find_changes({name: recorded.get(name) for name in settings}, settings)):
+    changes = find_changes({name: recorded.get(name) for name in settings}, settings)
+    if changes := [change for change in changes if change.split(" ")[0] not in free]:
         raise ValueError(f"{path.parent} was begun with other settings: {'; '.join(changes)}. {advice}")
     return recorded
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, gather_object
 
-from ..files import MODEL_FOLDER, blaming, claim, lock_folder, read_object, write_json
+from ..files import MODEL_FOLDER, claim, lock_folder, write_json
 from .checkpoints import CHECKPOINTS_FOLDER, checkpoint_step, choose_checkpoint
 from .log import LOG_FILE
 
@@ -75,17 +75,12 @@ def claim_run(folder: Path, description: dict, warn: Callable[[str], object]) ->
     """
     path = folder / RECIPE_FILE
     ends = {name: description["recipe"][name] for name in ENDS}
-    recorded_ends = {}
-    if path.exists():
-        recorded = read_object(path)
-        with blaming(path):
-            recorded_ends = {name: recorded.get("recipe", {}).get(name) for name in ENDS}
-    settings = {name: description[name] for name in IDENTITY}
     recorded = claim(
         path,
-        settings | {"recipe": settings["recipe"] | recorded_ends},
+        {name: description[name] for name in IDENTITY},
         advice="Name another output folder, or give the settings it was begun with.",
         owned=(LOG_FILE, CHECKPOINTS_FOLDER, MODEL_FOLDER),
+        free=[f"recipe.{name}" for name in ENDS],
     )
     checkpoint = choose_checkpoint(folder / CHECKPOINTS_FOLDER, warn)
     if checkpoint is None and (folder / MODEL_FOLDER).exists():
