@@ -1,9 +1,7 @@
 """Exported models translate as the model does, in CTranslate2 and in onnxruntime."""
 
 import copy
-import io
 import re
-import sys
 from contextlib import chdir
 from pathlib import Path
 
@@ -12,11 +10,9 @@ import onnxruntime
 import pytest
 import torch
 from ctranslate2.converters import TransformersConverter
-from transformers import GenerationConfig
 
 from vaswani_transformer import cli, train_tokenizer
-from vaswani_transformer.export import ctranslate2_converter, ctranslate2_translation, onnx_export
-from vaswani_transformer.export.ctranslate2_translation import CTranslate2Translator
+from vaswani_transformer.export import ctranslate2_converter, onnx_export
 from vaswani_transformer.loading import load_tokenizer
 
 SENTENCES = ["a dog runs", "the old cat sleeps on the roof", "two", "who sees the dog", "cats and dogs and cats"]
@@ -64,16 +60,17 @@ def half_trained_model(build_model, tokenizer):
     return model
 
 
-def export_ctranslate2(model, tokenizer, folder: Path, **options) -> CTranslate2Translator:
+def export_ctranslate2(model, tokenizer, folder: Path, **options) -> ctranslate2.Translator:
     ctranslate2_converter.export_model(model, tokenizer, folder, **options)
-    return CTranslate2Translator(folder, intra_threads=1)
+    return ctranslate2.Translator(str(folder), intra_threads=1)
 
 
-def translate_ids(translator: CTranslate2Translator, sentences: list[str], **options) -> list[list[list[int]]]:
+def translate_ids(
+    translator: ctranslate2.Translator, tokenizer, sentences: list[str], **options
+) -> list[list[list[int]]]:
     """Token ids of all hypotheses of each sentence by CTranslate2, </s> included."""
-    tokenizer = translator.tokenizer
     sources = [tokenizer.convert_ids_to_tokens(tokenizer(sentence).input_ids) for sentence in sentences]
-    results = translator.translator.translate_batch(sources, return_end_token=True, min_decoding_length=0, **options)
+    results = translator.translate_batch(sources, return_end_token=True, min_decoding_length=0, **options)
     return [[tokenizer.convert_tokens_to_ids(tokens) for tokens in result.hypotheses] for result in results]
 
 
@@ -88,7 +85,7 @@ def generate_ids(model, tokenizer, sentences: list[str], **options) -> list[list
 def test_ctranslate2_searches_greedily_as_the_model_does(build_model, tokenizer, tmp_path, changes):
     model = build_model(**changes)
     translator = export_ctranslate2(model, tokenizer, tmp_path)
-    theirs = translate_ids(translator, SENTENCES, beam_size=1, max_decoding_length=25)
+    theirs = translate_ids(translator, tokenizer, SENTENCES, beam_size=1, max_decoding_length=25)
     ours = generate_ids(model, tokenizer, SENTENCES, num_beams=1, max_new_tokens=25, max_length_offset=None)
     assert [hypotheses[0] for hypotheses in theirs] == ours
 
@@ -97,7 +94,7 @@ def test_ctranslate2_searches_greedily_as_the_model_does(build_model, tokenizer,
 def test_ctranslate2_finds_what_the_model_finds_under_its_penalty(half_trained_model, tokenizer, tmp_path, alpha):
     translator = export_ctranslate2(half_trained_model, tokenizer, tmp_path)
     options = {"beam_size": 4, "length_penalty": alpha, "max_decoding_length": 60}
-    theirs = translate_ids(translator, SENTENCES, **options)
+    theirs = translate_ids(translator, tokenizer, SENTENCES, **options)
     # A search ends with num_beams finished hypotheses, or when none can win.
     options = {"length_penalty": alpha, "length_penalty_type": "power", "early_stopping": True if alpha else "never"}
     ours = generate_ids(half_trained_model, tokenizer, SENTENCES, num_beams=4, max_new_tokens=60, **options)
@@ -105,28 +102,23 @@ def test_ctranslate2_finds_what_the_model_finds_under_its_penalty(half_trained_m
     assert len({len(tokens) for tokens in ours}) > 1
 
 
-def test_text_goes_in_and_comes_out_line_for_line_in_python_and_at_the_command_line(
-    half_trained_model, tokenizer, tmp_path, monkeypatch, capsys
-):
-    translator = export_ctranslate2(half_trained_model, tokenizer, tmp_path, max_positions=30)
-    lines = ["two", "", SENTENCES[1], "  "]
-    ours = generate_ids(half_trained_model, tokenizer, ["two", SENTENCES[1]])
-    texts = [text.replace("\n", " ") for text in tokenizer.batch_decode(ours, skip_special_tokens=True)]
-    assert translator.translate(lines, rescore=True) == [texts[0], "", texts[1], ""]
-    for options in ([], ["--rescore"]):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(SENTENCES).encode())))
-        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO()))
-        assert ctranslate2_translation.main(["--model", str(tmp_path), *options]) == 0
-        printed = sys.stdout.buffer.getvalue().decode().splitlines()
-        assert printed == translator.translate(SENTENCES, rescore=bool(options))
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"dog" + b" a" * 30)))
-    assert ctranslate2_translation.main(["--model", str(tmp_path)]) == 1
-    assert "position" in capsys.readouterr().err
-    # The search of Marian is CTranslate2's own.
-    translator.generation_config.length_penalty = 1.0
-    before = translator.translate(SENTENCES, num_beams=3)
-    translator.generation_config = GenerationConfig(num_beams=3, length_penalty_type="power")
-    assert translator.translate(SENTENCES) == translator.translate(SENTENCES, rescore=True) == before
+def run_readme(name: str, export: Path, folder: Path) -> dict:
+    """Run the lines of the README for exports/`name`, in `folder`, with `export` there; return their variables."""
+    readme = Path(onnx_export.__file__).with_name("README.md").read_text(encoding="utf-8")
+    [block] = [block for block in re.findall(r"```py\n(.*?)```", readme, re.DOTALL) if f'exports/{name}"' in block]
+    (folder / "exports").mkdir()
+    (folder / "exports" / name).symlink_to(export)
+    values = {}
+    with chdir(folder):
+        exec(block, values)
+    return values
+
+
+def test_the_rescoring_in_the_readme_finds_what_the_paper_s_search_finds(half_trained_model, tokenizer, tmp_path):
+    export_ctranslate2(half_trained_model, tokenizer, tmp_path / "export")
+    values = run_readme("mine", tmp_path / "export", tmp_path)
+    expected = generate_ids(half_trained_model, tokenizer, [values["text"]])[0]
+    assert tokenizer.convert_tokens_to_ids(values["best"]) == expected
 
 
 @pytest.mark.parametrize("quantization", ["int8", "bfloat16"])
@@ -165,10 +157,10 @@ def test_the_command_says_how_the_model_searches(half_trained_model, tokenizer, 
     command = ["export", "--model", str(tmp_path / "model"), "--format", "ctranslate2", "--quantization", "int8"]
     assert cli.main([*command, "--output", output]) == 0
     printed = capsys.readouterr().out
-    for said in (f"--model {output} --rescore", "num_beams=4", "length_penalty=0.6", "max_length_offset=50"):
+    for said in (output, "num_beams=4", "length_penalty=0.6", "max_length_offset=50"):
         assert said in printed
     assert "_id=" not in printed
-    assert len(CTranslate2Translator(output).translate(SENTENCES)) == len(SENTENCES)
+    assert len(translate_ids(ctranslate2.Translator(output), tokenizer, SENTENCES)) == len(SENTENCES)
 
 
 GRAPHS = ("encoder_model", "decoder_model", "decoder_with_past_model")
@@ -210,13 +202,7 @@ def test_onnx_steps_give_the_logits_of_the_model(onnx_model, tokenizer, sentence
 @pytest.mark.slow
 def test_the_search_in_the_readme_finds_what_greedy_search_of_the_model_finds(onnx_model, tokenizer, tmp_path):
     model, folder = onnx_model
-    readme = Path(onnx_export.__file__).with_name("README.md").read_text(encoding="utf-8")
-    [block] = re.findall(r"```py\n(.*?)```", readme, re.DOTALL)
-    (tmp_path / "exports").mkdir()
-    (tmp_path / "exports" / "mine_onnx").symlink_to(folder)
-    values = {}
-    with chdir(tmp_path):
-        exec(block, values)
+    values = run_readme("mine_onnx", folder, tmp_path)
     expected = model.generate(**tokenizer("A dog runs.", return_tensors="pt"), num_beams=1, max_new_tokens=60)[0]
     assert len(values["tokens"]) > 5
     assert values["tokens"] == expected.tolist()[: len(values["tokens"])]

@@ -1,16 +1,13 @@
-"""What the exports refuse, and the arithmetic of rescoring. That they translate alike: integration/test_export.py."""
+"""What the exports refuse. That they translate alike: integration/test_export.py."""
 
 import math
 import sys
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from vaswani_transformer import cli
 from vaswani_transformer.export.ctranslate2_converter import VaswaniLoader
-from vaswani_transformer.export.ctranslate2_translation import rescore_hypotheses
-from vaswani_transformer.model.generation_vaswani import Search
 
 
 @pytest.mark.parametrize("changes", [{"attention_window": 4}, {"activation_function": "mish"}])
@@ -30,16 +27,6 @@ def test_the_table_holds_the_positions_of_the_model_as_they_are(build_tiny_model
     model = build_tiny_model(position_embedding_type="learned", max_position_embeddings=6)
     table = VaswaniLoader(max_positions=9).get_model_spec(model).decoder.position_encodings.encodings
     assert torch.equal(table, model.model.decoder.positions.embedding.weight)
-
-
-def test_rescoring_divides_log_p_by_the_penalty_of_gnmt():
-    short, long = ["a", "</s>"], ["a", "b", "c", "d", "</s>"]
-    # log P / |Y|^0.6 with log P = -2 and -3: CTranslate2 puts the longer one first, GNMT the shorter.
-    scores = [-3 / 5**0.6, -2 / 2**0.6]
-    result = SimpleNamespace(hypotheses=[long, short], scores=scores)
-    rescored = rescore_hypotheses(result, Search(length_penalty=0.6))
-    assert [tokens for tokens, _ in rescored] == [short, long]
-    assert [score for _, score in rescored] == pytest.approx([-2 / (7 / 6) ** 0.6, -3 / (10 / 6) ** 0.6])
 
 
 @pytest.mark.parametrize(("form", "package"), [("ctranslate2", "ctranslate2"), ("onnx", "onnxscript")])

@@ -173,8 +173,7 @@ def translate(command: argparse.ArgumentParser) -> None:
 
     On several devices: accelerate launch -m vaswani_transformer translate --model ... --input ... --output ...
     Finished work is kept in OUTPUT.partial until all is done; only then OUTPUT is replaced. Lines of standard input are
-    translated as soon as they come. An export for CTranslate2 is run by
-    python -m vaswani_transformer.export.ctranslate2_translation, with --rescore by the same penalty as here.
+    translated as soon as they come.
     """
     add_model(command)
     command.add_argument("--input", type=Path, help="UTF-8 text, one sentence per line; standard input if not given")
@@ -327,7 +326,8 @@ def export(command: argparse.ArgumentParser) -> None:
     vaswani export --model runs/base --format onnx --output exports/base_onnx
 
     CTranslate2's greedy translations are those of `vaswani translate --num_beams 1`. Its beam search has another length
-    penalty and another end than the paper's; the output says which, and how to rescore its n-best lists.
+    penalty and another end than the paper's; the README of vaswani_transformer/export
+    says how to call it and rescore its n-best lists.
     """
     add_model(command)
     command.add_argument("--format", choices=("ctranslate2", "onnx"), required=True)

@@ -44,14 +44,11 @@ ACTIVATIONS = {
 HOW_TO_USE = """\
 CTranslate2 model in {folder}
 Greedy search gives the translations of `vaswani translate --num_beams 1`. Beam search differs: CTranslate2 divides
-log P by |Y|^length_penalty and ends a sentence with num_beams finished hypotheses. The paper's penalty (section 6.1) is
-applied to its n-best list by --rescore:
-
-    python -m vaswani_transformer.export.ctranslate2_translation --model {folder} --rescore < test.en > test.hyp.de
+log P by |Y|^length_penalty and ends a sentence with num_beams finished hypotheses. vaswani_transformer/export/README.md
+has a dozen lines that call it and choose from its n-best list by the paper's penalty (section 6.1).
 
 The search this model is set to: {search}.
-That command applies num_beams, length_penalty and max_length_offset. CTranslate2 itself reads none of it: give
-translate_batch its beam_size, length_penalty and max_decoding_length."""
+CTranslate2 reads none of it: give translate_batch its beam_size, length_penalty and max_decoding_length."""
 
 
 def export_model(
