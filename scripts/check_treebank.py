@@ -19,7 +19,7 @@ def comes_back(tree: Tree) -> bool:
     return is_reread and (
         stripped is None
         or all(
-            rebuild(linearise(stripped, copy_words=copy_words), stripped.leaves) == (stripped, {})
+            rebuild(linearise(stripped, copy_words=copy_words), stripped.leaves) == stripped
             for copy_words in (False, True)
         )
     )

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from vaswani_transformer.parsing.linearisation import rebuild
+from vaswani_transformer.parsing.linearisation import linearise, rebuild
 from vaswani_transformer.parsing.trees import Leaf
 from vaswani_transformer.parsing.well_formed import MOST_OPENED, WellFormed
 
@@ -64,8 +64,8 @@ def test_any_walk_ends_within_the_limit_in_a_tree_over_the_words(seed):
     while tokens[-1] != END:
         tokens.append(rng.choice(allow(0, torch.tensor(tokens))))
     assert len(tokens) - 1 <= limit
-    _, repairs = rebuild([BRACKETS.get(token, "XX") for token in tokens[1:-1]], [Leaf("X", "x")] * len(words))
-    assert not repairs
+    symbols = [BRACKETS.get(token, "XX") for token in tokens[1:-1]]
+    assert linearise(rebuild(symbols, [Leaf("X", "x")] * len(words))) == symbols
 
 
 def test_prefixes_of_the_last_two_steps_alone_are_remembered():

@@ -5,7 +5,7 @@ from tqdm import tqdm
 
 from ..data.lines import read_lines
 from ..parsing.bracket_f1 import BracketScore, compare
-from ..parsing.parser import Parser, load_parser
+from ..parsing.parser import load_parser
 from ..parsing.trees import format_tree, read_trees, strip
 from .arguments import check_output, open_output
 
@@ -26,12 +26,7 @@ def run(args: argparse.Namespace) -> None:
             trees = [tree._replace(leaves=of_gold.leaves) for tree, of_gold in zip(trees, gold, strict=True)]
         for tree in trees:
             output.write(("" if tree is None else format_tree(tree)) + "\n")
-    print(_describe_repairs(parser, len(sentences)), file=sys.stderr)
+    print(f"{parser.num_repaired} of {len(sentences)} outputs repaired", file=sys.stderr)
     if gold is not None:
         score = sum(map(compare, gold, trees), BracketScore())
         print(score.summary(), file=sys.stderr if args.output is None else sys.stdout)
-
-
-def _describe_repairs(parser: Parser, num_sentences: int) -> str:
-    kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(parser.repairs.items()))
-    return f"{parser.num_repaired} of {num_sentences} outputs repaired" + (f": {kinds}" if kinds else "")

@@ -1,6 +1,5 @@
 import argparse
 import re
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from ..data.preparation import Corpus, prepare, read_all
 from ..files import find_model_folder, write_json
 from ..loading import load_tokenizer
 from ..parsing.linearisation import read_pairs
-from ..parsing.vocabulary import check_vocabulary, count_missing_labels, learn_vocabulary
+from ..parsing.vocabulary import check_vocabulary, learn_vocabulary
 from ..training.recipes import load_recipe
 from ..training.run_folder import RECIPE_FILE
 from .arguments import describe_inputs, open_reader
@@ -39,7 +38,7 @@ def run(args: argparse.Namespace) -> None:
         corpora = [Corpus(read, weight) for read, weight in zip(readers, weights, strict=True)]
         tokenizer = None
         if args.keep_vocabulary is not None:
-            tokenizer = _load_vocabulary(args, corpora)
+            tokenizer = _load_vocabulary(args)
         elif args.task == "parsing":
             tokenizer = learn_vocabulary(partial(read_all, corpora), **learning)
         summary = prepare(
@@ -66,7 +65,7 @@ def run(args: argparse.Namespace) -> None:
     print(f"{languages}: vocabulary of {summary['vocab_size']:,} and token ids in {args.output}")
 
 
-def _load_vocabulary(args: argparse.Namespace, corpora: Sequence[Corpus]) -> PreTrainedTokenizerFast:
+def _load_vocabulary(args: argparse.Namespace) -> PreTrainedTokenizerFast:
     """Load the tokenizer in a model folder, a run folder or prepared data, or of a model on the Hub.
 
     Raises:
@@ -82,13 +81,6 @@ def _load_vocabulary(args: argparse.Namespace, corpora: Sequence[Corpus]) -> Pre
         )
     if args.task == "parsing":
         check_vocabulary(tokenizer, copy_words=args.copy_words)
-        if missing := count_missing_labels(tokenizer, read_all(corpora)):
-            counts = ", ".join(f"{label} {count:,}" for label, count in missing.most_common())
-            print(
-                f"the vocabulary of --keep_vocabulary lacks the brackets of {counts}: no parse will have these labels. "
-                f"Rename or remove them in the training trees, or learn a vocabulary.",
-                file=sys.stderr,
-            )
     return tokenizer
 
 

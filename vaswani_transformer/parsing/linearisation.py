@@ -9,7 +9,6 @@ count to know its place in the sentence; copied words show it. With the sub-word
 the trees of CRAFT 19 % longer, in tokens.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -29,63 +28,43 @@ def linearise(tree: Tree, *, copy_words: bool = False) -> list[str]:
     return symbols
 
 
-def rebuild(symbols: Iterable[str], leaves: Sequence[Leaf]) -> tuple[Tree, Counter[str]]:
-    """Build the tree over exactly `leaves` that any `symbols` describe, and count each kind of repair.
+def rebuild(symbols: Iterable[str], leaves: Sequence[Leaf]) -> Tree:
+    """Build the tree over exactly `leaves`, of which there must be one, that any `symbols` describe.
 
     The k-th symbol that is not a bracket stands for the k-th leaf. Malformed symbols are repaired:
 
-    - "no root": a word before any bracket puts a TOP around everything.
-    - "early end": a closing bracket of the root before the last word is left out.
-    - "crossing": a closing bracket whose label is open further out closes all inside that first.
-    - "unopened": a closing bracket whose label is not open is left out.
-    - "unclosed": a constituent still open at the end is closed there.
-    - "empty": a constituent without a word is left out.
-    - "extra word": a word after the last one is left out.
-    - "missing word": it goes into the innermost constituent that is open at the end.
-
-    Symbols of `linearise` need no repair. There must be at least one leaf.
+    - A word before any bracket puts a TOP around everything.
+    - A closing bracket of the root before the last word is left out.
+    - A closing bracket whose label is open further out closes all inside that first; one that is not open is left out.
+    - A constituent still open at the end is closed there; one without a word is left out.
+    - A word after the last one is left out; a missing one goes into the innermost constituent that is open at the end.
     """
-    repairs: Counter[str] = Counter()
     constituents: list[list] = []  # label, start, end (`None` while it is open)
     is_open: list[list] = []
     place = 0
     for symbol in symbols:
-        if symbol.startswith("("):
-            is_open.append([symbol[1:], place, None])
+        if symbol.startswith(")"):
+            _close(is_open, symbol[1:], place, is_last=place == len(leaves))
+            continue
+        is_word = not symbol.startswith("(")
+        if not is_word or not constituents:
+            is_open.append([TOP if is_word else symbol[1:], place, None])
             constituents.append(is_open[-1])
-        elif symbol.startswith(")"):
-            repairs.update(_close(is_open, symbol[1:], place, is_last=place == len(leaves)))
-        else:
-            if not constituents:
-                repairs["no root"] += 1
-                is_open.append([TOP, 0, None])
-                constituents.append(is_open[-1])
-            repairs["extra word"] += place == len(leaves)
-            place = min(place + 1, len(leaves))
-    if not constituents:
-        repairs["no root"] += 1
-        constituents.append([TOP, 0, len(leaves)])
-    repairs["missing word"] += len(leaves) - place
-    repairs["unclosed"] += len(is_open)
+        place = min(place + is_word, len(leaves))
     for constituent in is_open:
         constituent[2] = len(leaves)
-    repairs["empty"] += sum(start == end for _, start, end in constituents)
     whole = [Constituent(*constituent) for constituent in constituents]
-    return with_root(leaves, [constituent for constituent in whole if constituent.start < constituent.end]), +repairs
+    return with_root(leaves, [constituent for constituent in whole if constituent.start < constituent.end])
 
 
-def _close(is_open: list[list], label: str, place: int, *, is_last: bool) -> list[str]:
-    """Close the innermost open constituent called `label` and all inside it; return the repairs this took."""
+def _close(is_open: list[list], label: str, place: int, *, is_last: bool) -> None:
+    """Close the innermost open constituent called `label` and all inside it, but the root only after the last word."""
     depth = next((depth for depth in reversed(range(len(is_open))) if is_open[depth][0] == label), None)
-    if depth is None:
-        return ["unopened"]
-    if depth == 0 and not is_last:
-        return ["early end"]
-    closed = is_open[depth:]
-    for constituent in closed:
+    if depth is None or (depth == 0 and not is_last):
+        return
+    for constituent in is_open[depth:]:
         constituent[2] = place
     del is_open[depth:]
-    return ["crossing"] * (len(closed) - 1)
 
 
 def read_pairs(path: Path, *, copy_words: bool = False) -> Iterator[Pair]:

@@ -5,7 +5,6 @@ print(format_tree(parser("The dog barks .")))
 """
 
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,9 +13,9 @@ from transformers import PreTrainedTokenizerFast
 from ..loading import load_translator
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..translation.translator import Batch, Translator
-from .linearisation import NORMALISED, rebuild
+from .linearisation import NORMALISED, linearise, rebuild
 from .trees import Leaf, Tree
-from .vocabulary import find_brackets
+from .vocabulary import find_brackets, is_bracket
 from .well_formed import WellFormed
 
 # Sub-words of a sentence; the longest in our treebanks has 859, in 327 words. The search may take `LENGTH_OFFSET` more
@@ -39,8 +38,7 @@ class Parser:
         generate_kwargs: for `Translator`.
 
     Attributes:
-        repairs: how often each repair was made so far.
-        num_repaired: sentences with any repair.
+        num_repaired: sentences so far whose output was not as `linearise` writes the tree.
 
     Raises:
         ValueError: if the tokenizer has no brackets, because the model was not trained to parse.
@@ -61,7 +59,6 @@ class Parser:
         self._translator = Translator(model, tokenizer, tokens_per_batch=tokens_per_batch, **options)
         self._normalised = tokenizer.get_added_vocab().get(NORMALISED)  # for every word; None where words are copied
         self._brackets = find_brackets(tokenizer)
-        self.repairs: Counter[str] = Counter()
         self.num_repaired = 0
 
     def __call__(
@@ -95,9 +92,9 @@ class Parser:
             if batch.ids[0]:  # else lines without a word
                 for row, symbols in zip(batch.rows, self._search(batch), strict=True):
                     leaves = [Leaf(UNKNOWN_TAG, word) for word in words[row]]
-                    trees[row], repairs = rebuild(symbols, leaves)
-                    self.repairs += repairs
-                    self.num_repaired += bool(repairs)
+                    trees[row] = rebuild(symbols, leaves)
+                    shape = [symbol if is_bracket(symbol) else NORMALISED for symbol in symbols]
+                    self.num_repaired += shape != linearise(trees[row])
             on_batch(len(batch.rows))
         return trees
 

@@ -55,16 +55,6 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerFast, *, copy_words: bool) ->
         )
 
 
-def count_missing_labels(tokenizer: PreTrainedTokenizerFast, pairs: Iterable[Pair]) -> Counter[str]:
-    """Count, by label, the constituents of linearised trees whose bracket the vocabulary lacks.
-
-    Such a bracket would be spelt in sub-words, and the search among well-formed trees never opens it.
-    """
-    known = tokenizer.get_added_vocab()
-    symbols = (symbol for _, tree in pairs for symbol in tree.split(" "))
-    return Counter(symbol[1:] for symbol in symbols if symbol.startswith("(") and symbol not in known)
-
-
 def is_bracket(symbol: str) -> bool:
     """Return True if a symbol of a linearised tree is a bracket."""
     return symbol.startswith(("(", ")"))
