@@ -27,6 +27,7 @@ from transformers.generation import (
 )
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput
 from transformers.integrations import is_deepspeed_zero3_enabled
+from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 
 from .configuration_vaswani import VaswaniConfig
@@ -200,7 +201,7 @@ class Source(NamedTuple):
 
     ids: torch.LongTensor | None
     embeds: torch.Tensor | None
-    encoded: ModelOutput | tuple | None
+    encoded: ModelOutput | None
     states: torch.Tensor
     mask: torch.Tensor | None
     lengths: torch.LongTensor
@@ -319,9 +320,9 @@ class VaswaniGenerationMixin(GenerationMixin):
         if not search.return_dict_in_generate:
             return tokens
         output = {"sequences": tokens, "sequences_scores": scores, "past_key_values": cache, **records}
-        if encoded is not None:
-            states = {f"encoder_{name}": encoded.get(name) for name in ("attentions", "hidden_states")}
-            output |= {name: value for name, value in states.items() if getattr(search, f"output_{name[8:]}")}
+        for name in ("attentions", "hidden_states"):
+            if encoded is not None and getattr(search, f"output_{name}"):
+                output[f"encoder_{name}"] = encoded.get(name)
         if search.num_beams == 1:
             return VaswaniGreedyOutput(**output)
         return GenerateBeamEncoderDecoderOutput(beam_indices=parents, **output)
@@ -354,10 +355,9 @@ class VaswaniGenerationMixin(GenerationMixin):
         max_length: int,
     ) -> tuple[Steps, ModelOutput | None]:
         """Return the steps of a search, through an engine unless `forward` is needed, and what the encoder gave."""
-        records = search.start_records()
         needs_forward = bool(
             synced_gpus
-            or not records.keys() <= {"scores", "logits"}
+            or not search.start_records().keys() <= {"scores", "logits"}
             or config.cache_implementation is not None
             or config.use_cache is False
             or any(value is not None for value in model_kwargs.values())
@@ -450,10 +450,8 @@ def as_list(token_ids: TokenIds) -> list[int]:
 
 def _refuse_others(config: GenerationConfig) -> None:
     """Refuse the options that our loop does not honour."""
-    allowed, defaults = (
-        OF_TRANSFORMERS | {field.name for field in fields(Search)},
-        config._get_default_generation_params(),
-    )
+    defaults = config._get_default_generation_params()
+    allowed = OF_TRANSFORMERS | {field.name for field in fields(Search)}
     for name, value in vars(config).items():
         is_off = value is None or value is False or value in (0, OFF.get(name), defaults.get(name))
         if not (is_off or name in allowed or name.startswith("_")):
@@ -474,9 +472,9 @@ def _refuse_engine(engine) -> None:
 def _take_source(inputs: torch.Tensor | None, model_kwargs: dict, config: VaswaniConfig) -> Source:
     """Take what is to be translated out of the arguments of `generate`, and derive a missing mask from the padding."""
     ids = model_kwargs.pop("input_ids", None) if inputs is None else inputs
-    embeds, encoded, mask = (
-        model_kwargs.pop(name, None) for name in ("inputs_embeds", "encoder_outputs", "attention_mask")
-    )
+    names = ("inputs_embeds", "encoder_outputs", "attention_mask")
+    embeds, encoded, mask = (model_kwargs.pop(name, None) for name in names)
+    encoded = BaseModelOutput(*encoded) if isinstance(encoded, tuple) else encoded
     states = next((x for x in (ids, embeds, encoded and encoded[0]) if x is not None), None)
     if states is None or not len(states):
         raise ValueError("there is no sentence to translate: give input_ids of at least one.")
