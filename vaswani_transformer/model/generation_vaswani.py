@@ -287,11 +287,9 @@ class VaswaniGenerationMixin(GenerationMixin):
 
         _refuse_others(config)
         synced_gpus = is_deepspeed_zero3_enabled() if synced_gpus is None else synced_gpus
-        tokenizer = model_kwargs.pop("tokenizer", None)
-        longest = prompt.shape[1] + int(limits.max())
-        steps, encoded = self._start_steps(
-            search, source, engine, config, model_kwargs, synced_gpus=synced_gpus, max_length=longest
-        )
+        tokenizer, longest = model_kwargs.pop("tokenizer", None), prompt.shape[1] + int(limits.max())
+        given = search, source, engine, config, model_kwargs
+        steps, encoded = self._start_steps(*given, synced_gpus=synced_gpus, max_length=longest)
         config.forced_eos_token_id = config.max_length = None  # these, and the end tokens below, are the search's own
         processors = self._get_logits_processor(
             generation_config=config,
@@ -384,8 +382,8 @@ class VaswaniGenerationMixin(GenerationMixin):
             cache = EncoderDecoderCache(DynamicCache(), DynamicCache()) if config.use_cache else None
         else:
             place = {"past_key_values": cache, "encoder_outputs": encoded}
-            mode = GenerationMode.BEAM_SEARCH
-            self._prepare_cache_for_generation(config, place, mode, len(source.states), max_length - 1)
+            sizes = len(source.states), max_length - 1
+            self._prepare_cache_for_generation(config, place, GenerationMode.BEAM_SEARCH, *sizes)
             cache = place["past_key_values"]
             cache = cache if isinstance(cache, EncoderDecoderCache) else EncoderDecoderCache(cache, DynamicCache())
         model_kwargs = {
