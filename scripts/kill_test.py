@@ -3,7 +3,7 @@
     python scripts/kill_test.py --kills 25
 
 Trains a small model with dropout on the built-in corpus, once undisturbed, then with SIGKILL at random moments: every
-other one while the thread is writing a checkpoint, the rest at any time. After each the same command is started again.
+other one while a checkpoint is being written, the rest at any time. After each the same command is started again.
 Prints one line per kill with its place and the state of the newest checkpoint; the last lines count the places and
 compare weights and logs of both runs. The exit status is 0 if all is equal.
 """
@@ -39,8 +39,6 @@ RECIPE = replace(
     num_updates=150,
     checkpoint_interval=(5, "updates"),
 )
-# The last file that the loop writes; from then on a checkpoint is the thread's.
-LAST_OF_LOOP = "tokenizer.json"
 TIMES = ("seconds", "target_tokens_per_second")  # values of a line of the log that may differ
 
 
@@ -101,7 +99,7 @@ def strike(data: Path, run: Path, number: int, num_kills: int, length: float, rn
     time.sleep(rng.uniform(0, length / (2 * num_kills)))
     if number % 2:
         while child.poll() is None:
-            if any((checkpoints / name / LAST_OF_LOOP).exists() for name, _ in find_partial(checkpoints) - left_over):
+            if find_partial(checkpoints) - left_over:
                 break
             time.sleep(0.0005)
         time.sleep(rng.uniform(0, 0.02))
@@ -121,9 +119,8 @@ def strike(data: Path, run: Path, number: int, num_kills: int, length: float, rn
     place, of_what = "between saves", ""
     if partial:
         name = partial[0].removeprefix(PARTIAL_PREFIX)
-        writer = "thread" if (checkpoints / partial[0] / LAST_OF_LOOP).exists() else "loop"
         is_old = bool(kept) and name < newest  # that was being removed
-        place = "in the thread's removal" if is_old else f"in the {writer}'s writing"
+        place = "in the removal" if is_old else "in the writing"
         of_what = f" of {name}"
     updates = count_updates(run)
     print(

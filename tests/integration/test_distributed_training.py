@@ -154,7 +154,7 @@ run_update = loop.run_update
 def die_or_stop(parts, update):
     first_life = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
     if first_life and os.environ["RANK"] == "1" and parts.progress.update == 3:
-        while not (run / "checkpoints" / "step-00000002").exists():  # a thread of the other process writes it
+        while not (run / "checkpoints" / "step-00000002").exists():  # the other process writes it
             pass
         os.kill(os.getpid(), signal.SIGKILL)
     if not first_life and os.environ["RANK"] == "0" and parts.progress.update == 2:

@@ -15,7 +15,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from accelerate.state import AcceleratorState
-from safetensors.torch import save_file
 from tiny_training import PAIRS, TINY, WITHOUT_DROPOUT, assert_close, read_log, timeless, train, weights
 
 from vaswani_transformer import cli
@@ -173,7 +172,6 @@ def test_a_full_disk_is_said_and_the_run_goes_on_when_there_is_room(whole, tiny_
     with contextlib.ExitStack() as stack:
 
         def fill_disk(parts):
-            parts.checkpoints.close()
             stack.enter_context(little_room(20_000))
 
         stack.enter_context(before_update(4, fill_disk))
@@ -181,49 +179,6 @@ def test_a_full_disk_is_said_and_the_run_goes_on_when_there_is_room(whole, tiny_
             train(TINY, tiny_data, tmp_path, log_interval=3)
     assert names_in(tmp_path / "checkpoints") == ["step-00000002"]
     assert_ends_as(whole, tiny_data, tmp_path)
-
-
-def read_state(checkpoint):
-    return torch.load(checkpoint / "training_state" / "state.pt", weights_only=True)
-
-
-def test_training_goes_on_while_a_checkpoint_is_written_and_changes_nothing_in_it(whole, tiny_data, tmp_path):
-    parts, late = build_run(TINY, tiny_data, tmp_path, log_interval=3), []
-
-    def save_late(tensors, path, **options):
-        update = checkpoints.checkpoint_step(path.parent)
-        while parts.progress.update == update < TINY.num_updates:
-            time.sleep(0.001)
-        late.append(parts.progress.update - update)
-        save_file(tensors, path, **options)
-
-    with patched(checkpoints, "save_file", save_late):
-        loop.train(parts)
-    assert [number > 0 for number in late] == [True, True, True, False]
-    for name in ("step-00000006", "step-00000007"):
-        ours, theirs = (run / "checkpoints" / name for run in (tmp_path, whole))
-        assert_close(weights(ours), weights(theirs))
-        mine, expected = read_state(ours), read_state(theirs)
-        for one, other in zip(
-            mine["optimizer"]["state"].values(), expected["optimizer"]["state"].values(), strict=True
-        ):
-            assert_close(one, other)
-        for name in ("counts", "losses"):
-            assert torch.equal(mine["tally"][name], expected["tally"][name])
-
-
-def fail(*args, **options):
-    raise AttributeError("a mistake of ours")
-
-
-@pytest.mark.parametrize(("function", "kept"), [("save_file", []), ("drop_old_checkpoints", ["step-00000002"])])
-def test_an_error_of_the_writing_thread_ends_the_run_at_the_next_check(tiny_data, tmp_path, function, kept):
-    parts = build_run(TINY, tiny_data, tmp_path)
-    wait = before_update(3, lambda parts: parts.checkpoints._written.exception())
-    with patched(checkpoints, function, fail), wait, pytest.raises(AttributeError, match=r"^a mistake of ours"):
-        loop.train(parts)
-    assert parts.progress.update == 3
-    assert names_of_resumable(tmp_path) == kept
 
 
 def names_of_resumable(run):

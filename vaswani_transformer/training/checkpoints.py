@@ -9,18 +9,16 @@ checkpoints/
     partial-step-00000064/      being written or deleted, left behind by a killed run, or damaged; never read
 """
 
-import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save, save_file
+from safetensors.torch import load_file, save
 from torch.optim.lr_scheduler import LRScheduler
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
@@ -38,10 +36,7 @@ STATES_TO_KEEP = 2  # the run goes on from the checkpoint before the last if the
 
 
 class Checkpoints:
-    """Saves and restores a run; all processes must call `save` and `load` together.
-
-    A thread of the main process does what takes time, from copies: it writes weights and Adam's averages, syncs the
-    files and takes their digests. The next `save` waits for it.
+    """Saves and restores a run; all processes must call `save` and `load` together, the main process writes.
 
     Args:
         folder: of the checkpoints.
@@ -67,59 +62,31 @@ class Checkpoints:
         self.stateful = {"optimizer": optimizer, "schedule": schedule, "progress": progress, "tally": tally}
         if accelerator.scaler is not None:
             self.stateful["scaler"] = accelerator.scaler
-        self._writer, self._written = ThreadPoolExecutor(max_workers=1), Future()
-        self._written.set_result(None)
 
     def save(self, *, is_scheduled: bool) -> None:
-        """Begin to write a checkpoint of this moment, and then to delete those that are no longer needed.
+        """Write a checkpoint of this moment, then delete those that are no longer needed.
 
-        One that is not `is_scheduled` is written because the run was asked to stop, and is never averaged. Raises
-        OSError if it, or the one before, cannot be written.
+        One that is not `is_scheduled` is written because the run was asked to stop, and is never averaged.
+
+        Raises:
+            OSError: if it cannot be written; for a full disk each library has an error of its own.
         """
-        self.close()
         state = {name: part.state_dict() for name, part in self.stateful.items()}
         state["random_states"] = gather_object([_get_random_states(self.accelerator.device)])
         if not self.accelerator.is_main_process:
             return
         partial = self.folder / f"{PARTIAL_PREFIX}{checkpoint_name(self.progress.update, is_scheduled=is_scheduled)}"
-        with self._explain_write_error(partial):
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir(parents=True)
-            self.model.save_pretrained(partial, state_dict={})
-            self.tokenizer.save_pretrained(partial)
-        tied = self.model.all_tied_weights_keys
-        weights = _copy_to_host({key: value for key, value in self.model.state_dict().items() if key not in tied})
-        state = _copy_to_host(state)
-        if self.accelerator.device.type == "cuda":
-            torch.cuda.synchronize()
-        self._written = self._writer.submit(self._write, partial, weights, state)
-
-    def check(self) -> None:
-        """Raise the error of the writing thread, if there was one."""
-        if self._written.done():
-            self.close()
-
-    def close(self) -> None:
-        """Wait, in the main process, until the last checkpoint is complete; raises the error of its writing."""
-        self._written.result()
-
-    def _write(self, partial: Path, weights: dict, state: dict) -> None:
-        """Complete a checkpoint; the writing thread runs it."""
-        with self._explain_write_error(partial):
-            save_file(weights, partial / WEIGHTS, metadata={"format": "pt"})
-            (partial / STATE_FOLDER).mkdir()
-            torch.save(state, partial / STATE_FOLDER / STATE_FILE)
-            finish_checkpoint(partial)
-        drop_old_checkpoints(self.folder, keep=self.keep)
-
-    @contextlib.contextmanager
-    def _explain_write_error(self, partial: Path) -> Iterator[None]:
-        """Remove a checkpoint that cannot be written; for a full disk each library has an error of its own."""
         try:
-            yield
+            shutil.rmtree(partial, ignore_errors=True)
+            (partial / STATE_FOLDER).mkdir(parents=True)
+            torch.save(state, partial / STATE_FOLDER / STATE_FILE)
+            self.model.save_pretrained(partial)
+            self.tokenizer.save_pretrained(partial)
+            finish_checkpoint(partial)
         except (OSError, RuntimeError, SafetensorError) as error:
             shutil.rmtree(partial, ignore_errors=True)
             raise OSError(f"{partial} could not be written: {error}. The checkpoints before it are intact.") from error
+        drop_old_checkpoints(self.folder, keep=self.keep)
 
     def load(self, checkpoint: Path, *, seed: int, warn: Callable[[str], object]) -> None:
         """Restore the state in `checkpoint`, which is intact; `warn` if other numbers will be drawn from now on."""
@@ -150,16 +117,6 @@ def _set_random_states(device: torch.device, states: dict[str, torch.Tensor]) ->
     torch.set_rng_state(states["cpu"])
     if device.type != "cpu":
         torch.get_device_module(device).set_rng_state(states["device"])
-
-
-def _copy_to_host(value: object) -> object:
-    """Copy the tensors in `value`, so that no update changes them; from a GPU to pinned memory, without waiting."""
-    if isinstance(value, torch.Tensor):
-        host = torch.empty_like(value, device="cpu", pin_memory=value.is_cuda)
-        return host.copy_(value, non_blocking=value.is_cuda)
-    if isinstance(value, dict):
-        return {key: _copy_to_host(item) for key, item in value.items()}
-    return value
 
 
 def checkpoint_step(folder: Path) -> int:

@@ -46,7 +46,7 @@ def train(parts: RunParts) -> Path:
     with open_run(accelerator, parts.folder, parts.description, warn=log.print) as checkpoint:
         _tell_settings(parts)
         _go_to_where_it_stopped(parts, checkpoint)
-        with StopRequest() as stop_request, contextlib.closing(parts.checkpoints):
+        with StopRequest() as stop_request:
             if not _is_finished(parts):
                 _run_updates(parts, stop_request)
         accelerator.wait_for_everyone()
@@ -73,7 +73,6 @@ def _run_updates(parts: RunParts, stop_request: StopRequest) -> None:
         if number % interval == 0 or is_due:
             must_stop = _agree_to_stop(parts, stop_request)
             _check_finite(parts)
-            parts.checkpoints.check()
         if number % parts.log_interval == 0 or number >= num_updates:
             progress.seconds = time.perf_counter() - sitting_started
             _log_training(parts, lr)
@@ -85,7 +84,6 @@ def _run_updates(parts: RunParts, stop_request: StopRequest) -> None:
         if _is_finished(parts):
             return
         if must_stop:
-            parts.checkpoints.close()
             parts.accelerator.wait_for_everyone()  # a launcher ends all processes when the first one ends
             raise Interrupted(f"stopped after update {number} and saved; the same command goes on from there.")
 
@@ -227,7 +225,7 @@ def _evaluate(parts: RunParts) -> None:
 
 
 def save(parts: RunParts, *, is_scheduled: bool) -> None:
-    """Begin to write a checkpoint; see `Checkpoints.save`."""
+    """Write a checkpoint; see `Checkpoints.save`."""
     started = time.perf_counter()
     parts.checkpoints.save(is_scheduled=is_scheduled)
     parts.tally.leave_out(time.perf_counter() - started)
