@@ -19,6 +19,8 @@ from .training.interruption import EXIT_CODE, Interrupted
 
 # Their messages are for users; other errors are shown with the name of their class.
 USER_ERRORS = (ValueError, OSError, FloatingPointError, ImportError)
+# Packages that come with an extra of this one.
+EXTRAS = {"matplotlib": "plots", "gradio": "demo", "ctranslate2": "export", "onnxscript": "export"}
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -77,6 +79,8 @@ def _explain(error: BaseException, args: argparse.Namespace) -> tuple[str, int]:
     if kind in ("OutOfMemoryError", "MemoryError") or "DefaultCPUAllocator" in reason:  # of CUDA, Python and PyTorch
         advice = "--tokens_per_batch (of training: larger --accumulation_steps), or shorter sentences"
         return f"out of memory ({(reason or kind).splitlines()[0]}): give a smaller {advice}.", 1
+    if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get(str(error.name).partition(".")[0])):
+        return f'{reason}: pip install "vaswani-transformer[{extra}]"', 1
     if isinstance(error, USER_ERRORS) and reason:
         return reason, 1
     return f"{kind}: {reason} (vaswani --debug {args.command} ... shows where)", 1

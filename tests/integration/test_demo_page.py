@@ -99,12 +99,3 @@ def test_visitors_are_answered_and_no_more_are_remembered_than_the_limit(page, m
             with urlopen(f"{queue}/data?session_hash=visitor{number}") as answer:
                 assert '"success":true' in answer.read().decode()
     assert list(page.state_holder.session_data) == ["visitor3", "visitor4"]
-
-
-def test_a_taken_port_is_said(page):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with pytest.raises(OSError, match=f"cannot listen at 127.0.0.1, port {port}: it is taken"):
-            demo.serve(page, host="127.0.0.1", port=port)

@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 
 from vaswani_transformer import cli
 from vaswani_transformer.evaluation.scores import Score
-from vaswani_transformer.hub.card import CardText, Evaluation, build_card, check_card, read_run, read_scores
+from vaswani_transformer.hub.card import CardText, Evaluation, build_card, read_run, read_scores
 from vaswani_transformer.loading import fingerprint_model
 from vaswani_transformer.training.recipes import RECIPES
 
@@ -198,19 +198,6 @@ def test_a_damaged_run_folder_is_said(run, name, content, message):
         (run / name).write_text(content)
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         read_run(run)
-
-
-@pytest.mark.parametrize(
-    ("card", "message"),
-    [
-        ("# A model\n", "a card begins with its metadata"),
-        ("---\na: [\n---\n", "the metadata of the card cannot be read"),
-        ("---\nlicense: other\n---\n", "license of the card is other: add license_name"),
-    ],
-)
-def test_metadata_the_hub_would_refuse_is_refused_here(card, message):
-    with pytest.raises(ValueError, match=message):
-        check_card(card)
 
 
 def test_the_command_writes_the_card_beside_the_weights_and_over_another_only_where_named(run, score, capsys):

@@ -8,21 +8,20 @@ Shapes: L layers, H heads, T queries, S keys. Arguments count layers and heads f
 from 1 as the paper does.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import matplotlib
 import numpy as np
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.patches import Rectangle
+from matplotlib.textpath import text_to_path
 
 from .kinds import KINDS
 from .maps import AttentionMaps, head_colours, is_word, paper_layer
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-    from matplotlib.font_manager import FontProperties
 
 _WORD_STEP = 0.26
 _LINES_HEIGHT = 1.9
@@ -31,7 +30,7 @@ _CELL_HEIGHT = 0.07
 _LEGEND_STEP = 0.36
 _GAP = 0.08  # between words and lines
 _FAINTEST = 0.01  # lines below this opacity cannot be seen and make half of a file
-_FONTS = ("DejaVu Sans", "Noto Sans CJK JP", "Noto Sans CJK SC", "WenQuanYi Zen Hei", "Arial Unicode MS")
+_FONT = FontProperties(size=10)
 _INK, _FADED, _HIGHLIGHT = "#000000", "#8a8a8a", "#dcdcdc"
 
 
@@ -54,21 +53,10 @@ def draw_attention(
 
     Returns:
         a figure without a window: show it in a notebook or pass it to `save_figure`.
-
-    Raises:
-        ValueError: if matplotlib is missing.
     """
-    try:
-        from matplotlib.collections import LineCollection
-        from matplotlib.figure import Figure
-        from matplotlib.patches import Rectangle
-    except ImportError as error:
-        raise ValueError('Drawing needs matplotlib: pip install "vaswani-transformer[plots]"') from error
-
     heads = list(range(len(weights))) if heads is None else list(heads)
     colours = head_colours(len(weights))
-    font = _font()
-    top_height, bottom_height = (max(_width(word, font) for word in words) for words in (queries, keys))
+    top_height, bottom_height = (max(map(_width, words)) for words in (queries, keys))
     # From the lower edge up: legend, keys, cells of one query, lines, queries, title.
     y_keys = _MARGIN + 0.35 + bottom_height
     y_low = y_keys + _GAP + (0 if query_word is None else _CELL_HEIGHT * len(heads))
@@ -76,7 +64,7 @@ def draw_attention(
     y_queries = y_high + _GAP
     height = y_queries + top_height + (0 if title is None else 0.4) + _MARGIN
     width = 2 * _MARGIN + max(
-        _WORD_STEP * max(len(queries), len(keys)), _LEGEND_STEP * (len(heads) + 1.5), _width(title or "", font)
+        _WORD_STEP * max(len(queries), len(keys)), _LEGEND_STEP * (len(heads) + 1.5), _width(title or "")
     )
     x_queries, x_keys = (
         width / 2 + _WORD_STEP * (np.arange(len(words)) - (len(words) - 1) / 2) for words in (queries, keys)
@@ -88,7 +76,7 @@ def draw_attention(
     def write(x: float, y: float, text: str, ink: str, *, ha: str = "left", rotation: int = 0) -> None:
         # Literally, without formulas; its anchor holds it in place in any font.
         place = {"ha": ha, "va": "center", "rotation": rotation, "rotation_mode": "anchor"}
-        axes.text(x, y, text, color=ink, font=font, parse_math=False, usetex=False, **place)
+        axes.text(x, y, text, color=ink, font=_FONT, parse_math=False, usetex=False, **place)
 
     def fill(x: float, y: float, width: float, height: float, colour: str, opacity: float = 1) -> None:
         axes.add_patch(Rectangle((x, y), width, height, color=colour, alpha=opacity, linewidth=0))
@@ -101,7 +89,7 @@ def draw_attention(
                     y = y_keys + _GAP / 2 + row * _CELL_HEIGHT
                     fill(x, y, 0.8 * _WORD_STEP, _CELL_HEIGHT, colours[head], min(1.0, weight))
         x, y = x_queries[query_word] - 0.42 * _WORD_STEP, y_queries - _GAP / 2
-        fill(x, y, 0.84 * _WORD_STEP, _width(queries[query_word], font) + _GAP, _HIGHLIGHT)
+        fill(x, y, 0.84 * _WORD_STEP, _width(queries[query_word]) + _GAP, _HIGHLIGHT)
     # Lines of several heads between the same words run side by side, or they would hide each other.
     asides = _WORD_STEP * min(0.1, 0.5 / len(heads)) * (np.arange(len(heads)) - (len(heads) - 1) / 2)
     for head, aside in zip(heads, asides, strict=True):
@@ -123,22 +111,11 @@ def draw_attention(
     return figure
 
 
-def _font() -> FontProperties:
-    """Return the font of all text; fonts for other scripts follow where they are installed."""
-    from matplotlib import font_manager
-
-    installed = set(font_manager.get_font_names())
-    family = [name for name in _FONTS if name in installed]
-    return font_manager.FontProperties(family=family, size=10)
-
-
-def _width(text: str, font: FontProperties) -> float:
+def _width(text: str) -> float:
     """Return the length of a text in inches."""
-    from matplotlib.textpath import text_to_path
-
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # a missing one is reported when it is drawn
-        return text_to_path.get_text_width_height_descent(text, font, ismath=False)[0] / 72
+        return text_to_path.get_text_width_height_descent(text, _FONT, ismath=False)[0] / 72
 
 
 def draw_figures(maps: AttentionMaps, folder: str | Path, *, word: str | None = None) -> list[Path]:
@@ -166,7 +143,7 @@ def draw_figures(maps: AttentionMaps, folder: str | Path, *, word: str | None = 
     links = _word_links(words, maps.encoder[paper_layer(len(maps.encoder))])
     places = np.arange(len(words))
     reach = (links * abs(places[:, None] - places)).sum(axis=(0, 2))
-    place = int(reach.argmax()) if word is None else _find(word, words)
+    place = int(reach.argmax()) if word is None else words.index(word)
     sharp = _best_two(links[:, place].sum(axis=-1))
     structural = _best_two(_structure_scores(links))
     views = {
@@ -208,7 +185,7 @@ def draw_layer(
     name = f"{kind}_layer{1 + (paper_layer(len(weights)) if layer is None else layer)}"
     if heads is not None:
         name += "_head" + "_".join(str(head + 1) for head in heads)
-    place = None if word is None else _find(word, queries)
+    place = None if word is None else queries.index(word)
     # The place, because a word may hold characters that no file name can.
     return _save(maps, folder, name if place is None else f"{name}_word{place + 1}", kind, layer, heads, place)
 
@@ -238,13 +215,6 @@ def _name(heads: Sequence[int]) -> str:
     return f"heads {', '.join(most)} and {last}" if most else f"head {last}"
 
 
-def _find(word: str, words: list[str]) -> int:
-    """Return the first place of a word."""
-    if word not in words:
-        raise ValueError(f"word {word!r} is not in the sentence; choose one of: {' '.join(words)}")
-    return words.index(word)
-
-
 def _word_links(words: list[str], weights: np.ndarray) -> np.ndarray:
     """Return squared weights (H, S, S) between different words; 0 from or to signs and special tokens."""
     counts = np.array([is_word(word) for word in words])
@@ -269,10 +239,6 @@ def save_figure(figure: Figure, path: str | Path) -> Path:
     Text in an SVG stays text in a font of the reader's machine: it can be searched, and any script is shown.
     """
     path = Path(path)
-    if path.suffix not in (".svg", ".png"):
-        raise ValueError(f"a figure is saved as .svg or .png; got {path.name!r}.")
-    import matplotlib
-
     path.parent.mkdir(parents=True, exist_ok=True)
     # By default matplotlib names the parts of an SVG by random numbers and dates it.
     with matplotlib.rc_context({"svg.hashsalt": "vaswani", "svg.fonttype": "none"}), warnings.catch_warnings():

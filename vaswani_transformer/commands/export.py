@@ -8,16 +8,10 @@ def run(args: argparse.Namespace) -> None:
     names = ("quantization", "max_positions")
     options = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     check_new_folder(args.output)
-    try:  # packages that no other command needs
-        if args.format == "ctranslate2":
-            from ..export import ctranslate2_converter as exporter
-        else:
-            from ..export import onnx_export as exporter
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"--format {args.format} needs the package {error.name.split('.')[0]}, which is not installed: "
-            f'pip install "vaswani-transformer[export]"'
-        ) from error
+    if args.format == "ctranslate2":  # its packages are needed by no other command
+        from ..export import ctranslate2_converter as exporter
+    else:
+        from ..export import onnx_export as exporter
     model, tokenizer = loading.load_translator(args.model)
     exporter.export_model(model, tokenizer, args.output, **options)
     settings = model.generation_config.to_diff_dict().items()

@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
-import yaml
-from huggingface_hub import EvalResult, ModelCard, ModelCardData
-from huggingface_hub.repocard import REGEX_YAML_BLOCK
+from huggingface_hub import EvalResult, ModelCardData
 
 from ..evaluation.scores import BLEU, CHRF, LOWER_CASED, PAPER, PERPLEXITY, TOKENISED, Score
 from ..files import MODEL_FOLDER, blaming, read_object
@@ -122,8 +120,7 @@ def build_card(folder: Path, *, evaluations: Sequence[Evaluation] = (), text: Ca
     """Build the card of the run in `folder`.
 
     Raises:
-        FileNotFoundError, ValueError: as `read_run`, and ValueError if the scores are of another model, or if the Hub
-            would refuse the metadata.
+        FileNotFoundError, ValueError: as `read_run`, and ValueError if the scores are of another model.
     """
     run, text = read_run(folder), text or CardText()
     _check_scores(folder, run, evaluations)
@@ -149,9 +146,7 @@ def build_card(folder: Path, *, evaluations: Sequence[Evaluation] = (), text: Ca
         "licence": licence,
     }
     template = PARSER_TEMPLATE if run.is_parser else TEMPLATE
-    card = Template(template.read_text(encoding="utf-8")).substitute(values)
-    check_card(card)
-    return card
+    return Template(template.read_text(encoding="utf-8")).substitute(values)
 
 
 def _check_scores(folder: Path, run: Run, evaluations: Sequence[Evaluation]) -> None:
@@ -264,15 +259,3 @@ def code(text: str) -> str:
 def _one_line(text: str) -> str:
     """Return `text` without line breaks, invisible characters and marks of direction."""
     return " ".join("".join(character if character.isprintable() else " " for character in text).split())
-
-
-def check_card(card: str) -> None:
-    """Raise a ValueError for a card whose metadata cannot be read; the Hub checks the rest."""
-    if not REGEX_YAML_BLOCK.search(card):
-        raise ValueError(f"a card begins with its metadata between two lines of ---, got {card[:40]!r}.")
-    try:
-        data = ModelCard(card).data
-    except (ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError) as error:
-        raise ValueError(f"the metadata of the card cannot be read: {error}. Mend what stands between ---.") from error
-    if data.license == "other" and not data.get("license_name"):
-        raise ValueError("license of the card is other: add license_name (--license_name of `vaswani card`).")

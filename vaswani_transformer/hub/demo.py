@@ -8,7 +8,6 @@ The answer is HTML made here, with all text in it escaped; Gradio only carries i
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import ModuleType
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -164,17 +163,6 @@ def escape(text: str) -> str:
     return html.escape(show_codes(text))
 
 
-def import_gradio() -> ModuleType:
-    """Import Gradio, or raise a ValueError that says how to install it."""
-    try:
-        import gradio
-    except ImportError as error:
-        raise ValueError(
-            f'the page needs Gradio ({error}): pip install "vaswani-transformer[demo]", or pip install gradio.'
-        ) from error
-    return gradio
-
-
 def build_page(demo: Demo, *, name: str, languages: Sequence[str] | None = None):
     """Build the page as `gradio.Blocks`.
 
@@ -182,7 +170,8 @@ def build_page(demo: Demo, *, name: str, languages: Sequence[str] | None = None)
         name: of the model, as the page shows it.
         languages: codes of source and target, if known.
     """
-    gr = import_gradio()
+    import gradio as gr  # takes seconds
+
     direction = f" {languages[0]} to {languages[1]}" if languages else ""
     # One at a time: attention is collected by switching the kernel of the model and back.
     alone = {"concurrency_id": "model", "concurrency_limit": 1, "api_visibility": "private"}
@@ -217,7 +206,7 @@ def build_page(demo: Demo, *, name: str, languages: Sequence[str] | None = None)
 
 def serve(page, *, host: str, port: int) -> None:
     """Serve the page at `host` and `port` until Ctrl+C; raise an OSError if that address cannot be used."""
-    gr = import_gradio()
+    import gradio as gr
     from starlette.middleware import Middleware  # comes with Gradio
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
@@ -226,25 +215,19 @@ def serve(page, *, host: str, port: int) -> None:
     names = loopback if host in loopback else ["*"]
     theme = gr.themes.Default(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])  # not fetched
     theme.set(block_info_text_color="*neutral_600", block_info_text_color_dark="*neutral_300")  # Gradio's are too pale
-    try:
-        _, address, _ = page.launch(
-            server_name=host,
-            server_port=port,
-            prevent_thread_lock=True,
-            quiet=True,
-            share=False,
-            footer_links=[],
-            run_history=False,
-            ssr_mode=False,
-            max_file_size=1,  # no uploads
-            state_session_capacity=MOST_SESSIONS,
-            app_kwargs={"middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=names)]},
-            theme=theme,
-        )
-    except (OSError, OverflowError) as error:
-        raise OSError(
-            f"cannot listen at {host}, port {port}: it is taken, or {host} is no address of this machine. Choose "
-            f"another --port or --host."
-        ) from error
+    _, address, _ = page.launch(
+        server_name=host,
+        server_port=port,
+        prevent_thread_lock=True,
+        quiet=True,
+        share=False,
+        footer_links=[],
+        run_history=False,
+        ssr_mode=False,
+        max_file_size=1,  # no uploads
+        state_session_capacity=MOST_SESSIONS,
+        app_kwargs={"middleware": [Middleware(TrustedHostMiddleware, allowed_hosts=names)]},
+        theme=theme,
+    )
     print(f"{address}  (Ctrl+C ends it)", flush=True)
     page.block_thread()

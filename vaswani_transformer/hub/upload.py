@@ -10,13 +10,13 @@ import tempfile
 from pathlib import Path
 
 from huggingface_hub import HfApi, get_token
-from huggingface_hub.utils import filter_repo_objects, httpx
+from huggingface_hub.utils import filter_repo_objects
 
 from ..files import MODEL_FOLDER
 from ..loading import CARD_FILE, load_translator
 from ..model.pipeline_vaswani import TRANSLATION_TASK, custom_pipelines
 from ..training.run_folder import RECIPE_FILE
-from .card import MODEL_ID, build_card, check_card
+from .card import MODEL_ID, build_card
 
 UPLOADED = [
     CARD_FILE,
@@ -45,9 +45,9 @@ def upload_model(model: str | Path, repo_id: str, *, private: bool = False) -> t
         address of the commit, and the names of the files.
 
     Raises:
-        ValueError: without a login or a card, or if `private` is asked of a public repository; nothing has been
-            uploaded then.
-        OSError: if the Hub cannot be reached, or refuses.
+        ValueError: without a login or a card, if `private` is asked of a public repository, or if the Hub refuses the
+            metadata of the card; nothing has been uploaded then.
+        OSError: if the Hub refuses.
     """
     if get_token() is None:
         raise ValueError("uploading needs a login: run `hf auth login`, or set HF_TOKEN to a token that may write.")
@@ -55,21 +55,14 @@ def upload_model(model: str | Path, repo_id: str, *, private: bool = False) -> t
         write_upload(model, Path(folder), repo_id=repo_id)
         names = sorted(filter_repo_objects([file.name for file in Path(folder).iterdir()], allow_patterns=UPLOADED))
         api = HfApi()
-        try:
-            api.create_repo(repo_id, private=private or None, exist_ok=True)
-            if private and not api.model_info(repo_id).private:
-                raise ValueError(
-                    f"{repo_id} exists already and is public: nothing was uploaded. Make it private on the Hub, choose "
-                    f"another name, or leave --private out."
-                )
-            message = "Upload model, tokenizer, code and card"
-            commit = api.upload_folder(
-                repo_id=repo_id, folder_path=folder, allow_patterns=UPLOADED, commit_message=message
+        api.create_repo(repo_id, private=private or None, exist_ok=True)
+        if private and not api.model_info(repo_id).private:
+            raise ValueError(
+                f"{repo_id} exists already and is public: nothing was uploaded. Make it private on the Hub, choose "
+                f"another name, or leave --private out."
             )
-        except httpx.TransportError as error:  # no OSError, as the Hub's own answers are
-            raise OSError(
-                f"the Hub cannot be reached: {error}. The upload did not end; run the command again."
-            ) from error
+        message = "Upload model, tokenizer, code and card"
+        commit = api.upload_folder(repo_id=repo_id, folder_path=folder, allow_patterns=UPLOADED, commit_message=message)
     return str(commit.commit_url), names
 
 
@@ -80,7 +73,6 @@ def write_upload(model: str | Path, folder: Path, *, repo_id: str) -> None:
         ValueError: as `upload_model`.
     """
     card = _find_card(Path(model)).replace(MODEL_ID, repo_id)
-    check_card(card)
     translator, tokenizer = load_translator(model)
     # Only the names of its tasks are kept: the code that a config names may be foreign.
     tasks = vars(translator.config).get("custom_pipelines") or {}
