@@ -240,10 +240,10 @@ def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
         raise ValueError("there is no checkpoint to average: train first.")
     sums = {}
     for folder in folders:
-        recorded = _read_digests(folder) if (folder / COMPLETE).exists() else {}
-        digests = {name: digest for name, digest in recorded.items() if "/" not in name}  # not the state
-        if fault := find_damage(folder, digests):
-            raise ValueError(f"{fault}: copy it back, or remove {folder} to average without it.")
+        if (folder / COMPLETE).exists():  # other models have no digests, old checkpoints no state
+            digests = {name: digest for name, digest in _read_digests(folder).items() if "/" not in name}
+            if fault := find_damage(folder, digests):
+                raise ValueError(f"{fault}: copy it back, or remove {folder} to average without it.")
         weights = load_file(folder / WEIGHTS)
         for name, tensor in weights.items():
             sums[name] = sums.get(name, 0) + tensor.double()
