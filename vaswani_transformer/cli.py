@@ -62,8 +62,7 @@ def _run(args: argparse.Namespace) -> None:
     # Imported late: imports of commands take seconds, and help and usage errors come before them.
     import_module(".registration", __package__)
     command = import_module(f".commands.{args.command}", __package__)
-    if "transformers" in sys.modules:
-        sys.modules["transformers"].utils.logging.disable_progress_bar()  # of loading and saving weights
+    import_module("transformers").utils.logging.disable_progress_bar()  # of loading and saving weights
     command.run(args)
     if sys.stdout is not None:
         sys.stdout.flush()  # here a full disk and a closed pipe are errors of the command, at exit they are not
@@ -84,7 +83,3 @@ def _explain(error: BaseException, args: argparse.Namespace) -> tuple[str, int]:
     if isinstance(error, USER_ERRORS) and reason:
         return reason, 1
     return f"{kind}: {reason} (vaswani --debug {args.command} ... shows where)", 1
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -111,9 +111,9 @@ def test_a_signal_ends_training_with_status_75_and_the_same_command_goes_on(
     arguments = ["train", "--recipe", "phrasebook", "--data", str(workshop / "data"), "--output", str(run)]
     arguments += ["--num_updates", "30", "--log_interval", "1"]
 
-    def write_and_ask_to_stop(log, line):
+    def write_and_ask_to_stop(log, line, **told):
         monkeypatch.undo()
-        log.write(line)
+        log.write(line, **told)
         os.kill(os.getpid(), number)
 
     monkeypatch.setattr(Log, "write", write_and_ask_to_stop)
