@@ -87,11 +87,6 @@ PREPARE = ["prepare", "--train", "a.csv", "--dev", "b.csv", "--output", "c"]
         (["average", "--run", "a"], "the following arguments are required: --output"),
         ([*PREPARE, "--copy_words"], "--copy_words is about trees: add --task parsing, or leave it out."),
         ([*PREPARE, "--weights", "1", "2"], "--weights: expected one for each --train, 1, got 2."),
-        ([*PREPARE, "--num_pairs", "9"], "--num_pairs is for the phrasebook, of which it says how much to write; "),
-        (
-            ["evaluate", "--model", "a", "--test", "b", "--num_pairs", "9"],
-            "--num_pairs is for the phrasebook, of which",
-        ),
         (["translate", "--model", "a", "--num_beams", "0"], "argument --num_beams: expected a whole number from"),
     ],
 )

@@ -202,17 +202,12 @@ def _save(
     """Draw a layer with a title that says what is drawn, and write it as SVG and PNG."""
     queries, keys, weights = maps.view(kind)
     layer = paper_layer(len(weights)) if layer is None else layer
-    title = f"{KINDS[kind]}, layer {layer + 1} of {len(weights)}, {_name(heads) if heads else 'all heads'}"
+    numbers = ", ".join(str(head + 1) for head in heads or ())
+    title = f"{KINDS[kind]}, layer {layer + 1} of {len(weights)}, {f'heads {numbers}' if heads else 'all heads'}"
     if place is not None:
         title += f', from "{queries[place]}"'
     figure = draw_attention(queries, keys, weights[layer], heads=heads, query_word=place, title=title)
     return [save_figure(figure, Path(folder) / f"attention_{name}{suffix}") for suffix in (".svg", ".png")]
-
-
-def _name(heads: Sequence[int]) -> str:
-    """Return heads as a title names them."""
-    *most, last = (str(head + 1) for head in heads)
-    return f"heads {', '.join(most)} and {last}" if most else f"head {last}"
 
 
 def _word_links(words: list[str], weights: np.ndarray) -> np.ndarray:

@@ -42,7 +42,6 @@ Links = np.ndarray  # (T, S), or (..., T, S) if it depends on the weights: True 
 
 FEWEST_PLACES = 20  # a share of few words may be large by chance
 FAR = 5  # words
-LONGEST_EXAMPLE = 20  # words per side: a picture of more is unreadable
 LONGEST_SENTENCE = 512  # tokens per side
 PAIRS_PER_BATCH = 8  # the longest need 400 MB for each kind, with 6 layers of 8 heads
 NO_CHOICE = 1 - 1e-6  # a uniform share of at least this is 1 up to rounding
@@ -108,11 +107,7 @@ def find_links(kind: str, queries: Sequence[str], keys: Sequence[str], weights: 
 
 @dataclass(frozen=True)
 class HeadScore:
-    """The score of one head in one relation; see the docstring of the module for `share`, `uniform` and `score`.
-
-    `example` is the sentence pair with the most attention along the relation beyond the uniform, among pairs of at most
-    `LONGEST_EXAMPLE` words per side without control characters; `None` if no pair has any.
-    """
+    """The score of one head in one relation; see the docstring of the module for `share`, `uniform` and `score`."""
 
     relation: str
     kind: str
@@ -121,7 +116,6 @@ class HeadScore:
     share: float
     uniform: float
     places: int  # number of words in the means; `share` and `uniform` are 0 if there are none
-    example: Pair | None
 
     @property
     def score(self) -> float:
@@ -137,25 +131,13 @@ class HeadScore:
         return self.is_judged and self.score >= THRESHOLDS[self.relation]
 
 
+@dataclass
 class _Sums:
-    """Sums for the means of one relation in one kind of attention, and the best example of each head."""
+    """Sums for the means of one relation in one kind of attention."""
 
-    def __init__(self, shape: tuple[int, int]):
-        self.share = np.zeros(shape)  # (L, H)
-        self.uniform = 0.0
-        self.places = 0
-        self.gain = np.zeros(shape)
-        self.example = np.full(shape, None, dtype=object)
-
-    def add(self, shares: np.ndarray, uniform: np.ndarray, example: Pair | None) -> None:
-        """Count the places of one sentence: shares (L, H, places), uniform (places,)."""
-        self.share += shares.sum(axis=-1)
-        self.uniform += uniform.sum()
-        self.places += len(uniform)
-        if example is not None:
-            gain = (shares - uniform).sum(axis=-1)
-            for layer, head in np.argwhere(gain > self.gain):
-                self.gain[layer, head], self.example[layer, head] = gain[layer, head], example
+    share: np.ndarray  # (L, H)
+    uniform: float = 0.0
+    places: int = 0
 
 
 class HeadTally:
@@ -171,12 +153,9 @@ class HeadTally:
         self.num_left_out = 0
         self._sums: dict[tuple[str, str], _Sums] = {}
 
-    def add(self, maps: AttentionMaps, pair: Pair) -> None:
-        """Count one sentence: `maps`, by sub-words or words, of the source and target text `pair`."""
+    def add(self, maps: AttentionMaps) -> None:
+        """Count one sentence by its `maps`, by sub-words or words."""
         words, uniform = maps.by_words(), _spread_evenly(maps).by_words()
-        is_short = max(len(words.source_tokens), len(words.target_tokens)) <= LONGEST_EXAMPLE
-        # An example is pasted into a shell: no control characters.
-        example = pair if is_short and all(text.isprintable() for text in pair) else None
         for kind in KINDS:
             queries, keys, weights = words.view(kind)
             even_weights = uniform.view(kind)[2]
@@ -189,8 +168,10 @@ class HeadTally:
                     is_place = links.any(axis=-1)
                 even = _share(even_weights, even_links[relation])[0, 0]
                 is_place &= even < NO_CHOICE
-                sums = self._sums.setdefault((relation, kind), _Sums(weights.shape[:2]))
-                sums.add(_share(weights, links)[..., is_place], even[is_place], example)
+                sums = self._sums.setdefault((relation, kind), _Sums(np.zeros(weights.shape[:2])))
+                sums.share += _share(weights, links)[..., is_place].sum(axis=-1)
+                sums.uniform += even[is_place].sum()
+                sums.places += int(is_place.sum())
         self.num_sentences += 1
 
     def scores(self) -> list[HeadScore]:
@@ -200,8 +181,7 @@ class HeadTally:
             places = max(1, sums.places)
             for layer, head in np.ndindex(sums.share.shape):
                 share, uniform = float(sums.share[layer, head]) / places, float(sums.uniform) / places
-                example = sums.example[layer, head]
-                found.append(HeadScore(relation, kind, layer, head, share, uniform, sums.places, example))
+                found.append(HeadScore(relation, kind, layer, head, share, uniform, sums.places))
         return found
 
     def leaders(self) -> list[HeadScore]:
@@ -247,6 +227,6 @@ def measure_heads(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pa
         tally.num_left_out += len(batch) - len(kept)
         if kept:
             ids = ([side[row] for row in kept] for side in (sources, targets))
-            for row, maps in zip(kept, collect_attention_batch(model, tokenizer, *ids), strict=True):
-                tally.add(maps, batch[row])
+            for maps in collect_attention_batch(model, tokenizer, *ids):
+                tally.add(maps)
     return tally

@@ -15,15 +15,10 @@ from itertools import groupby
 
 import numpy as np
 import torch
-from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 SIDES = {"encoder": ("source", "source"), "decoder": ("target", "target"), "cross": ("output", "source")}
-_TEN_COLOURS = (  # the palette of d3 and matplotlib, which tensor2tensor draws with
-    *("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd"),
-    *("#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf"),
-)
 MOST_TOKENS = 512  # per side: 6 layers of 8 heads make a page of 50 MB, or twice that with sub-words
 CONTINUATION = "·"  # shown before a piece that continues the word of the piece before it
 
@@ -110,11 +105,8 @@ def collect_attention(
         target: a translation to force through the decoder; by default the model translates.
 
     Raises:
-        ValueError: if source or target has no words or more than `MOST_TOKENS` tokens.
+        ValueError: if source or target has more than `MOST_TOKENS` tokens.
     """
-    for side, sentence in (("source", source), ("target", target)):
-        if sentence is not None and not sentence.strip():
-            raise ValueError(f"{side} has no words; give a sentence of at least one.")
     source_ids = [tokenizer(source).input_ids]
     target_ids = None if target is None else [tokenizer(text_target=target).input_ids]
     longest = max(map(len, source_ids + (target_ids or [])))
@@ -138,21 +130,23 @@ def collect_attention_batch(
         source_ids: tokens of each sentence.
         target_ids: tokens of each translation, without the start token; by default the model translates.
     """
-    input_ids = _pad(source_ids, model)
-    attention_mask = _pad([[1] * len(ids) for ids in source_ids], model, value=0)
+
+    def pad(rows: Sequence[list[int]]) -> BatchEncoding:
+        return tokenizer.pad({"input_ids": rows}, padding_side="right", return_tensors="pt").to(model.device)
+
+    inputs = pad(source_ids)
     start, end = model.config.decoder_start_token_id, tokenizer.eos_token_id
     with _eager_evaluation(model), torch.no_grad():
         if target_ids is None:
             output = {"num_return_sequences": 1, "return_dict_in_generate": False}
-            decoded = model.generate(input_ids=input_ids, attention_mask=attention_mask, **output).tolist()
+            decoded = model.generate(**inputs, **output).tolist()
             # From 1: the start token may be the end token. Padding of shorter hypotheses follows the end.
             decoded = [ids[: ids.index(end, 1) + 1] if end in ids[1:] else ids for ids in decoded]
         else:
             decoded = [[start, *ids] for ids in target_ids]
         outputs = model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            decoder_input_ids=_pad([ids[:-1] for ids in decoded], model),
+            **inputs,
+            decoder_input_ids=pad([ids[:-1] for ids in decoded]).input_ids,
             output_attentions=True,
             use_cache=False,
             return_dict=True,
@@ -176,13 +170,6 @@ def collect_attention_batch(
         }
         maps.append(AttentionMaps(**pieces, **own, words=words))
     return maps
-
-
-def _pad(rows: Sequence[list[int]], model: PreTrainedModel, value: int | None = None) -> torch.Tensor:
-    """Return rows as (B, longest row), filled up on the right with `value`, or with padding tokens."""
-    if value is None:
-        value = getattr(model.config, "pad_token_id", None) or 0
-    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=value).to(model.device)
 
 
 @contextmanager
@@ -276,8 +263,6 @@ def show_codes(text: str) -> str:
 
 def head_colours(num_heads: int) -> list[str]:
     """Return one colour per head as #rrggbb, all readable on white and on black."""
-    if num_heads <= len(_TEN_COLOURS):
-        return list(_TEN_COLOURS[:num_heads])
     # Neighbours in hue differ in lightness too.
     colours = [colorsys.hls_to_rgb(head / num_heads, 0.42 + 0.16 * (head % 2), 0.7) for head in range(num_heads)]
     return ["#" + "".join(f"{round(channel * 255):02x}" for channel in colour) for colour in colours]

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> None:
     print(_describe(about))
     for kind, name in KINDS.items():
         print(f"\n{name}: score by layer and head, * named\n\n{_format_scores([s for s in scores if s.kind == kind])}")
-    print(f"\n{_format_leaders(tally.leaders(), args)}")
+    print(f"\n{_format_leaders(tally.leaders(), args.model)}")
     if args.output is not None:
         with open_output(args.output) as file:
             file.write(json.dumps(about, ensure_ascii=False, indent=1) + "\n")
@@ -84,7 +84,7 @@ def _format_scores(scores: Sequence[HeadScore]) -> str:
     return tabulate(lines, ("", *columns), colglobalalign="right", colalign=["left"], **PLAIN)
 
 
-def _format_leaders(leaders: Sequence[HeadScore], args: argparse.Namespace) -> str:
+def _format_leaders(leaders: Sequence[HeadScore], model: str) -> str:
     """Return the best head of each relation, and the commands that draw those that are named."""
     rows = [
         (
@@ -97,18 +97,14 @@ def _format_leaders(leaders: Sequence[HeadScore], args: argparse.Namespace) -> s
     ]
     header = ("best head", "attention", "layer", "head", "score", "share", "uniform", "named")
     lines = [tabulate(rows, header, **PLAIN)]
-    lines += ["", "To draw the best of those named:", ""]
-    for leader in leaders:
-        if leader.is_named and leader.example is not None:
-            # With "=", because a sentence may begin with a dash.
-            sides = zip(("source", "target")[: 1 if args.target is None else 2], leader.example, strict=False)
-            sentences = " ".join(f"--{side}={shlex.quote(text)}" for side, text in sides)
-            folder = f"pictures/{leader.relation}_{leader.kind}".replace(" ", "_")
-            lines += [
-                f"# {leader.relation}, {leader.kind}",
-                f"vaswani attention --model {shlex.quote(args.model)} {sentences} --kind {leader.kind} "
-                f"--layer {leader.layer + 1} --heads {leader.head + 1} --output {folder}",
-            ]
+    lines += ["", "To draw the best of those named, for a sentence of yours:", ""]
+    for leader in filter(lambda leader: leader.is_named, leaders):
+        folder = f"pictures/{leader.relation}_{leader.kind}".replace(" ", "_")
+        lines += [
+            f"# {leader.relation}, {leader.kind}",
+            f'vaswani attention --model {shlex.quote(model)} --source "..." --kind {leader.kind} '
+            f"--layer {leader.layer + 1} --heads {leader.head + 1} --output {folder}",
+        ]
     return "\n".join(lines)
 
 

@@ -12,7 +12,6 @@ from ..bounds import BOUNDS, describe_bounds, is_within_bounds
 
 OF_FILES = ("hypotheses", "references", "target_language", "tokenize", "lowercase")  # arguments of `evaluate`
 PHRASEBOOK = "phrasebook"  # a name of text: the built-in corpus
-ONLY_PHRASEBOOK = "--num_pairs is for the phrasebook, of which it says how much to write; other text is read whole."
 HOST, PORT = "127.0.0.1", 7860  # of `vaswani demo`: this machine alone, and Gradio's port
 
 
@@ -115,8 +114,6 @@ def prepare(command: argparse.ArgumentParser) -> None:
             return "--copy_words is about trees: add --task parsing, or leave it out."
         if args.weights and len(args.weights) != len(args.train):
             return f"--weights: expected one for each --train, {len(args.train)}, got {len(args.weights)}."
-        if args.num_pairs != command.get_default("num_pairs") and [PHRASEBOOK] not in [*args.train, args.dev]:
-            return ONLY_PHRASEBOOK
         return None
 
     command.find_fault = find_fault
@@ -232,8 +229,6 @@ def evaluate(command: argparse.ArgumentParser) -> None:
         if args.model is not None:
             if args.test is None or args.references is not None:
                 return "a model translates and is scored on --test, source and reference; --references is for files."
-            if args.num_pairs != command.get_default("num_pairs") and args.test != [PHRASEBOOK]:
-                return ONLY_PHRASEBOOK
             return None
         if args.references is None:
             return "--hypotheses are scored against --references: name the file."
@@ -335,9 +330,6 @@ def export(command: argparse.ArgumentParser) -> None:
     ctranslate2 = command.add_argument_group("CTranslate2")
     ctranslate2.add_argument("--quantization", help="of the weights: float32 (default), int8, int8_float16, ...")
     add_number(ctranslate2, "max_positions", help="tokens of the longest sentence; 2048 if not given")
-    fault = "--quantization and --max_positions are for --format ctranslate2: ONNX gets float32 and any length."
-    given = ("quantization", "max_positions")
-    command.find_fault = lambda args: fault if args.format == "onnx" and any(map(vars(args).get, given)) else None
 
 
 def convert(command: argparse.ArgumentParser) -> None:
