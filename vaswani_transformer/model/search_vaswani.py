@@ -441,6 +441,8 @@ class ForwardSteps:
             **rows,
             **self.model_kwargs,
         )
+        # For a static cache it is made four-dimensional, from which no positions can be told.
+        inputs["decoder_attention_mask"] = rows.get("decoder_attention_mask")
         self.outputs = self.model(**inputs, return_dict=True)
         self.num_cached = tokens.shape[1]
         return self.outputs.logits[:, -1]
