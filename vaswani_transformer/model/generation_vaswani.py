@@ -304,7 +304,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         hypotheses = search.start(prompt, limits, must_end, can_rise=can_raise(processors))
         records, cache = search.start_records(), getattr(steps, "cache", None)
         # A rule or a record may count on the places of rows in the batch, and so may a reader of the cache.
-        is_cache_read = cache is not None and search.return_dict_in_generate
+        is_cache_read = cache is not None and (search.return_dict_in_generate or "past_key_values" in kwargs)
         run_search(
             hypotheses,
             steps,
