@@ -448,11 +448,11 @@ def as_list(token_ids: TokenIds) -> list[int]:
 
 def _refuse_others(config: GenerationConfig) -> None:
     """Refuse the options that our loop does not honour."""
-    defaults = config._get_default_generation_params()
-    allowed = OF_TRANSFORMERS | {field.name for field in fields(Search)}
+    allowed, defaults = OF_TRANSFORMERS | {x.name for x in fields(Search)}, config._get_default_generation_params()
     for name, value in vars(config).items():
-        is_off = value is None or value is False or value in (0, OFF.get(name), defaults.get(name))
-        if not (is_off or name in allowed or name.startswith("_")):
+        if name in allowed or name.startswith("_") or value is None or value is False:
+            continue  # some are tensors, which have no one truth value
+        if value not in (0, OFF.get(name), defaults.get(name)):
             raise ValueError(
                 f"{name}={value!r} is not supported by the search of this model: leave it out, here or in "
                 f"generation_config.json."
