@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from vaswani_transformer import train_tokenizer
+from vaswani_transformer.translation.ensemble import Ensemble
 
 START, PAD, END = 0, 1, 2
 SENTENCES = [[9, 2], [5, 6, 7, 8, 2], [21, 9, 30, 4, 12, 35, 2], [8, 3, 21, 2]]
@@ -92,7 +93,13 @@ def test_an_ensemble_agrees_with_the_plain_search_over_mean_probabilities(model,
             mean, num_beams=num_beams, limit=len(SENTENCES[i]) + OFFSET, alpha=0.6, end=END, num_best=min(2, num_beams)
         )
 
-    compare(model, expected_of, num_best=min(2, num_beams), num_beams=num_beams, ensemble=[other])
+    compare(
+        model,
+        expected_of,
+        num_best=min(2, num_beams),
+        num_beams=num_beams,
+        engine=Ensemble([model.build_engine(), other]),
+    )
 
 
 @pytest.mark.parametrize("bias", [-2.0, 6.0])

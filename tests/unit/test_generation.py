@@ -12,12 +12,10 @@ from transformers.generation import (
     MaxLengthCriteria,
 )
 
-from vaswani_transformer.model.search_vaswani import (
-    best_sums,
-    find_staying,
-    gnmt_length_penalty,
-    power_length_penalty,
-)
+from vaswani_transformer.model.generation_vaswani import MOST_ALPHA
+from vaswani_transformer.model.search_vaswani import LENGTH_PENALTIES, best_sums, find_staying
+from vaswani_transformer.translation.ensemble import Ensemble
+from vaswani_transformer.translation.shortlist import Shortlisted
 
 START, PAD, END = 0, 1, 2
 # Sentences of 2, 5, 7 and 4 tokens with </s>.
@@ -88,16 +86,17 @@ def penalised_scores(model, source, hypotheses, alpha) -> list[float]:
 @pytest.mark.parametrize(
     ("penalty", "lengths", "alpha", "expected"),
     [
-        (gnmt_length_penalty, [1, 25], 0.6, [1.0, 5**0.6]),
-        (gnmt_length_penalty, [1, 7, 19], 1.0, [1.0, 2.0, 4.0]),
-        (gnmt_length_penalty, [30, 49], 0.0, [1.0, 1.0]),
-        (power_length_penalty, [1, 9], 0.5, [1.0, 3.0]),
-        (power_length_penalty, [9], 0.0, [1.0]),
-        (power_length_penalty, [1, 4], -1, [1.0, 0.25]),
-        (power_length_penalty, [100], 10, [1e20]),
+        ("gnmt", [1, 25], 0.6, [1.0, 5**0.6]),
+        ("gnmt", [1, 7, 19], 1.0, [1.0, 2.0, 4.0]),
+        ("gnmt", [30, 49], 0.0, [1.0, 1.0]),
+        ("power", [1, 9], 0.5, [1.0, 3.0]),
+        ("power", [9], 0.0, [1.0]),
+        ("power", [1, 4], -1, [1.0, 0.25]),
+        ("power", [100], 10, [1e20]),
     ],
 )
 def test_the_penalties_by_hand(penalty, lengths, alpha, expected):
+    penalty = LENGTH_PENALTIES[penalty]
     assert [penalty(length, alpha) for length in lengths] == pytest.approx(expected)
     assert penalty(torch.tensor(lengths), alpha).tolist() == pytest.approx(expected)
 
@@ -212,18 +211,19 @@ def test_as_many_hypotheses_go_on_as_there_are_beams_however_many_end(model):
     assert new_tokens(found[0]) == [B, B, END]
 
 
-@pytest.mark.parametrize(
-    "more", [{"shortlist": list(range(37))}, {"ensemble": "itself"}], ids=["shortlist", "ensemble"]
-)
-def test_the_first_end_that_wins_ends_a_greedy_search(model, more):
+def as_shortlist(model):
+    return Shortlisted(model.build_engine(), [4, 5, 9, 21])
+
+
+@pytest.mark.parametrize("build", [lambda model: Ensemble([model]), lambda model: model.build_engine()])
+def test_the_first_end_ends_a_greedy_search(model, build):
     words = GivenWords({(): {END: 0.5, A: 0.45}, (A,): {A: SURE}, (A, A): {A: SURE}, (A, A, A): {END: SURE}})
     options = {"num_beams": 1, "logits_processor": [words], "renormalize_logits": True}
     config = GenerationConfig(length_penalty=3.0)  # for which "A A A </s>" would score higher
     source = torch.tensor([[9, END]])
-    more = {"ensemble": [model]} if "ensemble" in more else more
     expected = model.generate(source, generation_config=config, **options)
     assert expected.tolist() == [[START, END]]
-    assert torch.equal(model.generate(source, generation_config=config, **options, **more), expected)
+    assert torch.equal(model.generate(source, generation_config=config, engine=build(model), **options), expected)
 
 
 # Scores
@@ -240,7 +240,7 @@ def test_the_first_end_that_wins_ends_a_greedy_search(model, more):
         {"forced_eos_token_id": END, "length_penalty_type": "power"},
         {"decoder_input_ids": torch.tensor([[START, 5, 6]] * 4), "forced_eos_token_id": END},
         {"bad_words_ids": [[5]], "renormalize_logits": True, "forced_eos_token_id": END},
-        {"shortlist": [4, 5, 9, 21], "forced_eos_token_id": END},
+        {"engine": as_shortlist, "forced_eos_token_id": END},
     ],
     ids=lambda options: "-".join(options),
 )
@@ -248,10 +248,11 @@ def test_the_first_end_that_wins_ends_a_greedy_search(model, more):
 def test_transition_scores_add_up_to_the_score(request, fixture, options, alpha):
     model = request.getfixturevalue(fixture)
     recorded = {**WITH_SCORES, "num_return_sequences": 3}
+    options = options | {"engine": as_shortlist(model)} if "engine" in options else options
     found = model.generate(SOURCE, length_penalty=alpha, **recorded, **options)
     transitions = model.compute_transition_scores(found.sequences, found.scores, found.beam_indices)
     lengths = (found.beam_indices >= 0).sum(dim=-1)
-    penalty = power_length_penalty if options.get("length_penalty_type") else gnmt_length_penalty
+    penalty = LENGTH_PENALTIES[options.get("length_penalty_type", "gnmt")]
     totals = found.sequences_scores * penalty(lengths, alpha)
     torch.testing.assert_close(transitions.sum(dim=-1), totals, rtol=0, atol=3e-5)
     if "forced_eos_token_id" in options and fixture == "endless":
@@ -283,7 +284,6 @@ def test_attentions_and_states_of_each_step_are_recorded(model):
 SEARCHES = {
     "beam": {"num_beams": 4},
     "greedy": {"num_beams": 1},
-    "sampling": {"num_beams": 1, "do_sample": True},
     "beam sampling": {"num_beams": 3, "do_sample": True},
 }
 each_search = pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES)
@@ -334,7 +334,7 @@ def test_a_limit_that_is_far_away_takes_no_memory(brief):
     assert torch.equal(near, far)
 
 
-@pytest.mark.parametrize("search", ["beam", "sampling", "beam sampling"])
+@pytest.mark.parametrize("search", ["beam", "beam sampling"])
 def test_each_of_several_translations_has_the_limit_of_its_sentence(endless, search):
     translations = endless.generate(SOURCE, num_return_sequences=2, **SEARCHES[search])
     expected = [length + 4 for length in LENGTHS for _ in range(2)]
@@ -369,9 +369,10 @@ CUT = {"num_beams": 3, "max_length_offset": 1, "max_new_tokens": 6}  # some end 
 
 
 @pytest.mark.parametrize("fixture", ["model", "brief", "endless"])
-@pytest.mark.parametrize("options", [{}, {"num_beams": 1}, CUT, CUT | {"shortlist": [4, 5, 9, 21]}], ids=" ".join)
+@pytest.mark.parametrize("options", [{}, {"num_beams": 1}, CUT, CUT | {"engine": as_shortlist}], ids=" ".join)
 def test_a_translation_does_not_depend_on_its_batch(request, fixture, options):
     model = request.getfixturevalue(fixture)
+    options = options | {"engine": as_shortlist(model)} if "engine" in options else options
     alone = [new_tokens(model.generate(torch.tensor([s]), **options)[0]) for s in SENTENCES]
     for batch in ([0, 1, 2, 3], [3, 2, 1, 0], [2, 0], [1, 3], [0, 2, 3]):
         rows = model.generate(batch_of([SENTENCES[i] for i in batch]), **options)
@@ -437,11 +438,6 @@ def test_a_cast_model_searches_in_float32(brief, build_tiny_model):
 # Other options of generate()
 
 
-def test_without_a_source_the_start_token_is_the_source(model):
-    expected = model.generate(torch.tensor([[START]]), max_new_tokens=4)
-    assert torch.equal(model.generate(max_new_tokens=4), expected)
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_sampled_beams_are_scored_like_others(brief, seed):
     torch.manual_seed(seed)
@@ -498,7 +494,7 @@ def test_given_rules_of_the_kinds_that_generate_makes_are_not_lost(endless, num_
     assert tokens.shape[1] == 5
 
 
-@pytest.mark.parametrize("options", [{"num_beams": 1}, {"num_beams": 1, "do_sample": True}, {"num_beams": 3}])
+@pytest.mark.parametrize("options", [{"num_beams": 1}, {"num_beams": 3}])
 @pytest.mark.parametrize("without_end", [{"min_new_tokens": 10}, {"suppress_tokens": [END]}, {"eos_token_id": None}])
 def test_a_sentence_that_may_not_end_has_its_limit_all_the_same(endless, options, without_end):
     tokens = endless.generate(input_ids=SOURCE, **options, **without_end)
@@ -507,22 +503,18 @@ def test_a_sentence_that_may_not_end_has_its_limit_all_the_same(endless, options
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
-def test_no_sentence_grows_out_of_a_learned_table_be_it_of_a_further_model(build_tiny_model, num_beams):
-    models = [
-        build_tiny_model(**SMALL, output_bias=True, position_embedding_type=kind, max_position_embeddings=8)
-        for kind in ("sinusoidal", "learned")
-    ]
-    for model in models:
-        with torch.no_grad():
-            model.lm_head.bias[END] = -100.0
-    alone = models[1].generate(input_ids=SOURCE, num_beams=num_beams)
-    for tokens in (alone, models[0].generate(input_ids=SOURCE, ensemble=models[1:], num_beams=num_beams)):
-        assert tokens.shape[1] == 1 + 8
-        assert (tokens[:, -1] == END).all()
+def test_no_sentence_grows_out_of_a_learned_table(build_tiny_model, num_beams):
+    learned = {"position_embedding_type": "learned", "max_position_embeddings": 8}
+    model = build_tiny_model(**SMALL, output_bias=True, **learned)
+    with torch.no_grad():
+        model.lm_head.bias[END] = -100.0
+    tokens = model.generate(input_ids=SOURCE, num_beams=num_beams)
+    assert tokens.shape[1] == 1 + 8
+    assert (tokens[:, -1] == END).all()
 
 
 def test_a_batch_of_no_sentences_is_refused(model):
-    with pytest.raises(ValueError, match=r"there is no sentence to translate: input_ids has shape \(0, 4\)"):
+    with pytest.raises(ValueError, match="there is no sentence to translate"):
         model.generate(input_ids=SOURCE[:0, :4])
 
 
@@ -537,8 +529,32 @@ def test_hypotheses_that_do_not_exist_are_empty(model):
 @pytest.mark.parametrize("as_dict", [False, True])
 def test_a_cache_that_is_read_afterwards_keeps_the_rows_of_sentences_that_ended_early(brief, as_dict):
     own = {} if as_dict else {"past_key_values": EncoderDecoderCache(DynamicCache(), DynamicCache())}
-    options = {"num_beams": 33} if as_dict else {"num_beams": 2}  # more beams than an engine takes
+    options = {"num_beams": 2, "output_hidden_states": as_dict}  # which only forward gives
     found = brief.generate(SOURCE, return_dict_in_generate=as_dict, **options, **own)
     cache = found.past_key_values if as_dict else own["past_key_values"]
     for part in (cache.self_attention_cache, cache.cross_attention_cache):
         assert len(part.layers[0].keys) == options["num_beams"] * len(SOURCE)
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+@pytest.mark.parametrize("engine", [True, False])
+@pytest.mark.parametrize("damage", ["overflow", "nan"])
+def test_scores_that_are_not_finite_are_no_translations(build_tiny_model, damage, engine, num_beams):
+    model = build_tiny_model(**SMALL)
+    with torch.no_grad():
+        model.model.decoder.layers[0].feed_forward.fc2.weight.mul_(1e6 if damage == "overflow" else torch.nan)
+    model = model.to(torch.float16) if damage == "overflow" else model
+    options = {"engine": model.build_engine()} if engine else {"use_cache": False}
+    with pytest.raises(FloatingPointError, match="not finite numbers"):
+        model.generate(SOURCE, num_beams=num_beams, **options)
+
+
+def test_alpha_has_bounds(model):
+    for alpha in (MOST_ALPHA + 1, -MOST_ALPHA - 1, math.nan, math.inf):
+        with pytest.raises(ValueError, match=r"length_penalty must be from -10\.0 to 10\.0, got"):
+            model.generate(SOURCE, length_penalty=alpha)
+
+
+def test_sampling_has_the_longest_limit_of_the_batch(endless):
+    torch.manual_seed(0)
+    assert endless.generate(SOURCE, num_beams=1, do_sample=True).shape[1] == 1 + max(LENGTHS) + 4

@@ -2,18 +2,14 @@
 
 import pytest
 import torch
-from transformers import GenerationConfig, GenerationMixin, WatermarkingConfig
+from transformers import GenerationConfig, GenerationMixin
 from transformers.generation import BaseStreamer, SynthIDTextWatermarkingConfig
 
-from vaswani_transformer import VaswaniForConditionalGeneration, train_tokenizer
-from vaswani_transformer.model.generation_vaswani import (
-    NOT_SUPPORTED,
-    WITHOUT_BEAMS,
-    mask_prompt,
-)
+from vaswani_transformer import train_tokenizer
 
 PAD, END = 1, 2
 SOURCE = torch.tensor([[9, 2, 1, 1, 1], [5, 6, 7, 8, 2], [21, 9, 30, 2, 1]])
+MASK = (SOURCE != PAD).long()
 
 # Fields of GenerationConfig by who sees to them.
 BY_THE_SEARCH = {
@@ -38,14 +34,13 @@ BY_PROCESSORS = {
     "suppress_tokens": {"suppress_tokens": [5, 17]},
     "begin_suppress_tokens": {"begin_suppress_tokens": [5, 17, 3, 14]},
     "sequence_bias": {"sequence_bias": {(5,): 1.0, (17, 17): -3.0}},
-    "watermarking_config": {"watermarking_config": WatermarkingConfig(bias=1.0)},
 }
 # Processors of sampling; transformers warns where they are given without do_sample.
 BY_SAMPLING = {
     *("temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff"),
 }
 # Beam search is never compiled, as in transformers.
-WITHOUT_EFFECT_ON_A_SEARCH = {"compile_config", "disable_compile", "transformers_version"}
+HONOURED = {*BY_THE_SEARCH, *BY_PROCESSORS, *BY_SAMPLING, "compile_config", "disable_compile", "transformers_version"}
 
 
 @pytest.fixture(scope="module")
@@ -56,29 +51,18 @@ def model(build_tiny_model):
     return model
 
 
-@pytest.fixture(scope="module")
-def theirs(model):
-    class TransformersSearch(VaswaniForConditionalGeneration):
-        """The same model with the beam search it would have inherited."""
-
-        _beam_search = GenerationMixin._beam_search
-        _expand_inputs_for_generation = GenerationMixin._expand_inputs_for_generation
-
-    theirs = TransformersSearch(model.config).eval()
-    theirs.load_state_dict(model.state_dict())
-    return theirs
-
-
-def test_every_field_of_the_generation_config_is_seen_to():
-    refused = {*NOT_SUPPORTED, *WITHOUT_BEAMS} - {"coverage_penalty"}  # of models saved by earlier versions
-    groups = [BY_THE_SEARCH, BY_PROCESSORS.keys(), BY_SAMPLING, refused, WITHOUT_EFFECT_ON_A_SEARCH]
-    fields = {name for name in vars(GenerationConfig()) if not name.startswith("_")}
-    assert set().union(*groups) == fields
-    assert sum(map(len, groups)) == len(fields)
+def test_every_option_is_honoured_or_refused(model):
+    others = {name for name in vars(GenerationConfig()) if not name.startswith("_")} - HONOURED
+    elsewhere = {"is_assistant", "prompt_lookup_num_tokens", "continuous_batching_config", "watermarking_config"}
+    for name in others - elsewhere:
+        config = GenerationConfig()
+        setattr(config, name, 0.5)
+        with pytest.raises(ValueError, match=rf"^{name}=0.5 is not supported by the search of this model"):
+            model.generate(SOURCE, generation_config=config)
 
 
 @pytest.mark.parametrize("options", BY_PROCESSORS.values(), ids=BY_PROCESSORS)
-def test_a_processor_acts_as_in_the_search_of_transformers(model, theirs, options):
+def test_a_processor_acts_as_in_the_search_of_transformers(model, options):
     common = {
         "num_beams": 4,
         "max_new_tokens": 30,
@@ -89,7 +73,8 @@ def test_a_processor_acts_as_in_the_search_of_transformers(model, theirs, option
         "output_scores": True,
         "return_dict_in_generate": True,
     }
-    actual, expected = (m.generate(SOURCE, **common | options) for m in (model, theirs))
+    actual = model.generate(SOURCE, **common | options)
+    expected = GenerationMixin.generate(model, SOURCE, attention_mask=MASK, **common | options)
     assert expected.sequences.shape[1] < 31
     assert torch.equal(actual.sequences, expected.sequences)
     torch.testing.assert_close(actual.sequences_scores, expected.sequences_scores, rtol=0, atol=1e-5)
@@ -103,11 +88,14 @@ def test_a_processor_acts_as_in_the_search_of_transformers(model, theirs, option
 @pytest.mark.parametrize("early_stopping", ["never", False, True])
 @pytest.mark.parametrize("alpha", [-0.5, 0.0, 0.6, 1.0])
 @pytest.mark.parametrize("limit", [3, 40])  # one that cuts, one that no hypothesis reaches
-def test_the_power_penalty_gives_the_search_of_transformers(model, theirs, limit, alpha, early_stopping):
+def test_the_power_penalty_gives_the_search_of_transformers(model, limit, alpha, early_stopping):
     options = {"num_beams": 4, "num_return_sequences": 4, "max_new_tokens": limit, "length_penalty": alpha}
     options |= {"length_penalty_type": "power", "early_stopping": early_stopping, "max_length_offset": None}
     options |= {"output_scores": True, "return_dict_in_generate": True}
-    actual, expected = model.generate(SOURCE, **options), theirs.generate(SOURCE, **options)
+    actual, expected = (
+        model.generate(SOURCE, **options),
+        GenerationMixin.generate(model, SOURCE, attention_mask=MASK, **options),
+    )
     assert any(END not in row for row in expected.sequences) == (limit == 3)
     assert torch.equal(actual.sequences, expected.sequences)
     assert torch.equal(actual.beam_indices.int(), expected.beam_indices)
@@ -117,31 +105,21 @@ def test_the_power_penalty_gives_the_search_of_transformers(model, theirs, limit
 # Refused
 
 
-def test_what_would_be_ignored_is_refused(model):
-    # The one is deprecated and warns, the other is none of transformers' options.
-    for name in {*NOT_SUPPORTED, *WITHOUT_BEAMS} - {"continuous_batching_config", "coverage_penalty"}:
-        with pytest.raises(ValueError, match=rf"^{name}=0.5 (is not supported|has no meaning in beam search)"):
-            model.generate(SOURCE, **{name: 0.5})
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"generation_config": GenerationConfig(coverage_penalty=0.2)}, "coverage_penalty=0.2 is not supported"),
-        ({"cache_implementation": "paged"}, 'cache_implementation="paged" is not supported'),
         ({"cache_implementation": "quantized"}, "does not support the quantized cache"),
         ({"num_beams": 0}, "num_beams must be at least 1, which is greedy search; got 0"),
         ({"num_beams": False}, "num_beams must be at least 1, which is greedy search; got False"),
         ({"length_penalty_type": "sum"}, r"length_penalty_type must be one of \('gnmt', 'power'\), got 'sum'"),
         ({"length_penalty_type": "sum", "num_beams": 1}, "length_penalty_type must be one of"),
-        ({"forced_eos_token_id": 7}, "forced_eos_token_id=7 must be among eos_token_id=2"),
-        ({"streamer": BaseStreamer()}, "streamer follows one hypothesis and is not for beam search: pass num_beams=1"),
-        ({"streamer": BaseStreamer(), "do_sample": True}, "streamer follows one hypothesis"),
-        ({}, "assistant_model follows one hypothesis and is not for beam search"),
+        ({"streamer": BaseStreamer()}, "a streamer and an assistant follow one hypothesis: pass num_beams=1"),
+        ({}, "a streamer and an assistant follow one hypothesis"),
         ({"tokens": 3}, "not used by the model"),
         (
             {"watermarking_config": SynthIDTextWatermarkingConfig(keys=[1, 2], ngram_len=3)},
-            "a SynthID watermark follows one hypothesis",
+            r"watermarking_config=.* is not supported",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
@@ -217,6 +195,7 @@ PADDED = torch.tensor([[PAD] * (4 - len(prompt)) + prompt for prompt in PROMPTS]
         {"num_beams": 1},
         {"num_beams": 4, "repetition_penalty": 1.8},
         {"num_beams": 3, "use_cache": False},
+        {"num_beams": 3, "cache_implementation": "static"},
     ],
     ids=str,
 )
@@ -231,26 +210,33 @@ def test_prompts_padded_on_the_left_are_gone_on_from_as_alone(model, options, ma
         assert set(row[len(new) :]) <= {PAD}
 
 
-MASK = (PADDED != PAD).long()
-
-
-@pytest.mark.parametrize(
-    ("given", "start", "pad", "expected"),
-    [
-        ({"decoder_input_ids": PADDED}, 0, PAD, MASK),
-        ({"decoder_input_ids": PADDED}, [PAD, 0, 0], PAD, None),  # padding cannot be told from a start
-        ({"decoder_input_ids": PADDED}, 0, None, None),
-        ({"decoder_input_ids": PADDED[:1]}, 0, PAD, None),
-        ({"decoder_input_ids": PADDED, "decoder_attention_mask": torch.ones_like(MASK)}, 0, PAD, torch.ones_like(MASK)),
-        ({}, 0, PAD, None),
-    ],
-)
-def test_the_mask_of_a_prompt_is_derived_only_where_its_padding_is_known(given, start, pad, expected):
-    mask_prompt(given, start_token_id=start, pad_token_id=pad)
-    found = given.get("decoder_attention_mask")
-    assert found is expected is None or torch.equal(found, expected)
-
-
 def test_prompts_padded_on_the_right_are_refused(model):
     with pytest.raises(ValueError, match="decoder_input_ids of different lengths must be padded on the left"):
         model.generate(SOURCE, decoder_input_ids=torch.tensor([[0, 5, 6], [0, 8, PAD], [0, 9, 4]]))
+
+
+# Greedy search
+
+
+RULES = BY_PROCESSORS | {
+    "prefix": {"prefix_allowed_tokens_fn": lambda i, _: [[5, 17, 3, END], [9, 10, END], [14, 15, END]][i]},
+    "criterion": {"stopping_criteria": [lambda ids, scores, **_: ids[:, -1] % 5 == 0]},
+    "no time": {"max_time": 0.0},
+    "prompt": {"decoder_input_ids": torch.tensor([[0, 5, 6]] * 3)},
+    "padded prompt": {"decoder_input_ids": PADDED, "decoder_attention_mask": (PADDED != PAD).long()},
+}
+
+
+@pytest.mark.parametrize("options", RULES.values(), ids=RULES)
+def test_greedy_search_is_that_of_transformers(model, options):
+    options = {"num_beams": 1, "max_new_tokens": 12, "max_length_offset": None} | options
+    options |= {"output_scores": True, "output_logits": True, "return_dict_in_generate": True}
+    expected = GenerationMixin.generate(model, SOURCE, attention_mask=MASK, **options)
+    is_open = expected.sequences[:, -len(expected.scores) :].T != PAD  # what comes behind an end means nothing
+    for given in ({}, {"engine": model.build_engine()}, {"cache_implementation": "static"}):
+        found = model.generate(SOURCE, **options, **given)
+        assert torch.equal(found.sequences, expected.sequences)
+        assert isinstance(found, type(expected))
+        for name in ("scores", "logits"):
+            actual, wanted = (torch.stack(x[name])[is_open] for x in (found, expected))
+            torch.testing.assert_close(actual, wanted, rtol=0, atol=1e-4)
