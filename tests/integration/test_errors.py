@@ -32,7 +32,6 @@ PREPARE = "prepare --dev text text --output data --train"
     [
         (f"{TRANSLATE} --output loop", "loop"),
         (f"{TRANSLATE} --output text/out", "text"),
-        (f"{TRANSLATE} --shortlist /dev/null", "/dev/null holds no word"),
         ("translate --model text", "text"),
         (f"{PREPARE} ~nouser/x text", "~nouser/x"),
         (f"{PREPARE} model/config.json model", "model"),

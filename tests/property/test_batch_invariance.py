@@ -6,7 +6,6 @@ import torch
 PAD, END = 1, 2
 SEARCHES = {
     "beam": {"num_beams": 4},
-    "shortlist": {"num_beams": 3, "shortlist": list(range(2, 37, 3))},
     "forced end": {"num_beams": 3, "forced_eos_token_id": END},
     "greedy": {"num_beams": 1},
 }

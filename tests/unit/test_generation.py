@@ -15,7 +15,6 @@ from transformers.generation import (
 from vaswani_transformer.model.generation_vaswani import MOST_ALPHA
 from vaswani_transformer.model.search_vaswani import LENGTH_PENALTIES, best_sums, find_staying
 from vaswani_transformer.translation.ensemble import Ensemble
-from vaswani_transformer.translation.shortlist import Shortlisted
 
 START, PAD, END = 0, 1, 2
 # Sentences of 2, 5, 7 and 4 tokens with </s>.
@@ -211,10 +210,6 @@ def test_as_many_hypotheses_go_on_as_there_are_beams_however_many_end(model):
     assert new_tokens(found[0]) == [B, B, END]
 
 
-def as_shortlist(model):
-    return Shortlisted(model.build_engine(), [4, 5, 9, 21])
-
-
 @pytest.mark.parametrize("build", [lambda model: Ensemble([model]), lambda model: model.build_engine()])
 def test_the_first_end_ends_a_greedy_search(model, build):
     words = GivenWords({(): {END: 0.5, A: 0.45}, (A,): {A: SURE}, (A, A): {A: SURE}, (A, A, A): {END: SURE}})
@@ -240,7 +235,6 @@ def test_the_first_end_ends_a_greedy_search(model, build):
         {"forced_eos_token_id": END, "length_penalty_type": "power"},
         {"decoder_input_ids": torch.tensor([[START, 5, 6]] * 4), "forced_eos_token_id": END},
         {"bad_words_ids": [[5]], "renormalize_logits": True, "forced_eos_token_id": END},
-        {"engine": as_shortlist, "forced_eos_token_id": END},
     ],
     ids=lambda options: "-".join(options),
 )
@@ -248,7 +242,6 @@ def test_the_first_end_ends_a_greedy_search(model, build):
 def test_transition_scores_add_up_to_the_score(request, fixture, options, alpha):
     model = request.getfixturevalue(fixture)
     recorded = {**WITH_SCORES, "num_return_sequences": 3}
-    options = options | {"engine": as_shortlist(model)} if "engine" in options else options
     found = model.generate(SOURCE, length_penalty=alpha, **recorded, **options)
     transitions = model.compute_transition_scores(found.sequences, found.scores, found.beam_indices)
     lengths = (found.beam_indices >= 0).sum(dim=-1)
@@ -369,10 +362,9 @@ CUT = {"num_beams": 3, "max_length_offset": 1, "max_new_tokens": 6}  # some end 
 
 
 @pytest.mark.parametrize("fixture", ["model", "brief", "endless"])
-@pytest.mark.parametrize("options", [{}, {"num_beams": 1}, CUT, CUT | {"engine": as_shortlist}], ids=" ".join)
+@pytest.mark.parametrize("options", [{}, {"num_beams": 1}, CUT], ids=" ".join)
 def test_a_translation_does_not_depend_on_its_batch(request, fixture, options):
     model = request.getfixturevalue(fixture)
-    options = options | {"engine": as_shortlist(model)} if "engine" in options else options
     alone = [new_tokens(model.generate(torch.tensor([s]), **options)[0]) for s in SENTENCES]
     for batch in ([0, 1, 2, 3], [3, 2, 1, 0], [2, 0], [1, 3], [0, 2, 3]):
         rows = model.generate(batch_of([SENTENCES[i] for i in batch]), **options)

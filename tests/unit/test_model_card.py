@@ -12,7 +12,7 @@ from vaswani_transformer.loading import fingerprint_model
 from vaswani_transformer.training.recipes import RECIPES
 
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:2.6.0"
-SEARCH = "num_beams:5|length_penalty:1.4|length_penalty_type:gnmt|shortlist:a list.de"
+SEARCH = "num_beams:5|length_penalty:1.4|length_penalty_type:gnmt|dtype:bfloat16"
 # As `vaswani evaluate --json` writes it, but for the fingerprint.
 FIGURES = {
     "scores": [
@@ -82,7 +82,7 @@ def test_the_card_says_what_the_run_folder_and_the_scores_say(run, score):
         "| Multi30k test\\_2016\\_flickr | BLEU | 40.57 | `nrefs:1\\|case:mixed\\|eff:no\\|tok:none\\|",
         "| Multi30k test\\_2016\\_flickr | perplexity | 5.003 | `per sub-word, no label smoothing` |",
         "| Multi30k test\\_2016\\_flickr | chrF2 | 64.10 |",
-        "`num_beams:5\\|length_penalty:1.4\\|length_penalty_type:gnmt\\|shortlist:a list.de` |",
+        "`num_beams:5\\|length_penalty:1.4\\|length_penalty_type:gnmt\\|dtype:bfloat16` |",
         f"Fingerprint of the scored model: `{fingerprint_model(run)}`.",
         'model="OWNER/NAME"',
         "development set at the last checkpoint: 5.250",
