@@ -11,7 +11,11 @@ from .products import find_private
 
 # Modules that define the `forward` of what a model is made of. A copy of the model's code beside its weights is none of
 # them: it may be of another version.
-SOURCES = (f"{__package__.partition('.')[0]}.", "torch.nn.modules.", "transformers.activations")
+SOURCES = (
+    *(f"{__package__.partition('.')[0]}.", "torch.nn.modules.activation.", "torch.nn.modules.dropout."),
+    "transformers.activations.",
+)
+FORWARDS = (nn.Linear.forward, nn.LayerNorm.forward, nn.Embedding.forward, nn.ModuleList.forward)
 KERNELS = (*WEIGHT_KERNELS, "vaswani_half_precision")  # the last is that of training on CPUs
 HARMLESS_HOOKS = (output_capturing.__name__, modeling_utils.__name__)  # modules of transformers that define them
 
@@ -52,7 +56,8 @@ def is_plain(module: nn.Module) -> bool:
     The hooks by which transformers records outputs stay on a module after the first recording, and do nothing between
     recordings; those of gradient checkpointing, on embeddings, only ask for gradients.
     """
-    is_known = f"{type(module).forward.__module__}.".startswith(SOURCES)
+    forward = type(module).forward
+    is_known = forward in FORWARDS or f"{forward.__module__}.".startswith(SOURCES)
     hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
     return bool(
         is_known
