@@ -445,7 +445,7 @@ class ForwardSteps:
         inputs["decoder_attention_mask"] = rows.get("decoder_attention_mask")
         self.outputs = self.model(**inputs, return_dict=True)
         self.num_cached = tokens.shape[1]
-        return self.outputs.logits[:, -1]
+        return self.outputs.logits[:, -1].to(torch.float32, copy=True)  # a hook may have kept them
 
     def follow(self, beams: torch.Tensor, staying: torch.Tensor | None) -> None:
         """Make cache and encoding follow the beams (L, b) of the sentences `staying`, or of all.
