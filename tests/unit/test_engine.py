@@ -6,16 +6,17 @@ import functools
 import pytest
 import torch
 from torch import nn
-from transformers import GenerationConfig
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
 from vaswani_transformer import VaswaniForConditionalGeneration, pipeline
+from vaswani_transformer.engine import steps as engine_steps
 from vaswani_transformer.engine.obstacles import find_obstacle
 from vaswani_transformer.engine.products import PRIVATE_NAMES, Int8Products, Products, find_private
 from vaswani_transformer.engine.steps import EngineSteps
 from vaswani_transformer.hub.demo import Demo
-from vaswani_transformer.model import engine_steps_vaswani
 from vaswani_transformer.model.search_vaswani import ForwardSteps
+from vaswani_transformer.translation.ensemble import Ensemble
+from vaswani_transformer.translation.shortlist import Shortlisted
 from vaswani_transformer.translation.translator import Translator
 
 PAD, NUM_BEAMS = 1, 4
@@ -65,15 +66,12 @@ def assert_near(actual: torch.Tensor, expected: torch.Tensor, dtype: str) -> Non
 def compare(engine, model, *, dtype="float32", source=SOURCE, prompt=(0,), num_steps=6, leaving_at=3) -> None:
     """Let beams change places at random, and the middle sentence leave: `engine` gives the logits of `forward`."""
     torch.manual_seed(0)
-    mask, config = (source != PAD).long(), GenerationConfig(num_beams=NUM_BEAMS)
+    mask = (source != PAD).long()
     encoded, encoding = model.get_encoder()(source, attention_mask=mask), engine.encode(source, mask)
     assert_near(encoding[mask > 0], encoded.last_hidden_state[mask > 0], dtype)
-    _, prepared = model._expand_inputs_for_generation(
-        expand_size=NUM_BEAMS, is_encoder_decoder=True, encoder_outputs=encoded, attention_mask=mask
-    )
     cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-    prepared |= {"past_key_values": cache, "use_cache": True, "logits_to_keep": 1}
-    kinds = engine.start(encoding, mask, num_beams=NUM_BEAMS), ForwardSteps(model, config, prepared)
+    by_forward = ForwardSteps(model, encoded[0], mask, num_beams=NUM_BEAMS, cache=cache)
+    kinds = engine.start(encoding, mask, num_beams=NUM_BEAMS), by_forward
     tokens = torch.tensor([prompt] * len(source) * NUM_BEAMS)
     for step in range(num_steps):
         assert_near(*(steps(tokens) for steps in kinds), dtype)
@@ -102,11 +100,10 @@ def test_an_engine_gives_the_logits_of_forward(build_tiny_model, changes, dtype)
     "options",
     [
         {},
-        {"num_beams": 1},  # without an engine the greedy search of transformers
+        {"num_beams": 1},
         {"num_return_sequences": 4, "decoder_input_ids": torch.tensor([[0, 5, 6]] * 3)},
-        {"shortlist": [2, 4, 5, 9, 13, 20, 21, 30]},
     ],
-    ids=["beam", "greedy", "prompt", "shortlist"],
+    ids=["beam", "greedy", "prompt"],
 )
 def test_an_engine_finds_the_translations_of_forward(build_ending_model, source, options):
     model = build_ending_model(end_bias=2.0, max_length_offset=6)
@@ -115,8 +112,7 @@ def test_an_engine_finds_the_translations_of_forward(build_ending_model, source,
     assert torch.equal(found.sequences, expected.sequences)
     assert torch.equal(model.generate(source, engine=engine, **options), expected.sequences)
     assert torch.equal(model.generate(source, **options), expected.sequences)
-    if "sequences_scores" in expected:
-        torch.testing.assert_close(found.sequences_scores, expected.sequences_scores, rtol=0, atol=1e-5)
+    torch.testing.assert_close(found.sequences_scores, expected.sequences_scores, rtol=0, atol=1e-5)
 
 
 # The keys of a search
@@ -125,28 +121,28 @@ def test_an_engine_finds_the_translations_of_forward(build_ending_model, source,
 @pytest.mark.parametrize(("length", "count"), [(7, 0), (8, 8), (15, 1), (16, 0), (17, 0), (31, 1)])
 @pytest.mark.parametrize("num_padded", [0, 4])
 def test_idle_keys_of_the_source_change_nothing(build_tiny_model, length, count, num_padded):
-    assert engine_steps_vaswani._count_idle_keys(torch.zeros(2, length, 4)) == count
+    assert engine_steps._count_idle_keys(torch.zeros(2, length, 4)) == count
     model, source = build_tiny_model(noise=0.4), torch.randint(3, 37, (3, length))
     source[0, length - num_padded :] = PAD
     compare(model.build_engine(), model, source=source, num_steps=2)
 
 
-def test_keys_that_no_beam_goes_on_from_are_forgotten(build_tiny_model, monkeypatch):
-    monkeypatch.setattr(engine_steps_vaswani, "FEW_KEYS", 1)
-    monkeypatch.setattr(engine_steps_vaswani, "ROOM", 1)  # make room as often as needed
-    forget, forgotten = EngineSteps._forget_keys, []
+def test_keys_that_no_beam_goes_on_from_are_evicted(build_tiny_model, monkeypatch):
+    monkeypatch.setattr(engine_steps, "FEW_KEYS", 1)
+    monkeypatch.setattr(engine_steps, "ROOM", 1)  # make room as often as needed
+    evict, evicted = EngineSteps._evict_keys, []
 
     def count(self, mask):
-        num_keys, kept = self.num_keys, forget(self, mask)
-        forgotten.append(num_keys - self.num_keys)
+        num_keys, kept = self.num_keys, evict(self, mask)
+        evicted.append(num_keys - self.num_keys)
         assert kept.shape[-1] == self.num_keys
         return kept
 
-    monkeypatch.setattr(EngineSteps, "_forget_keys", count)
+    monkeypatch.setattr(EngineSteps, "_evict_keys", count)
     model = build_tiny_model(noise=0.4)
     compare(model.build_engine(), model, prompt=(0, 5, 6), num_steps=36, leaving_at=7)
-    assert len(forgotten) > 2
-    assert min(forgotten) > 0
+    assert len(evicted) > 2
+    assert min(evicted) > 0
 
 
 # A snapshot
@@ -171,12 +167,12 @@ def test_an_engine_keeps_its_weights_and_generate_reads_those_of_the_model(build
     model, new = (build_tiny_model(noise=0.4, seed=seed, **changes) for seed in (0, 1))
     many = SOURCE.repeat(3, 1)  # for so many a call lays out an engine itself
     engine, before = model.build_engine(dtype=dtype), model.generate(many, max_new_tokens=6)
-    options = {"max_new_tokens": 6, "engine": engine, "return_dict_in_generate": True}
-    frozen = [model.generate(SOURCE, shortlist=words, **options).sequences_scores for words in (None, range(30))]
+    options, kinds = {"max_new_tokens": 6, "return_dict_in_generate": True}, (engine, Shortlisted(engine, range(30)))
+    frozen = [model.generate(SOURCE, engine=kind, **options).sequences_scores for kind in kinds]
     with torch.no_grad():
         write(model, new)
-    for words, scores in zip((None, range(30)), frozen, strict=True):
-        assert torch.equal(model.generate(SOURCE, shortlist=words, **options).sequences_scores, scores)
+    for kind, scores in zip(kinds, frozen, strict=True):
+        assert torch.equal(model.generate(SOURCE, engine=kind, **options).sequences_scores, scores)
     for source in (SOURCE, many):
         assert torch.equal(model.generate(source, max_new_tokens=6), new.generate(source, max_new_tokens=6))
     assert not torch.equal(model.generate(many, max_new_tokens=6), before)
@@ -264,7 +260,7 @@ def test_a_translator_and_a_pipeline_in_int8_multiply_so_and_leave_the_model_in_
     for dtype in ("int8", torch.int8):
         [[hypothesis]] = Translator(model, tokenizer, dtype=dtype, with_scores=True, max_new_tokens=6)(["a dog"])
         assert hypothesis.score == expected.item()
-        engine = pipeline("translation", model, tokenizer, dtype=dtype).engine
+        engine = pipeline("translation", model, tokenizer, dtype=dtype).model
         assert torch.equal(model.generate(**inputs, engine=engine, **options).sequences_scores, expected)
     assert model.dtype == torch.float32
 
@@ -337,7 +333,7 @@ def test_another_kernel_autocast_and_a_hook_on_all_modules_are_named_too(build_t
     found = find_obstacle(model)
     hook.remove()
     assert found == "a hook is registered for all modules"
-    assert find_obstacle(nn.Linear(2, 2)) == "its class has no engines"
+    assert "another class" in find_obstacle(nn.Linear(2, 2))
     model.set_attn_implementation("flex_attention")
     assert "not of 'flex_attention'" in find_obstacle(model)
 
@@ -357,7 +353,7 @@ def test_recording_attentions_once_leaves_later_searches_their_engine(build_tiny
     assert find_obstacle(model) is None
 
 
-@pytest.mark.parametrize("options", [RECORDED, {"do_sample": True, "num_beams": 1}, {"num_beams": 33}], ids=str)
+@pytest.mark.parametrize("options", [RECORDED, {"do_sample": True, "num_beams": 1}], ids=str)
 def test_forward_reads_what_an_engine_of_another_dtype_encoded(build_tiny_model, options):
     model = build_tiny_model(noise=0.4)
     engine = model.build_engine(dtype="bfloat16")
@@ -366,20 +362,38 @@ def test_forward_reads_what_an_engine_of_another_dtype_encoded(build_tiny_model,
     assert found["sequences"].shape == (3, 5) if options is RECORDED else found.shape == (3, 5)
 
 
-# Engines of several models, of none, of another dtype
+# Engines of several models, of another dtype
 
 
 def test_an_ensemble_takes_an_engine_of_each_model(build_ending_model):
     models = [build_ending_model(end_bias=2.0, max_length_offset=6, seed=seed) for seed in (0, 1)]
-    expected = models[0].generate(SOURCE, ensemble=models[1:])
+    expected = models[0].generate(SOURCE, engine=Ensemble(models))
     engines = [model.build_engine() for model in models]
-    for engine in (engines, engines[0], [None, engines[1]], [engines[0], None]):
-        assert torch.equal(models[0].generate(SOURCE, ensemble=models[1:], engine=engine), expected)
-    with pytest.raises(ValueError, match="one per model: got 3 for 2 models"):
-        models[0].generate(SOURCE, ensemble=models[1:], engine=[*engines, None])
-    for engine in (engines[1], engines[::-1]):
-        with pytest.raises(ValueError, match="engine was built of another model"):
-            models[0].generate(SOURCE, ensemble=models[1:], engine=engine)
+    for members in (engines, [models[0], engines[1]], [engines[0], models[1]]):
+        assert torch.equal(models[0].generate(SOURCE, engine=Ensemble(members)), expected)
+        assert torch.equal(engines[0].generate(SOURCE, engine=Ensemble(members)), expected)
+
+
+def test_the_engine_of_a_shortlist_computes_its_words_alone(build_ending_model):
+    model, words = build_ending_model(end_bias=2.0, max_length_offset=6), [2, 4, 5, 9, 13, 20, 21, 30]
+    others = [word for word in range(37) if word not in words]
+    options = {"renormalize_logits": True, "return_dict_in_generate": True}
+    expected = model.generate(SOURCE, suppress_tokens=others, **options)
+    found = model.generate(SOURCE, engine=Shortlisted(model.build_engine(), words[1:]), **options)
+    assert torch.equal(found.sequences, expected.sequences)
+    torch.testing.assert_close(found.sequences_scores, expected.sequences_scores, rtol=0, atol=1e-5)
+
+
+def test_an_engine_translates_without_its_model_and_refuses_what_only_forward_gives(build_ending_model):
+    model = build_ending_model(end_bias=2.0, max_length_offset=6)
+    engine, expected = model.build_engine(), model.generate(SOURCE)
+    del model
+    assert torch.equal(engine.generate(SOURCE), expected)
+    for options in (RECORDED, {"use_cache": False}, {"cache_implementation": "static"}):
+        with pytest.raises(ValueError, match=r"an engine gives no attention weights.*call generate\(\) of the model"):
+            engine.generate(SOURCE, **options)
+    with pytest.raises(TypeError, match="save the model it was built of"):
+        engine.save_pretrained("nowhere")
 
 
 @pytest.mark.parametrize("dtype", ["int4", "nonsense", torch.int32, 5])
