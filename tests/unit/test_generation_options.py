@@ -1,11 +1,17 @@
 """Every option of transformers is honoured, handed to transformers, or refused; none is ignored."""
 
+import copy
+
 import pytest
 import torch
 from transformers import GenerationConfig, GenerationMixin
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.generation import BaseStreamer, SynthIDTextWatermarkingConfig
+from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 
 from vaswani_transformer import train_tokenizer
+from vaswani_transformer.bounds import BOUNDS
+from vaswani_transformer.model.generation_vaswani import MOST_ALPHA, VaswaniGreedyOutput
 
 PAD, END = 1, 2
 SOURCE = torch.tensor([[9, 2, 1, 1, 1], [5, 6, 7, 8, 2], [21, 9, 30, 2, 1]])
@@ -241,3 +247,69 @@ def test_greedy_search_is_that_of_transformers(model, options):
         for name in ("scores", "logits"):
             actual, wanted = (torch.stack(x[name])[is_open] for x in (found, expected))
             torch.testing.assert_close(actual, wanted, rtol=0, atol=1e-4)
+
+
+# Callers of `generate`
+
+
+@pytest.mark.parametrize("num_beams", [1, 4])
+@pytest.mark.parametrize("given", ["embeds", "cache", "synced", "static", "custom", "inputs"])
+def test_every_way_of_calling_finds_the_same_translations(model, monkeypatch, given, num_beams):
+    options = {"num_beams": num_beams, "return_dict_in_generate": True}
+    expected = model.generate(SOURCE, **options)
+    ways = {
+        "embeds": {"inputs_embeds": model.get_input_embeddings()(SOURCE), "attention_mask": MASK},
+        "cache": {"input_ids": SOURCE, "past_key_values": EncoderDecoderCache(DynamicCache(), DynamicCache())},
+        "synced": {"input_ids": SOURCE, "synced_gpus": True},
+        "static": {"input_ids": SOURCE, "cache_implementation": "static"},
+        "custom": {"input_ids": SOURCE, "generation_config": GenerationConfig(num_beams=9, max_length_offset=None)},
+        "inputs": {"inputs": SOURCE, "labels": SOURCE, "use_cache": False},
+    }
+    if given == "custom":
+        options["max_length_offset"] = model.generation_config.max_length_offset
+    found = model.generate(**ways[given] | options)
+    assert (
+        type(found) is type(expected) is (VaswaniGreedyOutput if num_beams == 1 else GenerateBeamEncoderDecoderOutput)
+    )
+    assert torch.equal(found.sequences, expected.sequences)
+    torch.testing.assert_close(found.sequences_scores, expected.sequences_scores, rtol=0, atol=1e-5)
+    assert (found.past_key_values is None) == (given in ("embeds", "custom", "inputs"))
+
+
+def test_scores_of_greedy_search_are_those_of_its_tokens(model):
+    options = {"num_beams": 1, "output_scores": True, "return_dict_in_generate": True}
+    found = model.generate(SOURCE, **options)
+    steps = model.compute_transition_scores(found.sequences, found.scores, normalize_logits=True)
+    is_new = found.sequences[:, 1:] != PAD
+    totals = (steps * is_new).sum(dim=1) / ((5 + is_new.sum(dim=1)) / 6) ** 0.6
+    torch.testing.assert_close(found.sequences_scores, totals, rtol=0, atol=1e-5)
+
+
+def test_a_filled_max_length_of_20_does_not_end_translations(model):
+    before, long = model.generation_config, torch.randint(3, 37, (1, 40))
+    expected = model.generate(long, suppress_tokens=[END])
+    try:
+        model.generation_config = copy.deepcopy(before)  # as a Seq2SeqTrainer fills it
+        model.generation_config.update(**GenerationConfig._get_default_generation_params(), defaults_only=True)
+        assert torch.equal(model.generate(long, suppress_tokens=[END]), expected)
+        assert model.generate(long, suppress_tokens=[END], max_length=20).shape[1] == 20
+    finally:
+        model.generation_config = before
+    assert expected.shape[1] > 80
+
+
+def test_a_peft_model_translates_with_its_adapter(model):
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(task_type="SEQ_2_SEQ_LM", target_modules=["q_proj", "fc1"], init_lora_weights=False)
+    torch.manual_seed(0)
+    adapted = peft.get_peft_model(copy.deepcopy(model), config).eval()
+    options = {"input_ids": SOURCE, "attention_mask": MASK, "output_scores": True, "return_dict_in_generate": True}
+    found, plain = adapted.generate(**options), model.generate(**options)
+    assert not torch.allclose(found.sequences_scores, plain.sequences_scores, atol=1e-3)
+    merged = adapted.merge_and_unload().generate(**options)
+    assert torch.equal(found.sequences, merged.sequences)
+    torch.testing.assert_close(found.sequences_scores, merged.sequences_scores, rtol=0, atol=1e-4)
+
+
+def test_the_bounds_of_alpha_are_those_of_recipes():
+    assert BOUNDS["length_penalty"] == (-MOST_ALPHA, MOST_ALPHA)
