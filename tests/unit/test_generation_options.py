@@ -267,10 +267,12 @@ def test_every_way_of_calling_finds_the_same_translations(model, monkeypatch, gi
     }
     if given == "custom":
         options["max_length_offset"] = model.generation_config.max_length_offset
+    steps = iter(range(60))  # of another process, which is not done before
+    monkeypatch.setattr("torch.distributed.all_reduce", lambda flag, **_: flag.add_(next(steps, -1) >= 0))
     found = model.generate(**ways[given] | options)
-    assert (
-        type(found) is type(expected) is (VaswaniGreedyOutput if num_beams == 1 else GenerateBeamEncoderDecoderOutput)
-    )
+    assert (next(steps, None) is None) == (given == "synced")
+    kind = VaswaniGreedyOutput if num_beams == 1 else GenerateBeamEncoderDecoderOutput
+    assert type(found) is type(expected) is kind
     assert torch.equal(found.sequences, expected.sequences)
     torch.testing.assert_close(found.sequences_scores, expected.sequences_scores, rtol=0, atol=1e-5)
     assert (found.past_key_values is None) == (given in ("embeds", "custom", "inputs"))
