@@ -413,12 +413,6 @@ def test_the_limit_of_an_encoded_source_without_a_mask_is_its_length(endless):
 # Ways of computing
 
 
-@beam_and_greedy
-@pytest.mark.parametrize("way", [{"use_cache": False}, {"cache_implementation": "static"}], ids=str)
-def test_the_cache_changes_nothing(brief, options, way):
-    assert torch.equal(brief.generate(SOURCE, **options, **way), brief.generate(SOURCE, **options))
-
-
 def test_a_cast_model_searches_in_float32(brief, build_tiny_model):
     half = build_tiny_model(**SMALL, output_bias=True)
     half.load_state_dict(brief.state_dict())
