@@ -127,7 +127,7 @@ def test_every_reader_of_a_model_says_that_code_of_the_model_is_not_run():
                     said = {keyword.arg: ast.unparse(keyword.value) for keyword in keywords}
                     if said.get("trust_remote_code") != "False":
                         silent.append(f"{path.relative_to(repository)}:{node.lineno}")
-    assert num_calls > 9
+    assert num_calls > 7
     assert not silent
 
 

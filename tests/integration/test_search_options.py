@@ -70,7 +70,7 @@ def test_other_models_do_not_go_on(folders, files, monkeypatch, capsys):
         patch.setattr(Translator, "translate", die)
         assert run(*begun) == 1
     assert run(*begun[:-1], folders[0]) == 1
-    assert 'other settings: ensemble[0] was "' in capsys.readouterr().err
+    assert "other settings: ensemble was [" in capsys.readouterr().err
     assert run(*begun) == 0
 
 

@@ -48,7 +48,7 @@ def run(build_translator, tmp_path_factory):
         "versions": {"python": "3.11.7", "torch": "2.13.0+cpu"},
     }
     (folder / "recipe.json").write_text(json.dumps(recipe))
-    line = {"update": 50, "loss": 3.0, "target_tokens_per_second": 1234.5, "seconds": 7200.0}
+    line = {"update": 50, "loss": 3.0, "target_tokens_per_second": 1234.5, "target_tokens": 9, "seconds": 7200.0}
     (folder / "log.jsonl").write_text(f'{json.dumps(line)}\n{{"update": 58, "dev_perplexity": 7.25}}\n')
     return folder
 
