@@ -38,8 +38,8 @@ CONFIGS = {
     },
     "eager": {"attention": "eager"},
 }
-# Of the length of all logits of a step. In bfloat16 one row of twelve, where attention is nearly tied, was off by 0.34 of
-# its length on one processor; a row of other words would be off by more.
+# Of the length of all logits of a step. In bfloat16 one row of twelve, where attention is nearly tied, was off by 0.34
+# of its length on one processor; a row of other words would be off by more.
 TOLERANCES = {"float32": 1e-5, "bfloat16": 0.2}
 DTYPES = list(TOLERANCES)
 RECORDED = {"output_hidden_states": True, "return_dict_in_generate": True}  # which only forward can

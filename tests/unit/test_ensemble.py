@@ -86,6 +86,12 @@ def test_another_vocabulary_is_refused(model, build, name, value):
         Ensemble([model, build(**{name: value})])
 
 
+def test_the_shortest_table_of_positions_limits_all(model, build_tiny_model):
+    other = build_tiny_model(position_embedding_type="learned", max_position_embeddings=8)
+    found = model.generate(SOURCE[:1, :3], engine=Ensemble([model, other]), max_length_offset=50)
+    assert found.shape[1] <= 1 + 8
+
+
 def test_inputs_of_one_model_are_refused(model):
     encoded = model.get_encoder()(SOURCE[1:2])
     with pytest.raises(ValueError, match="an ensemble reads input_ids, each model by itself"):

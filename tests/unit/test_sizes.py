@@ -6,9 +6,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BOUNDS = {
-    "lines of the package": 13_224,
-    "lines of the tests": 13_188,
-    "lines of the scripts": 2_816,
+    "lines of the package": 11_772,
+    "lines of the tests": 12_509,
+    "lines of the scripts": 2_800,
+    "lines that travel with the weights": 2_300,
+    "files that travel with the weights": 7,
     "files of code below model_cards": 0,
 }
 SLACK = 100  # lines; a larger deletion lowers its bound
@@ -24,6 +26,8 @@ def measure() -> dict[str, int]:
         "lines of the package": count_lines("vaswani_*/**/*", ".py") + count_lines("vaswani_*", ".py"),
         "lines of the tests": count_lines("tests/**/*", ".py"),
         "lines of the scripts": count_lines("scripts/**/*", ".py", ".sh"),
+        "lines that travel with the weights": count_lines("vaswani_transformer/model/*_vaswani.py", ".py"),
+        "files that travel with the weights": len(list(ROOT.glob("vaswani_transformer/model/*_vaswani.py"))),
         "files of code below model_cards": len(list((ROOT / "model_cards").rglob("*.py"))),
     }
 

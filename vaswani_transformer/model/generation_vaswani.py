@@ -264,16 +264,15 @@ class VaswaniGenerationMixin(GenerationMixin):
         forget_default_length(self.generation_config)
         search, config, model_kwargs = self.resolve_search(generation_config, kwargs)
         source = _take_source(inputs, model_kwargs, self.config)
-        device = source.states.device
-        self._prepare_special_tokens(config, device=device)
+        self._prepare_special_tokens(config, device=(device := source.states.device))
         prompt = _prepare_prompt(model_kwargs, config, len(source.states))
-        limits, must_end = search.find_limits(source.lengths, prompt_length=prompt.shape[1], config=self.config)
+        model_config = getattr(engine, "config", self.config)
+        limits, must_end = search.find_limits(source.lengths, prompt_length=prompt.shape[1], config=model_config)
         guided = any(x is not None for x in (streamer, assistant_model, config.prompt_lookup_num_tokens))
         if guided and search.num_beams > 1:
             raise ValueError("a streamer and an assistant follow one hypothesis: pass num_beams=1.")
-        draws = search.num_beams == 1 and search.do_sample
-        is_sampling = draws and (engine is None or search.num_return_sequences > 1)
-        if guided or is_sampling or config.is_assistant or custom_generate is not None:
+        is_sampling = search.do_sample and (engine is None or search.num_return_sequences > 1)
+        if guided or (search.num_beams == 1 and is_sampling) or config.is_assistant or custom_generate is not None:
             _refuse_engine(engine)
             kwargs = {name: value for name, value in kwargs.items() if name not in OWN_OPTIONS}
             kwargs |= {"attention_mask": source.mask, "custom_generate": custom_generate}

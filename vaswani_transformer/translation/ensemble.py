@@ -28,6 +28,10 @@ class Ensemble:
 
     def __init__(self, members: Sequence[Engine | VaswaniForConditionalGeneration]):
         self.members = members
+        configs = [member.config for member in members]
+        learned = [config for config in configs if config.position_embedding_type == "learned"]
+        # The shortest table of positions limits all.
+        self.config = min(learned, key=lambda config: config.max_position_embeddings, default=configs[0])
         for name in ("vocab_size", "eos_token_id", "pad_token_id", "decoder_start_token_id"):
             ours, *theirs = (getattr(member.config, name) for member in members)
             if any(value != ours for value in theirs):
@@ -66,6 +70,10 @@ class EnsembleSteps:
 
     def __init__(self, members: Sequence[Steps]):
         self.members = members
+        configs = [member.config for member in members]
+        learned = [config for config in configs if config.position_embedding_type == "learned"]
+        # The shortest table of positions limits all.
+        self.config = min(learned, key=lambda config: config.max_position_embeddings, default=configs[0])
 
     def __call__(self, tokens: torch.LongTensor) -> torch.Tensor:
         """(L * b, T) -> log of the mean probability of each next word, (L * b, V)."""
