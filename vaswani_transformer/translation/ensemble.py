@@ -70,10 +70,6 @@ class EnsembleSteps:
 
     def __init__(self, members: Sequence[Steps]):
         self.members = members
-        configs = [member.config for member in members]
-        learned = [config for config in configs if config.position_embedding_type == "learned"]
-        # The shortest table of positions limits all.
-        self.config = min(learned, key=lambda config: config.max_position_embeddings, default=configs[0])
 
     def __call__(self, tokens: torch.LongTensor) -> torch.Tensor:
         """(L * b, T) -> log of the mean probability of each next word, (L * b, V)."""
