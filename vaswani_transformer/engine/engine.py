@@ -52,12 +52,13 @@ class Engine(VaswaniGenerationMixin):
         dtype = dtype or model.dtype
         products = Products(dtype, copies=False) if is_short else build_products(dtype, model.device)
         encoder, decoder = model.get_encoder(), model.get_decoder()
-        self.config, self.generation_config = model.config, copy.deepcopy(model.generation_config)
+        copied = copy.deepcopy if num_sentences is None else lambda module: module  # a call ends before they change
+        self.config, self.generation_config = model.config, copied(model.generation_config)
         self.device, self.dtype = model.device, products.dtype
         keep = products.keep
         self.embed_scale = decoder.embed_tokens.embed_scale
         self.target_embedding = keep(decoder.embed_tokens.weight)
-        self.target_positions = copy.deepcopy(decoder.positions)
+        self.target_positions = copied(decoder.positions)
         self.decoder_layers = [DecoderProducts(layer, products) for layer in decoder.layers]
         head = linear_of(model.lm_head)
         is_tied = head.weight is decoder.embed_tokens.weight
