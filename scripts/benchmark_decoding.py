@@ -106,7 +106,7 @@ class GenerateSystem:
         self.is_ours = isinstance(self.model, VaswaniForConditionalGeneration)
         self.options: dict = {"early_stopping": "never", "max_length_offset": LENGTH_OFFSET} if self.is_ours else {}
         if engine is not None:
-            self.options["engine"] = self.model.build_engine(dtype=engine)
+            self.model = self.model.build_engine(dtype=engine)  # and the model is let go
 
     def prepare(self, batch: Batch) -> dict[str, torch.Tensor]:
         return pad_batch(batch, self.model.config.pad_token_id)

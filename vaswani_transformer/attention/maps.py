@@ -138,6 +138,7 @@ def collect_attention_batch(
     start, end = model.config.decoder_start_token_id, tokenizer.eos_token_id
     with _eager_evaluation(model), torch.no_grad():
         if target_ids is None:
+            # Not by a `Translator`: the model stands ready, with the kernel that gives its weights.
             output = {"num_return_sequences": 1, "return_dict_in_generate": False}
             decoded = model.generate(**inputs, **output).tolist()
             # From 1: the start token may be the end token. Padding of shorter hypotheses follows the end.
