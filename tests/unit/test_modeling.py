@@ -329,13 +329,6 @@ def test_flash_attention_is_refused_with_the_reason(tiny_model, tmp_path, kernel
     tiny_model(input_ids=SOURCE, decoder_input_ids=SHIFTED)  # as before
 
 
-def test_what_flex_attention_cannot_give_is_refused(tiny_model):
-    inputs = {"input_ids": SOURCE, "decoder_input_ids": SHIFTED}
-    tiny_model.config._attn_implementation = "flex_attention"
-    with torch.no_grad(), pytest.raises(ValueError, match=r"'flex_attention' cannot give attention weights"):
-        tiny_model(**inputs, output_attentions=True)
-
-
 def test_gradient_checkpointing_computes_layers_again_and_gives_the_same_gradients(build_tiny_model):
     gradients, calls = [], []
     for checkpointing in (False, True):

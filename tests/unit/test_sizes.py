@@ -6,8 +6,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BOUNDS = {
-    "lines of the package": 11_772,
-    "lines of the tests": 12_509,
+    "lines of the package": 11_770,
+    "lines of the tests": 12_502,
     "lines of the scripts": 2_800,
     "lines that travel with the weights": 2_300,
     "files that travel with the weights": 7,
