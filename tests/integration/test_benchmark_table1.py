@@ -18,7 +18,7 @@ def test_the_benchmark_prints_its_growth_beside_the_formulas(monkeypatch, capsys
     )
     printed = capsys.readouterr().out
     assert re.search(r"self-attention, restricted +O\(r n d\) +O\(1\) +O\(n / r\)", printed)
-    assert printed.count("n^2.00") == len(table1.LAYERS)
+    assert printed.count("n^2.00") >= len(table1.LAYERS)  # times may happen to grow so too
     assert table1.growth([1, 2, 4], [9.0, 1.0, 4.0]) == 2
     assert math.isnan(table1.growth([1, 2], [0.0, 3.0]))  # too short to measure
 
