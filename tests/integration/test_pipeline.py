@@ -54,7 +54,7 @@ def test_what_is_no_sentence_is_refused(translate):
 
 
 def test_what_an_engine_cannot_do_is_refused(translate):
-    with pytest.raises(ValueError, match="leave it out, or call generate"):
+    with pytest.raises(ValueError, match="call the model's generate"):
         translate("a dog", custom_generate=lambda *_, **__: None)
 
 

@@ -23,7 +23,7 @@ SENTENCES = ["a dog runs", "", "two cats sleep on the bed", "a dog"]
 TOKEN = "hf_" + "abcdefghijkl" * 3
 # What a model needs to be loaded; its tokenizer needs no code.
 CODE = {path.name for path in (Path(cli.__file__).parent / "model").glob("*_vaswani.py")}
-CONFIGS = {"config.json", "generation_config.json", "tokenizer_config.json"}
+CONFIGS = {"config.json", "example.json", "generation_config.json", "tokenizer_config.json"}
 FILES = {"README.md", "model.safetensors", "tokenizer.json", *CONFIGS, *CODE}
 
 

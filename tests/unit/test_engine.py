@@ -355,7 +355,7 @@ def test_an_engine_translates_without_its_model_and_refuses_what_only_forward_gi
     del model
     assert torch.equal(engine.generate(SOURCE), expected)
     for options in (RECORDED, {"use_cache": False}, {"cache_implementation": "static"}):
-        with pytest.raises(ValueError, match=r"an engine has no attention weights.*call generate\(\) of the model"):
+        with pytest.raises(ValueError, match=r"an engine, .*: call the model's generate"):
             engine.generate(SOURCE, **options)
     with pytest.raises(TypeError, match="save the model it was built of"):
         engine.save_pretrained("nowhere")

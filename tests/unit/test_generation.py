@@ -544,3 +544,20 @@ def test_alpha_has_bounds(model):
 def test_sampling_has_the_longest_limit_of_the_batch(endless):
     torch.manual_seed(0)
     assert endless.generate(SOURCE, num_beams=1, do_sample=True).shape[1] == 1 + max(LENGTHS) + 4
+
+
+def test_a_processor_that_forbids_all_words_behind_the_end_leaves_a_greedy_translation_as_it_was(build_ending_model):
+    model = build_ending_model(end_bias=2.0, max_length_offset=6)
+
+    def forbid(tokens, scores):
+        return scores.masked_fill((tokens[:, 1:] == END).any(dim=-1, keepdim=True), -torch.inf)
+
+    expected = model.generate(SOURCE, num_beams=1)
+    assert torch.equal(model.generate(SOURCE, num_beams=1, logits_processor=[forbid]), expected)
+
+
+def test_sampling_ends_at_the_longest_limit_whatever_else_is_given(build_ending_model):
+    model = build_ending_model(end_bias=-9.0, max_length_offset=1)
+    for options in ({}, {"max_new_tokens": 30}, {"max_length": 30}):
+        found = model.generate(SOURCE, num_beams=1, do_sample=True, **options)
+        assert found.shape[1] <= 1 + max(LENGTHS) + 1

@@ -217,7 +217,7 @@ def test_prompts_padded_on_the_left_are_gone_on_from_as_alone(model, options, ma
 
 
 def test_prompts_padded_on_the_right_are_refused(model):
-    with pytest.raises(ValueError, match="decoder_input_ids of different lengths must be padded on the left"):
+    with pytest.raises(ValueError, match="decoder_input_ids must be padded on the left"):
         model.generate(SOURCE, decoder_input_ids=torch.tensor([[0, 5, 6], [0, 8, PAD], [0, 9, 4]]))
 
 

@@ -16,6 +16,7 @@ from ..files import MODEL_FOLDER
 from ..loading import CARD_FILE, load_translator
 from ..model.pipeline_vaswani import TRANSLATION_TASK, custom_pipelines
 from ..training.run_folder import RECIPE_FILE
+from ..translation.example import keep_example
 from .card import MODEL_ID, build_card
 
 UPLOADED = [
@@ -79,6 +80,7 @@ def write_upload(model: str | Path, folder: Path, *, repo_id: str) -> None:
     translator.config.custom_pipelines = custom_pipelines(*filter(TRANSLATION_TASK.fullmatch, tasks))
     translator.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    keep_example(folder)
     (folder / CARD_FILE).write_text(card, encoding="utf-8")
 
 

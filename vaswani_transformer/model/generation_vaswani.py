@@ -1,6 +1,6 @@
 """`generate()` with the search of section 6.1 of the paper: every option is resolved once, then the loop runs.
 
-Of transformers' generation only `generate()` is overridden. It calls these private methods of `GenerationMixin`:
+Of transformers' search only `generate()` is overridden. It calls these private methods of `GenerationMixin`:
 `_prepare_special_tokens`, `_validate_model_kwargs`, `_get_logits_processor`, `_get_stopping_criteria`,
 `_prepare_cache_for_generation` and `_has_unfinished_sequences`; and `_get_default_generation_params` of a config.
 
@@ -99,15 +99,12 @@ class Search:
     def __post_init__(self):
         if isinstance(self.num_beams, bool) or self.num_beams < 1:
             raise ValueError(f"num_beams must be at least 1, which is greedy search; got {self.num_beams!r}.")
-        if self.num_return_sequences > self.num_beams and not (self.do_sample and self.num_beams == 1):
-            raise ValueError(
-                f"a beam of {self.num_beams} gives up to {self.num_beams} translations of a sentence, got "
-                f"num_return_sequences={self.num_return_sequences}."
-            )
+        most = self.num_return_sequences if self.do_sample and self.num_beams == 1 else self.num_beams
+        if not 1 <= self.num_return_sequences <= most:
+            raise ValueError(f"num_return_sequences must be 1 to num_beams ({most}), got {self.num_return_sequences}.")
         if self.length_penalty_type not in LENGTH_PENALTIES:
-            raise ValueError(
-                f"length_penalty_type must be one of {tuple(LENGTH_PENALTIES)}, got {self.length_penalty_type!r}."
-            )
+            names = tuple(LENGTH_PENALTIES)
+            raise ValueError(f"length_penalty_type must be one of {names}, got {self.length_penalty_type!r}.")
         if not abs(self.length_penalty) <= MOST_ALPHA:
             raise ValueError(f"length_penalty must be from -{MOST_ALPHA} to {MOST_ALPHA}, got {self.length_penalty}.")
 
@@ -273,14 +270,13 @@ class VaswaniGenerationMixin(GenerationMixin):
             raise ValueError("a streamer and an assistant follow one hypothesis: pass num_beams=1.")
         is_sampling = search.do_sample and (engine is None or search.num_return_sequences > 1)
         if guided or (search.num_beams == 1 and is_sampling) or config.is_assistant or custom_generate is not None:
-            _refuse_engine(engine)
+            _refuse_engine(engine, "streamer, assistant, custom_generate or several samples")
             kwargs = {name: value for name, value in kwargs.items() if name not in OWN_OPTIONS}
-            kwargs |= {"attention_mask": source.mask, "custom_generate": custom_generate}
+            kwargs |= {"attention_mask": source.mask, "custom_generate": custom_generate, "max_length": None}
             if kwargs.get("decoder_input_ids") is not None:
                 kwargs["decoder_input_ids"] = prompt
                 kwargs["decoder_attention_mask"] = model_kwargs.get("decoder_attention_mask")
-            if search.max_new_tokens is None and search.max_length is None:
-                kwargs["max_new_tokens"] = int(limits.max())
+            kwargs["max_new_tokens"] = int(limits.max())
             rules = logits_processor, stopping_criteria, prefix_allowed_tokens_fn
             return super().generate(inputs, generation_config, *rules, synced_gpus, assistant_model, streamer, **kwargs)
 
@@ -363,7 +359,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         flags = {name: True for name in asked if search.return_dict_in_generate and getattr(search, name)}
         encoded = source.encoded
         if needs_forward:
-            _refuse_engine(engine)
+            _refuse_engine(engine, ", ".join(model_kwargs | flags) or "this cache")
             self._validate_model_kwargs(model_kwargs.copy())
         if encoded is None and engine is not None and source.ids is not None:
             return engine.start(engine.encode(source.ids, source.mask), source.mask, num_beams=search.num_beams), None
@@ -458,12 +454,9 @@ def _refuse_others(config: GenerationConfig) -> None:
             )
 
 
-def _refuse_engine(engine) -> None:
+def _refuse_engine(engine, asked: str) -> None:
     if engine is not None:
-        raise ValueError(
-            "an engine has no attention weights, hidden states or cache to give, reads no padded prompt and follows no "
-            "streamer or assistant: leave it out, or call generate() of the model."
-        )
+        raise ValueError(f"an engine, which a pipeline has as model, knows no {asked}: call the model's generate().")
 
 
 def _take_source(inputs: torch.Tensor | None, model_kwargs: dict, config: VaswaniConfig) -> Source:
@@ -497,10 +490,7 @@ def _prepare_prompt(model_kwargs: dict, config: GenerationConfig, num_sentences:
     if mask is None and pad is not None and not (start == pad).any() and (prompt == pad).any():
         mask = (prompt != pad).long()  # where padding is the start token too it cannot be told from it
     if mask is not None and not mask[:, -1].all():
-        raise ValueError(
-            "decoder_input_ids of different lengths must be padded on the left: new words follow the last token of "
-            "each row, which is padding in some."
-        )
+        raise ValueError("decoder_input_ids must be padded on the left: new words follow the last token of each row.")
     if (prompt[:, :1] != start).all():
         prompt = torch.cat([start, prompt], dim=1)
         mask = None if mask is None else torch.cat([torch.ones_like(mask[:, :1]), mask], dim=1)

@@ -86,8 +86,7 @@ class VaswaniPreTrainedModel(PreTrainedModel):
         """As transformers', called for each choice of a kernel; flash attention is refused with the reason."""
         if attn_implementation is not None and "flash" in attn_implementation:
             raise ValueError(
-                f"attn_implementation={attn_implementation!r} computes wrong logits where the source is padded: "
-                f"transformers unpads the queries of encoder-decoder attention with the mask of the source "
+                f"attn_implementation={attn_implementation!r} computes wrong logits where the source is padded "
                 f'(huggingface/transformers#35032). Load the model with attn_implementation="sdpa".'
             )
         return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)

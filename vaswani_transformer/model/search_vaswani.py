@@ -363,6 +363,8 @@ def run_search(
         if search.num_beams == 1:
             scores = logits if processors is None else processors(search.flat_tokens, logits)
             log_probs = search.restrict(scores.log_softmax(dim=-1))
+            if processors is not None:  # where they forbid all words the softmax has no value
+                log_probs = log_probs.masked_fill(scores.amax(dim=-1, keepdim=True) == -torch.inf, -torch.inf)
             scores = search.restrict(scores) if "scores" in records else None
         else:
             # In place: new memory in each step has to be mapped first.

@@ -32,6 +32,8 @@ def check_example(folder: Path) -> str:
         FileNotFoundError: if the folder has no example.
     """
     path = find_model_folder(folder) / EXAMPLE_FILE
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist: vaswani train, average, convert and push write it.")
     kept = read_object(path)
     with blaming(path):
         source, translation, score = kept["source"], kept["translation"], float(kept["score"])

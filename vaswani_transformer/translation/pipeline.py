@@ -20,6 +20,8 @@ def pipeline(
         model: a model folder, a run folder (its final model), a Hub id, or a model object (then give `tokenizer` too).
         kwargs: as of `transformers.pipeline`, such as `dtype`, `device`, `batch_size` or arguments of `generate()`.
     """
+    if model is None:
+        raise ValueError(f'task {task!r} has no default model: give model="folder or Hub id".')
     if isinstance(model, str | Path) and Path(model).is_dir():
         model = str(find_model_folder(Path(model)))
     # No code beside a model is run: transformers would ask for it on standard input.
