@@ -68,7 +68,7 @@ class TranslationPipeline(Pipeline):
     `src_lang` and `tgt_lang` are for models of several languages, and change nothing here.
 
     With the package, `model` is an engine afterwards, which translates faster with the weights of that moment, and the
-    model itself is let go; load it anew to save or train it, to stream, or to draw several samples.
+    model itself is let go; load it again to save or train it, to stream, or to draw several samples.
     """
 
     _pipeline_calls_generate = True
