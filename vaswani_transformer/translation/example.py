@@ -9,7 +9,7 @@ from .translator import Translator
 
 EXAMPLE_FILE = "example.json"
 SOURCE = "Two dogs are playing in the garden."
-TOLERANCE = 1e-3  # of log P, relative: processors round in different ways
+TOLERANCE = 1e-3  # of the score, relative: processors round in different ways
 
 
 def compute_example(folder: str | Path, source: str = SOURCE) -> dict[str, str | float]:
