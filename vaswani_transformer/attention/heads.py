@@ -35,7 +35,7 @@ import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from .kinds import KINDS
-from .maps import AttentionMaps, collect_attention_batch, is_word
+from .maps import AttentionMaps, collect_attention_batch, find_mutual_best, is_word
 
 Pair = tuple[str, str]
 Links = np.ndarray  # (T, S), or (..., T, S) if it depends on the weights: True where query and key are in a relation
@@ -92,10 +92,7 @@ def find_links(kind: str, queries: Sequence[str], keys: Sequence[str], weights: 
         relative = rows / max(1, len(queries) - 1)
         diagonal = abs(columns - relative * (len(keys) - 1)) < 1.5
         # At most one link per word: the link that is the strongest of both its ends.
-        weights = np.where(between_words, weights, -1.0)
-        is_best_key = columns == weights.argmax(axis=-1)[..., None]
-        is_best_query = rows == weights.argmax(axis=-2)[..., None, :]
-        alignment = is_best_key & is_best_query & between_words
+        alignment = find_mutual_best(np.where(between_words, weights, -1.0)) & between_words
         return {"copy": spelt_alike, "alignment": alignment, "diagonal": diagonal} | separator
     offset = columns - rows
     links = {"previous word": offset == -1, "next word": offset == 1, "itself": offset == 0}

@@ -136,7 +136,7 @@ def collect_attention_batch(
 
     inputs = pad(source_ids)
     start, end = model.config.decoder_start_token_id, tokenizer.eos_token_id
-    with _eager_evaluation(model), torch.no_grad():
+    with eager_evaluation(model), torch.no_grad():
         if target_ids is None:
             # Not by a `Translator`: the model stands ready, with the kernel that gives its weights.
             output = {"num_return_sequences": 1, "return_dict_in_generate": False}
@@ -173,8 +173,16 @@ def collect_attention_batch(
     return maps
 
 
+def find_mutual_best(weights: np.ndarray) -> np.ndarray:
+    """Return, for weights (..., queries, keys), True where one is the first greatest of its row and of its column."""
+    if not weights.size:
+        return np.zeros(weights.shape, bool)
+    rows, columns = np.indices(weights.shape[-2:], sparse=True)
+    return (columns == weights.argmax(axis=-1)[..., None]) & (rows == weights.argmax(axis=-2)[..., None, :])
+
+
 @contextmanager
-def _eager_evaluation(model: PreTrainedModel) -> Iterator[None]:
+def eager_evaluation(model: PreTrainedModel) -> Iterator[None]:
     """Use eager attention without dropout inside the block, and restore the earlier settings after it."""
     implementation = model.config._attn_implementation
     modes = [(module, module.training) for module in model.modules()]

@@ -177,7 +177,15 @@ def translate(command: argparse.ArgumentParser) -> None:
     command.add_argument("--output", type=output_path, help="one translation per line; standard output if not given")
     add_number(command, "nbest", help="lines for each sentence, best first: its number from 1, tab, text")
     command.add_argument("--scores", action="store_true", help="before each text: log P / lp, and a tab")
+    command.add_argument("--alignments", type=output_path, help="also write the word alignments that `align` finds")
     add_search_options(command)
+
+    def find_fault(args: argparse.Namespace) -> str | None:
+        if args.alignments and (args.nbest or args.scores or None in (args.input, args.output)):
+            return "--alignments needs --input and --output, without --nbest and --scores"
+        return None
+
+    command.find_fault = find_fault
 
 
 def check(command: argparse.ArgumentParser) -> None:
@@ -302,6 +310,21 @@ def heads(command: argparse.ArgumentParser) -> None:
     command.add_argument("--output", type=output_path, help="write every score of every head here, as JSON")
 
 
+def align(command: argparse.ArgumentParser) -> None:
+    """Align the words of sentences and given translations, by the model's attention.
+
+    vaswani align --model runs/base --source test.en --target test.de --output test.align
+
+    Writes pairs `i-j` for each line, source word and target word counted from 0, as fast_align does. White space
+    separates words. `vaswani translate --alignments FILE` does it for the model's own translations.
+    """
+    add_model(command)
+    command.add_argument("--source", type=Path, required=True, help="UTF-8 text, one sentence per line")
+    command.add_argument("--target", type=Path, required=True, help="their translations, in the same order")
+    command.add_argument("--output", type=output_path, help="default: standard output")
+    command.add_argument("--gold", type=Path, help="such pairs by hand: print the alignment error rate")
+
+
 def demo(command: argparse.ArgumentParser) -> None:
     """Serve a page to try a model: its translations of a sentence, their scores, and what each word looked at.
 
@@ -384,5 +407,5 @@ def push(command: argparse.ArgumentParser) -> None:
 
 COMMANDS = (
     *(recipes, prepare, train, average, translate, check, score, evaluate, parse, cost),
-    *(attention, heads, demo, export, convert, card, push),
+    *(attention, heads, align, demo, export, convert, card, push),
 )

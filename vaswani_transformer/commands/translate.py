@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 
 from .. import loading
+from ..attention.alignment import align, format_links
+from ..data.corpus import read_parallel_files
 from ..data.lines import read_lines
 from ..model.pipeline_vaswani import MOST_SOURCE_TOKENS
 from ..translation.files import find_processes, read_file_windows, read_windows, translate_file, translate_stream
@@ -42,6 +44,11 @@ def run(args: argparse.Namespace) -> None:
         with _open_windows(args.input) as windows, open_output(args.output) as output:
             translate_stream(translator, windows, output, to_lines=to_lines)
     processes.destroy_process_group()
+    if args.alignments is not None and processes.is_main_process:
+        model, tokenizer = loading.load_translator(args.model)
+        with open_output(args.alignments) as file:
+            for links in align(model, tokenizer, read_parallel_files(args.input, args.output)):
+                file.write(f"{format_links(links)}\n")
     for count, what in (
         (translator.num_over_long, f"lines of more than {tokenizer.model_max_length} tokens, the longest in training"),
         (translator.num_cut, f"sentences cut to their first {MOST_SOURCE_TOKENS:,} tokens"),
@@ -52,7 +59,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _describe(args: argparse.Namespace) -> dict[str, object]:
     """Describe all that decides the output except the input: models by content, not by path."""
-    elsewhere = ("command", "debug", "input", "output")
+    elsewhere = ("command", "debug", "input", "output", "alignments")
     settings = {name: value for name, value in vars(args).items() if name not in elsewhere}
     settings["model"] = loading.fingerprint_model(args.model)
     settings["ensemble"] = [loading.fingerprint_model(name) for name in args.ensemble]

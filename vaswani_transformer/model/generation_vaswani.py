@@ -46,7 +46,7 @@ OF_TRANSFORMERS = {
     *("exponential_decay_length_penalty", "renormalize_logits"),
     *("temperature", "top_k", "top_p", "top_h", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff"),
     *("use_cache", "cache_implementation", "max_cache_len", "compile_config", "disable_compile"),
-    *("transformers_version", "language", "task"),
+    *("transformers_version", "language", "task", "alignment_heads"),
 }
 OFF = {"guidance_scale": 1, "num_beam_groups": 1}  # values that mean "no", besides None, False and 0
 RAISING = (ExponentialDecayLengthPenalty, SequenceBiasLogitsProcessor, WatermarkLogitsProcessor)

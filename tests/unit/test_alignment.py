@@ -1,0 +1,71 @@
+"""Word alignments: links of made-up attention, of batches, and of sentences that were aligned by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vaswani_transformer import cli
+from vaswani_transformer.attention import alignment
+from vaswani_transformer.attention.alignment import align, attend_words, find_alignment_heads, format_links, parse_links
+
+LINKS = st.sets(st.tuples(st.integers(0, 40), st.integers(0, 40)))
+PAIRS = [
+    ("the dog runs .", "the dog runs ."),
+    ("", "the dog"),
+    ("the", ""),
+    ("dog  runs the\u00a0dog .", "runs . ."),
+    ("the dog runs . " * 5, "the"),
+]
+
+
+def test_links_join_words_that_attend_most_to_each_other_in_the_named_heads(monkeypatch, build_translator):
+    model, tokenizer = build_translator(["the dog runs ."] * 3)
+    weights = np.zeros((2, 1, 3, 3))
+    weights[0, 0] = [[0.1, 0.2, 0.7], [0.6, 0.3, 0.1], [0.5, 0.1, 0.4]]  # target 2 prefers 0, which prefers target 1
+    monkeypatch.setattr(alignment, "attend_words", lambda model, tokenizer, pairs: iter([weights] * len(list(pairs))))
+    model.generation_config.alignment_heads = [[0, 0]]
+    assert list(align(model, tokenizer, PAIRS[:1])) == [{(2, 0), (0, 1)}]
+    del model.generation_config.alignment_heads
+    with pytest.warns(UserWarning, match=r"alignment_heads; this text gives \[\[0, 0\]\]"):
+        assert list(align(model, tokenizer, PAIRS[:2])) == [{(2, 0), (0, 1)}] * 2
+
+
+def test_the_head_whose_directions_agree_most_is_found():
+    spread, sharp = np.full((4, 4), 0.25), np.eye(4)
+    assert find_alignment_heads([np.stack([[spread, spread], [spread, sharp]])] * 2) == [[1, 1]]
+
+
+def test_a_batch_attends_as_its_pairs_do_one_by_one(build_translator):
+    model, tokenizer = build_translator(["the dog runs ."] * 3)
+    together = list(attend_words(model, tokenizer, PAIRS))
+    for pair, weights in zip(PAIRS, together, strict=True):
+        assert weights.shape[2:] == (len(pair[1].split()), len(pair[0].split()))
+        (alone,) = attend_words(model, tokenizer, [pair])
+        np.testing.assert_allclose(weights, alone, atol=1e-6)
+        assert (weights.sum(axis=-1) < 1).all()  # </s> has the rest
+
+
+@given(LINKS)
+def test_links_are_read_as_they_are_written(links):
+    assert parse_links(format_links(links)) == links
+
+
+def test_translations_are_aligned_beside_them(bundled_model, tmp_path, capsys):
+    source, output, links = (tmp_path / name for name in ("source", "output", "links"))
+    source.write_text("I am Tom.\n\nThe dog runs.\n")
+    files = ["--input", str(source), "--output", str(output), "--alignments", str(links)]
+    assert cli.main(["translate", "--model", str(bundled_model), *files]) == 0
+    assert links.read_text() == "0-0 1-1 2-2\n\n0-0 1-1 2-2\n"
+    gold = tmp_path / "gold"
+    gold.write_text("0-0 1-1\n\n0-0 1-1 2-2\n")
+    files = ["--source", str(source), "--target", str(output), "--gold", str(gold)]
+    assert cli.main(["align", "--model", str(bundled_model), *files]) == 0
+    assert "alignment error rate 0.091  precision 0.833  recall 1.000" in capsys.readouterr().err
+
+
+def test_the_error_rate_of_the_bundled_model_on_sentences_aligned_by_hand(bundled_model, data_folder, capsys):
+    folder = data_folder / "alignment_de_en"
+    files = ["--source", f"{folder}/dev.en", "--target", f"{folder}/dev.de", "--gold", f"{folder}/dev.gold.en-de"]
+    assert cli.main(["align", "--model", str(bundled_model), *files]) == 0
+    assert float(capsys.readouterr().err.split("error rate ")[1].split()[0]) < 0.2
