@@ -5,7 +5,6 @@ from setuptools import find_packages, setup
 
 PLOTS = ["matplotlib>=3.8"]
 CONVERT = ["sentencepiece>=0.2"]
-DEMO = ["gradio>=6.31,<7"]
 EXPORT = ["ctranslate2>=4.7", "onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.5"]
 TOUR = ["ipykernel>=6.29", "nbclient>=0.10", "nbformat>=5.10", *PLOTS]
 LINK_TO_A_FILE = re.compile(r"!?\[([^\]]*)\]\((?!https?://)[^)]*\)")  # leads nowhere outside the repository
@@ -58,7 +57,6 @@ setup(
         "tour": TOUR,
         "convert": CONVERT,
         "export": EXPORT,
-        "demo": DEMO,
         "dev": [
             "pytest>=8",
             "pytest-xdist>=3.5",
@@ -66,7 +64,6 @@ setup(
             "peft>=0.21",
             "ruff>=0.14",
             *CONVERT,
-            *DEMO,
             *EXPORT,
             *TOUR,
         ],

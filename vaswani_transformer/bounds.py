@@ -29,7 +29,6 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "devices": (1, 1_000_000),
     "layer": (1, 1_000),
     "heads": (1, 1_000),
-    "port": (1, 65_535),
 }
 
 

@@ -20,7 +20,7 @@ from .training.interruption import EXIT_CODE, Interrupted
 # Their messages are for users; other errors are shown with the name of their class.
 USER_ERRORS = (ValueError, OSError, FloatingPointError, ImportError)
 # Packages that come with an extra of this one.
-EXTRAS = {"matplotlib": "plots", "gradio": "demo", "ctranslate2": "export", "onnxscript": "export"}
+EXTRAS = {"matplotlib": "plots", "ctranslate2": "export", "onnxscript": "export"}
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -13,7 +13,6 @@ from vaswani_transformer.engine import steps as engine_steps
 from vaswani_transformer.engine.obstacles import find_obstacle
 from vaswani_transformer.engine.products import PRIVATE_NAMES, Products, find_private
 from vaswani_transformer.engine.steps import EngineSteps
-from vaswani_transformer.hub.demo import Demo
 from vaswani_transformer.model.search_vaswani import ForwardSteps
 from vaswani_transformer.translation.ensemble import Ensemble
 from vaswani_transformer.translation.translator import Translator
@@ -214,19 +213,7 @@ def test_autocast_changes_nothing_for_an_engine(build_tiny_model, dtype):
         assert torch.equal(model.generate(SOURCE, engine=engine, max_new_tokens=6), expected)
 
 
-def start_demo(model, tokenizer):
-    page = Demo(model, tokenizer)
-    return lambda sentences: [found.text for found in page.translate(tokenizer(sentences[0]).input_ids, 3)]
-
-
-OWNERS = [
-    Translator,
-    functools.partial(pipeline, "translation"),
-    start_demo,
-]
-
-
-@pytest.mark.parametrize("start", OWNERS)
+@pytest.mark.parametrize("start", [Translator, functools.partial(pipeline, "translation")])
 def test_what_translates_more_than_once_keeps_an_engine(build_translator, start):
     model, tokenizer = build_translator(["a dog runs", "ein Hund rennt"])
     owner = start(model, tokenizer)

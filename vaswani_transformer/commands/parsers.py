@@ -12,7 +12,6 @@ from ..bounds import BOUNDS, describe_bounds, is_within_bounds
 
 OF_FILES = ("hypotheses", "references", "target_language", "tokenize", "lowercase")  # arguments of `evaluate`
 PHRASEBOOK = "phrasebook"  # a name of text: the built-in corpus
-HOST, PORT = "127.0.0.1", 7860  # of `vaswani demo`: this machine alone, and Gradio's port
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -325,18 +324,6 @@ def align(command: argparse.ArgumentParser) -> None:
     command.add_argument("--gold", type=Path, help="such pairs by hand: print the alignment error rate")
 
 
-def demo(command: argparse.ArgumentParser) -> None:
-    """Serve a page to try a model: its translations of a sentence, their scores, and what each word looked at.
-
-    vaswani demo --model runs/base
-
-    Open the address that is printed in a browser of this machine; Ctrl+C ends it. Nothing is fetched from elsewhere.
-    """
-    command.add_argument("--model", help="model folder, run folder or Hub id; default: everyday_en_de, of a clone")
-    command.add_argument("--host", default=HOST, help=f"{HOST}, this machine alone; 0.0.0.0 lets the network in")
-    add_number(command, "port", default=PORT, help=f"default: {PORT}")
-
-
 def export(command: argparse.ArgumentParser) -> None:
     """Write a model for CTranslate2 or ONNX, with its tokenizer.
 
@@ -407,5 +394,5 @@ def push(command: argparse.ArgumentParser) -> None:
 
 COMMANDS = (
     *(recipes, prepare, train, average, translate, check, score, evaluate, parse, cost),
-    *(attention, heads, align, demo, export, convert, card, push),
+    *(attention, heads, align, export, convert, card, push),
 )

@@ -1,1 +1,1 @@
-"""Model cards, uploads and the demo page."""
+"""Model cards and uploads."""
