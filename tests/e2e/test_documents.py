@@ -15,7 +15,11 @@ from vaswani_transformer.parsing.vocabulary import learn_vocabulary
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("vaswani_transformer", "scripts", "tests", "model_cards")
-READMES = [ROOT / "README.md", *(path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("README.md")))]
+READMES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *(path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("README.md"))),
+]
 CARDS = sorted({*(ROOT / "model_cards").rglob("*.md")} - {ROOT / "model_cards" / "README.md"})
 TEXTS = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
