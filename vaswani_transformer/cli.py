@@ -38,8 +38,8 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command. Every error is one line on standard error, and a traceback with --debug."""
-    args = build_parser().parse_args(argv)
+    """Run a command, or list them if none is given. Errors are one line on standard error, a traceback with --debug."""
+    args = build_parser().parse_args((sys.argv[1:] if argv is None else argv) or ["--help"])
     try:
         _run(args)
     except BrokenPipeError:

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import BinaryIO
 
 from filelock import FileLock, Timeout
@@ -13,17 +14,18 @@ from huggingface_hub.errors import StrictDataclassError
 
 LOCK_FILE = "lock"
 MODEL_FOLDER = "model"  # of a run: its final model
+RECIPE_FILE = "recipe.json"  # of a run and of prepared data
 
 
 @contextlib.contextmanager
 def write_whole(path: Path, unfinished: Path | None = None) -> Iterator[BinaryIO]:
-    """Open a new file that takes its place at `path` when it is whole and on disk.
+    """Open a new file that replaces the one at `path` when it is whole and on disk.
 
     Args:
-        unfinished: where it is written until then, on the same file system; `path` with `.partial` if not given.
+        unfinished: its name until then, on the same file system; `path` with `.partial` if not given.
 
     Raises:
-        OSError: with the file's name, which the system does not tell where a disk is full.
+        OSError: with the name of the file, which the system leaves out where a disk is full.
     """
     unfinished = unfinished or path.with_name(f"{path.name}.partial")
     try:
@@ -56,7 +58,7 @@ def digest_file(path: Path) -> str:
 
 
 def find_damage(folder: Path, digests: Mapping[str, str]) -> str:
-    """Name the first file in `folder` that is missing or not as `digest_files` saw it; empty if there is none."""
+    """Name the first file in `folder` that is missing, or has another digest than in `digests`; empty if none is."""
     found = digest_files(folder, [folder / name for name in digests])
     for name, digest in digests.items():
         if found.get(name) != digest:
@@ -72,7 +74,7 @@ def read_object(path: Path) -> dict:
 
 @contextlib.contextmanager
 def blaming(path: Path) -> Iterator[None]:
-    """Re-raise errors of the block as a ValueError that names the file `path`, which holds or lacks their cause."""
+    """Re-raise errors of the block as a ValueError that names `path`, the file that causes them."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, StrictDataclassError) as error:
@@ -81,40 +83,56 @@ def blaming(path: Path) -> Iterator[None]:
         raise ValueError(message) from error
 
 
-def find_changes(recorded: object, given: object, name: str = "") -> Iterator[str]:
-    """Yield each difference between two JSON values, as `path.to.it was 1, is 2`; paths begin with `name`."""
+def find_changes(
+    recorded: object, given: object, name: str = "", defaults: Mapping[str, object] = MappingProxyType({})
+) -> Iterator[str]:
+    """Yield each difference between two JSON values, as `path.to.it was 1, is 2`.
+
+    Args:
+        name: where the paths begin.
+        defaults: by their paths, the values of settings that may be missing.
+    """
     if isinstance(recorded, dict) and isinstance(given, dict):
         for key in sorted(recorded.keys() | given.keys()):
-            yield from find_changes(recorded.get(key), given.get(key), f"{name}.{key}" if name else key)
+            path = f"{name}.{key}" if name else key
+            yield from find_changes(*(it.get(key, defaults.get(path)) for it in (recorded, given)), path, defaults)
     elif recorded != given:
-        yield f"{name} was {json.dumps(recorded)}, is {json.dumps(given)}"
+        was, now = ("not set" if value is None else json.dumps(value) for value in (recorded, given))
+        yield f"{name} was {was}, is {now}"
 
 
 def claim(
-    path: Path, settings: Mapping[str, object], *, advice: str, owned: Iterable[str] = (), free: Collection[str] = ()
+    path: Path,
+    settings: Mapping[str, object],
+    *,
+    advice: str,
+    owned: Iterable[str] = (),
+    free: Collection[str] = (),
+    defaults: Mapping[str, object] = MappingProxyType({}),
 ) -> dict:
-    """Record in the JSON file at `path` what its folder is made from, or compare that with what was recorded.
+    """Record in the JSON file at `path` the settings of its folder, or compare them with those recorded there.
 
     Args:
         settings: JSON values on which the results depend. Other entries of the file inform, and are not compared.
         advice: sentences for a user whose settings differ.
         owned: names or patterns of further files that will be written into the folder, or removed from it.
         free: settings that may change, by their paths.
+        defaults: as of `find_changes`.
 
     Raises:
-        ValueError: if other settings were recorded, with the differences; if the file is damaged; if there is none, and
-            one of `owned` exists: it is the user's.
+        ValueError: if other settings were recorded, with the differences; if the file is damaged; if it does not exist,
+            but one of `owned` does: that is a file of the user.
     """
     settings = json.loads(json.dumps(settings))
     if not path.exists():
         for found in sorted(found for pattern in owned for found in path.parent.glob(pattern)):
             raise ValueError(
-                f"{found} would be overwritten, and there is no {path.name} beside it that tells what it was made "
-                f"from: name another output folder, or remove it."
+                f"{found} would be overwritten, and no {path.name} beside it says how it was made: name another output "
+                f"folder, or remove it."
             )
         write_json(path, settings)
     recorded = read_object(path)
-    changes = find_changes({name: recorded.get(name) for name in settings}, settings)
+    changes = find_changes({name: recorded.get(name) for name in settings}, settings, defaults=defaults)
     if changes := [change for change in changes if change.split(" ")[0] not in free]:
         raise ValueError(f"{path.parent} was begun with other settings: {'; '.join(changes)}. {advice}")
     return recorded
@@ -128,9 +146,3 @@ def lock_folder(folder: Path) -> Iterator[None]:
             yield
     except Timeout:
         raise ValueError(f"another process is writing in {folder}: wait for it, or name another output.") from None
-
-
-def find_model_folder(path: Path) -> Path:
-    """Return `path`, or the folder of the final model in a run folder."""
-    inner = path / MODEL_FOLDER
-    return inner if not (path / "config.json").exists() and (inner / "config.json").exists() else path

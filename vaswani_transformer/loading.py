@@ -1,4 +1,4 @@
-"""Load a trained model whole and undamaged, and tell it from others."""
+"""Load a trained model whole and undamaged, and identify it by a fingerprint."""
 
 import contextlib
 import hashlib
@@ -11,7 +11,8 @@ from huggingface_hub import hf_hub_download
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.utils import GENERATION_CONFIG_NAME
 
-from .files import digest_file, find_model_folder, read_object
+from .averaging import find_model_folder
+from .files import digest_file, read_object
 from .model.configuration_vaswani import VaswaniConfig
 from .model.modeling_vaswani import VaswaniForConditionalGeneration
 from .model.pipeline_vaswani import TRANSLATION_TASK
@@ -25,9 +26,9 @@ TOKENIZER_FILES = ("tokenizer.json", "source.spm")  # one of them: ours, or of a
 def load_translator(
     folder: str | Path, *, dtype: str | None = None
 ) -> tuple[VaswaniForConditionalGeneration, PreTrainedTokenizerFast]:
-    """Load model and tokenizer from a model folder, a run folder (its final model) or a Hub id.
+    """Load model and tokenizer from a model folder, a run folder (its newest model) or a Hub id.
 
-    The model goes to the GPU if there is one.
+    The model is moved to the GPU if there is one.
 
     Raises:
         FileNotFoundError: if the folder holds no model, or lacks a part of one.
@@ -52,7 +53,7 @@ def load_translator(
             folder, trust_remote_code=False, config=config, output_loading_info=True, **options
         )
     tokenizer = load_tokenizer(folder)
-    # transformers takes random weights for those that are missing, without an error.
+    # transformers replaces missing weights by random ones, without an error.
     unmatched = {"missing": report["missing_keys"], "unexpected": report["unexpected_keys"]}
     faults = [f"{what} weights: {', '.join(sorted(keys)[:3])}" for what, keys in unmatched.items() if keys]
     if len(tokenizer) > model.config.vocab_size:
@@ -68,7 +69,7 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
     """Load the tokenizer in a folder or on the Hub.
 
     Raises:
-        ValueError: if it is damaged, or if it needs code of its own.
+        ValueError: if it is damaged, or if it needs Python code that comes with it.
         ImportError: if it needs sentencepiece, which is missing.
     """
     with naming_damage(name):
@@ -89,22 +90,22 @@ def naming_damage(name: str | Path) -> Iterator[None]:
     except Exception as error:
         reason = f"holds a damaged file ({type(error).__name__}: {error}); copy or download the model again."
         if "trust_remote_code" in str(error):  # transformers has no class for it
-            reason = "comes with Python code without which it cannot be read, and such code is not run."
+            reason = "can only be read by the Python code that comes with it, and such code is not run."
         raise ValueError(f"{name} {reason}") from error
 
 
 def _find_model(path: Path) -> Path:
-    """Return `path` or its final model, checked to have all parts."""
+    """Return `path` or the newest model of a run, checked to have all parts."""
     path = find_model_folder(path)
     needed = (("config.json",), TOKENIZER_FILES, ("model.safetensors", "model.safetensors.index.json"))
     missing = [names[0] for names in needed if not any((path / name).exists() for name in names)]
     if missing:
         raise FileNotFoundError(
             f"{path} is not a whole model: {', '.join(missing)} missing. Name a folder written by save_pretrained "
-            f"(with its tokenizer), or a run folder whose training has finished."
+            f"(with its tokenizer), or a run folder with a checkpoint."
         )
     if os.path.lexists(path / GENERATION_CONFIG_NAME):
-        read_object(path / GENERATION_CONFIG_NAME)  # transformers takes one that it cannot read for none
+        read_object(path / GENERATION_CONFIG_NAME)  # transformers ignores one that it cannot read
     return path
 
 

@@ -121,7 +121,7 @@ def test_a_signal_ends_training_with_status_75_and_the_same_command_goes_on(
 
     monkeypatch.setattr(Log, "write", write_and_ask_to_stop)
     assert cli.main(arguments) == 75
-    assert "saved; the same command goes on from there" in capsys.readouterr().err
+    assert "saved; the same command continues from there" in capsys.readouterr().err
     assert cli.main(arguments) == 0
     assert "resuming after update" in capsys.readouterr().err
     updates = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
@@ -187,7 +187,7 @@ def test_the_endings_of_text_files_tell_the_languages(tmp_path, capsys, endings,
         (["translate", "--model", "no/such/model"], "no/such/model does not exist; name a model folder"),
         (["train", "--recipe", "huge", "--data", "x", "--output", "y"], "there is no recipe 'huge'"),
         (["average", "--run", "nowhere", "--output", "y"], "nowhere/recipe.json"),
-        (["average", "--run", "nowhere", "--last", "5", "--output", "y"], "holds 0 checkpoints, 5 are asked for"),
+        (["average", "--run", "nowhere", "--last", "5", "--output", "y"], "holds 0 checkpoints, fewer than --last 5"),
         (["prepare", "--train", "gone.en", "gone.de", "--dev", "a", "b", "--output", "y"], "gone.en"),
     ],
 )

@@ -106,7 +106,7 @@ def test_code_in_a_folder_is_not_run_whatever_is_piped_in(folder, tmp_path, monk
         arguments += ["--output", str(tmp_path / "output")]
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"1\nThe dog runs.\n")))
     assert cli.main([command, *arguments]) == 1
-    assert "comes with Python code without which it cannot be read, and such code is not run" in capsys.readouterr().err
+    assert "can only be read by the Python code that comes with it, and such code is not run" in capsys.readouterr().err
     assert not (folder / "has_run").exists()
     assert sys.stdin.read() == "1\nThe dog runs.\n"
 

@@ -63,7 +63,7 @@ def test_training_takes_the_recipe_of_the_data_and_says_what_it_is_about_to_do(d
     assert (written["tokens_per_batch"], written["num_updates"]) == (99, 3)
     first, second, *_ = capsys.readouterr().err.splitlines()
     assert first.startswith("recipe base_en_de, checkpoint_interval was [1500, ")
-    assert "model.dropout was null, is 0.2" in first
+    assert "model.dropout was 0.1, is 0.2" in first
     assert second.startswith("device cpu, pairs 60, seed 0, data ")
     assert ", mixed_precision no, num_processes 1, num_parameters " in second
 
@@ -112,7 +112,7 @@ def test_a_final_model_whose_checkpoints_or_recipe_are_gone_is_not_overwritten(d
     run = shutil.copytree(whole, tmp_path / "run")
     shutil.rmtree(run / lost) if lost == "checkpoints" else (run / lost).unlink()
     assert train_to(run, data, 17) == 1
-    message = "holds a final model and no checkpoint" if lost == "checkpoints" else "there is no recipe.json beside it"
+    message = "holds a final model but no checkpoint" if lost == "checkpoints" else "no recipe.json beside it"
     assert message in capsys.readouterr().err
     assert_close(weights(run / "model"), weights(whole / "model"))
 
@@ -148,7 +148,9 @@ def test_a_run_starts_from_trained_weights_and_goes_on_without_reading_them_agai
     assert_close(weights(run / "model"), start)
     assert json.loads((run / "recipe.json").read_text())["init_fingerprint"] == description["init_fingerprint"]
     assert train_to(run, data, 4, *options[2:]) == 1
-    assert 'begun with other settings: init_from was "' in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert 'begun with other settings: init_from was "' in error
+    assert f", is not set. Give the same settings, or name another output folder, with --init_from {run} to" in error
 
 
 def test_trained_weights_of_another_model_are_refused(data, trained, tmp_path, capsys):

@@ -214,7 +214,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(name, copy_of
     assert_ends_as(whole, tiny_data, run)
     printed = capsys.readouterr().err
     assert f"WARNING: {run / 'checkpoints' / 'step-00000006' / name} " in printed
-    assert "; the checkpoint before is taken" in printed
+    assert "; the checkpoint before is used" in printed
     assert "resuming after update 4 from " in printed
 
 
@@ -273,13 +273,13 @@ def test_the_development_set_is_translated_by_an_engine(tiny_data, tmp_path, pre
 
 def test_a_run_does_not_go_on_under_other_settings_or_with_other_data(stopped_run, tiny_data, tmp_path):
     with pytest.raises(
-        ValueError, match=r"other settings: recipe\.warmup_updates was 10, is 9; seed was 0, is 1\. Name another"
+        ValueError, match=r"other settings: recipe\.warmup_updates was 10, is 9; seed was 0, is 1\. Give the same"
     ):
         train(replace(TINY, warmup_updates=9), tiny_data, stopped_run, seed=1)
     with pytest.raises(ValueError, match=r'other settings: mixed_precision was "no", is "bf16"'):
         train(TINY, tiny_data, stopped_run, mixed_precision="bf16")
     prepare([Corpus(lambda: PAIRS[1:])], lambda: PAIRS[:9], tmp_path, vocab_size=300)
-    with pytest.raises(ValueError, match=r'other settings: data was "\w+", is "\w+"\. Name another output folder'):
+    with pytest.raises(ValueError, match=r'other settings: data was "\w+", is "\w+"\. Give the same settings'):
         train(TINY, tmp_path, stopped_run)
 
 

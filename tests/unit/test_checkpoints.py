@@ -8,11 +8,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from vaswani_transformer import cli
+from vaswani_transformer.averaging import average_checkpoints, complete_checkpoints
 from vaswani_transformer.training.checkpoints import (
-    average_checkpoints,
     checkpoint_name,
     choose_checkpoint,
-    complete_checkpoints,
     drop_old_checkpoints,
     finish_checkpoint,
     resumable_checkpoints,
@@ -176,7 +175,7 @@ def test_the_command_averages_the_last_checkpoints(tmp_path, capsys, last, avera
     status = cli.main(["average", "--run", str(tmp_path), *last, "--output", str(tmp_path / "mean")])
     if averaged is None:
         assert status == 1
-        assert "holds 4 checkpoints, 5 are asked for. Ask for fewer." in capsys.readouterr().err
+        assert "holds 4 checkpoints, fewer than --last 5." in capsys.readouterr().err
     else:
         expected = torch.stack([weights[step]["weight"].double() for step in averaged]).mean(0).float()
         torch.testing.assert_close(load_file(tmp_path / "mean" / "model.safetensors")["weight"], expected)

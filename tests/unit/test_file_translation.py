@@ -190,7 +190,7 @@ def test_work_is_not_continued_under_other_settings_or_on_another_text(paths):
     with pytest.raises(Killed):
         translate(Reverser(lives=8), paths, settings={"num_beams": 4, "nbest": None})
     for translator, settings, content, message in (
-        (Reverser(), {"num_beams": 5, "nbest": 2}, text, r"nbest was null, is 2; num_beams was 4, is 5\. Give"),
+        (Reverser(), {"num_beams": 5, "nbest": 2}, text, r"nbest was not set, is 2; num_beams was 4, is 5\. Give"),
         (Reverser(), {"num_beams": 4, "nbest": None}, text + b"y\n", r'text was "[0-9a-f]{16}", is "[0-9a-f]{16}"\.'),
         (larger, {"num_beams": 4, "nbest": None}, text, r"lines_per_window was 7, is 8\."),
     ):

@@ -51,9 +51,9 @@ def test_what_differs_is_named_by_its_path():
     given = {"a": 2, "b": {"c": None}, "d": [1, 2], "same": None, "e": True}
     assert sorted(find_changes(recorded, given, "it")) == [
         "it.a was 1, is 2",
-        'it.b.c was "x", is null',
+        'it.b.c was "x", is not set',
         "it.d was [1], is [1, 2]",
-        "it.e was null, is true",
+        "it.e was not set, is true",
     ]
     assert not list(find_changes(given, given, "it"))
 
@@ -80,8 +80,8 @@ def test_settings_are_recorded_once_and_then_compared(tmp_path):
 
 def test_files_of_the_user_are_never_claimed(tmp_path):
     (tmp_path / "own.txt").write_text("of the user")
-    with pytest.raises(ValueError, match=r"own\.txt would be overwritten, and there is no settings\.json"):
+    with pytest.raises(ValueError, match=r"own\.txt would be overwritten, and no settings\.json"):
         claim(tmp_path / "settings.json", {}, advice="", owned=["*.json", "*.txt"])
     (tmp_path / "settings.json").write_text('{"of": "the user"}')
-    with pytest.raises(ValueError, match="seed was null, is 1"):
+    with pytest.raises(ValueError, match="seed was not set, is 1"):
         claim(tmp_path / "settings.json", {"seed": 1}, advice="")

@@ -13,7 +13,7 @@ PACKAGE = Path(vaswani_transformer.__file__).parent
 FLOORS = [
     {"model"},
     {"engine", "memory", "devices", "files", "bounds"},
-    {"data"},
+    {"averaging", "data"},
     {"loading"},
     {"attention", "training"},
     {"translation"},

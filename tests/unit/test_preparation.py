@@ -173,7 +173,7 @@ def test_files_of_others_are_left_as_they_are(tmp_path, monkeypatch):
     ("change", "difference"),
     [
         ({"max_length": 90}, r"max_length was 256, is 90"),
-        ({"max_length_ratio": 3}, r"max_length_ratio was null, is 3"),
+        ({"max_length_ratio": 3}, r"max_length_ratio was not set, is 3"),
         ({"vocab_size": 290}, r"vocabulary\.vocab_size was 280, is 290"),
         ({"inputs": {"train": []}}, r"inputs\.train was \[\{\"size\": 5\}\], is \[\]"),
     ],

@@ -1,5 +1,6 @@
 import json
 import re
+from argparse import Namespace
 from dataclasses import replace
 
 import pytest
@@ -51,7 +52,7 @@ def test_the_peak_rate_is_the_one_published_or_chosen(recipe, expected):
 
 
 def test_the_list_of_recipes_has_each_with_its_parameters(capsys):
-    run(None)
+    run(Namespace(name=None))
     header, *lines = capsys.readouterr().out.splitlines()
     assert header.split()[:2] == ["recipe", "parameters"]
     assert [line.split()[0] for line in lines] == list(RECIPES)
@@ -100,8 +101,9 @@ def test_changes_are_json_or_else_text_and_leave_the_named_recipe_alone():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("dropout=0.3", "a recipe has no field dropout: there are adam_betas, adam_eps, "),
-        ("model.pad_token_id=8", "a recipe has no field model.pad_token_id: "),
+        ("dropout=0.3", "a recipe has no field dropout; choose one of: model.activation_dropout, model.attention_d"),
+        ("model.positions=learned", "a recipe has no field model.positions; choose one of: model.max_position_embeddings, "),
+        ("model.pad_token_id=8", "a recipe has no field model.pad_token_id; "),
         ("num_updates=many", "num_updates must be a whole number from 1 to 1,000,000,000, got 'many'."),
         ("num_beams=null", "num_beams must be a whole number from 1 to 1,000, got None."),
         ("short_first=no", "short_first and compile are true or false."),

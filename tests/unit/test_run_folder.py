@@ -40,11 +40,11 @@ def test_a_folder_tells_which_run_it_holds(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"recipe": RUN["recipe"] | {"lr_scale": 0.5}}, r"recipe\.lr_scale was 1\.0, is 0\.5\. Name another out"),
+        ({"recipe": RUN["recipe"] | {"lr_scale": 0.5}}, r"recipe\.lr_scale was 1\.0, is 0\.5\. Give the same settings, or name another out"),
         ({"seed": 1}, "seed was 0, is 1"),
         ({"data": "2e"}, 'data was "1f", is "2e"'),
         ({"mixed_precision": "bf16"}, 'mixed_precision was "no", is "bf16"'),
-        ({"init_from": "runs/a"}, 'init_from was null, is "runs/a"'),
+        ({"init_from": "runs/a"}, 'init_from was not set, is "runs/a"'),
     ],
 )
 def test_a_folder_of_another_run_is_refused(begun, change, message):
@@ -67,7 +67,7 @@ def test_the_end_of_a_run_may_change_but_not_to_fewer_updates_than_are_done(begu
     ("text", "message"),
     [
         ("[1]", r"recipe\.json was not written by this version of the package, or is damaged"),
-        ("{}", r"begun with other settings: data was null, is \"1f\""),
+        ("{}", r"begun with other settings: data was not set, is \"1f\""),
         ('{"recipe": 3}', "begun with other settings: .*recipe was 3, is "),
     ],
 )

@@ -1,22 +1,16 @@
 import argparse
 
-from ..files import blaming, read_object
-from ..training.checkpoints import CHECKPOINTS_FOLDER, average_checkpoints, complete_checkpoints
-from ..training.run_folder import RECIPE_FILE
+from ..averaging import CHECKPOINTS_FOLDER, average_checkpoints, complete_checkpoints, read_num_averaged
 from ..translation.example import keep_example
 from .arguments import check_new_folder
 
 
 def run(args: argparse.Namespace) -> None:
     check_new_folder(args.output)
-    path, last = args.run_folder / RECIPE_FILE, args.last
-    if last is None:  # those that the end of training averages
-        description = read_object(path)
-        with blaming(path):
-            last = int(description["recipe"]["num_averaged_checkpoints"])
+    last = read_num_averaged(args.run_folder) if args.last is None else args.last
     found = complete_checkpoints(args.run_folder / CHECKPOINTS_FOLDER)
     if args.last is not None and len(found) < last:
-        raise ValueError(f"{args.run_folder} holds {len(found)} checkpoints, {last} are asked for. Ask for fewer.")
+        raise ValueError(f"{args.run_folder} holds {len(found)} checkpoints, fewer than --last {last}.")
     folders = found[-last:]
     average_checkpoints(folders, args.output)
     keep_example(args.output)

@@ -144,10 +144,12 @@ def train(command: argparse.ArgumentParser) -> None:
 
 
 def recipes(command: argparse.ArgumentParser) -> None:
-    """List the recipes: row of the paper, parameters, the data each is for, hardware and hours where known.
+    """List the recipes, or show one with all its fields, as a file to change and to give to `vaswani prepare --recipe`.
 
     vaswani recipes
+    vaswani recipes multi30k_tiny > mine.json
     """
+    command.add_argument("name", nargs="?", help="name of a recipe, or a JSON file")
 
 
 def average(command: argparse.ArgumentParser) -> None:

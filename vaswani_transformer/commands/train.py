@@ -5,11 +5,11 @@ import torch
 
 from ..data.preparation import read_preparation
 from ..evaluation.scores import compute_bleu
-from ..files import MODEL_FOLDER
+from ..files import MODEL_FOLDER, RECIPE_FILE
+from ..loading import find_languages
 from ..training.interruption import Interrupted, part_at_exit
 from ..training.loop import train
 from ..training.recipes import Recipe, divide_widths, load_recipe
-from ..training.run_folder import RECIPE_FILE
 from ..training.setup import build_run
 from ..translation.example import keep_example
 
@@ -30,26 +30,29 @@ def run(args: argparse.Namespace) -> None:
     )
     try:
         train(parts)
-    except Interrupted:  # all processes stop together, after the save
+    except Interrupted:  # all processes stop together, when the checkpoint is written
         part_at_exit()
         raise
     done, recipe = parts.progress.update, parts.recipe
     if done < recipe.num_updates:
         parts.log.print(
             f"ended after update {done} of {recipe.num_updates}: {recipe.patience} evaluations in a row without a "
-            f"better development loss. To go on, give a larger patience: --set patience={2 * recipe.patience}"
+            f"better development loss. To continue, give a larger patience: --set patience={2 * recipe.patience}"
         )
     if parts.accelerator.is_main_process:
         keep_example(args.output / MODEL_FOLDER)
-    # After an error in one process the end of NCCL may wait for the others: those are left to the launcher.
+    config = parts.accelerator.unwrap_model(parts.model).config
+    is_parser = find_languages(vars(config)["custom_pipelines"])[1] == "trees"
+    parts.log.print(f"next: vaswani {'parse' if is_parser else 'translate'} --model {args.output} --input FILE")
+    # Not after an error in one process: the end of NCCL may wait for the others, which the launcher then ends.
     part_at_exit()
 
 
 def _choose_recipe(args: argparse.Namespace) -> Recipe:
-    """Return the recipe that is named, or that of the data, with what is given instead."""
+    """Return the recipe that is named, or that of the data, with the changes that are given."""
     name = args.recipe
     if name is None:
-        read_preparation(args.data)  # refuses what is no prepared data
+        read_preparation(args.data)  # raises an error if it is no prepared data
         path = args.data / RECIPE_FILE
         if not path.exists():
             raise ValueError(f"{args.data} does not say which recipe it was prepared with: name one by --recipe.")

@@ -1,38 +1,40 @@
-"""Checkpoints: written whole or not at all, read back to the bit, kept as long as needed, averaged (section 6.1).
+"""Checkpoints: written whole or not at all, read back to the bit, kept as long as needed.
+
+Beside the files that `averaging` names:
 
 checkpoints/
-    step-00000057/
-        model.safetensors, config.json, generation_config.json, tokenizer files    a model like any other
-        training_state/         optimizer, schedule, random states of every process, place in the data and the log
-        COMPLETE                written last: the SHA-256 of every other file
-    stopped-00000061/           the same, written because the run was asked to stop: to resume from, not to average
-    partial-step-00000064/      being written or deleted, left behind by a killed run, or damaged; never read
+    step-00000057/training_state/       optimizer, schedule, random states of every process, place in the data
+    partial-step-00000064/              being written or deleted, left by a killed run, or damaged; never read
 """
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load_file
 from torch.optim.lr_scheduler import LRScheduler
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from ..files import blaming, digest_files, find_damage, read_object, write_json, write_whole
+from ..averaging import (
+    COMPLETE,
+    PREFIX,
+    STOPPED_PREFIX,
+    WEIGHTS,
+    complete_checkpoints,
+    find_checkpoints,
+    read_digests,
+)
+from ..files import blaming, digest_files, find_damage, write_json
 from .progress import Progress, Tally
 
-CHECKPOINTS_FOLDER = "checkpoints"  # of a run
-WEIGHTS = "model.safetensors"
 STATE_FOLDER, STATE_FILE = "training_state", "state.pt"
-COMPLETE = "COMPLETE"
-PREFIX = "step-"
-STOPPED_PREFIX = "stopped-"
 PARTIAL_PREFIX = "partial-"
-STATES_TO_KEEP = 2  # the run goes on from the checkpoint before the last if the last one is damaged
+STATES_TO_KEEP = 2  # if the last checkpoint is damaged, the run continues from the one before
 
 
 class Checkpoints:
@@ -95,14 +97,18 @@ class Checkpoints:
         with blaming(path):
             for name, part in self.stateful.items():
                 part.load_state_dict(state[name])
-        mismatch = self.model.load_state_dict(load_file(checkpoint / WEIGHTS), strict=False)
-        assert not mismatch.unexpected_keys  # missing are the names of tied weights, stored once
+        self.load_weights(checkpoint)
         states, place = state["random_states"], self.accelerator.process_index
         if len(states) == self.accelerator.num_processes:
             _set_random_states(self.accelerator.device, states[place])
         else:
             warn(f"WARNING: {len(states)} processes wrote {checkpoint}: dropout will draw other numbers than with them")
             torch.manual_seed(seed + self.progress.update + place)
+
+    def load_weights(self, folder: Path) -> None:
+        """Load the weights in `folder`, of a checkpoint or of their mean."""
+        mismatch = self.model.load_state_dict(load_file(folder / WEIGHTS), strict=False)
+        assert not mismatch.unexpected_keys  # missing are the names of tied weights, stored once
 
 
 def _get_random_states(device: torch.device) -> dict[str, torch.Tensor]:
@@ -119,31 +125,15 @@ def _set_random_states(device: torch.device, states: dict[str, torch.Tensor]) ->
         torch.get_device_module(device).set_rng_state(states["device"])
 
 
-def checkpoint_step(folder: Path) -> int:
-    """Return the number of updates before checkpoint `folder` was written."""
-    return int(folder.name.rpartition("-")[2])
-
-
 def checkpoint_name(step: int, *, is_scheduled: bool = True) -> str:
     """Return the name of a whole checkpoint; `finish_checkpoint` removes `PARTIAL_PREFIX` in front of it."""
     return f"{PREFIX if is_scheduled else STOPPED_PREFIX}{step:08d}"
 
 
-def find_checkpoints(folder: Path, *prefixes: str) -> list[Path]:
-    """Return checkpoints whose names begin with one of `prefixes`, complete or not, oldest first."""
-    found = [path for prefix in prefixes for path in folder.glob(f"{prefix}*") if path.name[len(prefix) :].isdigit()]
-    return sorted(found, key=checkpoint_step)
-
-
-def complete_checkpoints(folder: Path) -> list[Path]:
-    """Return complete checkpoints in `folder` that may be averaged, oldest first."""
-    return [path for path in find_checkpoints(folder, PREFIX) if (path / COMPLETE).exists()]
-
-
 def resumable_checkpoints(folder: Path) -> list[Path]:
     """Return complete checkpoints that still hold the state of training, oldest first."""
-    found = find_checkpoints(folder, PREFIX, STOPPED_PREFIX)
-    return [path for path in found if (path / COMPLETE).exists() and (path / STATE_FOLDER).exists()]
+    found = complete_checkpoints(folder, PREFIX, STOPPED_PREFIX)
+    return [path for path in found if (path / STATE_FOLDER).exists()]
 
 
 def choose_checkpoint(folder: Path, warn: Callable[[str], object]) -> Path | None:
@@ -159,7 +149,7 @@ def choose_checkpoint(folder: Path, warn: Callable[[str], object]) -> Path | Non
             for newer in damaged:
                 set_aside(newer)
             return path
-        warn(f"WARNING: {fault}; the checkpoint before is taken")
+        warn(f"WARNING: {fault}; the checkpoint before is used")
         damaged.append(path)
     if damaged:
         raise ValueError(f"none of the checkpoints in {folder} is intact: {fault}. Copy one back that is.")
@@ -167,18 +157,11 @@ def choose_checkpoint(folder: Path, warn: Callable[[str], object]) -> Path | Non
 
 
 def _find_fault(checkpoint: Path) -> str:
-    """Say why training cannot go on from `checkpoint`, with the name of the file; empty if it can."""
+    """Say why training cannot continue from `checkpoint`, with the name of the file; empty if it can."""
     try:
-        return find_damage(checkpoint, _read_digests(checkpoint))
+        return find_damage(checkpoint, read_digests(checkpoint))
     except (FileNotFoundError, ValueError) as error:
         return str(error)
-
-
-def _read_digests(checkpoint: Path) -> dict[str, str]:
-    """Return SHA-256 of the files of `checkpoint`, by their names."""
-    path = checkpoint / COMPLETE
-    with blaming(path):
-        return dict(read_object(path)["files"])
 
 
 def finish_checkpoint(partial: Path) -> Path:
@@ -204,8 +187,8 @@ def _sync(path: Path) -> None:
 def drop_old_checkpoints(folder: Path, *, keep: int) -> None:
     """Delete all but the last `keep` checkpoints, and the training state of all but the last `STATES_TO_KEEP`.
 
-    Checkpoints of earlier stops and partial ones go too. A checkpoint is set aside before it is deleted: a half-deleted
-    one is never taken for a whole one, and goes with the next call.
+    Delete checkpoints of earlier stops and partial ones, too. A checkpoint is set aside before it is deleted, so a
+    half-deleted one never passes for a whole one; the next call deletes the rest of it.
     """
     checkpoints = complete_checkpoints(folder)
     newest = resumable_checkpoints(folder)[-1:]
@@ -225,32 +208,3 @@ def set_aside(checkpoint: Path, part: str = "") -> None:
     aside = checkpoint.with_name(f"{PARTIAL_PREFIX}{checkpoint.name}")
     shutil.rmtree(aside, ignore_errors=True)
     (checkpoint / part).rename(aside)
-
-
-def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
-    """Write to `output` the model whose weights are the mean of those in `folders`, of one run (section 6.1).
-
-    The paper averages the last 5 (base) or 20 (big) checkpoints, written every ten minutes. Sums are taken in float64
-    and cast back once. Everything beside the weights is copied from the last folder, except its card.
-
-    Raises:
-        ValueError: if `folders` is empty, or a checkpoint is damaged.
-    """
-    if not folders:
-        raise ValueError("there is no checkpoint to average: train first.")
-    sums = {}
-    for folder in folders:
-        if (folder / COMPLETE).exists():  # other models have no digests, old checkpoints no state
-            digests = {name: digest for name, digest in _read_digests(folder).items() if "/" not in name}
-            if fault := find_damage(folder, digests):
-                raise ValueError(f"{fault}: copy it back, or remove {folder} to average without it.")
-        weights = load_file(folder / WEIGHTS)
-        for name, tensor in weights.items():
-            sums[name] = sums.get(name, 0) + tensor.double()
-    output.mkdir(parents=True, exist_ok=True)
-    for path in folders[-1].iterdir():
-        if path.is_file() and path.name not in (WEIGHTS, COMPLETE, "README.md"):
-            shutil.copy(path, output / path.name)
-    averaged = {name: (total / len(folders)).to(weights[name].dtype) for name, total in sums.items()}
-    with write_whole(output / WEIGHTS) as file:
-        file.write(save(averaged, metadata={"format": "pt"}))

@@ -4,9 +4,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..files import blaming, read_object
+from ..files import RECIPE_FILE, blaming, read_object
 from .log import LOG_FILE, read_log
-from .run_folder import RECIPE_FILE
 
 # The paper, sections 5.2 and 6.1, on eight P100: hours, and FLOP of table 2 (English-German).
 PAPER_DEVICES, PAPER_DEVICE = 8, "P100"

@@ -1,4 +1,4 @@
-"""Scores of the development set during training: perplexity, and BLEU if asked for."""
+"""Scores of the development set during training: perplexity, BLEU on request; and translations to look at."""
 
 import json
 from collections.abc import Callable
@@ -7,47 +7,63 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ..data.batching import TokenizedPairs, plan_updates, split_update
 from .progress import perplexity
 
+NUM_SAMPLES = 3  # sentences of the development set, its first ones, whose translations are printed
+
 
 @dataclass(frozen=True)
 class DevelopmentSet:
-    """Scores a model while it is trained."""
+    """Scores a model during training."""
 
     accelerator: Accelerator
     pairs: TokenizedPairs
     texts: Path  # file of the same pairs as text, which `vaswani prepare` has written
     tokenizer: PreTrainedTokenizerFast
     # (model, tokenizer, pairs of text, process_index=, num_processes=) -> BLEU. All processes call it together and
-    # share the translating, so that none waits for another until the launcher gives up.
+    # share the translations, so that none of them waits until the launcher ends it.
     score: Callable[..., float] | None
 
     @torch.no_grad()
-    def evaluate(self, model: torch.nn.Module) -> tuple[float, dict[str, float]]:
-        """Return loss without label smoothing, in nats per token, and scores; all processes must call it together."""
-        accelerator = self.accelerator
-        model = accelerator.unwrap_model(model).eval()
-        loss = self.compute_loss(model)
-        scores = {"dev_perplexity": perplexity(loss)}
-        if self.score is not None:
-            texts = json.loads(self.texts.read_text(encoding="utf-8"))
-            place = {"process_index": accelerator.process_index, "num_processes": accelerator.num_processes}
-            autocast = vars(model).pop("forward", None)  # Accelerate's; around it no engine can be built
-            try:
-                scores["dev_bleu"] = self.score(model, self.tokenizer, texts, **place)
-            finally:
-                if autocast is not None:
-                    model.forward = autocast
-        accelerator.wait_for_everyone()
-        return loss, scores
+    def evaluate(self, model: torch.nn.Module) -> tuple[float, dict[str, float], list[str]]:
+        """Evaluate `model`; all processes must call it together.
 
+        Returns:
+            loss without label smoothing, in nats per token; scores; and, in the main process, lines of samples.
+        """
+        accelerator = self.accelerator
+        loss, model = self.compute_loss(model), accelerator.unwrap_model(model)
+        scores, samples = {"dev_perplexity": perplexity(loss)}, []
+        texts = json.loads(self.texts.read_text(encoding="utf-8"))
+        autocast = vars(model).pop("forward", None)  # Accelerate's; around it no engine can be built
+        try:
+            if self.score is not None:
+                place = {"process_index": accelerator.process_index, "num_processes": accelerator.num_processes}
+                scores["dev_bleu"] = self.score(model, self.tokenizer, texts, **place)
+            if accelerator.is_main_process:
+                samples = self._translate([source for source, _ in texts[:NUM_SAMPLES]], model)
+        finally:
+            if autocast is not None:
+                model.forward = autocast
+        accelerator.wait_for_everyone()
+        return loss, scores, samples
+
+    def _translate(self, sources: list[str], model: PreTrainedModel) -> list[str]:
+        """Return a line for each of `sources`, with its greedy translation."""
+        inputs = self.tokenizer(sources, return_tensors="pt", padding=True, verbose=False).to(model.device)
+        found = model.generate(**inputs, num_beams=1, length_penalty=1.0, early_stopping=False)
+        texts = self.tokenizer.batch_decode(found, skip_special_tokens=True)
+        return [f"  {source} -> {' '.join(text.split())}" for source, text in zip(sources, texts, strict=True)]
+
+    @torch.no_grad()
     def compute_loss(self, model: torch.nn.Module) -> float:
-        """Return -log P of the development set in nats per token."""
+        """Return -log P of the development set in nats per token; all processes must call it together."""
         sources, targets = self.pairs.sources.lengths, self.pairs.targets.lengths
         accelerator, num_processes = self.accelerator, self.accelerator.num_processes
+        model = accelerator.unwrap_model(model).eval()
         tokens_per_batch = max(8_192, int(sources.max()), int(targets.max()))
         nll = torch.zeros((), device=accelerator.device)
         for rows in plan_updates(sources, targets, tokens_per_batch=tokens_per_batch, seed=0, epoch=0):

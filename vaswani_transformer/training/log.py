@@ -1,9 +1,12 @@
-"""The log of a run: lines of JSON in its folder, text for the user."""
+"""The log of a run: lines of JSON in its folder, text and a progress bar for the user."""
 
 import json
+import math
 import os
 import sys
 from pathlib import Path
+
+from tqdm import tqdm
 
 from ..files import blaming, write_whole
 
@@ -11,13 +14,13 @@ LOG_FILE = "log.jsonl"
 
 
 class Log:
-    """The log of a run folder. All processes have one, the main process alone writes."""
+    """The log of a run folder. All processes have one, only the main process writes."""
 
     def __init__(self, folder: Path, *, is_main_process: bool):
         self.path, self.is_main_process = folder / LOG_FILE, is_main_process
 
     def open(self, *, update: int) -> None:
-        """Go on after `update` updates; later lines are removed, because they will be logged again."""
+        """Continue after `update` updates; later lines are removed, because they will be logged again."""
         if not self.is_main_process:
             return
         lines = self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else []
@@ -25,19 +28,25 @@ class Log:
             file.writelines(line for line in lines if _is_up_to(line, update))
 
     def write(self, line: dict, **told: object) -> None:
-        """Write numbers by their names, one of them `update`, to the disk; print them with what is `told`."""
+        """Write numbers by their names, one of them `update`, to the disk; print them, and `told` after them."""
         if self.is_main_process:
             with self.path.open("a", encoding="utf-8") as log:
                 log.write(json.dumps(line) + "\n")
                 log.flush()
                 os.fsync(log.fileno())
-        numbers = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in line.items()}
+        numbers = {name: _format(value) if isinstance(value, float) else value for name, value in line.items()}
         self.print("  ".join(f"{name} {value}" for name, value in (numbers | told).items()))
 
     def print(self, text: str) -> None:
-        """Print a line on standard error."""
+        """Print a line on standard error, above the bar."""
         if self.is_main_process:
-            print(text, file=sys.stderr, flush=True)
+            with tqdm.external_write_mode(file=sys.stderr):
+                print(text, file=sys.stderr, flush=True)
+
+    def show_progress(self, *, update: int, num_updates: int) -> tqdm:
+        """Return a bar of updates, a context; it is shown if standard error is a terminal."""
+        is_hidden = None if self.is_main_process else True  # None: tqdm looks for a terminal
+        return tqdm(initial=update, total=num_updates, unit=" updates", file=sys.stderr, leave=False, disable=is_hidden)
 
 
 def read_log(folder: Path) -> list[dict]:
@@ -50,6 +59,10 @@ def read_log(folder: Path) -> list[dict]:
     path = folder / LOG_FILE
     with blaming(path):
         return [json.loads(text) for text in path.read_bytes().splitlines()]
+
+
+def _format(value: float) -> str:
+    return f"{value:.0f}" if 1_000 <= value < math.inf else f"{value:.4g}"
 
 
 def _is_up_to(text: bytes, update: int) -> bool:

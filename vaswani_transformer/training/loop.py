@@ -10,20 +10,23 @@ from pathlib import Path
 import torch
 from torch.utils.data import DataLoader
 
+from ..averaging import average_checkpoints, complete_checkpoints
 from ..data.batching import Update, UpdateStream
 from ..files import MODEL_FOLDER, find_changes
-from .checkpoints import average_checkpoints, checkpoint_name, complete_checkpoints
+from ..model.configuration_vaswani import VaswaniConfig
+from .checkpoints import checkpoint_name
 from .interruption import Interrupted, StopRequest, outlive_stop_request
+from .progress import perplexity
 from .recipes import BASE
 from .run_folder import open_run
 from .setup import RunParts
 
 SKIPPED_IN_A_ROW = 10  # updates without a finite gradient that end a run
-# Updates between two checks for which all processes, and host and device, wait for each other. Between two checks the
-# host may run ahead of a GPU.
+# Updates between two checks, at which all processes, host and device synchronise. Between two checks the host may run
+# ahead of a GPU.
 UPDATES_PER_CHECK = defaultdict(lambda: 10, cpu=1)
-# Processes that prepare batches. On a CPU one would take a core from the training; one is enough for any GPU. Where
-# there is MPS, processes are not forked, and a worker would get a copy of the corpus.
+# Processes that prepare batches. On a CPU one would compete with the training for a core; one is enough for any GPU.
+# With MPS processes are not forked, and a worker would get a copy of the corpus.
 LOADER_WORKERS = defaultdict(lambda: 1, cpu=0, mps=0)
 
 
@@ -40,22 +43,17 @@ def train(parts: RunParts) -> Path:
         ValueError: as `open_run`.
         FloatingPointError: if ten updates in a row had no finite gradient.
         OSError: if a checkpoint cannot be written; the one before is intact.
-        Interrupted: after SIGTERM or Ctrl+C, when the update under way is done and saved.
+        Interrupted: after SIGTERM or Ctrl+C, when the present update is done and saved.
     """
-    accelerator, log, model_folder = parts.accelerator, parts.log, parts.folder / MODEL_FOLDER
-    with open_run(accelerator, parts.folder, parts.description, warn=log.print) as checkpoint:
+    accelerator = parts.accelerator
+    with open_run(accelerator, parts.folder, parts.description, warn=parts.log.print) as checkpoint:
         _tell_settings(parts)
-        _go_to_where_it_stopped(parts, checkpoint)
+        _restore(parts, checkpoint)
         with StopRequest() as stop_request:
             if not _is_finished(parts):
                 _run_updates(parts, stop_request)
         accelerator.wait_for_everyone()
-        if accelerator.is_main_process:
-            last = complete_checkpoints(parts.checkpoints.folder)[-parts.recipe.num_averaged_checkpoints :]
-            average_checkpoints(last, model_folder)
-            log.print(f"averaged {len(last)} checkpoints into {model_folder}")
-        accelerator.wait_for_everyone()
-    return model_folder
+        return _average(parts)
 
 
 def _run_updates(parts: RunParts, stop_request: StopRequest) -> None:
@@ -64,32 +62,35 @@ def _run_updates(parts: RunParts, stop_request: StopRequest) -> None:
     interval = UPDATES_PER_CHECK[parts.accelerator.device.type]
     sitting_started = time.perf_counter() - progress.seconds
     parts.model.train()
-    for update in read_updates(parts):
-        lr = run_update(parts, update)  # forward, backward, step, schedule
-        progress.count(update)
-        number = progress.update
-        is_due = _is_checkpoint_due(parts) or number >= num_updates
-        must_stop = False
-        if number % interval == 0 or is_due:
-            must_stop = _agree_to_stop(parts, stop_request)
-            _check_finite(parts)
-        if number % parts.log_interval == 0 or number >= num_updates:
-            progress.seconds = time.perf_counter() - sitting_started
-            _log_training(parts, lr)
-        if is_due:
-            _evaluate(parts)
-        if is_due or must_stop:
-            progress.seconds = time.perf_counter() - sitting_started
-            save(parts, is_scheduled=is_due)
-        if _is_finished(parts):
-            return
-        if must_stop:
-            parts.accelerator.wait_for_everyone()  # a launcher ends all processes when the first one ends
-            raise Interrupted(f"stopped after update {number} and saved; the same command goes on from there.")
+    with parts.log.show_progress(update=progress.update, num_updates=num_updates) as bar:
+        # No variable holds the iterator: after an error its traceback would keep the workers alive.
+        for update in read_updates(parts):
+            lr = run_update(parts, update)  # forward, backward, step, schedule
+            progress.count(update)
+            bar.update()
+            number = progress.update
+            is_due = _is_checkpoint_due(parts) or number >= num_updates
+            must_stop = False
+            if number % interval == 0 or is_due:
+                must_stop = _agree_to_stop(parts, stop_request)
+                _check_finite(parts)
+            if number % parts.log_interval == 0 or number >= num_updates:
+                progress.seconds = time.perf_counter() - sitting_started
+                _log_training(parts, lr)
+            if is_due:
+                _evaluate(parts)
+            if is_due or must_stop:
+                progress.seconds = time.perf_counter() - sitting_started
+                save(parts, is_scheduled=is_due)
+            if _is_finished(parts):
+                return
+            if must_stop:
+                parts.accelerator.wait_for_everyone()  # a launcher ends all processes when the first one ends
+                raise Interrupted(f"stopped after update {number} and saved; the same command continues from there.")
 
 
 def run_update(parts: RunParts, update: Update) -> float:
-    """Make one optimizer step, of a model in training mode; return its learning rate.
+    """Make one optimizer step of a model in training mode; return its learning rate.
 
     The loss is the mean over the target tokens of all processes and micro-batches.
     """
@@ -105,12 +106,12 @@ def run_update(parts: RunParts, update: Update) -> float:
             # The mean over the whole update. Data parallelism takes that of the gradients of all processes.
             accelerator.backward(output.loss * (accelerator.num_processes / update.target_tokens))
         losses += torch.stack([output.loss.detach(), output.nll_loss])
-    # The optimizer's list: to walk all modules for their parameters takes 1 ms of the host.
+    # The list of the optimizer: `model.parameters()` visits all modules, which takes 1 ms of the host.
     parameters = optimizer.param_groups[0]["params"]
     norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
     is_finite = norm.isfinite()
     if accelerator.scaler is None:
-        # The fused kernel then leaves weights and averages as they are, and the host need not know.
+        # The fused kernel then leaves weights and averages unchanged, without the host.
         optimizer.optimizer.found_inf = (~is_finite).float()
     optimizer.step()
     lr = parts.schedule.get_last_lr()[0]
@@ -121,7 +122,7 @@ def run_update(parts: RunParts, update: Update) -> float:
 
 
 def read_updates(parts: RunParts) -> Iterator[Update]:
-    """Return the updates of this process that are still to come; on a GPU a worker prepares them."""
+    """Return the remaining updates of this process; on a GPU a worker prepares them."""
     accelerator, recipe, progress = parts.accelerator, parts.recipe, parts.progress
     stream = UpdateStream(
         parts.train_pairs,
@@ -140,7 +141,7 @@ def read_updates(parts: RunParts) -> Iterator[Update]:
         stream,
         batch_size=None,
         pin_memory=device == "cuda",
-        generator=torch.Generator(),  # seeds workers, and must not change the numbers that dropout draws
+        generator=torch.Generator(),  # for the seeds of workers, which must not change the draws of dropout
         num_workers=num_workers,
         prefetch_factor=16 if num_workers else None,
         worker_init_fn=outlive_stop_request,
@@ -148,23 +149,39 @@ def read_updates(parts: RunParts) -> Iterator[Update]:
     return iter(loader)
 
 
-def _go_to_where_it_stopped(parts: RunParts, checkpoint: Path | None) -> None:
-    """Restore `checkpoint`, if there is one, and remove what was logged after it."""
+def _restore(parts: RunParts, checkpoint: Path | None) -> None:
+    """Restore `checkpoint`, if there is one, and remove later lines of the log."""
     accelerator, progress, log = parts.accelerator, parts.progress, parts.log
     if checkpoint:
         parts.checkpoints.load(checkpoint, seed=parts.description["seed"], warn=log.print)
         log.print(f"resuming after update {progress.update} from {checkpoint}")
-    accelerator.wait_for_everyone()  # before the first process changes what the others look at
+    accelerator.wait_for_everyone()  # before the main process renames what the others read
     if checkpoint and accelerator.is_main_process:
-        # Under another number of updates it may be one to average, or no longer be one.
+        # Whether it will be averaged depends on the number of updates, which may have changed.
         is_scheduled = _is_checkpoint_due(parts) or progress.update >= parts.recipe.num_updates
         checkpoint.rename(checkpoint.with_name(checkpoint_name(progress.update, is_scheduled=is_scheduled)))
     log.open(update=progress.update)
 
 
+def _average(parts: RunParts) -> Path:
+    """Write the final model, print its perplexity, and return its folder; all processes must call it together."""
+    folder = parts.folder / MODEL_FOLDER
+    last = complete_checkpoints(parts.checkpoints.folder)[-parts.recipe.num_averaged_checkpoints :]
+    if parts.accelerator.is_main_process:
+        average_checkpoints(last, folder)
+    parts.accelerator.wait_for_everyone()
+    parts.checkpoints.load_weights(folder)
+    found = perplexity(parts.dev_set.compute_loss(parts.model))
+    count = "1 checkpoint" if len(last) == 1 else f"{len(last)} checkpoints"
+    parts.log.print(f"averaged {count} into {folder}: perplexity of the development set {found:.4g}")
+    return folder
+
+
 def _tell_settings(parts: RunParts) -> None:
-    recipe, description, tell = parts.recipe, parts.description, parts.log.print
-    changes = find_changes(BASE.to_dict() | {"compile": recipe.compile}, recipe.to_dict())
+    """Print the recipe, as its differences from the base model, and the facts of the run."""
+    recipe, description, tell, base = parts.recipe, parts.description, parts.log.print, VaswaniConfig()
+    meant = {"compile": recipe.compile, "model": {name: getattr(base, name) for name in recipe.model}}
+    changes = find_changes(BASE.to_dict() | meant, recipe.to_dict())
     tell(", ".join(["recipe base_en_de", *changes]))
     facts = {"device": parts.accelerator.device.type, "pairs": len(parts.train_pairs)} | description
     tell(", ".join(f"{name} {value}" for name, value in facts.items() if name != "recipe"))
@@ -199,7 +216,7 @@ def _check_finite(parts: RunParts) -> None:
     if skipped >= SKIPPED_IN_A_ROW:
         raise FloatingPointError(
             f"{skipped} updates in a row, up to update {parts.progress.update}, had a gradient that is not finite, and "
-            f"were skipped. The same command would come to the same end: name another output folder and start again, "
+            f"were skipped. The same command would end in the same way: name another output folder and start again, "
             f"with bf16, or a smaller lr_scale or more warmup_updates."
         )
 
@@ -214,13 +231,15 @@ def _log_training(parts: RunParts, lr: float) -> None:
 
 
 def _evaluate(parts: RunParts) -> None:
-    """Score the development set, and log it."""
+    """Score the development set, log the scores, and print samples."""
     started, progress = time.perf_counter(), parts.progress
-    dev_loss, scores = parts.dev_set.evaluate(parts.model)
+    dev_loss, scores, samples = parts.dev_set.evaluate(parts.model)
     parts.model.train()
-    if _is_checkpoint_due(parts):  # that of the end does not count: a longer run would not have it
+    if _is_checkpoint_due(parts):  # the one at the end does not count: a longer run would not have it
         progress.note_evaluation(dev_loss)
     parts.log.write({"update": progress.update, "epoch": progress.epoch, **scores})
+    for sample in samples:
+        parts.log.print(sample)
     parts.tally.leave_out(time.perf_counter() - started)
 
 

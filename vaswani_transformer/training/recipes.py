@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 
 from ..bounds import BOUNDS, describe_bounds, is_within_bounds
@@ -25,7 +26,7 @@ class Recipe:
     subword_model: str = "bpe"  # or "wordpiece"
     max_length: int = 256  # tokens of a side, with `</s>`; longer pairs are dropped
     max_length_ratio: float | None = None  # of the two sides of a training pair, in words; None keeps all
-    tokens_per_batch: int = 25_000  # padded tokens per update and side, over all processes
+    tokens_per_batch: int = 25_000  # padded tokens per update and side, in all processes together
     short_first: bool = False  # sort the updates of the first epoch by length
     # Section 5.2
     num_updates: int = 100_000  # optimizer steps
@@ -34,12 +35,11 @@ class Recipe:
     adam_eps: float = 1e-9
     warmup_updates: int = 4_000
     lr_scale: float = 1.0  # multiplies the rate of equation 3
-    weight_decay: float = 0.0  # decoupled as in AdamW: an update takes rate * weight_decay of each weight away
-    # Run updates through torch.compile, of which the first then take minutes; None: on CUDA.
-    compile: bool | None = None
+    weight_decay: float = 0.0  # decoupled as in AdamW: an update subtracts rate * weight_decay of each weight
+    compile: bool | None = None  # run updates through torch.compile, the first in minutes; None: only on CUDA
     # Section 6.1
-    # Paper: a checkpoint every ten minutes, at 0.4 s per update on its machine. Here as many updates, so that the mean
-    # does not depend on the hardware, nor on when a run was stopped.
+    # Paper: a checkpoint every ten minutes, at 0.4 s per update on its machine. Here the same number of updates: the
+    # mean then depends neither on the hardware nor on when a run was stopped.
     checkpoint_interval: tuple[int, str] = (1_500, "updates")  # or "epochs"
     num_averaged_checkpoints: int = 5  # last checkpoints whose mean is the final model
     patience: int | None = None  # evaluations in a row without a better development loss that end the run
@@ -213,20 +213,26 @@ PARSING_SMALL = replace(
     length_penalty=0.3,
 )
 
-RECIPES: dict[str, Recipe] = {
-    "base_en_de": BASE,
-    "big_en_de": BIG,
-    "big_en_fr": replace(BIG, model=BIG.model | {"dropout": 0.1}, vocab_size=32_000, subword_model="wordpiece"),
-    "multi30k_tiny": MULTI30K_TINY,
-    "iwslt14_de_en": IWSLT14_DE_EN,
-    "general_en_de_small": GENERAL_EN_DE_SMALL,
-    "everyday_en_de": EVERYDAY_EN_DE,
-    "phrasebook": PHRASEBOOK,
-    "parsing_wsj": PARSING_WSJ,
-    "parsing_semi_supervised": replace(PARSING_WSJ, vocab_size=32_000),
-    "parsing_small": PARSING_SMALL,
-    **{f"table3_{row}": recipe for row, recipe in TABLE_3.items()},
+BIG_EN_FR = replace(BIG, model=BIG.model | {"dropout": 0.1}, vocab_size=32_000, subword_model="wordpiece")
+EN_DE, EN_FR = "WMT 2014 English-German, 4.5M pairs", "WMT 2014 English-French, 36M pairs"
+BASE_COST, BIG_COST = "8 P100, 12 hours (the paper)", "8 P100, 3.5 days (the paper)"
+# By name: the recipe, its row of the paper, its data, hardware and hours: those of the paper, or of model_cards/ and
+# scripts/benchmarks/results/.
+CATALOGUE: dict[str, tuple[Recipe, str, str, str]] = {
+    "base_en_de": (BASE, "table 2, base", EN_DE, BASE_COST),
+    "big_en_de": (BIG, "table 2, big", EN_DE, BIG_COST),
+    "big_en_fr": (BIG_EN_FR, "table 2, big", EN_FR, BIG_COST),
+    "multi30k_tiny": (MULTI30K_TINY, "", "20,000 to 100,000 pairs; Multi30k", "2 CPU cores, 2.5 to 3.5 hours"),
+    "iwslt14_de_en": (IWSLT14_DE_EN, "", "100,000 to 500,000 pairs; IWSLT 2014", ""),
+    "general_en_de_small": (GENERAL_EN_DE_SMALL, "", "100,000 to 500,000 pairs", "1 CPU core, bfloat16, 1.6 hours"),
+    "everyday_en_de": (EVERYDAY_EN_DE, "", "100,000 to 1,000,000 short pairs", "2 CPU cores, bfloat16, 4 hours"),
+    "phrasebook": (PHRASEBOOK, "", "the built-in synthetic corpus", "2 CPU cores, 4 minutes"),
+    "parsing_wsj": (PARSING_WSJ, "table 4, WSJ only", "Penn Treebank, 40,000 trees", ""),
+    "parsing_semi_supervised": (replace(PARSING_WSJ, vocab_size=32_000), "table 4, semi-supervised", "17M trees", ""),
+    "parsing_small": (PARSING_SMALL, "", "30,000 trees", "1 CPU core, bfloat16, 1.2 hours"),
+    **{f"table3_{row}": (recipe, f"table 3, {row}", EN_DE, "") for row, recipe in TABLE_3.items()},
 }
+RECIPES = {name: recipe for name, (recipe, *_) in CATALOGUE.items()}
 
 
 def load_recipe(name: str, changes: Iterable[str] = ()) -> Recipe:
@@ -264,20 +270,29 @@ def build_recipe(values: dict) -> Recipe:
 
     A field of the model stands in the object `model`, or beside it as `model.FIELD`.
     """
-    # Imported here, so that the names of recipes are known without importing transformers, which takes seconds.
-    from ..model.configuration_vaswani import VaswaniConfig
+    from ..model.configuration_vaswani import VaswaniConfig  # late, as in `model_defaults`
 
-    names = [name for name in VaswaniConfig.__annotations__ if not name.endswith("_token_id")]
-    of_model = {f"model.{name}" for name in names if name not in NO_FIELDS}
+    of_model = {f"model.{name}" for name in model_defaults()}
     known = Recipe.__annotations__.keys() | of_model
     fields = {f"model.{name}": value for name, value in values.get("model", {}).items()}
     fields |= {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     fields.pop("model", None)
     for name in fields.keys() - known:
-        raise ValueError(f"a recipe has no field {name}: there are {', '.join(sorted(known))}.")
+        stem = name.rpartition(".")[2].rstrip("s")
+        near = [field for field in sorted(known) if stem in field] or get_close_matches(name, known) or sorted(known)
+        raise ValueError(f"a recipe has no field {name}; choose one of: {', '.join(near)}.")
     model = {name.removeprefix("model."): fields.pop(name) for name in list(fields) if name in of_model}
     VaswaniConfig(**model)  # checks their types and values
     return Recipe(**fields, model=model)
+
+
+def model_defaults() -> dict[str, object]:
+    """Return the fields of the model that a recipe may change, with their values in the base model."""
+    # Imported here, so that the names of recipes are known without importing transformers, which takes seconds.
+    from ..model.configuration_vaswani import VaswaniConfig
+
+    names = [name for name in VaswaniConfig.__annotations__ if not name.endswith("_token_id")]
+    return {name: getattr(VaswaniConfig, name) for name in names if name not in NO_FIELDS}
 
 
 def divide_widths(recipe: Recipe, divisor: int) -> Recipe:
@@ -286,7 +301,7 @@ def divide_widths(recipe: Recipe, divisor: int) -> Recipe:
     Raises:
         ValueError: if a width cannot be divided; the message names all.
     """
-    from ..model.configuration_vaswani import VaswaniConfig  # late, as in `build_recipe`
+    from ..model.configuration_vaswani import VaswaniConfig  # late, as in `model_defaults`
 
     config = VaswaniConfig(**recipe.model)
     widths = {name: getattr(config, name) for name in WIDTHS}

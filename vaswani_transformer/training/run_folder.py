@@ -1,12 +1,12 @@
-"""The folder of a run: identified by its recipe.json, locked while it is trained in, seen by all processes.
+"""The folder of a run: identified by its recipe.json, locked during training, seen by all processes.
 
-The same command started again goes on from what the folder holds, also with another number of updates or patience:
+The same command started again continues from what the folder holds, also with another number of updates or patience:
 
     run/
         recipe.json         the resolved recipe, seed, fingerprint of the data, precision, processes, versions
         log.jsonl           one line per interval of training, one line per evaluation
         checkpoints/        see `checkpoints`
-        model/              the mean of the last checkpoints: the result
+        model/              the mean of the last checkpoints: the final model
         lock                names the process that trains here
 """
 
@@ -19,14 +19,15 @@ from pathlib import Path
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, gather_object
 
-from ..files import MODEL_FOLDER, claim, lock_folder, write_json
-from .checkpoints import CHECKPOINTS_FOLDER, checkpoint_step, choose_checkpoint
+from ..averaging import CHECKPOINTS_FOLDER, checkpoint_step
+from ..files import MODEL_FOLDER, RECIPE_FILE, claim, lock_folder, write_json
+from .checkpoints import choose_checkpoint
 from .log import LOG_FILE
+from .recipes import model_defaults
 
-RECIPE_FILE = "recipe.json"
 PACKAGES = ("torch", "transformers", "accelerate", "tokenizers")
-# Entries of recipe.json that identify a run; the others inform. Of the recipe, what says where a run ends does not
-# count: nothing before the end depends on it.
+# Entries of recipe.json that identify a run; the others inform. The settings that say where a run ends may change:
+# nothing before the end depends on them.
 IDENTITY = ("recipe", "seed", "data", "mixed_precision", "init_from")
 ENDS = ("num_updates", "patience")
 
@@ -35,7 +36,7 @@ ENDS = ("num_updates", "patience")
 def open_run(
     accelerator: Accelerator, folder: Path, description: dict, *, warn: Callable[[str], object]
 ) -> Iterator[Path | None]:
-    """Lock the run folder for the duration of the block; yields the checkpoint to go on from, if there is one.
+    """Lock the run folder for the duration of the block; yield the checkpoint to continue from, if there is one.
 
     The main process locks and writes; the others must then see the same. All processes must call it together.
 
@@ -44,9 +45,9 @@ def open_run(
         warn: gets a line for each damaged checkpoint.
 
     Raises:
-        ValueError: if the folder holds another run or files of the user's own, if none of its checkpoints is intact,
-            if it holds a final model without checkpoints, if another process is training in it, or if not all processes
-            find the same prepared data.
+        ValueError: if the folder holds another run or files of the user, if none of its checkpoints is intact, if it
+            holds a final model without checkpoints, if another process trains in it, or if the processes find different
+            prepared data.
     """
     with contextlib.ExitStack() as stack:
         found = None
@@ -56,7 +57,7 @@ def open_run(
                 stack.enter_context(lock_folder(folder))
                 found = claim_run(folder, description, warn)
             except (OSError, ValueError) as error:
-                found = error  # for all to raise: the others wait
+                found = error  # all processes raise it: the others wait for the broadcast
         (found,) = broadcast_object_list([found])
         if isinstance(found, Exception):
             raise found
@@ -68,7 +69,7 @@ def open_run(
 
 
 def claim_run(folder: Path, description: dict, warn: Callable[[str], object]) -> Path | None:
-    """Write recipe.json in `folder`, or compare it; return the checkpoint to go on from, if there is one.
+    """Write recipe.json in `folder`, or compare it; return the checkpoint to continue from, if there is one.
 
     Raises:
         ValueError: as `open_run`, or if fewer updates are asked for than are done.
@@ -78,13 +79,14 @@ def claim_run(folder: Path, description: dict, warn: Callable[[str], object]) ->
     recorded = claim(
         path,
         {name: description[name] for name in IDENTITY},
-        advice="Name another output folder, or give the settings it was begun with.",
+        advice=f"Give the same settings, or name another output folder, with --init_from {folder} to keep the weights.",
+        defaults={f"recipe.model.{name}": value for name, value in model_defaults().items()},
         owned=(LOG_FILE, CHECKPOINTS_FOLDER, MODEL_FOLDER),
         free=[f"recipe.{name}" for name in ENDS],
     )
     checkpoint = choose_checkpoint(folder / CHECKPOINTS_FOLDER, warn)
     if checkpoint is None and (folder / MODEL_FOLDER).exists():
-        raise ValueError(f"{folder} holds a final model and no checkpoint to go on from: name another output folder.")
+        raise ValueError(f"{folder} holds a final model but no checkpoint to continue from: name another output.")
     done = checkpoint_step(checkpoint) if checkpoint else 0
     if ends["num_updates"] < done:
         raise ValueError(f"{folder} has done {done} updates, and num_updates is {ends['num_updates']}.")

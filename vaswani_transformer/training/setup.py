@@ -13,6 +13,7 @@ from accelerate.utils import broadcast_object_list, parse_flag_from_env
 from torch.optim.lr_scheduler import LRScheduler
 from transformers import PreTrainedTokenizerFast
 
+from ..averaging import CHECKPOINTS_FOLDER
 from ..data.batching import TokenizedPairs
 from ..data.preparation import DEV_FILE, read_preparation
 from ..devices import allow_tf32, avoid_plans_per_shape, check_processes, choose_precision, compile_once
@@ -21,7 +22,7 @@ from ..loading import fingerprint_model, load_translator
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.pipeline_vaswani import custom_pipelines
-from .checkpoints import CHECKPOINTS_FOLDER, Checkpoints, resumable_checkpoints
+from .checkpoints import Checkpoints, resumable_checkpoints
 from .cpu import speed_up_training
 from .development import DevelopmentSet
 from .log import Log
@@ -69,12 +70,12 @@ def build_run(
     log_interval: int = 50,
     score_dev: Callable[..., float] | None = None,
 ) -> RunParts:
-    """Build what a run needs; nothing is written yet.
+    """Build the parts of a run; nothing is written yet.
 
     Args:
         data: folder written by `vaswani prepare`.
-        run: folder to write, or to go on with; all processes must see it.
-        init_from: model whose weights a new run starts from; one that goes on does not read it again.
+        run: folder to write, or to continue; all processes must see it.
+        init_from: model whose weights a new run starts from; a run that continues does not read it again.
         seed: of initialisation, dropout and the order of the data.
         accumulation_steps: micro-batches per update on each process; changes speed and memory, not results. When not
             given: one on a GPU, on a CPU as many as keep them at about 4,096 tokens.
@@ -108,7 +109,7 @@ def build_run(
     if init_from is not None and not resumable_checkpoints(run / CHECKPOINTS_FOLDER):
         _take_weights(model, init_from, tokenizer, data)
         init_fingerprint = fingerprint_model(init_from)
-    torch.manual_seed(seed + accelerator.process_index)  # ... but other dropout
+    torch.manual_seed(seed + accelerator.process_index)  # ... but different dropout
     optimizer = build_optimizer(model, recipe)
     schedule = inverse_sqrt_schedule(optimizer, d_model=model.config.d_model, warmup_steps=recipe.warmup_updates)
     progress, tally = Progress(), Tally(accelerator)
@@ -152,8 +153,8 @@ def _build_accelerator(mixed_precision: str | None) -> Accelerator:
     for name in ("FSDP", "DEEPSPEED"):
         if parse_flag_from_env(f"ACCELERATE_USE_{name}"):
             raise ValueError(f"the launcher asks for {name}, but each process trains a whole model, on one device.")
-    # Accelerate keeps the precision of the process here, and a process may train again in another one.
-    # transformers' Trainer does the same.
+    # Accelerate keeps the precision of a process here, and the next run of this process may have another one.
+    # transformers' Trainer resets it, too.
     AcceleratorState._reset_state()
     device = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU")).device.type  # as Accelerator makes it
     avoid_plans_per_shape(device)

@@ -3,7 +3,8 @@
 import json
 from pathlib import Path
 
-from ..files import blaming, find_model_folder, read_object, write_json
+from ..averaging import find_model_folder
+from ..files import blaming, read_object, write_json
 from ..loading import load_translator
 from .translator import Translator
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import transformers
 from transformers import Pipeline, PreTrainedModel
 
-from ..files import find_model_folder
+from ..averaging import find_model_folder
 
 
 def pipeline(

@@ -1,0 +1,133 @@
+"""The mean of a run's last checkpoints (section 6.1): its final model, and until then its newest one.
+
+run/
+    checkpoints/
+        step-00000057/      a model like any other; see `training.checkpoints` for the rest
+            COMPLETE        written last: the SHA-256 of every other file
+        stopped-00000061/   the same, written because the run was asked to stop: not part of the final model
+    model/                  the final model; the metadata of its weights say after which update
+"""
+
+import functools
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save
+
+from .files import MODEL_FOLDER, RECIPE_FILE, blaming, find_damage, read_object, write_whole
+
+CHECKPOINTS_FOLDER = "checkpoints"  # of a run
+WEIGHTS = "model.safetensors"
+COMPLETE = "COMPLETE"
+PREFIX = "step-"
+STOPPED_PREFIX = "stopped-"
+
+
+def checkpoint_step(folder: Path) -> int:
+    """Return the number of updates before checkpoint `folder` was written."""
+    return int(folder.name.rpartition("-")[2])
+
+
+def find_checkpoints(folder: Path, *prefixes: str) -> list[Path]:
+    """Return checkpoints whose names begin with one of `prefixes`, complete or not, oldest first."""
+    found = [path for prefix in prefixes for path in folder.glob(f"{prefix}*") if path.name[len(prefix) :].isdigit()]
+    return sorted(found, key=checkpoint_step)
+
+
+def complete_checkpoints(folder: Path, *prefixes: str) -> list[Path]:
+    """Return complete checkpoints in `folder`, oldest first; without `prefixes` those of the final model."""
+    return [path for path in find_checkpoints(folder, *prefixes or [PREFIX]) if (path / COMPLETE).exists()]
+
+
+def read_digests(checkpoint: Path) -> dict[str, str]:
+    """Return SHA-256 of the files of `checkpoint`, by their names."""
+    path = checkpoint / COMPLETE
+    with blaming(path):
+        return dict(read_object(path)["files"])
+
+
+def read_num_averaged(run: Path) -> int:
+    """Return how many checkpoints the recipe of `run` averages."""
+    path = run / RECIPE_FILE
+    description = read_object(path)
+    with blaming(path):
+        return int(description["recipe"]["num_averaged_checkpoints"])
+
+
+def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
+    """Write to `output` the model whose weights are the mean of those in `folders`, of one run (section 6.1).
+
+    The paper averages the last 5 (base) or 20 (big) checkpoints, written every ten minutes. Sums are taken in float64
+    and cast back once. Everything beside the weights is copied from the last folder, except its card.
+
+    Raises:
+        ValueError: if `folders` is empty, or a checkpoint is damaged.
+    """
+    if not folders:
+        raise ValueError("there is no checkpoint to average: train first.")
+    sums = {}
+    for folder in folders:
+        if (folder / COMPLETE).exists():  # other models have no digests, old checkpoints no state
+            digests = {name: digest for name, digest in read_digests(folder).items() if "/" not in name}
+            if fault := find_damage(folder, digests):
+                raise ValueError(f"{fault}: copy it back, or remove {folder} to average without it.")
+        weights = load_file(folder / WEIGHTS)
+        for name, tensor in weights.items():
+            sums[name] = sums.get(name, 0) + tensor.double()
+    output.mkdir(parents=True, exist_ok=True)
+    for path in folders[-1].iterdir():
+        if path.is_file() and path.name not in (WEIGHTS, COMPLETE, "README.md"):
+            shutil.copy(path, output / path.name)
+    averaged = {name: (total / len(folders)).to(weights[name].dtype) for name, total in sums.items()}
+    with write_whole(output / WEIGHTS) as file:
+        file.write(save(averaged, metadata={"format": "pt", "update": folders[-1].name.rpartition("-")[2]}))
+
+
+def read_update(model: Path) -> int | None:
+    """Return after which update of its run the weights in the folder `model` were averaged; None if that is unknown.
+
+    Raises:
+        ValueError: if the weights are damaged.
+    """
+    path = model / WEIGHTS
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            update = (file.metadata() or {}).get("update", "")
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged ({error}): copy it again.") from error
+    return int(update) if update.isdigit() else None
+
+
+def find_model_folder(path: Path) -> Path:
+    """Return `path`, or the folder of the newest model of a run: the final one, or the mean of newer checkpoints.
+
+    That mean is written to a temporary folder, which this process deletes when it ends. A line on standard error says
+    that it is used.
+    """
+    model = path / MODEL_FOLDER
+    if (path / "config.json").exists():
+        return path
+    found = complete_checkpoints(path / CHECKPOINTS_FOLDER, PREFIX, STOPPED_PREFIX)
+    is_finished, update = (model / "config.json").exists(), read_update(model)
+    if not found or (is_finished and (update is None or update >= checkpoint_step(found[-1]))):
+        return model if is_finished else path
+    reason = f"was continued after its final model (update {update})" if is_finished else "has no final model yet"
+    return Path(_average_newest(path, tuple(found[-read_num_averaged(path) :]), reason).name)
+
+
+@functools.cache  # so that a process averages, and says it, once
+def _average_newest(run: Path, folders: tuple[Path, ...], reason: str) -> TemporaryDirectory:
+    """Write the mean of the checkpoints `folders` of `run` to a temporary folder, and say so."""
+    mean = TemporaryDirectory(prefix="vaswani-")
+    average_checkpoints(folders, Path(mean.name))
+    if os.environ.get("RANK", "0") == "0":  # of the processes of a launcher
+        updates = ", ".join(str(checkpoint_step(folder)) for folder in folders)
+        print(f"{run} {reason}: the mean of its newest checkpoints is used (updates {updates})", file=sys.stderr)
+    return mean
