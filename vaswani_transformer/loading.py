@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -15,7 +15,6 @@ from .averaging import find_model_folder
 from .files import digest_file, read_object
 from .model.configuration_vaswani import VaswaniConfig
 from .model.modeling_vaswani import VaswaniForConditionalGeneration
-from .model.pipeline_vaswani import TRANSLATION_TASK
 
 # The model that comes with a clone of the repository, but not with the wheel.
 BUNDLED_MODEL = Path(__file__).parents[1] / "model_cards" / "everyday_en_de"
@@ -107,12 +106,6 @@ def _find_model(path: Path) -> Path:
     if os.path.lexists(path / GENERATION_CONFIG_NAME):
         read_object(path / GENERATION_CONFIG_NAME)  # transformers ignores one that it cannot read
     return path
-
-
-def find_languages(pipelines: object) -> tuple[str, str] | None:
-    """Return source and target language by the name of the model's own task, among `custom_pipelines` of its config."""
-    tasks = [TRANSLATION_TASK.fullmatch(str(name)) for name in pipelines] if isinstance(pipelines, Mapping) else []
-    return next((task.groups() for task in tasks if task and task[1]), None)
 
 
 def fingerprint_model(name: str | Path) -> str:

@@ -216,6 +216,8 @@ told["search"] = [search.num_beams, search.length_penalty_type, search.max_lengt
 told["tokens"] = tokens(model)
 pipeline = transformers.pipeline("translation_en_to_de", model=name, trust_remote_code=True)
 told["texts"] = [result["translation_text"] for result in pipeline(sentences, max_new_tokens=6)]
+of_objects = transformers.pipeline("translation", model=model, tokenizer=tokenizer)
+told["of objects"] = [result["translation_text"] for result in of_objects(sentences, max_new_tokens=6)]
 pipeline.save_pretrained(sys.argv[4])
 again = transformers.pipeline("translation", model=sys.argv[4], trust_remote_code=True)
 told["saved again"] = [result["translation_text"] for result in again(sentences, max_new_tokens=6)]
@@ -249,7 +251,7 @@ def test_an_uploaded_model_works_where_the_package_is_not_and_beside_it(run, hub
     assert told["search"] == [3, "gnmt", 50]
     assert told["tokens"] == told["offline"] == expected
     texts = [text if sentence else "" for sentence, text in zip(SENTENCES, texts, strict=True)]
-    assert told["texts"] == told["saved again"] == texts
+    assert told["texts"] == told["of objects"] == told["saved again"] == texts
     assert told["models"] == ["VaswaniForConditionalGeneration"] * 2  # engines are of the package
     assert told["hidden"]
     assert told["both"] == [expected, expected, True, False, False]

@@ -102,7 +102,10 @@ def test_changes_are_json_or_else_text_and_leave_the_named_recipe_alone():
     ("change", "message"),
     [
         ("dropout=0.3", "a recipe has no field dropout; choose one of: model.activation_dropout, model.attention_d"),
-        ("model.positions=learned", "a recipe has no field model.positions; choose one of: model.max_position_embeddings, "),
+        (
+            "model.positions=learned",
+            "a recipe has no field model.positions; choose one of: model.max_position_embeddings, ",
+        ),
         ("model.pad_token_id=8", "a recipe has no field model.pad_token_id; "),
         ("num_updates=many", "num_updates must be a whole number from 1 to 1,000,000,000, got 'many'."),
         ("num_beams=null", "num_beams must be a whole number from 1 to 1,000, got None."),

@@ -12,6 +12,7 @@ from ..evaluation import scores
 from ..evaluation.pairs import compute_perplexity
 from ..files import write_json
 from ..model.generation_vaswani import Search
+from ..model.pipeline_vaswani import find_languages
 from ..translation.translator import translate
 from .arguments import check_output, open_output, open_reader, search_options
 
@@ -31,7 +32,7 @@ def _evaluate_model(args: argparse.Namespace) -> None:
     if args.json is not None and args.json == args.translations:
         raise ValueError(f"{args.json} cannot hold both scores and translations: name two files.")
     model, tokenizer = loading.load_translator(args.model, dtype=args.dtype)
-    source, target = loading.find_languages(vars(model.config).get("custom_pipelines")) or ("en", "de")
+    source, target = find_languages(vars(model.config).get("custom_pipelines")) or ("en", "de")
     args.source_language, args.target_language = args.source_language or source, args.target_language or target
     metrics = _build_metrics(args)
     pairs = list(open_reader(args.test, args, split=args.split, num_pairs=args.num_pairs)())

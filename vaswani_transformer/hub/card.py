@@ -18,7 +18,8 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from ..evaluation.scores import BLEU, CHRF, LOWER_CASED, PAPER, PERPLEXITY, TOKENISED, Score
 from ..files import MODEL_FOLDER, blaming, read_object
-from ..loading import find_languages, fingerprint_model
+from ..loading import fingerprint_model
+from ..model.pipeline_vaswani import find_languages
 from ..training.cost import RunCost
 from ..training.log import read_log
 from ..training.recipes import RECIPES

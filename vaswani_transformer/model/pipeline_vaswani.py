@@ -5,25 +5,27 @@ A saved model carries this file and names it in its config, so that
     transformers.pipeline("translation", model="folder or Hub id", trust_remote_code=True)
 
 finds it without the package. With the package, `vaswani_transformer.pipeline("translation", model=...)` works without
-trust_remote_code. It does not use the package's `Translator`, because it must work without it.
+trust_remote_code. This file does not use the package's `Translator`, because it must work without the package.
 """
 
 import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 import transformers
-from transformers import Pipeline
+from transformers import AutoModelForSeq2SeqLM, pipelines
+from transformers.pipelines.base import ChunkPipeline
 
 logger = transformers.utils.logging.get_logger(__name__)
-# A megabyte in one line is no sentence, and the search takes quadratic time in its tokens: what is longer is cut.
+# Longer lines are cut: a megabyte in one line is not a sentence, and the time of a search is quadratic in its tokens.
 MOST_SOURCE_TOKENS = 4_096
 LANGUAGE = r"([A-Za-z]+(?:[-_][A-Za-z0-9]{1,8})*)"  # en, en-US, zh_Hant_TW
 TRANSLATION_TASK = re.compile(f"translation(?:_{LANGUAGE}_to_{LANGUAGE})?")
 
 
 def custom_pipelines(*tasks: str) -> dict[str, dict]:
-    """What a config says so that transformers finds `TranslationPipeline` for `tasks` and for "translation".
+    """Return the entry of a config by which transformers finds `TranslationPipeline` for `tasks` and "translation".
 
     transformers looks tasks up by their whole name: "translation_en_to_de" must be among `tasks` to work.
     """
@@ -31,12 +33,30 @@ def custom_pipelines(*tasks: str) -> dict[str, dict]:
     return dict.fromkeys(("translation", *tasks), entry)
 
 
-def check_sentence(sentence: object) -> None:
-    """Refuse what no tokenizer takes.
+def find_languages(tasks: object) -> tuple[str, str] | None:
+    """Return source and target language of the first of `tasks` that names them, such as "translation_en_to_de".
 
-    Raises:
-        ValueError: if `sentence` is no text, or holds what is no character.
+    Args:
+        tasks: `custom_pipelines` of a config, a mapping by task; anything else names no languages.
     """
+    names = map(TRANSLATION_TASK.fullmatch, map(str, tasks if isinstance(tasks, Mapping) else ()))
+    return next((name.groups() for name in names if name and name[1]), None)
+
+
+def register_task(pipeline_class: type[ChunkPipeline]) -> None:
+    """Make `transformers.pipeline("translation", ...)` and "translation_en_to_de" build a `pipeline_class`."""
+    registry = pipelines.PIPELINE_REGISTRY
+    if "translation" not in registry.supported_tasks:
+        # transformers v5 refuses the name before it looks at what is registered, and knows no names with languages.
+        pipelines.REMOVED_TASKS.pop("translation", None)
+        check_task = registry.check_task
+        registry.check_task = lambda task: check_task("translation" if TRANSLATION_TASK.fullmatch(task) else task)
+    # register_pipeline() would make save_pretrained() of the pipeline forget the languages of a model.
+    registry.supported_tasks["translation"] = {"impl": pipeline_class, "pt": (AutoModelForSeq2SeqLM,)}
+
+
+def check_sentence(sentence: object) -> None:
+    """Raise a ValueError if `sentence` is not a str, or holds a surrogate, which no tokenizer can encode."""
     if not isinstance(sentence, str):
         raise ValueError(
             f"a sentence to translate is a str, got {type(sentence).__name__}: {sentence!r}. For rows of a "
@@ -51,24 +71,27 @@ def check_sentence(sentence: object) -> None:
         ) from None
 
 
-class TranslationPipeline(Pipeline):
-    """Translates a sentence, a list or an iterator of sentences, in batches of `batch_size`.
+class TranslationPipeline(ChunkPipeline):
+    """Translate a sentence, a list or an iterator of sentences, in batches of `batch_size`.
 
         translate = vaswani_transformer.pipeline("translation", model="runs/base/model")
         translate("A little girl climbs into a wooden playhouse.")
         [{"translation_text": "Ein kleines Mädchen klettert in ein Spielhaus aus Holz."}]
 
     As in transformers v4 a list of sentences gives a flat list of such dicts, any other iterable a list for each
-    sentence; with `num_return_sequences=n` each sentence yields a list of n dicts, best first. A sentence of nothing
-    but blanks stays empty.
+    sentence; with `num_return_sequences=n` each sentence yields a list of n dicts, best first. The lines of a sentence
+    are translated one by one and joined again; a blank line stays empty.
 
     Arguments of `generate()` may be given to the constructor or to a call, and those of v4's pipeline: `truncation` to
     the longest sentence of training, `clean_up_tokenization_spaces` to remove spaces before punctuation,
-    `return_tensors=True` for `translation_token_ids` instead of the text, or beside it with `return_text=True`;
-    `src_lang` and `tgt_lang` are for models of several languages, and change nothing here.
+    `return_tensors=True` for `translation_token_ids` instead of the text, or beside it with `return_text=True`.
+    `src_lang` and `tgt_lang`, or a task such as "translation_en_to_de", must be the languages of the model.
 
-    With the package, `model` is an engine afterwards, which translates faster with the weights of that moment, and the
-    model itself is let go; load it again to save or train it, to stream, or to draw several samples.
+    With the package, `model` becomes an engine, which translates faster with the weights of that moment. Load the model
+    again to save or train it, to stream, or to draw several samples.
+
+    Raises:
+        ValueError: for other languages than those of the model, or for an input that is not text.
     """
 
     _pipeline_calls_generate = True
@@ -79,6 +102,7 @@ class TranslationPipeline(Pipeline):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
+        self._check_languages(**self._preprocess_params)
         if getattr(self.model, "find_engine", None) is not None:
             self.model = self.model.find_engine() or self.model
 
@@ -88,54 +112,93 @@ class TranslationPipeline(Pipeline):
         results = super().__call__(inputs, **kwargs) if inputs else []
         return [result[0] for result in results] if all(len(result) == 1 for result in results) else results
 
-    def _sanitize_parameters(
-        self, *, src_lang: str | None = None, tgt_lang: str | None = None, **kwargs
-    ) -> tuple[dict, dict, dict]:
-        names = ("truncation",), ("return_tensors", "return_text", "clean_up_tokenization_spaces")
-        preprocess, postprocess = ({name: kwargs.pop(name) for name in own if name in kwargs} for own in names)
+    def _sanitize_parameters(self, **kwargs) -> tuple[dict, dict, dict]:
+        of_input = ("truncation", "src_lang", "tgt_lang")
+        of_output = ("return_tensors", "return_text", "clean_up_tokenization_spaces")
+        preprocess, postprocess = (
+            {name: kwargs.pop(name) for name in names if name in kwargs} for names in (of_input, of_output)
+        )
         return preprocess, kwargs, postprocess
 
-    def preprocess(self, sentence: str, truncation: bool = False) -> dict[str, Any]:
+    def _read_languages(self, src_lang: str | None, tgt_lang: str | None) -> tuple[str | None, str | None]:
+        """Return the given languages, or else those that the task names."""
+        task = TRANSLATION_TASK.fullmatch(self.task)
+        of_task = task.groups() if task else (None, None)
+        return src_lang or of_task[0], tgt_lang or of_task[1]
+
+    def _check_languages(self, src_lang: str | None = None, tgt_lang: str | None = None, **_: Any) -> None:
+        own = find_languages(vars(self.model.config).get("custom_pipelines"))
+        given = self._read_languages(src_lang, tgt_lang)
+        if own is not None and any(name not in (None, expected) for name, expected in zip(given, own, strict=True)):
+            raise ValueError(
+                f"this model translates from {own[0]} to {own[1]}, not from {given[0]} to {given[1]}: load another."
+            )
+
+    def preprocess(self, sentence: str, truncation: bool = False, **languages: str) -> Iterator[dict[str, Any]]:
+        """Yield the model inputs of each line of `sentence`."""
         check_sentence(sentence)
-        sentence = sentence if sentence.strip() else ""
+        self._check_languages(**languages)
+        lines = sentence.split("\n")
+        for number, line in enumerate(lines, start=1):
+            yield self._encode(line if line.strip() else "", truncation) | {"is_last": number == len(lines)}
+
+    def _encode(self, sentence: str, truncation: bool) -> dict[str, torch.Tensor]:
         # verbose=False: transformers would warn of indexing errors, which sinusoidal positions cannot cause.
         inputs = self.tokenizer(sentence, truncation=truncation, return_tensors="pt", verbose=False)
-        if inputs["input_ids"].shape[1] > MOST_SOURCE_TOKENS:
+        num_tokens = inputs["input_ids"].shape[1]
+        if num_tokens > MOST_SOURCE_TOKENS:
             logger.warning(
-                f"a sentence of {inputs['input_ids'].shape[1]} tokens was cut to the first {MOST_SOURCE_TOKENS}; split "
-                f"it into sentences."
+                f"a sentence of {num_tokens} tokens was cut to the first {MOST_SOURCE_TOKENS}; split it into sentences."
             )
             kept = [*range(MOST_SOURCE_TOKENS - 1), -1]  # with the last token, </s>
             inputs = {name: value[:, kept] for name, value in inputs.items()}
-        elif inputs["input_ids"].shape[1] > self.tokenizer.model_max_length:
+        elif num_tokens > self.tokenizer.model_max_length:
             logger.warning(
-                f"a sentence of {inputs['input_ids'].shape[1]} tokens is longer than the "
-                f"{self.tokenizer.model_max_length} that training saw at most; it is translated whole, but less well."
+                f"a sentence of {num_tokens} tokens is longer than the longest in training, which had "
+                f"{self.tokenizer.model_max_length}; it is translated whole, but less well."
             )
         return {"input_ids": inputs["input_ids"], "attention_mask": inputs["attention_mask"]}
 
-    def _forward(self, model_inputs: dict[str, torch.Tensor], **generate_kwargs) -> dict[str, torch.Tensor]:
+    def _forward(self, model_inputs: dict[str, Any], **generate_kwargs) -> dict[str, Any]:
+        is_last = model_inputs.pop("is_last")
         num_sentences = model_inputs["input_ids"].shape[0]
         tokens = self.model.generate(**model_inputs, **self._prepare_generate_kwargs(generate_kwargs))
         if not isinstance(tokens, torch.Tensor):  # return_dict_in_generate
             tokens = tokens.sequences
         source_lengths = model_inputs["attention_mask"].sum(dim=-1)
-        return {"tokens": tokens.unflatten(0, (num_sentences, -1)), "source_length": source_lengths}
+        return {
+            "tokens": tokens.unflatten(0, (num_sentences, -1)),
+            "source_length": source_lengths,
+            "is_last": is_last,
+        }
 
     def postprocess(
         self,
-        model_outputs: dict[str, torch.Tensor],
+        model_outputs: list[dict[str, torch.Tensor]],
         return_tensors: bool = False,
         return_text: bool | None = None,
         clean_up_tokenization_spaces: bool = False,
     ) -> list[dict[str, str | torch.Tensor]]:
-        tokens = model_outputs["tokens"][0]  # (n, T)
-        if int(model_outputs["source_length"]) <= 1:  # nothing but </s>
+        lines = [self._decode(line, clean_up_tokenization_spaces) for line in model_outputs]
+        records = []
+        for hypothesis in zip(*lines, strict=True):  # n times, each with the tokens and the text of every line
+            tokens, texts = zip(*hypothesis, strict=True)
+            record = {"translation_token_ids": torch.cat(tokens)} if return_tensors else {}
+            records.append(
+                record | ({"translation_text": "\n".join(texts)} if return_text or not return_tensors else {})
+            )
+        return records
+
+    def _decode(self, line: dict[str, torch.Tensor], clean_up: bool) -> list[tuple[torch.Tensor, str]]:
+        """Return tokens and text of each hypothesis of a line."""
+        tokens = line["tokens"][0]  # (n, T)
+        if int(line["source_length"]) <= 1:  # nothing but </s>
             tokens = tokens[:, :1]  # the start token
         texts = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
-        if clean_up_tokenization_spaces:  # transformers v5 does not for BPE, even where asked to
+        if clean_up:  # transformers v5 does not for BPE, even where asked to
             texts = map(self.tokenizer.clean_up_tokenization, texts)
-        records = [{"translation_token_ids": row} if return_tensors else {} for row in tokens]
-        if return_text or not return_tensors:
-            records = [{**record, "translation_text": text} for record, text in zip(records, texts, strict=True)]
-        return records
+        return list(zip(tokens, texts, strict=True))
+
+
+if "translation" not in pipelines.PIPELINE_REGISTRY.supported_tasks:  # so that pipelines of loaded objects work too
+    register_task(TranslationPipeline)

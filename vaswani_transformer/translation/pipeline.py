@@ -1,11 +1,65 @@
-"""`pipeline("translation")` for models of this package, without trust_remote_code."""
+"""`pipeline("translation")` as in transformers v4, for models of this package and every other encoder-decoder."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import transformers
 from transformers import Pipeline, PreTrainedModel
 
 from ..averaging import find_model_folder
+from ..model.configuration_vaswani import VaswaniConfig
+from ..model.pipeline_vaswani import TranslationPipeline, check_sentence
+
+GENERATION_DEFAULTS = {"max_new_tokens": 256, "num_beams": 4}  # those of v4, where a model says nothing
+
+
+class AnyTranslationPipeline(TranslationPipeline):
+    """Translate with Marian, mBART, M2M100, NLLB, T5 or another encoder-decoder of transformers, as v4 did.
+
+        translate = transformers.pipeline("translation_en_to_de", model="google-t5/t5-small")
+        translate = transformers.pipeline("translation", model="facebook/nllb-200-distilled-600M", src_lang="eng_Latn")
+        translate("A dog runs.", tgt_lang="deu_Latn")
+
+    A model of this package is served as by `TranslationPipeline`. Another one gets the prefix and the search options
+    that `task_specific_params` of its config has for the task (T5), and the languages of call, constructor or task name
+    where its tokenizer needs them (mBART, M2M100, NLLB). Its text is not split at line breaks.
+
+    Raises:
+        ValueError: if the tokenizer needs languages, and none are given.
+    """
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._is_own = self.model.config.model_type == VaswaniConfig.model_type
+        if not self._is_own:
+            specific = dict((getattr(self.model.config, "task_specific_params", None) or {}).get(self.task, {}))
+            self.prefix = specific.pop("prefix", self.prefix) or ""
+            self._generate_kwargs = specific | self._generate_kwargs
+            self._generation_defaults = GENERATION_DEFAULTS | self._generation_defaults
+
+    def preprocess(
+        self, sentence: str, truncation: bool = False, src_lang: str | None = None, tgt_lang: str | None = None
+    ) -> Iterator[dict[str, Any]]:
+        languages = {"src_lang": src_lang, "tgt_lang": tgt_lang}
+        if self._is_own:
+            yield from super().preprocess(sentence, truncation, **languages)
+            return
+        check_sentence(sentence)
+        text, options = self.prefix + sentence, {"truncation": truncation, "return_tensors": "pt"}
+        if hasattr(self.tokenizer, "_build_translation_inputs"):
+            languages = dict(zip(languages, self._read_languages(**languages), strict=True))
+            inputs = self.tokenizer._build_translation_inputs(text, **options, **languages)
+        else:
+            inputs = self.tokenizer(text, **options)
+        inputs.pop("token_type_ids", None)
+        yield {**inputs, "is_last": True}
+
+    def _forward(self, model_inputs: dict[str, Any], **generate_kwargs) -> dict[str, Any]:
+        forced = model_inputs.get("forced_bos_token_id")
+        if isinstance(forced, list):  # one for each sentence of a batch, all equal
+            model_inputs["forced_bos_token_id"] = forced[0]
+        return super()._forward(model_inputs, **generate_kwargs)
 
 
 def pipeline(
@@ -14,7 +68,7 @@ def pipeline(
     tokenizer: object = None,
     **kwargs,
 ) -> Pipeline:
-    """Build `transformers.pipeline`, which knows this package's task, of a run folder too.
+    """Return `transformers.pipeline(task, model, ...)`; the model may be a run folder too.
 
     Args:
         model: a model folder, a run folder (its final model), a Hub id, or a model object (then give `tokenizer` too).

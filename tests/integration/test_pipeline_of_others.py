@@ -1,0 +1,150 @@
+"""`pipeline("translation")` serves transformers' own encoder-decoders as transformers v4 documented it."""
+
+import io
+import json
+
+import pytest
+import torch
+import transformers
+from transformers import (
+    M2M100Config,
+    M2M100Tokenizer,
+    MarianConfig,
+    MarianTokenizer,
+    MBart50Tokenizer,
+    MBartConfig,
+    MBartTokenizer,
+    NllbTokenizer,
+    T5Config,
+    T5Tokenizer,
+)
+
+import vaswani_transformer  # noqa: F401 - registers the task
+
+SENTENCES = ["the dog runs", "a cat sleeps on the bed", "where do you live ?"]
+SIZES = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
+SIZES |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "max_position_embeddings": 64}
+T5_TASKS = {"translation_en_to_de": {"prefix": "translate English to German: ", "num_beams": 3, "max_length": 9}}
+
+
+@pytest.fixture(scope="module")
+def pieces(tmp_path_factory):
+    """A folder with a sentencepiece model, and its pieces with their scores."""
+    sentencepiece = pytest.importorskip("sentencepiece", reason='needs pip install ".[convert]"')
+    model = io.BytesIO()
+    lines = iter([*SENTENCES, *T5_TASKS["translation_en_to_de"]["prefix"].split()] * 20)
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=lines, model_writer=model, vocab_size=60, minloglevel=2, hard_vocab_limit=False
+    )
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+    scores = [(processor.id_to_piece(i), processor.get_score(i)) for i in range(3, processor.get_piece_size())]
+    folder = tmp_path_factory.mktemp("pieces")
+    for name in ("source.spm", "target.spm"):
+        (folder / name).write_bytes(model.getvalue())
+    names = ["<s>", "<pad>", "</s>", "<unk>", *(piece for piece, _ in scores)]
+    (folder / "vocab.json").write_text(json.dumps({name: number for number, name in enumerate(names)}))
+    return folder, scores
+
+
+def build_tokenizer(kind, folder, scores):
+    spm, vocab = str(folder / "source.spm"), str(folder / "vocab.json")
+    unigrams = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), *scores]
+    match kind:
+        case "marian":
+            return MarianTokenizer(spm, str(folder / "target.spm"), vocab, source_lang="en", target_lang="de")
+        case "m2m100":
+            return M2M100Tokenizer(vocab, spm)
+        case "mbart":
+            return MBartTokenizer(vocab=unigrams)
+        case "mbart50":
+            return MBart50Tokenizer(vocab=unigrams)
+        case "nllb":
+            characters = [*sorted(set("".join(SENTENCES)) - {" "}), "\u2581"]
+            return NllbTokenizer(
+                vocab={name: i for i, name in enumerate(["<s>", "<pad>", "</s>", "<unk>", *characters])}
+            )
+        case "t5":
+            return T5Tokenizer(vocab=[("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), *scores], extra_ids=0)
+
+
+def build_model(kind, tokenizer):
+    torch.manual_seed(0)
+    ids = {
+        "vocab_size": 512 if kind == "m2m100" else max(tokenizer.get_vocab().values()) + 1,
+        "pad_token_id": tokenizer.pad_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+    }
+    if kind == "t5":
+        sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
+        config = T5Config(**sizes, **ids, decoder_start_token_id=ids["pad_token_id"], task_specific_params=T5_TASKS)
+    else:
+        kinds = {"marian": MarianConfig, "m2m100": M2M100Config, "nllb": M2M100Config}
+        config = kinds.get(kind, MBartConfig)(**SIZES, **ids, decoder_start_token_id=ids["eos_token_id"])
+    model = transformers.AutoModelForSeq2SeqLM.from_config(config).eval()
+    for parameter in model.parameters():
+        parameter.data.add_(torch.randn_like(parameter), alpha=0.3)
+    return model
+
+
+LANGUAGES = {
+    "m2m100": ("en", "de"),
+    "mbart": ("en_XX", "de_DE"),
+    "mbart50": ("en_XX", "de_DE"),
+    "nllb": ("eng_Latn", "deu_Latn"),
+}
+
+
+@pytest.fixture(scope="module", params=["marian", "t5", *LANGUAGES])
+def parts(request, pieces):
+    tokenizer = build_tokenizer(request.param, *pieces)
+    return request.param, build_model(request.param, tokenizer), tokenizer
+
+
+def expect(parts, sentence, **options):
+    """Return the tokens and the text that tokenizer and `generate()` give without a pipeline, for each hypothesis."""
+    kind, model, tokenizer = parts
+    if kind in LANGUAGES:
+        tokenizer.src_lang = LANGUAGES[kind][0]
+        find_id = tokenizer.get_lang_id if kind == "m2m100" else tokenizer.convert_tokens_to_ids
+        options["forced_bos_token_id"] = find_id(LANGUAGES[kind][1])
+    if kind == "t5":
+        sentence, options = "translate English to German: " + sentence, {"num_beams": 3, "max_length": 9} | options
+    ids = model.generate(**tokenizer(sentence, return_tensors="pt"), **{"num_beams": 4} | options)
+    return [to_record(row, tokenizer.decode(row, skip_special_tokens=True), tokenizer) for row in ids]
+
+
+def to_record(ids, text, tokenizer):
+    return {"translation_token_ids": [i for i in ids.tolist() if i != tokenizer.pad_token_id], "translation_text": text}
+
+
+def test_the_task_names_the_languages(parts):
+    kind, model, tokenizer = parts
+    source, target = LANGUAGES.get(kind, ("en", "de"))
+    options = {} if kind == "t5" else {"max_new_tokens": 8}
+    translate = transformers.pipeline(f"translation_{source}_to_{target}", model=model, tokenizer=tokenizer, **options)
+    assert translate.model is model
+    expected = [expect(parts, sentence, **options)[0] for sentence in SENTENCES]
+    for batch_size in (1, 3):
+        found = translate(SENTENCES, return_tensors=True, return_text=True, batch_size=batch_size)
+        assert [to_record(*record.values(), tokenizer) for record in found] == expected
+    assert translate(SENTENCES[0]) == [{"translation_text": expected[0]["translation_text"]}]
+    several = translate(SENTENCES[0], num_return_sequences=2, num_beams=2, return_tensors=True, return_text=True)
+    expected = expect(parts, SENTENCES[0], num_return_sequences=2, **options | {"num_beams": 2})
+    assert [to_record(*record.values(), tokenizer) for record in several] == expected
+
+
+def test_languages_are_given_to_the_constructor_or_a_call(parts):
+    kind, model, tokenizer = parts
+    if kind not in LANGUAGES:
+        pytest.skip("its tokenizer has no languages")
+    source, target = LANGUAGES[kind]
+    build = {"task": "translation", "model": model, "tokenizer": tokenizer, "max_new_tokens": 8, "return_tensors": True}
+    expected = expect(parts, SENTENCES[0], max_new_tokens=8)[0]["translation_token_ids"]
+    languages = {"src_lang": source, "tgt_lang": target}
+    translate = transformers.pipeline(**build)
+    for found in (transformers.pipeline(**build, **languages)(SENTENCES[0]), translate(SENTENCES[0], **languages)):
+        assert found[0]["translation_token_ids"].tolist() == expected
+    (other,) = translate(SENTENCES[0], src_lang=target, tgt_lang=source)
+    assert other["translation_token_ids"].tolist() != expected
+    with pytest.raises(ValueError, match="requires a `src_lang` and a `tgt_lang`"):
+        translate(SENTENCES[0])
