@@ -82,7 +82,7 @@ def test_standard_input_goes_to_standard_output_and_long_sentences_are_mentioned
     done = run_module("translate", "--model", workshop / "run", text="alpha beta\n" + "alpha " * 400 + "\n")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\n") == 2
-    assert "lines of more than 256 tokens, the longest in training: 1." in done.stderr
+    assert "sentences of more than 256 tokens, the longest in training: 1." in done.stderr
 
 
 @pytest.mark.slow

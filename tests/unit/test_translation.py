@@ -145,7 +145,7 @@ def test_a_generation_config_of_ones_own_says_beam_and_penalty(parts):
     config = copy.deepcopy(parts[0].generation_config)
     config.num_beams, config.length_penalty, config.max_new_tokens = 2, 2.0, 6
     for asked in (0, 3):
-        with pytest.raises(ValueError, match=f"a beam of 2 gives 1 to 2 translations of a sentence, {asked} are asked"):
+        with pytest.raises(ValueError, match=f"a beam of 2 gives 1 to 2 translations of a sentence, not {asked}"):
             Translator(*parts, num_hypotheses=asked, generation_config=config)
     options = {"num_hypotheses": 2, "with_scores": True}
     found = Translator(*parts, **options, generation_config=config)(SENTENCES)
@@ -159,3 +159,16 @@ def test_a_sentence_that_is_cut_is_told(parts, monkeypatch):
     monkeypatch.setattr(translation, "MOST_SOURCE_TOKENS", 6)
     with pytest.warns(UserWarning, match="sentences cut to their first 6 tokens: 2. Split them."):
         translate(*parts, ["a dog", "dog " * 9, "cats " * 12], max_new_tokens=2)
+
+
+def test_lines_are_translated_one_by_one_and_empty_translations_are_counted(build_translator):
+    model, tokenizer = build_translator(["the dog runs ."] * 3)
+    translator = Translator(model, tokenizer, with_scores=True, max_new_tokens=4)
+    [first], _, [third] = translator(["the dog", "", "runs ."])
+    [together] = translator(["the dog\n\nruns ."])[0]
+    assert together.text == f"{first.text}\n\n{third.text}"
+    assert together.score == pytest.approx(first.score + third.score)
+    assert translator.find_warnings() == []
+    translator = Translator(model, tokenizer, forced_bos_token_id=tokenizer.eos_token_id)
+    translator(["the dog\n\nruns ."])
+    assert translator.find_warnings() == ["2 of 2 translations are empty."]

@@ -252,13 +252,15 @@ def parse(command: argparse.ArgumentParser) -> None:
     """Parse sentences into constituency trees (section 6.3); one tree for one line.
 
     vaswani parse --model runs/parsing --input sentences.txt --output trees.mrg
+    echo "The dog barks ." | vaswani parse --model runs/parsing
 
-    An empty line stays empty, and one of more than 1,000 sub-words is refused. Tags are XX, or with --gold those of the
+    Spaces separate words, and punctuation is a word. An empty line stays empty, and one of more than 1,000 sub-words is
+    refused. Tags are XX, or with --gold those of the
     gold trees, whose traces and function tags do not count. F1 is EVALB's.
     """
     add_model(command)
-    texts = command.add_mutually_exclusive_group(required=True)
-    texts.add_argument("--input", type=Path, help="UTF-8 text, one sentence per line, words separated by spaces")
+    texts = command.add_mutually_exclusive_group()
+    texts.add_argument("--input", type=Path, help="UTF-8 text, a sentence per line; standard input if not given")
     texts.add_argument("--gold", type=Path, help="bracketed trees: parse their words, and print the bracket F1")
     command.add_argument("--output", type=output_path, help="one tree per line; standard output if not given")
     command.add_argument("--unconstrained", action="store_true", help="search all outputs as the paper did")

@@ -9,7 +9,6 @@ from .. import loading
 from ..attention.alignment import align, format_links
 from ..data.corpus import read_parallel_files
 from ..data.lines import read_lines
-from ..model.pipeline_vaswani import MOST_SOURCE_TOKENS
 from ..translation.files import find_processes, read_file_windows, read_windows, translate_file, translate_stream
 from ..translation.translator import Translator, format_lines
 from .arguments import open_output, search_options
@@ -49,12 +48,8 @@ def run(args: argparse.Namespace) -> None:
         with open_output(args.alignments) as file:
             for links in align(model, tokenizer, read_parallel_files(args.input, args.output)):
                 file.write(f"{format_links(links)}\n")
-    for count, what in (
-        (translator.num_over_long, f"lines of more than {tokenizer.model_max_length} tokens, the longest in training"),
-        (translator.num_cut, f"sentences cut to their first {MOST_SOURCE_TOKENS:,} tokens"),
-    ):
-        if count:
-            print(f"vaswani translate: {what}: {count}. Split them into sentences.", file=sys.stderr)
+    for warning in translator.find_warnings():
+        print(f"vaswani translate: {warning}", file=sys.stderr)
 
 
 def _describe(args: argparse.Namespace) -> dict[str, object]:

@@ -6,6 +6,7 @@ The sentences alone decide which of them share a batch, so every process that tr
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import torch
@@ -19,30 +20,30 @@ from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.pipeline_vaswani import MOST_SOURCE_TOKENS, check_sentence
 from .ensemble import Ensemble
 
-TOKENS_PER_BATCH = {"cpu": 2_000}  # a cache of a processor is full long before its memory
-TEXTS_PER_CALL = 1_000  # the tokenizer's answer takes some 100 bytes per token
-# Per-step outputs are never read here, so they are off, whatever the model's generation config asks for.
+TOKENS_PER_BATCH = {"cpu": 2_000}  # more would not fit the caches of a processor
+TEXTS_PER_CALL = 1_000  # the output of the tokenizer has about 100 bytes per token
+# Outputs of each step are not read here, so they are off, also where the generation config of the model has them on.
 NO_RECORDS = dict.fromkeys(("output_scores", "output_logits", "output_attentions", "output_hidden_states"), False) | {
     "return_dict_in_generate": True
 }
 
 
 class Hypothesis(NamedTuple):
-    """A translation of one line, and its score (Wu et al. 2016, equation 14) where asked for."""
+    """A translation, and its score (Wu et al. 2016, equation 14) if it was asked for."""
 
     text: str
     score: float | None = None
 
 
 class Batch(NamedTuple):
-    """Sentences that are translated together: their row numbers, and their token ids, none for empty lines."""
+    """Sentences that are translated together: their row numbers, and their token ids, none for blank sentences."""
 
     rows: list[int]
     ids: list[list[int]]
 
 
 class Translator:
-    """Translates with one model and search, by the weights of the moment when the translator was made.
+    """Translate with one model and search, and with the weights of the time when the translator was built.
 
         translator = Translator(model, tokenizer, num_hypotheses=4, with_scores=True, num_beams=8)
         for hypotheses in translator(["A dog runs.", "Two cats sleep."]):
@@ -76,33 +77,45 @@ class Translator:
         if not 1 <= num_hypotheses <= search.num_beams:
             raise ValueError(
                 f"a beam of {search.num_beams} gives 1 to {search.num_beams} translations of a sentence, "
-                f"{num_hypotheses} are asked for. Ask for fewer, or widen num_beams."
+                f"not {num_hypotheses}: lower num_hypotheses, or raise num_beams."
             )
         self.tokenizer, self.device = tokenizer, model.device
         self.num_hypotheses, self.with_scores = num_hypotheses, with_scores
         self.tokens_per_batch = tokens_per_batch or TOKENS_PER_BATCH.get(model.device.type, 8_192)
-        # The models themselves are let go where an engine takes their place.
+        # An engine replaces its model, whose memory is then free.
         members = [find_engine(member) or member for member in (model, *ensemble)]
         self.decoder = members[0]
         if len(members) > 1:
             generate_kwargs["engine"] = Ensemble(members)
         self.generate_kwargs = generate_kwargs
-        self.num_over_long = 0  # sentences so far that are longer than any that training has seen
-        self.num_cut = 0  # sentences so far that were cut to their first `MOST_SOURCE_TOKENS`
+        # Counts so far of sentences that are not blank: all, longer than the longest in training, cut to their first
+        # `MOST_SOURCE_TOKENS`, and with an empty translation.
+        self.num_sentences = self.num_over_long = self.num_cut = self.num_empty = 0
 
     def __call__(
         self, sentences: Sequence[str], *, on_batch: Callable[[int], object] = lambda num_sentences: None
     ) -> list[list[Hypothesis]]:
-        """The hypotheses of each sentence, best first; `on_batch` gets the number of sentences of each batch done."""
-        translations: list[list[Hypothesis]] = [[]] * len(sentences)
-        for batch in self.plan(sentences):
+        """Return the hypotheses of each sentence, best first.
+
+        The lines of a sentence are translated one by one and joined again; its score is the sum of theirs.
+
+        Args:
+            on_batch: called with the number of lines after each batch.
+        """
+        for sentence in sentences:
+            check_sentence(sentence)
+        lines_of = [sentence.split("\n") for sentence in sentences]
+        lines = [line for of_sentence in lines_of for line in of_sentence]
+        translations: list[list[Hypothesis]] = [[]] * len(lines)
+        for batch in self.plan(lines):
             for row, hypotheses in zip(batch.rows, self.translate(batch), strict=True):
                 translations[row] = hypotheses
             on_batch(len(batch.rows))
-        return translations
+        rest = iter(translations)
+        return [join_lines(list(islice(rest, len(of_sentence)))) for of_sentence in lines_of]
 
     def plan(self, sentences: Sequence[str]) -> list[Batch]:
-        """Batches that hold each sentence once: empty ones first, then the longest, so that memory runs out early."""
+        """Return batches that hold each sentence once: empty ones first, then the longest, which need most memory."""
         ids = self._encode(sentences)
         empty = [row for row, tokens in enumerate(ids) if not tokens]
         full = [row for row, tokens in enumerate(ids) if tokens]
@@ -112,7 +125,7 @@ class Translator:
 
     @torch.no_grad()
     def translate(self, batch: Batch) -> list[list[Hypothesis]]:
-        """The hypotheses of each sentence of `batch`, best first; empty sentences have an empty one.
+        """Return the hypotheses of each sentence of `batch`, best first; empty sentences have an empty one.
 
         Where the search finds fewer than asked for, empty ones of score -inf fill the list.
         """
@@ -128,6 +141,8 @@ class Translator:
         texts = (text.replace("\n", " ") for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True))
         hypotheses = list(map(Hypothesis, texts, scores))
         n = self.num_hypotheses
+        self.num_sentences += len(batch.ids)
+        self.num_empty += sum(not best.text.strip() for best in hypotheses[::n])
         return [hypotheses[start : start + n] for start in range(0, len(hypotheses), n)]
 
     def search(self, ids: Sequence[list[int]], **options) -> ModelOutput:
@@ -140,10 +155,20 @@ class Translator:
         inputs = self.tokenizer.pad({"input_ids": cut}, return_tensors="pt").to(self.device)
         return self.decoder.generate(**inputs, **self.generate_kwargs | NO_RECORDS | options)
 
+    def find_warnings(self) -> list[str]:
+        """Return a line for each kind of sentence so far whose translation a user should look at."""
+        longest = self.tokenizer.model_max_length
+        counts = {
+            f"sentences of more than {longest} tokens, the longest in training: {self.num_over_long}. Split them.": (
+                self.num_over_long
+            ),
+            f"sentences cut to their first {MOST_SOURCE_TOKENS:,} tokens: {self.num_cut}. Split them.": self.num_cut,
+            f"{self.num_empty} of {self.num_sentences} translations are empty.": self.num_empty,
+        }
+        return [text for text, count in counts.items() if count]
+
     def _encode(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Token ids of each sentence, `</s>` included; none for a sentence without a word."""
-        for sentence in sentences:
-            check_sentence(sentence)
+        """Return the token ids of each sentence, `</s>` included; none for a blank sentence."""
         ids: list[list[int]] = [[] for _ in sentences]
         rows = [row for row, sentence in enumerate(sentences) if sentence.strip()]
         for start in range(0, len(rows), TEXTS_PER_CALL):
@@ -163,22 +188,29 @@ def translate(
     on_batch: Callable[[int], object] = lambda num_sentences: None,
     **options,
 ) -> list[str]:
-    """The best translation of each of `sentences`; warns of those that were cut. Arguments as of `Translator`."""
+    """Return the best translation of each of `sentences`; arguments as of `Translator`, which has the warnings."""
     translator = Translator(model, tokenizer, **options)
     translations = [hypotheses[0].text for hypotheses in translator(sentences, on_batch=on_batch)]
-    if translator.num_cut:
-        warnings.warn(
-            f"sentences cut to their first {MOST_SOURCE_TOKENS:,} tokens: {translator.num_cut}. Split them.",
-            stacklevel=2,
-        )
+    for warning in translator.find_warnings():
+        warnings.warn(warning, stacklevel=2)
     return translations
 
 
-def format_lines(hypotheses: Sequence[Hypothesis], number: int, *, is_numbered: bool, is_scored: bool) -> str:
-    """The lines of a file for the `hypotheses` of its sentence `number`, one line each.
+def join_lines(lines: Sequence[list[Hypothesis]]) -> list[Hypothesis]:
+    """Return the hypotheses of a sentence from those of its lines: the best of each line, the second best, ..."""
+    if len(lines) == 1:
+        return lines[0]
+    return [
+        Hypothesis("\n".join(line.text for line in hypothesis), sum(line.score or 0.0 for line in hypothesis))
+        for hypothesis in zip(*lines, strict=True)
+    ]
 
-    Columns are separated by tabs: the number if `is_numbered`, the score if `is_scored`, then the text, so that a tab
-    inside it moves no other column.
+
+def format_lines(hypotheses: Sequence[Hypothesis], number: int, *, is_numbered: bool, is_scored: bool) -> str:
+    """Return the lines of a file for the `hypotheses` of its sentence `number`, one line each.
+
+    Tabs separate the columns: the number if `is_numbered`, the score if `is_scored`, then the text, which comes last
+    because it may hold tabs.
     """
     start = f"{number}\t" if is_numbered else ""
     return "".join(start + (f"{score:.4f}\t" if is_scored else "") + f"{text}\n" for text, score in hypotheses)
