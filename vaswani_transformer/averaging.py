@@ -1,12 +1,4 @@
-"""The mean of a run's last checkpoints (section 6.1): its final model, and until then its newest one.
-
-run/
-    checkpoints/
-        step-00000057/      a model like any other; see `training.checkpoints` for the rest
-            COMPLETE        written last: the SHA-256 of every other file
-        stopped-00000061/   the same, written because the run was asked to stop: not part of the final model
-    model/                  the final model; the metadata of its weights say after which update
-"""
+"""The mean of the last checkpoints of a run (section 6.1): its final model, or before the end its newest one."""
 
 import functools
 import os
@@ -16,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import load_file, save
 
 from .files import MODEL_FOLDER, RECIPE_FILE, blaming, find_damage, read_object, write_whole
@@ -89,19 +81,12 @@ def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
 
 
 def read_update(model: Path) -> int | None:
-    """Return after which update of its run the weights in the folder `model` were averaged; None if that is unknown.
-
-    Raises:
-        ValueError: if the weights are damaged.
-    """
+    """Return the number of updates before the newest checkpoint in the mean in the folder `model`; None if unknown."""
     path = model / WEIGHTS
     if not path.exists():
         return None
-    try:
-        with safe_open(path, framework="pt") as file:
-            update = (file.metadata() or {}).get("update", "")
-    except SafetensorError as error:
-        raise ValueError(f"{path} is damaged ({error}): copy it again.") from error
+    with blaming(path), safe_open(path, framework="pt") as file:
+        update = (file.metadata() or {}).get("update", "")
     return int(update) if update.isdigit() else None
 
 
@@ -111,14 +96,15 @@ def find_model_folder(path: Path) -> Path:
     That mean is written to a temporary folder, which this process deletes when it ends. A line on standard error says
     that it is used.
     """
-    model = path / MODEL_FOLDER
-    if (path / "config.json").exists():
+    model, found = path / MODEL_FOLDER, complete_checkpoints(path / CHECKPOINTS_FOLDER, PREFIX, STOPPED_PREFIX)
+    is_finished, reason = (model / "config.json").exists(), "has no final model yet"
+    if (path / "config.json").exists() or not (found or is_finished):
         return path
-    found = complete_checkpoints(path / CHECKPOINTS_FOLDER, PREFIX, STOPPED_PREFIX)
-    is_finished, update = (model / "config.json").exists(), read_update(model)
-    if not found or (is_finished and (update is None or update >= checkpoint_step(found[-1]))):
-        return model if is_finished else path
-    reason = f"was continued after its final model (update {update})" if is_finished else "has no final model yet"
+    if is_finished:
+        update = read_update(model)
+        if not found or update is None or update >= checkpoint_step(found[-1]):
+            return model
+        reason = f"was continued after its final model (update {update})"
     return Path(_average_newest(path, tuple(found[-read_num_averaged(path) :]), reason).name)
 
 

@@ -6,12 +6,13 @@ import json
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import BinaryIO
 
 from filelock import FileLock, Timeout
 from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
 
+OF_LIBRARIES = (StrictDataclassError, SafetensorError)  # errors over a damaged file
 LOCK_FILE = "lock"
 MODEL_FOLDER = "model"  # of a run: its final model
 RECIPE_FILE = "recipe.json"  # of a run and of prepared data
@@ -77,15 +78,13 @@ def blaming(path: Path) -> Iterator[None]:
     """Re-raise errors of the block as a ValueError that names `path`, the file that causes them."""
     try:
         yield
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, StrictDataclassError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, *OF_LIBRARIES) as error:
         reason = f"{type(error).__name__} {error}".replace("\n", " ")
         message = f"{path} was not written by this version of the package, or is damaged: {reason}. Copy it again."
         raise ValueError(message) from error
 
 
-def find_changes(
-    recorded: object, given: object, name: str = "", defaults: Mapping[str, object] = MappingProxyType({})
-) -> Iterator[str]:
+def find_changes(recorded: object, given: object, name: str = "", defaults: Mapping | None = None) -> Iterator[str]:
     """Yield each difference between two JSON values, as `path.to.it was 1, is 2`.
 
     Args:
@@ -95,7 +94,8 @@ def find_changes(
     if isinstance(recorded, dict) and isinstance(given, dict):
         for key in sorted(recorded.keys() | given.keys()):
             path = f"{name}.{key}" if name else key
-            yield from find_changes(*(it.get(key, defaults.get(path)) for it in (recorded, given)), path, defaults)
+            values = (it.get(key, (defaults or {}).get(path)) for it in (recorded, given))
+            yield from find_changes(*values, path, defaults)
     elif recorded != given:
         was, now = ("not set" if value is None else json.dumps(value) for value in (recorded, given))
         yield f"{name} was {was}, is {now}"
@@ -108,7 +108,7 @@ def claim(
     advice: str,
     owned: Iterable[str] = (),
     free: Collection[str] = (),
-    defaults: Mapping[str, object] = MappingProxyType({}),
+    defaults: Mapping[str, object] | None = None,
 ) -> dict:
     """Record in the JSON file at `path` the settings of its folder, or compare them with those recorded there.
 

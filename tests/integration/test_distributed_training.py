@@ -78,7 +78,9 @@ def test_another_number_of_processes_goes_on_with_a_warning(one_process, tiny_da
     for path in (run / "checkpoints").glob("step-00000005"):
         (path / "COMPLETE").unlink()  # as if it had been killed after update 4, inside the third epoch
     found = train_in_processes(3, EXACT, tiny_data, run, double=True)
-    assert "WARNING: 2 processes wrote " in capfd.readouterr().err
+    error = capfd.readouterr().err
+    assert "WARNING: 2 processes wrote " in error
+    assert error.count("the dog 0 runs -> ") == 4  # once at each evaluation
     assert_close(found, one_process[0], tolerance=1e-10)
     assert [line["update"] for line in timeless(run) if "lr" in line] == [1, 2, 3, 4, 5]
 

@@ -8,6 +8,7 @@ import torch
 from tiny_training import PAIRS, TINY, assert_close, read_log, weights
 
 from vaswani_transformer import cli
+from vaswani_transformer.averaging import find_model_folder, read_update
 from vaswani_transformer.training import loop
 
 
@@ -52,20 +53,20 @@ def assert_ends_alike(one, other):
 
 
 def test_training_takes_the_recipe_of_the_data_and_says_what_it_is_about_to_do(data, tmp_path, capsys):
-    options = ["--set", "tokens_per_batch=99"]
-    copy = shutil.copytree(data, tmp_path / "data")
-    (copy / "recipe.json").unlink()
-    assert train_to(tmp_path / "run", copy, 2) == 1
-    assert "does not say which recipe it was prepared with: name one by --recipe." in capsys.readouterr().err
+    options = ["--set", "tokens_per_batch=99", "--set", "num_averaged_checkpoints=1"]
     assert train_to(tmp_path / "run", data, 3, *options) == 0
     written = json.loads((tmp_path / "run" / "recipe.json").read_text())["recipe"]
     assert written["model"] == TINY.model | {"dropout": 0.2}
     assert (written["tokens_per_batch"], written["num_updates"]) == (99, 3)
-    first, second, *_ = capsys.readouterr().err.splitlines()
+    first, second, *lines, last, advice = capsys.readouterr().err.splitlines()
     assert first.startswith("recipe base_en_de, checkpoint_interval was [1500, ")
     assert "model.dropout was 0.1, is 0.2" in first
     assert second.startswith("device cpu, pairs 60, seed 0, data ")
     assert ", mixed_precision no, num_processes 1, num_parameters " in second
+    assert [line.partition(" -> ")[0] for line in lines if " -> " in line] == [f"  {pair[0]}" for pair in PAIRS[:3]] * 2
+    found, model = read_log(tmp_path / "run")[-1]["dev_perplexity"], tmp_path / "run" / "model"
+    assert last == f"averaged 1 checkpoint into {model}: perplexity of the development set {found:.4g}"
+    assert advice == f"next: vaswani translate --model {tmp_path / 'run'} --input FILE"
 
 
 def test_a_finished_run_that_is_made_longer_twice_ends_with_the_bytes_of_one_as_long(data, whole, tmp_path, capsys):
@@ -84,15 +85,28 @@ def test_a_finished_run_that_is_made_longer_twice_ends_with_the_bytes_of_one_as_
 def test_a_run_may_end_earlier_than_planned_but_not_before_what_is_done(data, tmp_path, monkeypatch, capsys):
     run = tmp_path / "run"
 
-    with monkeypatch.context() as context:
-        context.setattr(loop, "_agree_to_stop", lambda parts, request: parts.progress.update == 9)
-        assert train_to(run, data, 30) == 75
+    def stop_after(update):
+        with monkeypatch.context() as context:
+            context.setattr(loop, "_agree_to_stop", lambda parts, request: parts.progress.update == update)
+            assert train_to(run, data, 30) == 75
+
+    stop_after(9)
     assert (run / "checkpoints" / "stopped-00000009").exists()
+    assert read_update(find_model_folder(run)) == 9
+    told = f"{run} has no final model yet: the mean of its newest checkpoints is used (updates 8, 9)\n"
+    assert capsys.readouterr().err.endswith(told)
     assert train_to(run, data, 8) == 1
     error = capsys.readouterr().err.splitlines()[-1]
     assert error == f"vaswani train: {run} has done 9 updates, and num_updates is 8."
     assert train_to(run, data, 9) == 0
     assert {path.name for path in (run / "checkpoints").iterdir()} >= {"step-00000008", "step-00000009"}
+    assert find_model_folder(run) == run / "model"
+    stop_after(11)
+    told = f"{run} was continued after its final model (update 9): the mean of its newest checkpoints is used "
+    mean = weights(find_model_folder(run))
+    assert capsys.readouterr().err.endswith(f"{told}(updates 10, 11)\n")
+    one, other = (weights(path) for path in sorted((run / "checkpoints").glob("*-0000001?")))
+    assert_close(mean, {name: ((one[name].double() + other[name].double()) / 2).float() for name in one})
 
 
 def test_a_run_that_its_patience_has_ended_says_so_and_goes_on_with_more(data, tmp_path, capsys):

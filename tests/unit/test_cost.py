@@ -69,7 +69,7 @@ def test_the_command_prints_the_costs_beside_the_paper_s(run_folder, capsys):
         ("recipe.json", "{", r"recipe\.json was not written by this version.*JSONDecodeError"),
         ("recipe.json", '{"seed": 3}', r"recipe\.json was not written by this version.*KeyError 'mixed_precision'"),
         ("log.jsonl", '{"update": 1, "seconds": 2.0}', r"log\.jsonl was not written by this version"),
-        ("log.jsonl", "", "tells of no update yet"),
+        ("log.jsonl", "", "has no line of training yet"),
     ],
 )
 def test_a_damaged_file_is_named(run_folder, name, content, message):

@@ -189,7 +189,7 @@ def test_text_stays_text_wherever_it_comes_from(run):
         ("recipe.json", None, r"recipe\.json"),
         ("model/config.json", None, r"config\.json does not exist: expected a finished run"),
         ("recipe.json", "{}", r"was not written by this version of the package.*KeyError"),
-        ("log.jsonl", "", r"log\.jsonl tells of no update yet"),
+        ("log.jsonl", "", r"log\.jsonl has no line of training yet"),
     ],
 )
 def test_a_damaged_run_folder_is_said(run, name, content, message):

@@ -102,10 +102,7 @@ def test_changes_are_json_or_else_text_and_leave_the_named_recipe_alone():
     ("change", "message"),
     [
         ("dropout=0.3", "a recipe has no field dropout; choose one of: model.activation_dropout, model.attention_d"),
-        (
-            "model.positions=learned",
-            "a recipe has no field model.positions; choose one of: model.max_position_embeddings, ",
-        ),
+        ("model.positions=learned", "a recipe has no field model.positions; choose one of: model.max_position_emb"),
         ("model.pad_token_id=8", "a recipe has no field model.pad_token_id; "),
         ("num_updates=many", "num_updates must be a whole number from 1 to 1,000,000,000, got 'many'."),
         ("num_beams=null", "num_beams must be a whole number from 1 to 1,000, got None."),
@@ -114,9 +111,6 @@ def test_changes_are_json_or_else_text_and_leave_the_named_recipe_alone():
         ("model.dropout=high", "Validation error for field 'dropout'"),
         ("model.dropout=1.5", "dropout is a probability in [0, 1), got 1.5."),
         ("lr_scale=NaN", "lr_scale must be a number from 0.0 to 1,000,000.0, got nan."),
-        ("adam_betas=[0.9]", "adam_betas must be two numbers in [0, 1), got (0.9,)."),
-        ("adam_betas=[0.9, 1.0]", "adam_betas must be two numbers in [0, 1), got (0.9, 1.0)."),
-        ("subword_model=unigram", "subword_model must be one of ('bpe', 'wordpiece'), got 'unigram'."),
         ('checkpoint_interval=[0, "epochs"]', 'checkpoint_interval is as in [500, "updates"] or [1, "epochs"], got'),
         ('checkpoint_interval=[10, "days"]', 'checkpoint_interval is as in [500, "updates"] or [1, "epochs"], got'),
         ("checkpoint_interval=500", 'checkpoint_interval is as in [500, "updates"] or [1, "epochs"], got 500.'),

@@ -53,10 +53,7 @@ def _choose_recipe(args: argparse.Namespace) -> Recipe:
     name = args.recipe
     if name is None:
         read_preparation(args.data)  # raises an error if it is no prepared data
-        path = args.data / RECIPE_FILE
-        if not path.exists():
-            raise ValueError(f"{args.data} does not say which recipe it was prepared with: name one by --recipe.")
-        name = str(path)
+        name = str(args.data / RECIPE_FILE)
     recipe = load_recipe(name, args.changes)
     if args.num_updates is not None:
         recipe = replace(recipe, num_updates=args.num_updates)

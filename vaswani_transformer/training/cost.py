@@ -38,6 +38,9 @@ def find_rate(device: str, *, mixed_precision: str = "no") -> float:
     return rate
 
 
+OF_RECIPE = {"seed": int, "mixed_precision": str, "num_processes": int, "num_parameters": int}  # in recipe.json
+
+
 @dataclass(frozen=True)
 class RunCost:
     """Values of a run folder on which its cost depends."""
@@ -61,19 +64,12 @@ class RunCost:
         path = folder / RECIPE_FILE
         description, lines = read_object(path), [line for line in read_log(folder) if "seconds" in line]
         if not lines:
-            raise ValueError(f"{folder / LOG_FILE} tells of no update yet: there is no line of training to count.")
+            raise ValueError(f"{folder / LOG_FILE} has no line of training yet: there is nothing to count.")
         with blaming(folder / LOG_FILE):
-            target_tokens = sum(line["target_tokens"] for line in lines)
+            log = {"seconds": float(lines[-1]["seconds"]), "updates": lines[-1]["update"]}
+            log["target_tokens"] = sum(line["target_tokens"] for line in lines)
         with blaming(path):
-            return cls(
-                seed=int(description["seed"]),
-                mixed_precision=str(description["mixed_precision"]),
-                num_processes=int(description["num_processes"]),
-                num_parameters=int(description["num_parameters"]),
-                seconds=float(lines[-1]["seconds"]),
-                updates=lines[-1]["update"],
-                target_tokens=target_tokens,
-            )
+            return cls(**{name: kind(description[name]) for name, kind in OF_RECIPE.items()}, **log)
 
     @property
     def weight_flop(self) -> float:

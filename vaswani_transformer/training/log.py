@@ -1,7 +1,6 @@
-"""The log of a run: lines of JSON in its folder, text and a progress bar for the user."""
+"""The log of a run: lines of JSON in its folder, text for the user."""
 
 import json
-import math
 import os
 import sys
 from pathlib import Path
@@ -34,19 +33,14 @@ class Log:
                 log.write(json.dumps(line) + "\n")
                 log.flush()
                 os.fsync(log.fileno())
-        numbers = {name: _format(value) if isinstance(value, float) else value for name, value in line.items()}
+        numbers = {name: f"{value:.6g}" if isinstance(value, float) else value for name, value in line.items()}
         self.print("  ".join(f"{name} {value}" for name, value in (numbers | told).items()))
 
     def print(self, text: str) -> None:
-        """Print a line on standard error, above the bar."""
+        """Print a line on standard error, above a bar of tqdm."""
         if self.is_main_process:
             with tqdm.external_write_mode(file=sys.stderr):
                 print(text, file=sys.stderr, flush=True)
-
-    def show_progress(self, *, update: int, num_updates: int) -> tqdm:
-        """Return a bar of updates, a context; it is shown if standard error is a terminal."""
-        is_hidden = None if self.is_main_process else True  # None: tqdm looks for a terminal
-        return tqdm(initial=update, total=num_updates, unit=" updates", file=sys.stderr, leave=False, disable=is_hidden)
 
 
 def read_log(folder: Path) -> list[dict]:
@@ -59,10 +53,6 @@ def read_log(folder: Path) -> list[dict]:
     path = folder / LOG_FILE
     with blaming(path):
         return [json.loads(text) for text in path.read_bytes().splitlines()]
-
-
-def _format(value: float) -> str:
-    return f"{value:.0f}" if 1_000 <= value < math.inf else f"{value:.4g}"
 
 
 def _is_up_to(text: bytes, update: int) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 from torch.utils.data import DataLoader
+from tqdm import tqdm
 
 from ..averaging import average_checkpoints, complete_checkpoints
 from ..data.batching import Update, UpdateStream
@@ -62,7 +63,8 @@ def _run_updates(parts: RunParts, stop_request: StopRequest) -> None:
     interval = UPDATES_PER_CHECK[parts.accelerator.device.type]
     sitting_started = time.perf_counter() - progress.seconds
     parts.model.train()
-    with parts.log.show_progress(update=progress.update, num_updates=num_updates) as bar:
+    is_hidden = None if parts.accelerator.is_main_process else True  # None: unless standard error is a terminal
+    with tqdm(initial=progress.update, total=num_updates, unit=" updates", leave=False, disable=is_hidden) as bar:
         # No variable holds the iterator: after an error its traceback would keep the workers alive.
         for update in read_updates(parts):
             lr = run_update(parts, update)  # forward, backward, step, schedule

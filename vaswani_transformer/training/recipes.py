@@ -10,7 +10,6 @@ from ..bounds import BOUNDS, describe_bounds, is_within_bounds
 from ..files import read_object
 
 WIDTHS = ("d_model", "d_ff", "d_k", "d_v")
-SUBWORD_MODELS = ("bpe", "wordpiece")
 MAY_BE_NONE = ("max_length_ratio", "patience")
 # Fields of `VaswaniConfig` that a recipe does not choose, beside the ids of tokens.
 NO_FIELDS = ("vocab_size", "is_encoder_decoder")
@@ -53,10 +52,6 @@ class Recipe:
                 raise ValueError(f"{name} must be {describe_bounds(name)}, got {value!r}.")
         if self.short_first not in (False, True) or self.compile not in (False, True, None):
             raise ValueError("short_first and compile are true or false.")
-        if len(self.adam_betas) != 2 or not all(0 <= beta < 1 for beta in self.adam_betas):
-            raise ValueError(f"adam_betas must be two numbers in [0, 1), got {self.adam_betas}.")
-        if self.subword_model not in SUBWORD_MODELS:
-            raise ValueError(f"subword_model must be one of {SUBWORD_MODELS}, got {self.subword_model!r}.")
         match self.checkpoint_interval:
             case (int(amount), "updates" | "epochs") if amount >= 1:
                 pass
