@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from safetensors import safe_open
 from safetensors.torch import load_file, save
 
 from .files import MODEL_FOLDER, RECIPE_FILE, blaming, find_damage, read_object, write_whole
@@ -16,6 +15,7 @@ from .files import MODEL_FOLDER, RECIPE_FILE, blaming, find_damage, read_object,
 CHECKPOINTS_FOLDER = "checkpoints"  # of a run
 WEIGHTS = "model.safetensors"
 COMPLETE = "COMPLETE"
+UPDATE = "UPDATE"  # of a mean: the number of updates before its newest checkpoint
 PREFIX = "step-"
 STOPPED_PREFIX = "stopped-"
 
@@ -75,19 +75,17 @@ def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
     for path in folders[-1].iterdir():
         if path.is_file() and path.name not in (WEIGHTS, COMPLETE, "README.md"):
             shutil.copy(path, output / path.name)
+    (output / UPDATE).write_text(f"{checkpoint_step(folders[-1])}\n")  # not in the weights, whose bytes would vary
     averaged = {name: (total / len(folders)).to(weights[name].dtype) for name, total in sums.items()}
     with write_whole(output / WEIGHTS) as file:
-        file.write(save(averaged, metadata={"format": "pt", "update": folders[-1].name.rpartition("-")[2]}))
+        file.write(save(averaged, metadata={"format": "pt"}))
 
 
 def read_update(model: Path) -> int | None:
     """Return the number of updates before the newest checkpoint in the mean in the folder `model`; None if unknown."""
-    path = model / WEIGHTS
-    if not path.exists():
-        return None
-    with blaming(path), safe_open(path, framework="pt") as file:
-        update = (file.metadata() or {}).get("update", "")
-    return int(update) if update.isdigit() else None
+    path = model / UPDATE
+    with blaming(path):
+        return int(path.read_text()) if path.exists() else None
 
 
 def find_model_folder(path: Path) -> Path:
