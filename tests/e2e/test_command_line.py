@@ -92,19 +92,6 @@ def test_averaging_the_last_checkpoints_gives_the_final_model(workshop, tmp_path
     assert one.read_bytes() == other.read_bytes()
 
 
-def test_as_many_checkpoints_are_averaged_as_there_are_but_into_no_other_model_s_folder(
-    tmp_path, tiny_model, capsys, monkeypatch
-):
-    run, output = tmp_path / "run", tmp_path / "m"
-    monkeypatch.setattr("vaswani_transformer.commands.average.keep_example", lambda folder: None)  # needs a tokenizer
-    tiny_model.save_pretrained(run / "checkpoints" / "step-00000001")
-    (run / "checkpoints" / "step-00000001" / "COMPLETE").write_text('{"update": 1, "files": {}}')
-    (run / "recipe.json").write_text('{"recipe": {"num_averaged_checkpoints": 5}}')
-    assert cli.main(["average", "--run", str(run), "--output", str(output)]) == 0
-    assert cli.main(["average", "--run", str(run), "--output", str(output)]) == 1
-    assert f"{output} is not empty" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_training_with_status_75_and_the_same_command_goes_on(
