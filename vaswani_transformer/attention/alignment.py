@@ -11,18 +11,20 @@ joins two words if each has the greatest weight of all for the other.
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice, tee
+from itertools import compress, islice, tee
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
+from ..data.batching import plan_batches
 from .maps import MOST_TOKENS, eager_evaluation, find_mutual_best
 
 Pairs = Iterable[tuple[str, str]]  # sentences and their translations
 Links = set[tuple[int, int]]  # (source word, target word), counted from 0
 
-PAIRS_PER_BATCH = 8
+PAIRS_PER_WINDOW = 256
+TOKENS_PER_BATCH = 2_000  # padded, of the longer side
 PAIRS_TO_FIND_HEADS = 300
 
 
@@ -40,49 +42,71 @@ def align(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pairs: Pai
         warnings.warn(f"the model names no alignment_heads; this text gives {heads}. {advice}", stacklevel=2)
     for weights in attend_words(model, tokenizer, pairs):
         mean = np.mean([weights[layer, head] for layer, head in heads], axis=0)
-        yield {(int(source), int(target)) for target, source in zip(*find_mutual_best(mean).nonzero(), strict=True)}
+        yield {(int(source), int(target)) for target, source in zip(*link_words(mean).nonzero(), strict=True)}
+
+
+def link_words(weights: np.ndarray) -> np.ndarray:
+    """Return, for weights (..., target words, source words), True where a link joins two words; see above."""
+    totals = weights.sum(axis=-2, keepdims=True)
+    share = np.divide(weights, totals, out=np.zeros_like(weights), where=totals > 0)
+    return find_mutual_best(share) & (share > 0)  # words without tokens have weight 0
 
 
 def attend_words(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pairs: Pairs) -> Iterator[np.ndarray]:
     """Yield the encoder-decoder attention of each pair, by words: (layers, heads, target words, source words).
 
-    A source word has the sum of the weights of its sub-words, a target word the mean of those of its own. A side of
-    more than `MOST_TOKENS` tokens counts as having no words, because attention grows with the product of both sides.
+    A weight is the sum over the sub-words of both words. The words beyond the first `MOST_TOKENS` tokens of a side have
+    weight 0; a warning at the end counts such pairs.
 
     Args:
         model: an encoder-decoder, on any device.
         tokenizer: its tokenizer.
         pairs: the translations are forced through the decoder.
     """
-    pairs = iter(pairs)
-    while batch := list(islice(pairs, PAIRS_PER_BATCH)):
-        sources = [_encode(tokenizer, source, "text") for source, _ in batch]
-        targets = [_encode(tokenizer, target, "text_target") for _, target in batch]
-        start = model.config.decoder_start_token_id
-        rows = [[ids for ids, _ in sources], [[start, *ids] for ids, _ in targets]]
-        inputs, outputs = (
-            tokenizer.pad({"input_ids": ids}, padding_side="right", return_tensors="pt").to(model.device)
-            for ids in rows
-        )
-        with eager_evaluation(model), torch.no_grad():
-            attentions = model(
-                **inputs, decoder_input_ids=outputs.input_ids, output_attentions=True, use_cache=False
-            ).cross_attentions
-        weights = torch.stack(attentions, dim=1).float().cpu().numpy()  # (batch, L, H, T, S)
-        for of_pair, (_, source_words), (_, target_words) in zip(weights, sources, targets, strict=True):
-            num_read, num_words = target_words.shape
-            by_source = of_pair[:, :, 1 : num_read + 1, : len(source_words)] @ source_words
-            yield target_words.T @ by_source / np.maximum(1, target_words.sum(axis=0))[:num_words, None]
+    pairs, num_cut = iter(pairs), 0
+    start, end = model.config.decoder_start_token_id, tokenizer.eos_token_id
+
+    def pad(rows: list[list[int]]) -> BatchEncoding:
+        return tokenizer.pad({"input_ids": rows}, padding_side="right", return_tensors="pt").to(model.device)
+
+    while window := list(islice(pairs, PAIRS_PER_WINDOW)):
+        encoded = [(_encode(tokenizer, pair[0], "text"), _encode(tokenizer, pair[1], "text_target")) for pair in window]
+        num_cut += sum(any(is_cut for *_, is_cut in sides) for sides in encoded)
+        found = {}
+        lengths = [1 + max(len(ids) for ids, *_ in sides) for sides in encoded]
+        for rows in plan_batches(lengths, limit=TOKENS_PER_BATCH):
+            sources = pad([[*encoded[row][0][0], end] for row in rows])
+            targets = pad([[start, *encoded[row][1][0]] for row in rows])
+            # Without the logits, and without the attention of the encoder, which take more memory.
+            with eager_evaluation(model), torch.no_grad():
+                attentions = model.get_decoder()(
+                    input_ids=targets.input_ids,
+                    encoder_hidden_states=model.get_encoder()(**sources).last_hidden_state,
+                    encoder_attention_mask=sources.attention_mask,
+                    output_attentions=True,
+                ).cross_attentions
+            for place, row in enumerate(rows):
+                (source, by_source, _), (target, by_target, _) = encoded[row]
+                weights = (
+                    torch.stack([layer[place, :, 1:, : len(source)] for layer in attentions]).float().cpu().numpy()
+                )
+                found[row] = by_target.T @ weights[:, :, : len(target)] @ by_source
+        yield from map(found.get, range(len(window)))
+    if num_cut:
+        warnings.warn(f"pairs cut to their first {MOST_TOKENS} tokens per side: {num_cut}. Split them.", stacklevel=2)
 
 
-def _encode(tokenizer: PreTrainedTokenizerBase, text: str, side: str) -> tuple[list[int], np.ndarray]:
-    """Return the tokens of `text`, and (tokens, words): 1 where a token belongs to a word."""
-    encoded = tokenizer(**{side: text}, return_offsets_mapping=True, verbose=False)
-    if len(encoded.input_ids) > MOST_TOKENS:
-        return _encode(tokenizer, "", side)
-    ends = np.array([end for _, end in encoded.offset_mapping])[:, None]  # 0 of special tokens
-    words = np.array([word.span() for word in re.finditer(r"\S+", text)]).reshape(-1, 2)
-    return encoded.input_ids, ((words[:, 0] < ends) & (ends <= words[:, 1])).astype(np.float32)
+def _encode(tokenizer: PreTrainedTokenizerBase, text: str, side: str) -> tuple[list[int], np.ndarray, bool]:
+    """Return the tokens of `text`, without </s>; (tokens, words), 1 where a token belongs to a word; and if it is cut.
+
+    Each word is encoded alone, because not every tokenizer knows the places of its tokens.
+    """
+    words = text.split()
+    pieces = tokenizer(**{side: words}, add_special_tokens=False).input_ids if words else []
+    lengths = np.array([len(piece) for piece in pieces], dtype=int)
+    is_kept = lengths.cumsum() < MOST_TOKENS
+    ids = [token for piece in compress(pieces, is_kept) for token in piece]
+    return ids, np.repeat(np.eye(len(words), dtype=np.float32), lengths * is_kept, axis=0), not is_kept.all()
 
 
 def find_alignment_heads(attention: Iterable[np.ndarray]) -> list[list[int]]:
@@ -107,7 +131,7 @@ def parse_links(line: str) -> Links:
 
 
 def score_links(found: Sequence[Links], gold: Sequence[Links]) -> tuple[float, float, float]:
-    """Return alignment error rate, precision and recall over all sentences, all links of `gold` being sure ones."""
+    """Return alignment error rate, precision and recall over all sentences; `gold` has links, all of them sure."""
     num_found, num_gold = (sum(map(len, links)) for links in (found, gold))
     num_right = sum(len(links & expected) for links, expected in zip(found, gold, strict=True))
-    return 1 - 2 * num_right / (num_found + num_gold), num_right / max(1, num_found), num_right / max(1, num_gold)
+    return 1 - 2 * num_right / (num_found + num_gold), num_right / max(1, num_found), num_right / num_gold

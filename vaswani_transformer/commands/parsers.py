@@ -181,13 +181,6 @@ def translate(command: argparse.ArgumentParser) -> None:
     command.add_argument("--alignments", type=output_path, help="also write the word alignments that `align` finds")
     add_search_options(command)
 
-    def find_fault(args: argparse.Namespace) -> str | None:
-        if args.alignments and (args.nbest or args.scores or None in (args.input, args.output)):
-            return "--alignments needs --input and --output, without --nbest and --scores"
-        return None
-
-    command.find_fault = find_fault
-
 
 def check(command: argparse.ArgumentParser) -> None:
     """Translate the example that was kept beside the weights, and compare.

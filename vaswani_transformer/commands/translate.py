@@ -11,7 +11,7 @@ from ..data.corpus import read_parallel_files
 from ..data.lines import read_lines
 from ..translation.files import find_processes, read_file_windows, read_windows, translate_file, translate_stream
 from ..translation.translator import Translator, format_lines
-from .arguments import open_output, search_options
+from .arguments import check_output, open_output, search_options
 
 
 def run(args: argparse.Namespace) -> None:
@@ -21,6 +21,10 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(
             f"{processes.num_processes} processes can share a file, not a pipe: give --input and --output files."
         )
+    if args.alignments is not None:
+        check_output(args.alignments, inputs=[args.input, args.output])
+        if not is_resumable or args.alignments == args.output or args.nbest or args.scores:
+            raise ValueError("--alignments needs --input and --output, three files, without --nbest and --scores.")
     if args.input is not None:
         read_lines(args.input)  # a missing file shows before the model is loaded
     model, tokenizer = loading.load_translator(args.model, dtype=args.dtype)
