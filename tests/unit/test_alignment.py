@@ -19,16 +19,16 @@ PAIRS = [
 ]
 
 
-def test_links_join_words_that_attend_most_to_each_other_in_the_named_heads(monkeypatch, build_translator):
+def test_links_join_words_with_the_greatest_share_of_each_other_in_the_named_heads(monkeypatch, build_translator):
     model, tokenizer = build_translator(["the dog runs ."] * 3)
     weights = np.zeros((2, 1, 3, 3))
-    weights[0, 0] = [[0.1, 0.2, 0.7], [0.6, 0.3, 0.1], [0.5, 0.1, 0.4]]  # target 2 prefers 0, which prefers target 1
+    weights[0, 0] = [[0.1, 0.1, 0.7], [0.5, 0.1, 0.4], [0.3, 0.3, 0.4]]  # target 2 has most of all that 1 receives
     monkeypatch.setattr(alignment, "attend_words", lambda model, tokenizer, pairs: iter([weights] * len(list(pairs))))
     model.generation_config.alignment_heads = [[0, 0]]
-    assert list(align(model, tokenizer, PAIRS[:1])) == [{(2, 0), (0, 1)}]
+    assert list(align(model, tokenizer, PAIRS[:1])) == [{(2, 0), (0, 1), (1, 2)}]
     del model.generation_config.alignment_heads
     with pytest.warns(UserWarning, match=r"alignment_heads; this text gives \[\[0, 0\]\]"):
-        assert list(align(model, tokenizer, PAIRS[:2])) == [{(2, 0), (0, 1)}] * 2
+        assert list(align(model, tokenizer, PAIRS[:2])) == [{(2, 0), (0, 1), (1, 2)}] * 2
 
 
 def test_the_head_whose_directions_agree_most_is_found():
@@ -43,7 +43,6 @@ def test_a_batch_attends_as_its_pairs_do_one_by_one(build_translator):
         assert weights.shape[2:] == (len(pair[1].split()), len(pair[0].split()))
         (alone,) = attend_words(model, tokenizer, [pair])
         np.testing.assert_allclose(weights, alone, atol=1e-6)
-        assert (weights.sum(axis=-1) < 1).all()  # </s> has the rest
 
 
 @given(LINKS)
@@ -68,4 +67,4 @@ def test_the_error_rate_of_the_bundled_model_on_sentences_aligned_by_hand(bundle
     folder = data_folder / "alignment_de_en"
     files = ["--source", f"{folder}/dev.en", "--target", f"{folder}/dev.de", "--gold", f"{folder}/dev.gold.en-de"]
     assert cli.main(["align", "--model", str(bundled_model), *files]) == 0
-    assert float(capsys.readouterr().err.split("error rate ")[1].split()[0]) < 0.2
+    assert float(capsys.readouterr().err.split("error rate ")[1].split()[0]) < 0.18

@@ -4,8 +4,13 @@
         print(format_links(links))  # 0-0 1-1 2-2
 
 Words are separated by white space. The attention of a target word is that of the decoder step which reads it, one after
-the step which writes it (Chen et al. 2020, "Accurate Word Alignment Induction from Neural Machine Translation"). A link
-joins two words if each has the greatest weight of all for the other.
+the step which writes it (Chen et al. 2020, "Accurate Word Alignment Induction from Neural Machine Translation"). With
+weights A (target words, source words), summed over sub-words,
+
+    share[t, s] = A[t, s] / sum of A[:, s]
+
+and a link joins t and s if their share is the greatest of row t and of column s. Without the division, source words
+that many target words attend to, such as punctuation, would take the links of others.
 """
 
 import re
@@ -46,7 +51,7 @@ def align(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pairs: Pai
 
 
 def link_words(weights: np.ndarray) -> np.ndarray:
-    """Return, for weights (..., target words, source words), True where a link joins two words; see above."""
+    """Return, for weights (..., target words, source words), True where a link joins two words, by the rule above."""
     totals = weights.sum(axis=-2, keepdims=True)
     share = np.divide(weights, totals, out=np.zeros_like(weights), where=totals > 0)
     return find_mutual_best(share) & (share > 0)  # words without tokens have weight 0
@@ -87,10 +92,9 @@ def attend_words(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pai
                 ).cross_attentions
             for place, row in enumerate(rows):
                 (source, by_source, _), (target, by_target, _) = encoded[row]
-                weights = (
-                    torch.stack([layer[place, :, 1:, : len(source)] for layer in attentions]).float().cpu().numpy()
-                )
-                found[row] = by_target.T @ weights[:, :, : len(target)] @ by_source
+                own = slice(1, len(target) + 1), slice(len(source))  # row 0 reads the start token
+                weights = torch.stack([layer[place, :, *own] for layer in attentions]).float().cpu().numpy()
+                found[row] = by_target.T @ weights @ by_source
         yield from map(found.get, range(len(window)))
     if num_cut:
         warnings.warn(f"pairs cut to their first {MOST_TOKENS} tokens per side: {num_cut}. Split them.", stacklevel=2)
@@ -114,7 +118,7 @@ def find_alignment_heads(attention: Iterable[np.ndarray]) -> list[list[int]]:
 
     In this head the two directions agree most often; no alignment by hand is needed.
     """
-    num_links = sum(find_mutual_best(weights).sum(axis=(-2, -1)) for weights in attention)
+    num_links = sum(link_words(weights).sum(axis=(-2, -1)) for weights in attention)
     return [[int(index) for index in np.unravel_index(num_links.argmax(), num_links.shape)]]
 
 
