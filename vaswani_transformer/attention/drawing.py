@@ -74,7 +74,7 @@ def draw_attention(
     axes.set_axis_off()
 
     def write(x: float, y: float, text: str, ink: str, *, ha: str = "left", rotation: int = 0) -> None:
-        # Literally, without formulas; its anchor holds it in place in any font.
+        # As it is, without formulas; the anchor keeps it in place in any font.
         place = {"ha": ha, "va": "center", "rotation": rotation, "rotation_mode": "anchor"}
         axes.text(x, y, text, color=ink, font=_FONT, parse_math=False, usetex=False, **place)
 
@@ -114,7 +114,7 @@ def draw_attention(
 def _width(text: str) -> float:
     """Return the length of a text in inches."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph")  # a missing one is reported when it is drawn
+        warnings.filterwarnings("ignore", message="Glyph")  # a missing one is reported by the drawing
         return text_to_path.get_text_width_height_descent(text, _FONT, ismath=False)[0] / 72
 
 
@@ -124,13 +124,13 @@ def draw_figures(maps: AttentionMaps, folder: str | Path, *, word: str | None = 
     All show the next to last layer, the paper's layer 5 of 6. Pass `maps.by_words()` to draw words.
 
         figure3                      all heads, for the word with the strongest long-distance attention
-        figure4_full, figure4_word   the two heads that look most sharply from that word elsewhere
-        figure5_first, _second       the two heads with the most sharp attention that is not simply a fixed
-                                     step, such as "the word before": they may follow the sentence structure
-        cross                        all heads, from every target word to the source, when it is written
+        figure4_full, figure4_word   the two heads with the sharpest attention from that word to other words
+        figure5_first, _second       the two heads with the most sharp attention that is no fixed step, such as
+                                     "the word before": they may follow the sentence structure
+        cross                        all heads, from every target word to the source, at the step that writes it
 
     Heads and word are chosen by squared weights, which count one strong link more than many weak ones, between words
-    only: idle heads look at signs and special tokens.
+    only, because idle heads attend to signs and special tokens.
 
     Args:
         folder: made if missing; files are named attention_figure3.svg and so on.
@@ -172,7 +172,7 @@ def draw_layer(
     """Write one layer as SVG and PNG: any kind of attention, any heads, the whole sentence or one word of it.
 
     Args:
-        folder: made if missing; file names say what they show, such as attention_cross_layer5_head3.svg.
+        folder: made if missing; file names describe the drawing, such as attention_cross_layer5_head3.svg.
         kind: one of `KINDS`.
         layer: the next to last by default.
         heads: all by default.
@@ -199,7 +199,7 @@ def _save(
     heads: Sequence[int] | None,
     place: int | None,
 ) -> list[Path]:
-    """Draw a layer with a title that says what is drawn, and write it as SVG and PNG."""
+    """Draw a layer with its title, and write it as SVG and PNG."""
     queries, keys, weights = maps.view(kind)
     layer = paper_layer(len(weights)) if layer is None else layer
     numbers = ", ".join(str(head + 1) for head in heads or ())
@@ -217,14 +217,14 @@ def _word_links(words: list[str], weights: np.ndarray) -> np.ndarray:
 
 
 def _structure_scores(links: np.ndarray) -> np.ndarray:
-    """(H, S, S) -> (H,): strength of the links of a head without those at its most frequent fixed step."""
+    """Return, for links (H, S, S), the strength of each head without its strongest fixed step, (H,)."""
     length = links.shape[-1]
     steps = [links.trace(offset=step, axis1=1, axis2=2) for step in range(1 - length, length)]
     return links.sum(axis=(1, 2)) - np.max(steps, axis=0)
 
 
 def _best_two(scores: np.ndarray) -> list[int]:
-    """Return the indices of the two largest scores in ascending order; of equals the first."""
+    """Return the indices of the two largest scores in ascending order; the first ones of equal scores."""
     return sorted(np.argsort(-scores, kind="stable")[:2].tolist())
 
 

@@ -276,7 +276,7 @@ def cost(command: argparse.ArgumentParser) -> None:
 
 
 def attention(command: argparse.ArgumentParser) -> None:
-    """Draw what the heads attend to, as in figures 3 to 5: SVG, PNG, and one page to explore.
+    """Draw the attention of the heads as in figures 3 to 5: SVG, PNG, and one page to explore.
 
     vaswani attention --model runs/base --source "The dog that barks runs." --output pictures
     vaswani attention --model runs/base --source "The dog runs." --output pictures --kind cross --layer 5 --word Hund
@@ -285,7 +285,9 @@ def attention(command: argparse.ArgumentParser) -> None:
     command.add_argument("--source", required=True, help="the sentence")
     command.add_argument("--target", help="its translation; the model's own if not given")
     command.add_argument("--output", type=output_path, required=True, help="folder for the pictures and the page")
-    command.add_argument("--word", help="draw this word alone; default: that of figures 3 and 4, or one that looks far")
+    command.add_argument(
+        "--word", help="draw this word alone; default in figures 3 and 4: a word that attends far away"
+    )
     chosen = command.add_argument_group("one drawing, instead of figures 3 to 5")
     chosen.add_argument("--kind", choices=tuple(KINDS), help="self-attention, or cross; default: encoder")
     add_number(chosen, "layer", help="from 1; the next to last if not given, as in the paper")
@@ -293,7 +295,7 @@ def attention(command: argparse.ArgumentParser) -> None:
 
 
 def heads(command: argparse.ArgumentParser) -> None:
-    """Find heads by what they do: look at the word before, at the same word, at the end, far away, along a diagonal.
+    """Measure what each head attends to: the word before, the same word, the end, words far away, a diagonal.
 
     vaswani heads --model runs/base --source test.en --target test.de --output heads.json
 
