@@ -125,23 +125,16 @@ def test_attention_pictures_are_written(workshop, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_the_heads_that_align_a_reversed_sentence_are_found_and_drawn(workshop, tmp_path, capsys):
+def test_the_heads_that_align_a_reversed_sentence_are_found(workshop, tmp_path, capsys):
     output = tmp_path / "heads.json"
     arguments = ["--model", str(workshop / "run"), "--source", str(workshop / "dev.en"), "--output", str(output)]
     assert cli.main(["heads", *arguments]) == 0
-    printed = capsys.readouterr().out
+    assert "* named" in capsys.readouterr().out
     found = json.loads(output.read_text())
     assert found["target"] == "translated by the model"
     named = {(row["relation"], row["kind"]) for row in found["heads"] if row["named"]}
     assert ("alignment", "cross") in named
     assert ("diagonal", "cross") not in named
-    command = next(line for line in printed.splitlines() if "--kind cross" in line)
-    source = (workshop / "dev.en").read_text().splitlines()[0]
-    words = [source if word == "..." else word for word in shlex.split(command)[1:-1]]
-    assert cli.main([*words, str(tmp_path / "maps"), "--word", source.split()[0]]) == 0
-    (picture,) = (tmp_path / "maps").glob("attention_cross_layer1_head?_word?.svg")
-    names = {path.name for path in (tmp_path / "maps").iterdir()}
-    assert names == {picture.name, f"{picture.stem}.png", "attention.html"}
 
 
 def write(folder, name, text):

@@ -1,5 +1,4 @@
 import base64
-import contextlib
 import json
 import re
 from html.parser import HTMLParser
@@ -103,16 +102,7 @@ def test_forced_decoding_gives_weights_of_every_layer(model, tokenizer):
     assert words.view("cross")[:2] == (["Das", "Gesetz", "wird", "</s>"], ["The", "law", "</s>"])
 
 
-def test_weights_do_not_depend_on_the_kernel_or_on_dropout(model, tokenizer):
-    model.train()
-    expected = collect_attention(model, tokenizer, "The law", "Das Gesetz")
-    model.set_attn_implementation("eager")
-    model.eval()
-    actual = collect_attention(model, tokenizer, "The law", "Das Gesetz")
-    np.testing.assert_array_equal(actual.cross, expected.cross)
-
-
-@pytest.mark.parametrize("end", [["</s>"], ["</s>", "<pad>", "</s>"], []])
+@pytest.mark.parametrize("end", [["</s>", "<pad>", "</s>"], []])
 def test_a_translation_ends_with_its_end_token_or_at_its_limit(model, tokenizer, monkeypatch, end):
     tokens = ["<s>", *tokenizer.tokenize("Das Gesetz"), *end]
     generated = torch.tensor([tokenizer.convert_tokens_to_ids(tokens)])
@@ -136,13 +126,14 @@ def test_a_batch_holds_the_maps_of_each_of_its_sentences(model, tokenizer, is_fo
             np.testing.assert_allclose(ours.view(kind)[2], single.view(kind)[2], atol=1e-6)
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_the_model_is_left_as_it_was(model, tokenizer, monkeypatch, fails):
+def test_weights_are_those_without_dropout_and_the_model_keeps_its_settings(model, tokenizer, monkeypatch):
+    expected = collect_attention(model.eval(), tokenizer, "The law", "Das Gesetz")
     model.train()
     model.model.encoder.eval()
-    if fails:
-        monkeypatch.setattr(model, "forward", lambda **kwargs: 1 / 0)
-    with pytest.raises(ZeroDivisionError) if fails else contextlib.nullcontext():
+    actual = collect_attention(model, tokenizer, "The law", "Das Gesetz")
+    np.testing.assert_array_equal(actual.cross, expected.cross)
+    monkeypatch.setattr(model, "forward", lambda **kwargs: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
         collect_attention(model, tokenizer, "The law", "Das Gesetz")
     assert model.config._attn_implementation == "sdpa"
     assert model.training
@@ -255,19 +246,9 @@ def test_figure_5_prefers_links_that_are_no_fixed_step(tmp_path):
     [
         ({}, "encoder_layer2", "Encoder self-attention, layer 2 of 3, all heads"),
         (
-            {"layer": 0, "heads": [1, 3], "word": "law"},
-            "encoder_layer1_head2_4_word2",
-            'Encoder self-attention, layer 1 of 3, heads 2, 4, from "law"',
-        ),
-        (
-            {"kind": "decoder", "layer": 1, "heads": [0, 1, 3]},
-            "decoder_layer2_head1_2_4",
-            "Decoder self-attention, layer 2 of 2, heads 1, 2, 4",
-        ),
-        (
-            {"kind": "cross", "word": "</s>"},
-            "cross_layer1_word5",
-            'Encoder-decoder attention, layer 1 of 2, all heads, from "</s>"',
+            {"kind": "cross", "layer": 1, "heads": [1, 3], "word": "</s>"},
+            "cross_layer2_head2_4_word5",
+            'Encoder-decoder attention, layer 2 of 2, heads 2, 4, from "</s>"',
         ),
     ],
 )

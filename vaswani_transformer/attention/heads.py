@@ -1,8 +1,9 @@
 """Measure what every head does: look at the word before, at the same word, at the end of the sentence, far away.
 
     tally = measure_heads(model, tokenizer, [("The dog that barks runs.", "Der Hund, der bellt, rennt."), ...])
-    for found in tally.leaders():
-        print(found.relation, found.kind, found.layer, found.head, found.score)
+    for found in tally.scores():
+        if found.is_named:
+            print(found.relation, found.kind, found.layer, found.head, found.score)
 
 Figures 3 to 5 show what some heads do in one sentence; here every head is measured on many. For each of `RELATIONS` a
 *place* is a word that has some word in the relation to it. In maps folded to words (`AttentionMaps.by_words`)
@@ -28,7 +29,7 @@ Shapes: L layers, H heads, T queries, S keys, in words. Layers and heads are cou
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, islice
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -180,11 +181,6 @@ class HeadTally:
                 share, uniform = float(sums.share[layer, head]) / places, float(sums.uniform) / places
                 found.append(HeadScore(relation, kind, layer, head, share, uniform, sums.places))
         return found
-
-    def leaders(self) -> list[HeadScore]:
-        """Return the best head of each relation in each kind of attention, named or not, in the same order."""
-        groups = groupby(self.scores(), key=lambda found: (found.relation, found.kind))
-        return [max(group, key=lambda found: found.score) for _, group in groups]
 
 
 def _spread_evenly(maps: AttentionMaps) -> AttentionMaps:

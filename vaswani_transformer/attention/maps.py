@@ -260,13 +260,10 @@ def _character_class(character: str) -> str:
 
 
 def _readable(piece: bytes) -> str:
-    """Return some bytes as text without outer spaces; bytes that are not UTF-8 or not printable are escaped."""
+    """Return bytes as text without outer spaces, with codes for invalid bytes and invisible characters."""
     text = piece.decode("utf-8", errors="backslashreplace")
-    return show_codes(text.strip(" ") or "␣" * len(text))
-
-
-def show_codes(text: str) -> str:
-    """Return `text` with a code for each invisible character, except the joiners inside words."""
+    text = text.strip(" ") or "␣" * len(text)
+    # Joiners inside words stay.
     return "".join(c if c.isprintable() or c in "\u200c\u200d" else c.encode("unicode_escape").decode() for c in text)
 
 

@@ -1,6 +1,5 @@
 import argparse
 import json
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -9,14 +8,12 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 from .. import loading
-from ..attention.heads import FEWEST_PLACES, LONGEST_SENTENCE, RELATIONS, THRESHOLDS, HeadScore, measure_heads
+from ..attention.heads import FEWEST_PLACES, LONGEST_SENTENCE, RELATIONS, HeadScore, measure_heads
 from ..attention.kinds import KINDS
 from ..data.corpus import read_parallel_files
 from ..data.lines import read_lines
 from ..translation.translator import translate
 from .arguments import check_output, open_output
-
-PLAIN = {"tablefmt": "plain", "disable_numparse": True}
 
 
 def run(args: argparse.Namespace) -> None:
@@ -41,15 +38,12 @@ def run(args: argparse.Namespace) -> None:
         "target": "translated by the model" if args.target is None else str(args.target),
         "sentences": tally.num_sentences,
         "left_out": tally.num_left_out,
-        "definitions": {relation.name: f"the share that goes {relation.definition}" for relation in RELATIONS},
-        "named_from": THRESHOLDS,
-        "fewest_words": FEWEST_PLACES,
         "heads": [_to_row(score) for score in scores],
     }
     print(_describe(about))
     for kind, name in KINDS.items():
         print(f"\n{name}: score by layer and head, * named\n\n{_format_scores([s for s in scores if s.kind == kind])}")
-    print(f"\n{_format_leaders(tally.leaders(), args.model)}")
+    print('\nTo draw one: vaswani attention --model M --source "..." --kind cross --layer 3 --heads 2 --output FOLDER')
     if args.output is not None:
         with open_output(args.output) as file:
             file.write(json.dumps(about, ensure_ascii=False, indent=1) + "\n")
@@ -66,9 +60,9 @@ def _describe(about: dict) -> str:
 The share of a word's attention that goes ... (sub-words folded to words, mean over all words that have such a link)
 {definitions}
 
-score = (share - uniform) / (1 - uniform), where uniform is the share of attention spread evenly over all that a word
-sees: 0 is evenly spread attention, 1 a head that does nothing else. The second column is the lowest score of a named
-head. "-" means too few words to judge, fewer than {FEWEST_PLACES}. Layers and heads are counted from 1."""
+score = (share - uniform) / (1 - uniform), where uniform is the share if attention is spread evenly over all words that
+the decoder or encoder may see: 0 is even attention, 1 is attention along this relation alone. The second column is the
+lowest score of a named head. "-" means fewer than {FEWEST_PLACES} words, too few. Layers and heads count from 1."""
 
 
 def _format_scores(scores: Sequence[HeadScore]) -> str:
@@ -81,31 +75,8 @@ def _format_scores(scores: Sequence[HeadScore]) -> str:
     lines = [(f"layer {layer + 1} head {head + 1}", *cells) for (layer, head), cells in rows.items()]
     lines.append(("uniform share", *(f"{score.uniform:.2f}" for score in columns.values())))
     lines.append(("words", *(f"{score.places:,}" for score in columns.values())))
-    return tabulate(lines, ("", *columns), colglobalalign="right", colalign=["left"], **PLAIN)
-
-
-def _format_leaders(leaders: Sequence[HeadScore], model: str) -> str:
-    """Return the best head of each relation, and the commands that draw those that are named."""
-    rows = [
-        (
-            *(leader.relation, leader.kind, str(leader.layer + 1), str(leader.head + 1)),
-            *(f"{number:.2f}" for number in (leader.score, leader.share, leader.uniform)),
-            "yes" if leader.is_named else "no",
-        )
-        for leader in leaders
-        if leader.is_judged
-    ]
-    header = ("best head", "attention", "layer", "head", "score", "share", "uniform", "named")
-    lines = [tabulate(rows, header, **PLAIN)]
-    lines += ["", "To draw the best of those named, for a sentence of yours:", ""]
-    for leader in filter(lambda leader: leader.is_named, leaders):
-        folder = f"pictures/{leader.relation}_{leader.kind}".replace(" ", "_")
-        lines += [
-            f"# {leader.relation}, {leader.kind}",
-            f'vaswani attention --model {shlex.quote(model)} --source "..." --kind {leader.kind} '
-            f"--layer {leader.layer + 1} --heads {leader.head + 1} --output {folder}",
-        ]
-    return "\n".join(lines)
+    alignment = {"colglobalalign": "right", "colalign": ["left"]}
+    return tabulate(lines, ("", *columns), tablefmt="plain", disable_numparse=True, **alignment)
 
 
 def _to_row(score: HeadScore) -> dict:
