@@ -1,1 +1,1 @@
-"""Figures 3 to 5: attention maps, drawings, a page to explore, what each head does."""
+"""Figures 3 to 5: attention maps, drawings, a page to explore, scores of heads, word alignments."""

@@ -1,19 +1,19 @@
-"""Measure what every head does: look at the word before, at the same word, at the end of the sentence, far away.
+"""Score every head by the words that it attends to: the word before, the same word, the end, words far away.
 
     tally = measure_heads(model, tokenizer, [("The dog that barks runs.", "Der Hund, der bellt, rennt."), ...])
     for found in tally.scores():
         if found.is_named:
             print(found.relation, found.kind, found.layer, found.head, found.score)
 
-Figures 3 to 5 show what some heads do in one sentence; here every head is measured on many. For each of `RELATIONS` a
-*place* is a word that has some word in the relation to it. In maps folded to words (`AttentionMaps.by_words`)
+Figures 3 to 5 show some heads in one sentence; here all heads are measured on many sentences. For each of `RELATIONS`, a
+*place* is a word that is in this relation to some word. In maps folded to words (`AttentionMaps.by_words`)
 
     share   = the part of its attention that a head gives along the relation, mean over all places
-    uniform = the same of attention spread evenly over all sub-words that a place sees
+    uniform = this share if attention is spread evenly over all visible sub-words
     score   = (share - uniform) / (1 - uniform)
 
-so that evenly spread attention scores 0, and a head that does nothing else scores 1. A head is *named* after a relation
-if it scores at least `Relation.named_from` over at least `FEWEST_PLACES`. A place that sees nothing else does not
+so that evenly spread attention scores 0, and attention along the relation alone scores 1. A head is *named* after a
+relation if it scores at least `Relation.named_from` over at least `FEWEST_PLACES`. A place without a choice does not
 count, such as the first word of the decoder, which sees only itself.
 
 Thresholds lie above the scores of untrained models. In 40 of them (4 and 6 layers, 4 and 8 heads, d_model 64 to 512;
@@ -21,8 +21,8 @@ Multi30k, 40 or 60 sentences) no head scored more than 0.19 in a relation by pla
 0.39 in a relation by spelling (separator), which a head may prefer by chance; in sentences cut to five words, 0.26 and
 0.59.
 
-Decoder self-attention and encoder-decoder attention are those of a given translation. The decoder stands at the word it
-has read last, and its encoder-decoder attention belongs to the word it writes then (see `AttentionMaps`).
+The decoder is forced through a given translation. Its self-attention belongs to the word that it reads, its
+encoder-decoder attention to the word that it writes in the same step (see `AttentionMaps`).
 
 Shapes: L layers, H heads, T queries, S keys, in words. Layers and heads are counted from 0.
 """
@@ -53,7 +53,7 @@ BY_PLACE, BY_WORD = 0.3, 0.6
 
 
 class Relation(NamedTuple):
-    """A relation between words that a head may follow; `find_links` has those of each kind of attention."""
+    """A relation between words; `find_links` says which exist in which kind of attention."""
 
     name: str
     named_from: float  # the lowest score of a head that is named after it
@@ -68,20 +68,20 @@ RELATIONS = (
     Relation("copy", BY_WORD, "to a source word of the same spelling, upper or lower case"),
     Relation(
         *("alignment", BY_PLACE),
-        "to the source word it looks at most, where that word in turn is looked at by no target word more",
+        "to the source word with its greatest weight, if no other target word gives this source word more",
     ),
     Relation(
         *("diagonal", BY_PLACE),
         "to the source words at the same part of the sentence, one and a half words more or less",
     ),
-    Relation("separator", BY_WORD, "to punctuation, <s> and </s>, of words that are none"),
-    Relation("long distance", BY_PLACE, f"to words more than {FAR} words away, punctuation, <s> and </s> apart"),
+    Relation("separator", BY_WORD, "to punctuation, <s> and </s>"),
+    Relation("long distance", BY_PLACE, f"to words more than {FAR} words away, without punctuation, <s> and </s>"),
 )
 THRESHOLDS = {relation.name: relation.named_from for relation in RELATIONS}
 
 
 def find_links(kind: str, queries: Sequence[str], keys: Sequence[str], weights: np.ndarray) -> dict[str, Links]:
-    """Return the links of every relation that attention of one kind can follow, in the order of `RELATIONS`."""
+    """Return the links of each relation that exists in one kind of attention, in the order of `RELATIONS`."""
     rows, columns = np.arange(len(queries))[:, None], np.arange(len(keys))
     from_words, to_words = (np.array([is_word(text) for text in texts]) for texts in (queries, keys))
     from_words = from_words[:, None]
@@ -98,7 +98,7 @@ def find_links(kind: str, queries: Sequence[str], keys: Sequence[str], weights: 
     offset = columns - rows
     links = {"previous word": offset == -1, "next word": offset == 1, "itself": offset == 0}
     if kind == "decoder":
-        del links["next word"]  # the decoder never sees it
+        del links["next word"]  # hidden from the decoder
     far_away = between_words & (abs(offset) > FAR)
     return links | {"same word": spelt_alike & (offset != 0)} | separator | {"long distance": far_away}
 
@@ -160,7 +160,7 @@ class HeadTally:
             even_links = find_links(kind, queries, keys, even_weights)
             for relation, links in find_links(kind, queries, keys, weights).items():
                 links = links & (even_weights[0, 0] > 0)
-                if relation == "alignment":  # depends on the weights: each word that could have a link counts
+                if relation == "alignment":  # depends on the weights: each word that may have a link counts
                     is_place = np.array([is_word(query) for query in queries]) & any(map(is_word, keys))
                 else:
                     is_place = links.any(axis=-1)
@@ -184,7 +184,7 @@ class HeadTally:
 
 
 def _spread_evenly(maps: AttentionMaps) -> AttentionMaps:
-    """Return the maps of one head of one layer that attends evenly to all it sees."""
+    """Return the maps of one head of one layer that attends evenly to all visible words."""
     even = {}
     for kind in KINDS:
         # A masked key has weight 0 in all heads: later words in the decoder, and words outside of a window.
@@ -194,12 +194,12 @@ def _spread_evenly(maps: AttentionMaps) -> AttentionMaps:
 
 
 def _share(weights: np.ndarray, links: Links) -> np.ndarray:
-    """Return (L, H, T): the part of its attention that each query gives along `links`."""
+    """Return the part of the attention of each query that goes along `links`, (L, H, T)."""
     return (weights * links).sum(axis=-1, dtype=np.float64)
 
 
 def measure_heads(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pairs: Iterable[Pair]) -> HeadTally:
-    """Measure all heads on sentences and their translations, as they come; memory does not grow with their number.
+    """Measure all heads on sentences and their translations, a batch at a time; memory does not grow with their number.
 
     Pairs with an empty side or more than `LONGEST_SENTENCE` tokens on a side are left out and counted.
 

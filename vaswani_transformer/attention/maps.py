@@ -1,4 +1,4 @@
-"""Attention weights of every head for one sentence, as numbers; `drawing` and `page` show them.
+"""Attention weights of every head for one sentence, as numbers; `drawing` and `page` draw them.
 
     maps = collect_attention(model, tokenizer, "It is in this spirit that laws were passed.").by_words()
 
@@ -29,7 +29,7 @@ Words = list[tuple[str, int]]  # the words of a sentence: text, number of tokens
 class AttentionMaps:
     """Attention weights of one sentence pair, with the text of every row and column.
 
-    The decoder reads the target shifted right by one: its position t holds token t and writes token t + 1. So
+    The decoder reads the target shifted right by one: at position t it reads token t and writes token t + 1. So
     `target_tokens`, which it reads, starts with the start token and names rows and columns of `decoder`;
     `output_tokens`, which it writes, ends with the end token and names the rows of `cross`.
 
@@ -82,7 +82,7 @@ def is_word(text: str) -> bool:
 
 
 def _merge(weights: np.ndarray, query_lengths: list[int], key_lengths: list[int]) -> np.ndarray:
-    """(..., T, S) -> (..., words of T, words of S): sum over the keys of a word, mean over its queries."""
+    """Return weights (..., T, S) by words: the sum over the keys of a word, the mean over its queries."""
     starts = [np.cumsum([0, *lengths[:-1]]) for lengths in (query_lengths, key_lengths)]
     summed = np.add.reduceat(np.add.reduceat(weights, starts[1], axis=-1), starts[0], axis=-2)
     return summed / np.array(query_lengths, dtype=summed.dtype)[:, None]
@@ -138,7 +138,7 @@ def collect_attention_batch(
     start, end = model.config.decoder_start_token_id, tokenizer.eos_token_id
     with eager_evaluation(model), torch.no_grad():
         if target_ids is None:
-            # Not by a `Translator`: the model stands ready, with the kernel that gives its weights.
+            # Without a `Translator`, because the model already uses the kernel that returns weights.
             output = {"num_return_sequences": 1, "return_dict_in_generate": False}
             decoded = model.generate(**inputs, **output).tolist()
             # From 1: the start token may be the end token. Padding of shorter hypotheses follows the end.
@@ -223,18 +223,18 @@ def _pieces_and_words(
 
 
 def _choose_reader(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], bytes]:
-    """Return the function from a token to the bytes it stands for, spaces at its ends included."""
+    """Return the function from a token to its bytes, with the spaces at its ends."""
     vocabulary = tokenizer.get_vocab()
     if _BYTE_SYMBOLS.keys() <= vocabulary.keys():
         return lambda token: bytes(_BYTE_SYMBOLS[symbol] for symbol in token)
-    if any("\u2581" in token for token in vocabulary):  # SentencePiece writes a space so
+    if any("\u2581" in token for token in vocabulary):  # SentencePiece's sign for a space
         return lambda token: token.replace("\u2581", " ").encode()
-    # fairseq's are the text between spaces, with @@ at the end where a word goes on.
+    # fairseq's tokens are the text between spaces, with @@ at the end if the word continues.
     return lambda token: f"{token} ".replace("@@ ", "").encode()
 
 
 def _split_words(pieces: list[bytes]) -> list[list[bytes]]:
-    """Group consecutive pieces by the word that their first byte after spaces belongs to."""
+    """Group consecutive pieces by the word of their first byte after spaces."""
     # By bytes, because a piece may end inside a character. A byte of no character becomes one surrogate.
     text = b"".join(pieces).decode("utf-8", errors="surrogateescape")
     word_of_byte: list[int] = []
@@ -252,7 +252,7 @@ def _split_words(pieces: list[bytes]) -> list[list[bytes]]:
 
 
 def _character_class(character: str) -> str:
-    """Classify a character: letters, marks and digits make words, other signs make their own, spaces part them."""
+    """Return "word" for letters, marks and digits, "sign" for other signs, "space" for what separates words."""
     if character.isspace():
         return "space"
     category = unicodedata.category(character)

@@ -299,8 +299,7 @@ def heads(command: argparse.ArgumentParser) -> None:
 
     vaswani heads --model runs/base --source test.en --target test.de --output heads.json
 
-    A score is 0 for attention spread evenly, 1 for a head that does nothing else. Each relation's best head comes with
-    the `vaswani attention` command that draws it.
+    A score is 0 for attention spread evenly, and 1 for attention along this relation alone.
     """
     add_model(command)
     command.add_argument("--source", type=Path, required=True, help="UTF-8 text, one sentence per line")
