@@ -5,8 +5,8 @@
         if found.is_named:
             print(found.relation, found.kind, found.layer, found.head, found.score)
 
-Figures 3 to 5 show some heads in one sentence; here all heads are measured on many sentences. For each of `RELATIONS`, a
-*place* is a word that is in this relation to some word. In maps folded to words (`AttentionMaps.by_words`)
+Figures 3 to 5 show some heads in one sentence; here all heads are measured on many sentences. For each of `RELATIONS`,
+a *place* is a word that is in this relation to some word. In maps folded to words (`AttentionMaps.by_words`)
 
     share   = the part of its attention that a head gives along the relation, mean over all places
     uniform = this share if attention is spread evenly over all visible sub-words
