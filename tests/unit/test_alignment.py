@@ -45,6 +45,15 @@ def test_a_batch_attends_as_its_pairs_do_one_by_one(build_translator):
         np.testing.assert_allclose(weights, alone, atol=1e-6)
 
 
+def test_words_beyond_the_limit_have_no_weight_and_the_cut_is_reported(monkeypatch, build_translator):
+    model, tokenizer = build_translator(["the dog runs ."] * 3)
+    monkeypatch.setattr(alignment, "MOST_TOKENS", len(tokenizer("the dog").input_ids))
+    with pytest.warns(UserWarning, match=r"per side: 1\. Split them"):
+        long, short = attend_words(model, tokenizer, [("the dog runs .", "the"), ("the dog", "the")])
+    np.testing.assert_allclose(long[..., :2], short, atol=1e-6)
+    assert not long[..., 2:].any()
+
+
 @given(LINKS)
 def test_links_are_read_as_they_are_written(links):
     assert parse_links(format_links(links)) == links
