@@ -15,5 +15,6 @@ def run(args: argparse.Namespace) -> None:
     model, tokenizer = loading.load_translator(args.model)
     exporter.export_model(model, tokenizer, args.output, **options)
     settings = model.generation_config.to_diff_dict().items()
-    search = ", ".join(f"{name}={value!r}" for name, value in settings if not name.endswith(("_id", "_version", "_heads")))
+    others = ("_id", "_version", "_heads")
+    search = ", ".join(f"{name}={value!r}" for name, value in settings if not name.endswith(others))
     print(exporter.HOW_TO_USE.format(folder=args.output, search=search))
