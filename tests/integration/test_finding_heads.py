@@ -4,7 +4,6 @@ import pytest
 
 from vaswani_transformer import cli
 from vaswani_transformer.attention.heads import RELATIONS
-from vaswani_transformer.commands import heads
 from vaswani_transformer.data.phrasebook.pairs import generate_pairs
 
 
@@ -57,16 +56,6 @@ def test_every_score_of_every_head_is_written(untrained, files, tmp_path):
     first = rows[0]
     assert [first[key] for key in ("relation", "kind", "layer", "head")] == ["previous word", "encoder", 1, 1]
     assert first["score"] == pytest.approx((first["share"] - first["uniform"]) / (1 - first["uniform"]))
-
-
-def test_without_translations_the_model_translates(untrained, tmp_path, monkeypatch):
-    monkeypatch.setattr(heads, "translate", lambda model, tokenizer, lines: [line.upper() for line in lines])
-    short = tmp_path / "short"
-    short.write_text("The dog barks.\n\nThe cat sleeps.\n", encoding="utf-8")
-    output = tmp_path / "heads.json"
-    assert cli.main(["heads", "--model", str(untrained), "--source", str(short), "--output", str(output)]) == 0
-    found = json.loads(output.read_text())
-    assert (found["target"], found["sentences"], found["left_out"]) == ("translated by the model", 2, 1)
 
 
 @pytest.mark.parametrize(
