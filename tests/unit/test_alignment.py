@@ -34,6 +34,7 @@ def test_links_join_words_with_the_greatest_share_of_each_other_in_the_named_hea
 def test_the_head_whose_directions_agree_most_is_found():
     spread, sharp = np.full((4, 4), 0.25), np.eye(4)
     assert find_alignment_heads([np.stack([[spread, spread], [spread, sharp]])] * 2) == [[1, 1]]
+    assert find_alignment_heads([]) == [[0, 0]]
 
 
 def test_a_batch_attends_as_its_pairs_do_one_by_one(build_translator):

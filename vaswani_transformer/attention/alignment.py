@@ -118,7 +118,7 @@ def find_alignment_heads(attention: Iterable[np.ndarray]) -> list[list[int]]:
 
     In this head the two directions agree most often; no alignment by hand is needed.
     """
-    num_links = sum(link_words(weights).sum(axis=(-2, -1)) for weights in attention)
+    num_links = sum((link_words(weights).sum(axis=(-2, -1)) for weights in attention), start=np.zeros((1, 1)))
     return [[int(index) for index in np.unravel_index(num_links.argmax(), num_links.shape)]]
 
 
