@@ -49,6 +49,19 @@ def test_a_model_is_scored_in_all_ways_with_its_search_and_fingerprint(build_tra
     assert json.loads(file.read_text())["models"] == [str(tmp_path / "m")]
 
 
+def test_the_table_has_a_row_for_each_pair_whatever_breaks_its_text(build_translator, tmp_path, capsys):
+    build_translator(REFERENCES, vocab_size=300, folder=tmp_path / "m")
+    (tmp_path / "test.jsonl").write_text('{"en": "a\\tb\\r\\nc", "de": "\\"d\\u2028e"}\n{"en": "", "de": "f"}\n')
+    files = [str(tmp_path / name) for name in ("out.de", "table.tsv")]
+    command = ["evaluate", "--model", str(tmp_path / "m"), "--test", str(tmp_path / "test.jsonl"), "--translations"]
+    assert cli.main([*command, files[0], "--table", files[1], "--num_beams", "1", "--max_length_offset", "1"]) == 0
+    translations, table = ((tmp_path / name).read_text(encoding="utf-8") for name in ("out.de", "table.tsv"))
+    first, second, _ = translations.split("\n")
+    assert table == f'source\thypothesis\treference\na b c\t{first}\t"d e\n\t{second}\tf\n'
+    assert cli.main([*command, files[1], "--table", files[1]]) == 1
+    assert "table.tsv is named for two outputs: name another file" in capsys.readouterr().err
+
+
 def test_the_paper_s_bleu_is_of_the_language_of_the_model_s_task_unless_told(build_translator, files, tmp_path, capsys):
     tasks = custom_pipelines("translation_en_to_fr")
     build_translator(REFERENCES, vocab_size=300, folder=tmp_path / "m", custom_pipelines=tasks)

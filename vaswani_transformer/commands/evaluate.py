@@ -1,4 +1,5 @@
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -16,6 +17,8 @@ from ..model.pipeline_vaswani import find_languages
 from ..translation.translator import translate
 from .arguments import check_output, open_output, open_reader, search_options
 
+BREAKS = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")  # would begin another cell or row of the table
+
 
 def run(args: argparse.Namespace) -> None:
     _evaluate_files(args) if args.model is None else _evaluate_model(args)
@@ -27,10 +30,11 @@ def _build_metrics(args: argparse.Namespace) -> dict[str, scores.Metric]:
 
 
 def _evaluate_model(args: argparse.Namespace) -> None:
-    for path in (args.translations, args.json):
+    outputs = [path for path in (args.translations, args.table, args.json) if path is not None]
+    for path in outputs:
         check_output(path, inputs=args.test)
-    if args.json is not None and args.json == args.translations:
-        raise ValueError(f"{args.json} cannot hold both scores and translations: name two files.")
+        if outputs.count(path) > 1:
+            raise ValueError(f"{path} is named for two outputs: name another file.")
     model, tokenizer = loading.load_translator(args.model, dtype=args.dtype)
     source, target = find_languages(vars(model.config).get("custom_pipelines")) or ("en", "de")
     args.source_language, args.target_language = args.source_language or source, args.target_language or target
@@ -46,6 +50,10 @@ def _evaluate_model(args: argparse.Namespace) -> None:
     if args.translations is not None:
         with open_output(args.translations) as output:
             output.writelines(f"{hypothesis}\n" for hypothesis in hypotheses)
+    if args.table is not None:
+        rows = [("source", "hypothesis", "reference"), *zip(sources, hypotheses, references, strict=True)]
+        with open_output(args.table) as output:
+            output.writelines("\t".join(BREAKS.sub(" ", text) for text in row) + "\n" for row in rows)
     found = scores.compute_scores(hypotheses, references, metrics)
     print(*found, sep="\n")
     value = compute_perplexity(model, tokenizer, pairs)

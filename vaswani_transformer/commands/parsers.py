@@ -224,6 +224,7 @@ def evaluate(command: argparse.ArgumentParser) -> None:
     command.add_argument("--tokenize", default="13a", help='sacreBLEU tokenizer; "none" for tokenised text')
     command.add_argument("--lowercase", action="store_true", help="compare without case")
     command.add_argument("--translations", type=output_path, help="of a model: write its translations here")
+    command.add_argument("--table", type=output_path, help="of a model: source, hypothesis, reference, tab-separated")
     command.add_argument("--json", type=output_path, help="of a model: its scores, for `vaswani card --score`")
     add_search_options(command)
 
