@@ -22,8 +22,8 @@ from .weight_names import fairseq_name
 
 LAYER_NORM_EPS = 1e-5  # no field of MarianConfig
 TOLERANCE = 1e-4  # of logits: a different network is off by far more
-# Options of the origin of a GenerationConfig, not of the search.
-HOUSEKEEPING = ("_from_model_config", "transformers_version")
+# Entries of a GenerationConfig that are no options of the search.
+HOUSEKEEPING = ("_from_model_config", "alignment_heads", "transformers_version")
 MODULES_THAT_WRITE = ("norm", "out_proj", "fc2")  # to the residual stream; the others read from it
 EQUAL_FIELDS = (
     *("vocab_size", "d_model", "encoder_layers", "decoder_layers", "max_position_embeddings"),
