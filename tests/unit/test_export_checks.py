@@ -41,10 +41,3 @@ def test_a_missing_package_is_named_with_the_way_to_install_it(form, package, tm
     error = capsys.readouterr().err
     assert package in error
     assert 'pip install "vaswani-transformer[export]"' in error
-
-
-def test_a_folder_with_files_is_refused(tmp_path, capsys):
-    (tmp_path / "config.json").write_text("{}")
-    command = ["export", "--model", "nowhere", "--output", str(tmp_path), "--format"]
-    assert cli.main([*command, "ctranslate2"]) == 1
-    assert "is not empty: files of another model may not be mixed in" in capsys.readouterr().err

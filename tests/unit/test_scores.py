@@ -77,13 +77,6 @@ def test_a_difference_that_chance_does_not_explain_has_a_small_p(monkeypatch):
         assert "bs:200|seed:12345" in comparison.signature
 
 
-def test_as_many_better_as_worse_sentences_are_no_difference():
-    one = [*FAR[:13], *CLOSE[13:]]
-    other = [*CLOSE[:13], *FAR[13:]]
-    (comparison,) = compare_systems({"one": one, "other": other}, REFERENCES, {"BLEU": sacrebleu.BLEU()})
-    assert comparison.results[1].p_value > 0.2
-
-
 def test_a_trainer_gets_the_scores_of_what_was_generated():
     tokenizer = train_tokenizer(CLOSE + REFERENCES, vocab_size=300)
     predictions, labels = (

@@ -329,9 +329,7 @@ def export(command: argparse.ArgumentParser) -> None:
     vaswani export --model runs/base --format ctranslate2 --quantization int8 --output exports/base
     vaswani export --model runs/base --format onnx --output exports/base_onnx
 
-    CTranslate2's greedy translations are those of `vaswani translate --num_beams 1`. Its beam search has another length
-    penalty and another end than the paper's; the README of vaswani_transformer/export
-    says how to call it and rescore its n-best lists.
+    The README of vaswani_transformer/export says how to call both, and how CTranslate2's beam search differs.
     """
     add_model(command)
     command.add_argument("--format", choices=("ctranslate2", "onnx"), required=True)

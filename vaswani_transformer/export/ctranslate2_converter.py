@@ -1,17 +1,13 @@
 """The model in CTranslate2's format: `vaswani export --format ctranslate2`.
 
-Importing this file registers a converter for `VaswaniConfig`, so that CTranslate2's own tools take our models too:
+Importing this file registers a converter for `VaswaniConfig`, so that CTranslate2's own tools convert our models too:
 
     import vaswani_transformer.export.ctranslate2_converter
     from ctranslate2.converters import TransformersConverter
     TransformersConverter("runs/base/model").convert("exports/base", quantization="int8")
 
-CTranslate2 differs from `model.generate`:
-
-- It cannot compute sinusoids of the paper's layout, so the export holds a table of `max_positions` of them, and a
-  longer sentence is an error there. By default it cuts sources at 1,024 tokens (`max_input_length`).
-- The README of this folder tells how its search differs. No sentence ends before its first word, unless
-  `min_decoding_length=0`.
+CTranslate2 cannot compute sinusoids of the paper's layout, so the export holds a table of `max_positions` of them, and
+a longer sentence is an error there. The README of this folder says how its search differs.
 
 Shapes: D d_model, H heads, K d_k or d_v.
 """
@@ -42,13 +38,10 @@ ACTIVATIONS = {
     "swish": Activation.SWISH,
 }
 HOW_TO_USE = """\
-CTranslate2 model in {folder}
-Greedy search gives the translations of `vaswani translate --num_beams 1`. Beam search differs: CTranslate2 divides
-log P by |Y|^length_penalty and ends a sentence with num_beams finished hypotheses. vaswani_transformer/export/README.md
-has a dozen lines that call it and choose from its n-best list by the paper's penalty (section 6.1).
-
-The search this model is set to: {search}.
-CTranslate2 reads none of it: give translate_batch its beam_size, length_penalty and max_decoding_length."""
+CTranslate2 model in {folder}. Its greedy search gives the translations of `vaswani translate --num_beams 1`. Its beam
+search has another penalty and another end; vaswani_transformer/export/README.md has a dozen lines that choose from its
+n-best list by the paper's penalty (section 6.1). CTranslate2 does not read the search that this model is set to
+({search}): pass beam_size, length_penalty and max_decoding_length to translate_batch."""
 
 
 def export_model(

@@ -101,7 +101,7 @@ class DecoderWithPastGraph(DecoderGraph):
 
 HOW_TO_USE = """\
 ONNX graphs in {folder}. vaswani_transformer/export/README.md has a greedy search in onnxruntime. The program that calls
-the graphs has to apply the search this model is set to: {search}."""
+the graphs must apply the search that this model is set to: {search}."""
 
 
 @torch.no_grad()
