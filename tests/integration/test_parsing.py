@@ -88,7 +88,7 @@ def test_a_sentence_too_long_for_the_search_is_refused_with_its_place_before_any
     monkeypatch.setattr(parser, "_search", None)  # the search, had it begun, could not go on
     longer = "The dog " * 700
     number = len(tokenizer(longer.strip()).input_ids)
-    message = rf"sentence 3 has {number:,} tokens \(sub-words\), and the parser takes up to"
+    message = rf"sentence 3 has {number:,} tokens \(sub-words\), more than the"
     with pytest.raises(ValueError, match=message):
         parser(["The dog barks .", "", longer, longer])
 

@@ -233,7 +233,7 @@ def test_another_number_of_processes_may_continue(paths, before, after):
 
 def test_machines_that_do_not_share_the_folder_are_told(paths):
     barrier = SimpleNamespace(parties=2, wait=lambda: None)
-    with pytest.raises(FileNotFoundError, match=r"out\.partial, .* Processes on several machines need an output"):
+    with pytest.raises(FileNotFoundError, match=r"out\.partial, .* Processes on several machines need a shared output"):
         translate(Reverser(), paths, index=1, barrier=barrier)
     with pytest.raises(FileNotFoundError, match=r"out\.partial/lines-000000000008"):
         translate(Reverser(), paths, index=0, barrier=barrier)

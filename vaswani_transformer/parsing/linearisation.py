@@ -29,9 +29,9 @@ def linearise(tree: Tree, *, copy_words: bool = False) -> list[str]:
 
 
 def rebuild(symbols: Iterable[str], leaves: Sequence[Leaf]) -> Tree:
-    """Build the tree over exactly `leaves`, of which there must be one, that any `symbols` describe.
+    """Build a tree over exactly `leaves`, at least one, from `symbols`.
 
-    The k-th symbol that is not a bracket stands for the k-th leaf. Malformed symbols are repaired:
+    The k-th symbol that is not a bracket stands for the k-th leaf. Any symbols are accepted; faults are repaired:
 
     - A word before any bracket puts a TOP around everything.
     - A closing bracket of the root before the last word is left out.

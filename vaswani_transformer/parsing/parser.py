@@ -18,8 +18,8 @@ from .trees import Leaf, Tree
 from .vocabulary import find_brackets, is_bracket
 from .well_formed import WellFormed
 
-# Sub-words of a sentence; the longest in our treebanks has 859, in 327 words. The search may take `LENGTH_OFFSET` more
-# steps, and its memory of prefixes grows with the square: 1.6 GB for 2,700 sub-words with 21 beams.
+# Sub-words of a sentence; the longest in our treebanks has 859, in 327 words. The search may have `LENGTH_OFFSET` more
+# steps, and the memory for its prefixes is quadratic in them: 1.6 GB for 2,700 sub-words with 21 beams.
 MOST_TOKENS = 1_000
 LENGTH_OFFSET = 300  # section 6.3: the output may be this much longer than the sentence, in tokens
 WORD_BEGIN = "Ġ"  # how the tokenizer writes the space before a word
@@ -85,7 +85,7 @@ class Parser:
         for row, ids in (pair for batch in batches for pair in zip(batch.rows, batch.ids, strict=True)):
             if len(ids) > MOST_TOKENS:
                 raise ValueError(
-                    f"sentence {row + 1} has {len(ids):,} tokens (sub-words), and the parser takes up to "
+                    f"sentence {row + 1} has {len(ids):,} tokens (sub-words), more than the limit of "
                     f"{MOST_TOKENS:,}: split it, or leave it out."
                 )
         for batch in batches:

@@ -3,8 +3,8 @@
     for tree in read_trees(Path("wsj_02.mrg")):
         print(format_tree(strip(tree)))
 
-A tree is kept flat, as its leaves and the spans of its constituents, so that no depth of nesting is too deep and the
-spans that section 6.3's measure compares are there already.
+A tree is stored flat, as its leaves and the spans of its constituents. Nesting may have any depth, and bracket F1
+(section 6.3) compares these spans.
 """
 
 import re
@@ -17,9 +17,9 @@ from ..data.lines import read_lines
 
 TOP = "TOP"
 TRACE = "-NONE-"
-# CRAFT has words of two parts, (NN Xpd TTD). They stay one word where words are separated by spaces.
+# CRAFT has words of two parts, (NN Xpd TTD); a no-break space joins them, because spaces separate words.
 NO_BREAK_SPACE = "\u00a0"
-# Whitespace of ASCII only, for the same reason.
+# Whitespace of ASCII only, so that a no-break space belongs to its word.
 TOKEN = re.compile(r"[()]|[^ \t\n\r\f\v()]+")
 FUNCTION_TAGS = re.compile(r"(?<!^)[-=].*")
 

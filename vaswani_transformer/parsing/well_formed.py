@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import torch
 
-# In a row: the most in the trees of CRAFT and of the sample of the Wall Street Journal. Otherwise a model that does not
-# know the next word would open brackets up to the limit of length.
+# Brackets that open in a row, at most; no tree of CRAFT or of the sample of the Wall Street Journal has more. Without
+# this bound a model that is uncertain of the next word could open brackets up to the limit of length.
 MOST_OPENED = 9
 
 
@@ -56,7 +56,7 @@ class WellFormed:
         id_of = {bracket: token_id for token_id, bracket in brackets.items()}
         # For each opening bracket the one that closes it.
         self._closing = {id_of[bracket]: id_of[f"){bracket[1:]}"] for bracket in sorted(id_of) if bracket[0] == "("}
-        # For prefixes of this step and the last one: the states of all steps grow with the square of the length.
+        # Of prefixes of this step and the one before; those of all steps would need memory quadratic in the length.
         self._states: dict[tuple[int, tuple[int, ...]], _State] = {}
         self._length = 0  # of the prefixes of this step
 
@@ -105,5 +105,5 @@ class WellFormed:
             return state._replace(innermost=state.innermost[1], depth=state.depth - 1, num_opened=0)
         if state.num_words < len(words) and token_id == words[state.num_words][0]:
             return state._replace(num_words=state.num_words + 1, num_pieces=1, num_opened=0)
-        # The end, or any token of a beam that has died.
+        # The end, or any token of a beam of probability 0.
         return state._replace(is_over=True)

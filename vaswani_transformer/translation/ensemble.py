@@ -1,9 +1,8 @@
-"""Ensembles: several models of one vocabulary translate together, by the mean of their probabilities.
+"""Ensembles: models that share a vocabulary translate together, by the mean of their probabilities.
 
     P(y | Y, X) = 1/M sum_m P_m(y | Y, X)
 
-Each model reads the source with its own encoder and has its own cache, so they may differ in size, precision and
-everything else but the vocabulary.
+Each model has its own encoder and cache, so the models may differ in everything except the vocabulary.
 """
 
 from collections.abc import Sequence
@@ -17,10 +16,10 @@ from ..model.search_vaswani import ForwardSteps, Steps
 
 
 class Ensemble:
-    """Decodes in place of one engine: `generate(..., engine=Ensemble([...]))`.
+    """Decode with several models in place of one engine: `generate(..., engine=Ensemble([...]))`.
 
     Args:
-        members: engines, or models whose `forward` takes the steps.
+        members: engines, or models whose `forward` computes the steps.
 
     Raises:
         ValueError: for different vocabularies.
@@ -30,7 +29,7 @@ class Ensemble:
         self.members = members
         configs = [member.config for member in members]
         learned = [config for config in configs if config.position_embedding_type == "learned"]
-        # The shortest table of positions limits all.
+        # The shortest table of positions limits the length for all models.
         self.config = min(learned, key=lambda config: config.max_position_embeddings, default=configs[0])
         for name in ("vocab_size", "eos_token_id", "pad_token_id", "decoder_start_token_id"):
             ours, *theirs = (getattr(member.config, name) for member in members)
@@ -52,7 +51,7 @@ class Ensemble:
     def start(self, encodings: list[torch.Tensor], source_mask: torch.Tensor | None, *, num_beams: int) -> Steps:
         """Return the steps of a search; for the arguments see `Engine.start`."""
         if not isinstance(encodings, list):
-            raise ValueError("an ensemble reads input_ids, each model by itself: give no encoder_outputs.")
+            raise ValueError("an ensemble encodes input_ids with each of its models: encoder_outputs cannot be given.")
         steps = []
         for member, encoding in zip(self.members, encodings, strict=True):
             if isinstance(member, Engine):

@@ -1,4 +1,4 @@
-"""One translation kept beside the weights, by which a model that has come to compute something else is noticed."""
+"""One translation, kept beside the weights, that shows whether a model still computes the same."""
 
 import json
 from pathlib import Path
@@ -21,15 +21,15 @@ def compute_example(folder: str | Path, source: str = SOURCE) -> dict[str, str |
 
 
 def keep_example(folder: Path) -> None:
-    """Write the example of the model that has been saved in `folder` beside its weights."""
+    """Write the example of the model in `folder` beside its weights."""
     write_json(folder / EXAMPLE_FILE, compute_example(folder))
 
 
 def check_example(folder: Path) -> str:
-    """Compute the example of the model in `folder` again; return a line that says what was found.
+    """Compute the example of the model in `folder` again; return a line with the source, translation and score.
 
     Raises:
-        ValueError: if the translation or its score is another than when the model was saved.
+        ValueError: if the translation or its score differs from that of the time when the model was saved.
         FileNotFoundError: if the folder has no example.
     """
     path = find_model_folder(folder) / EXAMPLE_FILE

@@ -7,9 +7,8 @@ A file is translated in windows of lines. While FILE is being written there is a
         lines-000000000001    the translations of the window that begins with this line
         lock                  held by the process that works here
 
-A window's file appears when it is whole, so a file that exists is never translated again: a run that was killed and is
-started again loses only the windows that were under way. When all are done they are joined into FILE, which replaces an
-older FILE at once, and the folder is removed.
+The file of a window appears when it is complete, so a restarted run translates only the missing windows. At the end
+all windows are joined into FILE, which replaces an older FILE in one step, and the folder is removed.
 """
 
 import contextlib
@@ -33,8 +32,8 @@ from ..files import LOCK_FILE, claim, lock_folder, write_whole
 from .translator import Hypothesis, Translator
 
 FORMAT = 3  # of the folder's files
-# Batches are made inside a window, which has as many lines as a batch has tokens, but at least so many: padding is then
-# 2 % of long sentences and 5 % of short ones at 2,000 tokens. With four times as many lines it would be 1 % and 2 %.
+# A window has as many lines as a batch has tokens, but at least this number. Padding is then 2 % for long sentences and
+# 5 % for short ones at 2,000 tokens; with four times as many lines it would be 1 % and 2 %.
 LEAST_LINES_PER_WINDOW = 4_096
 LINES_PER_STREAM_WINDOW = 1_024  # 7 % at 2,000 tokens, but a reader may wait for the output
 BYTES_PER_READ = 65_536  # as much as a pipe holds
@@ -48,9 +47,9 @@ def find_processes() -> PartialState:
     """Return the processes of `accelerate launch`, or this one alone.
 
     Raises:
-        ValueError: if they do not know of each other.
+        ValueError: if the processes of a launch are not connected.
     """
-    # They meet when all are done, and one may need hours more: the launcher ends them if one dies.
+    # The others wait for the slowest process at the end, perhaps for hours. If one dies, the launcher ends all.
     processes = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU"), timeout=timedelta(weeks=3))
     check_processes(processes.num_processes)
     return processes
@@ -67,8 +66,8 @@ def translate_file(
 ) -> None:
     """Translate the lines of `source` into `output`; continue where an earlier call was stopped.
 
-    The processes take the missing windows in turn. Any number of processes gives the same bytes, and a run may be
-    continued by another number than it was begun with.
+    The processes translate the missing windows in turn. Their number may change between calls and does not change the
+    bytes of the output.
 
     Args:
         output: if it is a symbolic link, the file it points to is written.
@@ -77,9 +76,9 @@ def translate_file(
 
     Raises:
         FileNotFoundError: if there is no such file, or if a process does not see the folder.
-        ValueError: if a line is not UTF-8, before anything is translated; if the work was begun with another text or
-            other settings, with the differences; if `output` is `source`; if another process is writing it; if its
-            folder holds files of the user's own under the names of windows.
+        ValueError: if a line is not UTF-8, before the first translation; if text or settings differ from those of the
+            earlier call; if `output` is `source`; if another process writes it; if files in the folder have the names
+            of windows but are not windows.
     """
     if output.exists() and output.samefile(source):
         raise ValueError(f"{output} is the text to translate, and would be replaced: name another output.")
@@ -95,29 +94,29 @@ def translate_file(
             claim(
                 folder / SETTINGS_FILE,
                 {"format": FORMAT, "lines_per_window": size, "text": digest, **settings},
-                advice="Give what it was begun with to continue, or remove that folder to start again.",
+                advice="Give the same text and settings to continue, or remove that folder to start again.",
                 owned=[WINDOW_FILES],
             )
         processes.wait_for_everyone()
         if not (folder / SETTINGS_FILE).exists():
             raise FileNotFoundError(
-                f"{folder}, which the first process has made, cannot be seen by all. Processes on several machines "
-                f"need an output folder that they share."
+                f"{folder}, which the first process created, does not exist for this process. Processes on several "
+                f"machines need a shared output folder."
             )
         missing = [start for start, path in windows.items() if not path.exists()]
-        processes.wait_for_everyone()  # no window is finished before all have looked
+        processes.wait_for_everyone()  # before any window is written, all processes have listed the missing ones
         own = set(missing[processes.process_index :: processes.num_processes])
         with tqdm(
             total=num_lines,
             initial=num_lines - sum(min(size, num_lines - start) for start in missing),
             unit=" sentences",
-            smoothing=0,  # windows begin with their longest sentences: only the mean over all tells how long it takes
+            smoothing=0,  # each window begins with its longest sentences, so only the mean rate predicts the end
             file=sys.stderr,
             disable=None if processes.is_main_process else True,
         ) as bar:
 
             def show(num_sentences: int) -> None:
-                # The work of the others is estimated from that of this one.
+                # The progress of the other processes is estimated by that of this one.
                 bar.update(min(num_sentences * processes.num_processes, num_lines - bar.n))
 
             lines = read_lines(source)
@@ -133,7 +132,7 @@ def translate_file(
 
 
 def _survey(path: Path) -> tuple[int, str]:
-    """Return the number of lines and a digest of a text; refuse a line that is not UTF-8 before the long work."""
+    """Return the number of lines of a text and its digest; raise a ValueError for a line that is not UTF-8."""
     digest, num_lines = hashlib.sha256(), 0
     for num_lines, line in enumerate(read_lines(path), start=1):  # noqa: B007 - the last one is the count
         digest.update(f"{line}\n".encode())
@@ -146,7 +145,7 @@ def _join(windows: Iterable[Path], folder: Path, output: Path) -> None:
         for path in windows:
             with open(path, "rb") as window:
                 shutil.copyfileobj(window, file)
-    # The settings after the windows, which would pass for files of the user without them.
+    # Windows first: without the settings beside them they would look like files of the user.
     for path in (*folder.glob(WINDOW_FILES), folder / SETTINGS_FILE, folder / LOCK_FILE):
         path.unlink(missing_ok=True)
     if not any(folder.iterdir()):
@@ -156,9 +155,9 @@ def _join(windows: Iterable[Path], folder: Path, output: Path) -> None:
 def translate_stream(
     translator: Translator, windows: Iterable[Sequence[str]], output: TextIO, *, to_lines: ToLines
 ) -> None:
-    """Translate `windows` of sentences as they come, and write each as soon as it is done."""
+    """Translate `windows` of sentences as they arrive, and write each window at once."""
     numbers = count(1)
-    hides_bar = True if output.isatty() else None  # on a terminal bar and translations would overwrite each other
+    hides_bar = True if output.isatty() else None  # they would overwrite each other on a terminal
     with tqdm(unit=" sentences", smoothing=0, file=sys.stderr, disable=hides_bar) as bar:
         for sentences in windows:
             for hypotheses in translator(sentences, on_batch=bar.update):
@@ -173,7 +172,7 @@ def read_file_windows(path: Path) -> Iterator[list[str]]:
 
 
 def read_windows(file: BinaryIO, *, name: str) -> Iterator[list[str]]:
-    """Yield windows of the lines of a pipe that have come already, so that no reader waits for lines yet to be written.
+    """Yield windows of the lines that a pipe holds, without waiting for further lines.
 
     Args:
         file: open in binary, with a buffer.
@@ -184,10 +183,10 @@ def read_windows(file: BinaryIO, *, name: str) -> Iterator[list[str]]:
     """
     ready: deque[bytes] = deque()  # whole lines
     lines = decode_lines(iter(ready.popleft, None), name=name)
-    rest = b""  # of a line whose end has not come
+    rest = b""  # the beginning of a line whose end has not arrived
     while block := file.read1(BYTES_PER_READ):
         *whole, rest = (rest + block).split(b"\n")
-        rest = rest[:MOST_LINE_BYTES]  # a line without end must not fill the memory
+        rest = rest[:MOST_LINE_BYTES]  # bounds the memory for a line without end
         ready.extend(line + b"\n" for line in whole)
         if ready:
             yield list(islice(lines, len(ready)))
