@@ -44,7 +44,7 @@ SIZES: dict[str, dict] = {
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say how time is measured and where the result goes."""
     parser.add_argument("--repeats", type=int, default=5, help="default: %(default)s")
-    parser.add_argument("--threads", type=int, help="default: as many as PyTorch takes")
+    parser.add_argument("--threads", type=int, help="default: PyTorch's")
     text = "cpu counts processor time, for a machine that has other work; with --threads 1; default: %(default)s"
     parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall", help=text)
     parser.add_argument("--output", type=Path, help="write the result to this file, as JSON")

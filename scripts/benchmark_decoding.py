@@ -10,7 +10,7 @@ sentences, so those of --sizes are forced to --forced_length tokens, where all s
 CTranslate2 reads what `vaswani export` writes, and is left out where it is not installed.
 
 The systems take turns, a pass over all batches each, in the order of the file, and each has a process of its own: its
-memory is its own, and its threads, which look for more work for a while, take no time from another. Memory is how far
+memory is its own, and its threads, which poll for work for a while, take no time from another. Memory is how far
 the resident memory of that process grows at its peak: while the model is loaded, and then while it translates for the
 first time. --quick answers in five minutes on two cores: few sentences of a small model, in batches of 1 and 16.
 """
@@ -59,11 +59,11 @@ from vaswani_transformer.memory import tune_memory
 Batch = list[list[int]]  # token ids of each sentence, </s> included
 
 QUICK = {"sentences": 16, "batch_sizes": [1, 16], "repeats": 3}
-PAUSE = 0.3  # seconds between two turns: OpenMP's threads look for more work for up to 0.2
+PAUSE = 0.3  # seconds between two turns: OpenMP's threads poll for work for up to 0.2
 CTRANSLATE2, CTRANSLATE2_INT8 = "CTranslate2", "CTranslate2 int8"
 PEERS = (MARIAN, CTRANSLATE2, CTRANSLATE2_INT8)
 LENGTH_OFFSET = 50
-# The `dtype` of the engine that is kept between calls; None: each call of `generate()` is left to itself.
+# The `dtype` of the engine that is kept between calls; None: nothing is kept between calls of `generate()`.
 ENGINES = {OURS: "float32", f"{OURS}, raw generate()": None}
 TOLERANCES = {MARIAN: 1e-4, CTRANSLATE2: 1e-3}  # of log P of given tokens, by rounding
 
@@ -106,7 +106,7 @@ class GenerateSystem:
         self.is_ours = isinstance(self.model, VaswaniForConditionalGeneration)
         self.options: dict = {"early_stopping": "never", "max_length_offset": LENGTH_OFFSET} if self.is_ours else {}
         if engine is not None:
-            self.model = self.model.build_engine(dtype=engine)  # and the model is let go
+            self.model = self.model.build_engine(dtype=engine)  # and the model is freed
 
     def prepare(self, batch: Batch) -> dict[str, torch.Tensor]:
         return pad_batch(batch, self.model.config.pad_token_id)

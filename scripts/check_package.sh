@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds sdist and wheel, checks what they hold, and runs the command from each in an empty environment:
-#   bash scripts/check_package.sh [MODEL]    MODEL translates a sentence there; a new one that has learnt nothing if none
+#   bash scripts/check_package.sh [MODEL]    MODEL translates a sentence there; default: a new, untrained one
 # Takes about ten minutes. PYTHON names the interpreter to start from, python3 when not set.
 set -euo pipefail
 unset PYTHONPATH

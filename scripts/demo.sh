@@ -55,7 +55,7 @@ vaswani attention --model $run --source "$sentence" --output $run/attention
 
 cat <<E3
 
-Go on with your own text, one sentence per line, a file for each language:
+Continue with your own text, one sentence per line, a file for each language:
     source .venv/bin/activate
     vaswani prepare --recipe general_en_de_small --train train.en train.de --dev dev.en dev.de --output data
     vaswani train --data data --output runs/mine

@@ -8,8 +8,8 @@ training of its own, in bfloat16 autocast, that ends before its first checkpoint
 lack of memory, is reported, and the others follow.
 
 Of twice --updates updates the second half is the steady state: an update takes the time between two marks that the
-device sets, which includes reading, copying, forward, backward and Adam. By how much longer the first half took is
-called building: compilation, plans and memory for shapes that are new. Then, of a few updates more: host is the
+device sets, which includes reading, copying, forward, backward and Adam. Building is the
+extra time of the first half: compilation, plans and memory for new shapes. Then, of a few more updates: host is the
 processor time of an update that begins with an idle device, waits count how often one makes the host wait, kernels and
 idle share come from a profile. Idle is the part of the steady time in which the device has nothing to do. Hours are
 those of the paper's number of updates. `benchmark_training.py --device cuda` compares with MarianMTModel.

@@ -124,7 +124,7 @@ def strike(data: Path, run: Path, number: int, num_kills: int, length: float, rn
         of_what = f" of {name}"
     updates = count_updates(run)
     print(
-        f"kill {number:2}: after {updates} updates in the log, {place}{of_what}; goes on from {newest}{fault}",
+        f"kill {number:2}: after {updates} updates in the log, {place}{of_what}; continues from {newest}{fault}",
         flush=True,
     )
     return place, bool(fault)

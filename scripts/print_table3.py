@@ -1,6 +1,6 @@
 """Print the rows of Table 3 that were trained and scored, beside the paper's.
 
-A second table compares how each row moved away from base with the paper, and with what another seed does to base.
+A second table compares how each row moved away from base with the paper, and with the spread of base over seeds.
 
 python scripts/print_table3.py runs/table3
 python scripts/print_table3.py scripts/benchmarks/results/table3_reduced --plot curves.svg
@@ -231,7 +231,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.plot is not None:
         draw(rows, args.plot)
     if len(seeds) < 2:
-        print("No row is compared with base: that takes another seed of base (base_seed1) too, to see what chance does")
+        print("No row is compared with base: a second seed of base (base_seed1) must show the effect of chance")
         return 0
     base = summarise_base(seeds)
     print(format_markdown(MOVES, [format_moves(row, base) for row in rows if row not in seeds]))

@@ -5,7 +5,7 @@
 extra=$1
 python=${PYTHON:-python3}
 if ! "$python" -c 'import sys; raise SystemExit(sys.version_info < (3, 11))'; then
-    echo "Python 3.11 or newer is needed (transformers 5.23 asks for it), found: $("$python" --version 2>&1)." >&2
+    echo "Python 3.11 or newer is needed (transformers 5.23 requires it), found: $("$python" --version 2>&1)." >&2
     echo "Set PYTHON to a newer one, for example: PYTHON=python3.12 bash $0" >&2
     exit 1
 fi

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Passes the tests:  bash scripts/test.sh [arguments for pytest]
+# Runs lint and tests:  bash scripts/test.sh [arguments for pytest]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup_venv.sh dev
 ruff check .
 ruff format --check .
-# Two processes. A file's tests stay together, because they share what takes long to make; -n 0 takes one process.
-# A process that ends, as one does whose test hangs, is not replaced: a new one would begin the same test again.
+# Two processes; -n 0 uses one. The tests of a file stay together, because they share fixtures that take long to build.
+# A process that ends is not replaced: after a test that hangs, a new process would run the same test again.
 python -m pytest -n 2 --dist loadfile --max-worker-restart 0 "$@"

@@ -5,13 +5,13 @@
 # NAME                          FOLDER, of text files with one sentence per line
 # base_en_de big_en_de          the paper's runs on WMT 2014 from the Hub, eight GPUs. FOLDER: parquet files with the
 # big_en_fr                     same columns, named train*, validation* and test*, or another data set of the Hub
-# iwslt14_de_en                 train, valid, test (.de .en): what fairseq's examples/translation/prepare-iwslt14.sh leaves
-#                               in iwslt14.tokenized.de-en/tmp, before its byte-pair encoding
+# iwslt14_de_en                 train, valid, test (.de .en): the files before byte-pair encoding, which fairseq's
+#                               examples/translation/prepare-iwslt14.sh leaves in iwslt14.tokenized.de-en/tmp
 # general_en_de_small           tatoeba_en_de, multi30k, europarl_en_de, news_en-de, each with train, the last also with
 #                               newstest2013 and newstest2014. Do not compare the scores with the paper's: its training
 #                               data are 4.5M pairs, these 228,000 others
 # everyday_en_de                tatoeba_en_de, europarl_en_de, more_en_de/{the sources below}, each with train, the first
-#                               also with dev, on which the scores are; model_cards/everyday_en_de
+#                               also with dev, which is scored; model_cards/everyday_en_de
 # multi30k_lc, multi30k_raw     train, val, test_2016_flickr, lower-cased and tokenised (.lc.norm.tok.en) or cased (.en)
 # parsing_craft                 treebank_craft/{train,dev}.mrg; constituency parsing (section 6.3)
 # parsing_craft_and_text        the same and news_en-de/train.en, parsed by PARSER (model_cards/parsing_craft)

@@ -3,8 +3,8 @@
     python scripts/clusters/ray_train.py --workers 16 --recipe base_en_de --data data --output runs/base
 
 Arguments after --workers are those of `vaswani train`. Data and run must lie in folders that all nodes see. When a
-process fails, Ray starts all of them again, and they go on from the last checkpoint. Without GPUs: ACCELERATE_USE_CPU
-set to true in the environment.
+process fails, Ray starts all of them again, and they continue from the last checkpoint. Without GPUs: set
+ACCELERATE_USE_CPU=true in the environment.
 """
 
 import argparse

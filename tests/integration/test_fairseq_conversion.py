@@ -237,8 +237,8 @@ def test_dictionaries_must_be_whole_and_those_of_the_model(write_checkpoint, tmp
         (None, "has 13 embeddings, the dictionaries beside it have 12 words"),
         ("anders 1\n", r"dict\.de\.txt, .*dict\.en\.txt differ: .*--joined-dictionary"),
         ("Hund 3\nläuft\n", "line 2: expected a word, a space and a count, got 'läuft'"),
-        ("Hund 3\nHund 2\n", "'Hund' is there twice"),
-        ("</s> 3\n", "'</s>' is there twice"),
+        ("Hund 3\nHund 2\n", "'Hund' occurs twice"),
+        ("</s> 3\n", "'</s>' occurs twice"),
     ):
         if text is not None:
             (folder / "dict.de.txt").write_text(text, encoding="utf-8")

@@ -84,7 +84,7 @@ def _evaluate_files(args: argparse.Namespace) -> None:
 def _format_comparisons(systems: Sequence[str], comparisons: Sequence[scores.Comparison]) -> str:
     rows = [(comparison.name, *map(_format_result, comparison.results)) for comparison in comparisons]
     signatures = [f"{comparison.name}  {comparison.signature}" for comparison in comparisons]
-    legend = "+-: half the 95 % interval. p: chance of as large a difference from the first, were both equally good."
+    legend = "+-: half the 95 % interval. p: probability of such a difference from the first if both were equal."
     table = tabulate(rows, ("", *systems), tablefmt="plain", disable_numparse=True)
     return "\n".join([table, "", legend, *signatures])
 

@@ -215,7 +215,7 @@ def evaluate(command: argparse.ArgumentParser) -> None:
     scored.add_argument("--model", help="model folder, run folder or Hub id")
     scored.add_argument("--hypotheses", type=Path, nargs="+", help="or translations, each compared with the first")
     command.add_argument("--test", nargs="+", help="of a model: source and reference, as for `vaswani prepare`")
-    command.add_argument("--references", type=Path, help="of --hypotheses: what they should be, one per line")
+    command.add_argument("--references", type=Path, help="of --hypotheses: reference translations, one per line")
     command.add_argument("--source_language", help="if not given, that of the model's own task, or en")
     command.add_argument("--target_language", help="for the paper's BLEU; default: that of the model's own task, or de")
     add_column_options(command)
@@ -340,17 +340,17 @@ def export(command: argparse.ArgumentParser) -> None:
 
 
 def convert(command: argparse.ArgumentParser) -> None:
-    """Make a model of MarianMT, OPUS-MT or fairseq ours, or one of ours MarianMT's, with its tokenizer.
+    """Convert a model of MarianMT, OPUS-MT or fairseq to ours, or ours to MarianMT, with its tokenizer.
 
     vaswani convert --from marian --model Helsinki-NLP/opus-mt-en-de --output models/en_de
     vaswani convert --from fairseq --model wmt16/model.pt --output models/wmt16
     vaswani convert --to marian --model runs/base --output models/marian
 
-    Logits are equal, and so are translations with the same search; what Marian has no field for is printed.
+    Logits are equal, and so are translations with the same search. The command prints what Marian cannot represent.
     """
     direction = command.add_mutually_exclusive_group(required=True)
-    direction.add_argument("--from", dest="source_system", choices=("marian", "fairseq"), help="the model is theirs")
-    direction.add_argument("--to", dest="target_system", choices=("marian",), help="the model is ours")
+    direction.add_argument("--from", dest="source_system", choices=("marian", "fairseq"), help="system of --model")
+    direction.add_argument("--to", dest="target_system", choices=("marian",), help="system of --output")
     command.add_argument("--model", required=True, help="folder or Hub id; fairseq's .pt file, beside its dict.*.txt")
     command.add_argument("--output", type=output_path, required=True, help="new or empty folder")
 
@@ -385,7 +385,7 @@ def push(command: argparse.ArgumentParser) -> None:
     (`hf auth login`, or HF_TOKEN in the environment).
     """
     command.add_argument("--model", required=True, help="model folder or run folder")
-    command.add_argument("--repo_id", required=True, help="OWNER/NAME on the Hugging Face Hub; made where missing")
+    command.add_argument("--repo_id", required=True, help="OWNER/NAME on the Hugging Face Hub; created if missing")
     command.add_argument("--private", action="store_true", help="a new repository is seen by its owners only")
 
 

@@ -66,8 +66,9 @@ def import_model(name: str, output: Path) -> str:
     build_tokenizer(words).save_pretrained(output)
     model.save_pretrained(output)
     return (
-        f"Vaswani model in {output}; it searches as fairseq-generate does. Its tokenizer takes the text that fairseq's "
-        f"does: tokenised, and cut by subword-nmt with the codes of the model. Pieces are joined again in translations."
+        f"Vaswani model in {output}; it searches as fairseq-generate does. Its tokenizer expects text as "
+        f"fairseq's does: tokenised, and cut by subword-nmt with the codes of the model. It joins the pieces of "
+        f"translations."
     )
 
 
@@ -89,7 +90,7 @@ def from_fairseq(weights: dict[str, torch.Tensor], settings: dict) -> VaswaniFor
     """Return the model that computes what fairseq's computes with these weights, and searches as `fairseq-generate`.
 
     Raises:
-        ValueError, KeyError: if ours has no such model; if a weight or setting is missing.
+        ValueError, KeyError: if a Vaswani model cannot represent it; if a weight or setting is missing.
     """
     weights = rename_old_weights(weights)
     config = build_config(weights, settings)

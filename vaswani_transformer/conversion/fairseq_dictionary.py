@@ -1,7 +1,7 @@
-"""fairseq's dictionaries as a tokenizer of words that are cut already, one id each.
+"""fairseq's dictionaries as a tokenizer of text that is already cut into pieces, one id for each.
 
 fairseq's models read text tokenised by Moses and cut by subword-nmt, whose pieces inside a word end in "@@". The
-tokenizer takes such text, as fairseq's `binarize` does, and joins the pieces again in its output, as `--remove-bpe`
+tokenizer reads such text, as fairseq's `binarize` does, and joins the pieces again in its output, as `--remove-bpe`
 does. It does not apply the codes of subword-nmt: they make pieces that the dictionary lacks, <unk> to fairseq, and
 byte-pair encoding in `tokenizers` cannot make a piece without an id.
 """
@@ -48,7 +48,7 @@ def read_dictionary(path: Path) -> list[str]:
         words.append(word)
     for word, count in Counter(words).items():
         if count > 1:
-            raise ValueError(f"{path}: {word!r} is there twice, so ids cannot be told.")
+            raise ValueError(f"{path}: {word!r} occurs twice, so its id is ambiguous.")
     return words
 
 

@@ -42,7 +42,7 @@ def import_model(name: str, output: Path) -> str:
     """Write the MarianMT model `name`, a folder or Hub id, as ours into `output`; return a note for the user.
 
     Raises:
-        ValueError: if it is no MarianMT model, or ours has no equal.
+        ValueError: if it is no MarianMT model, or one that a Vaswani model cannot represent.
     """
     # A MarianTokenizer has a sentencepiece model for each language, chosen by `text_target=`.
     tokenizer = loading.load_tokenizer(name)
@@ -63,7 +63,7 @@ def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTo
     """Write our model as a MarianMTModel into the folder `output`; return a note for the user.
 
     Raises:
-        ValueError: if Marian has no equal of `model`.
+        ValueError: if Marian cannot represent `model`.
     """
     dtype = model.dtype
     model = model.cpu().float()
@@ -86,13 +86,13 @@ def load_marian(name: str) -> MarianMTModel:
     """Load the model in a folder or on the Hub, in evaluation mode and float32; its `config.dtype` is that of its file.
 
     Raises:
-        ValueError: if it is no whole MarianMT model, or if ours has none of its sizes.
+        ValueError: if it is no whole MarianMT model, or one that a Vaswani model cannot represent.
     """
     with loading.naming_damage(name):
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     if not isinstance(config, MarianConfig):
         raise ValueError(f"{name} is a {config.model_type!r} model, not a MarianMT one: its config.json says so.")
-    build_vaswani_config(config)  # refuses absurd sizes before anything is built of them
+    build_vaswani_config(config)  # refuses invalid sizes before a model is built
     dtype = config.dtype or torch.float32
     with loading.naming_damage(name):
         options = {"config": config, "dtype": torch.float32, "output_loading_info": True}
@@ -107,7 +107,7 @@ def from_marian(marian: MarianMTModel) -> VaswaniForConditionalGeneration:
     """Return the model that computes and searches as `marian` does.
 
     Raises:
-        ValueError: if ours has no such model; the message names the field.
+        ValueError: if a Vaswani model cannot represent it; the message names the field.
     """
     config = build_vaswani_config(marian.config)
     model = VaswaniForConditionalGeneration(config).eval()
@@ -126,7 +126,7 @@ def to_marian(model: VaswaniForConditionalGeneration) -> MarianMTModel:
     """Return the MarianMTModel that computes as `model` does, with the options of its search that Marian has.
 
     Raises:
-        ValueError: if Marian has no such model; the message names the field.
+        ValueError: if Marian cannot represent it; the message names the field.
     """
     marian = MarianMTModel(build_marian_config(model.config)).eval()
     copy_weights(model, marian)
@@ -141,7 +141,7 @@ def build_vaswani_config(config: MarianConfig) -> VaswaniConfig:
     """Return the config of our model that computes what Marian's of `config` does.
 
     Raises:
-        ValueError: if a size differs between the stacks, which have one for both in ours.
+        ValueError: if a size differs between encoder and decoder; a Vaswani model has one for both.
     """
     for fields in STACK_FIELDS.values():
         encoder, decoder = (getattr(config, field) for field in fields)
@@ -165,7 +165,7 @@ def build_marian_config(config: VaswaniConfig) -> MarianConfig:
     """Return the config of the MarianMTModel that computes what ours of `config` does, except for `layer_norm_eps`.
 
     Raises:
-        ValueError: if Marian has no such model.
+        ValueError: if Marian cannot represent it.
     """
     unlike = {
         "position_embedding_type": config.position_embedding_type != "sinusoidal",

@@ -1,4 +1,4 @@
-"""Scores of pairs of sentences, the model's own, of translations that are given; perplexity."""
+"""Scores of given pairs of sentences by a model, and its perplexity."""
 
 import math
 import warnings
@@ -66,10 +66,7 @@ def compute_perplexity(
     *,
     tokens_per_batch: int = 8_192,
 ) -> float:
-    """Return the perplexity per sub-word (section 6.2): exp of the mean of -log P over the targets with `</s>`.
-
-    There is no label smoothing in it.
-    """
+    """Return the perplexity per sub-word (section 6.2): exp of the mean of -log P over targets and </s>, unsmoothed."""
     rated = score_pairs(model.eval(), tokenizer, pairs, tokens_per_batch=tokens_per_batch)
     log_probs, lengths, _ = zip(*rated, strict=True)
     return math.exp(-sum(log_probs) / sum(lengths))

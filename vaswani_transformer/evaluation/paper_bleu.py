@@ -9,8 +9,8 @@ The authors' script (tensor2tensor, utils/get_ende_bleu.sh) does this to both si
 
 Splitting adds matches, so the score is higher than other BLEU scores and compares with none of them.
 
-Paper: the script's references were tokenised beforehand, without step 1. Here they take it too, or a curly quotation
-mark in them would match nothing.
+Paper: the script's references were tokenised beforehand, without step 1. Here step 1 is applied to them too, or a curly
+quotation mark in them would match nothing.
 """
 
 import functools
@@ -28,9 +28,9 @@ class PaperBLEU(sacrebleu.BLEU):
 
     Args:
         language: of the translations, whose abbreviations the Moses tokenizer knows; those of English if unknown.
-        split_compounds: take step 3; without it, this is tokenised BLEU as many publish it.
-        is_tokenized: leave out steps 1 and 2.
-        lowercase: compare without case, which is removed after the tokenizer has seen it.
+        split_compounds: apply step 3; without it, this is the tokenised BLEU that many publish.
+        is_tokenized: skip steps 1 and 2.
+        lowercase: compare without case, which is removed after tokenisation.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class PaperBLEU(sacrebleu.BLEU):
 
 
 def split_compounds(tokens: str) -> str:
-    """Take step 3: rich-text becomes rich ##AT##-##AT## text; as in the script, the second hyphen of a-b-c stays."""
+    """Apply step 3: rich-text becomes rich ##AT##-##AT## text; as in the script, the second hyphen of a-b-c stays."""
     return COMPOUND.sub(r"\1 ##AT##-##AT## \2", tokens)
 
 

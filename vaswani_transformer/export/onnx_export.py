@@ -23,7 +23,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-import onnxscript  # noqa: F401 - torch asks for it only in the middle of an export
+import onnxscript  # noqa: F401 - torch imports it only in the middle of an export
 import torch
 from torch import nn
 from torch.export import Dim

@@ -65,7 +65,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class CardText:
-    """Text for the card that no run folder knows; empty where not given."""
+    """Facts for the card that no run folder holds; empty if not given."""
 
     name: str = ""  # title of the card
     data: str = ""  # what the model was trained on, in words

@@ -2,8 +2,8 @@
 
     upload_model("runs/base", "me/base", private=True)
 
-No file is copied from the folder. The model is loaded and saved again, and of what is saved the files of `UPLOADED` are
-uploaded. Logs, checkpoints, the state of training and other files of a run folder stay behind.
+No file is copied from the folder: the model is loaded and saved again, and only files of `UPLOADED` are uploaded. Logs,
+checkpoints, the state of training and other files of a run folder stay behind.
 """
 
 import tempfile
@@ -46,8 +46,8 @@ def upload_model(model: str | Path, repo_id: str, *, private: bool = False) -> t
         address of the commit, and the names of the files.
 
     Raises:
-        ValueError: without a login or a card, if `private` is asked of a public repository, or if the Hub refuses the
-            metadata of the card; nothing has been uploaded then.
+        ValueError: without a login or a card, if `private` is given and the repository is public, or if the Hub refuses
+            the metadata of the card; nothing has been uploaded then.
         OSError: if the Hub refuses.
     """
     if get_token() is None:
