@@ -124,6 +124,16 @@ def test_the_card_of_the_folder_is_uploaded_as_it_is(run, tmp_path):
     assert (tmp_path / "upload" / "README.md").read_text() == "---\nlicense: mit\n---\nMine, me/tiny.\n"
 
 
+def test_a_continued_run_does_not_upload_the_card_of_its_earlier_end(run, tmp_path):
+    run = shutil.copytree(run, tmp_path / "continued")
+    checkpoint = shutil.copytree(run / "model", run / "checkpoints" / "step-00000099")
+    (checkpoint / "COMPLETE").write_text('{"files": {}}')
+    (run / "model" / "UPDATE").write_text("50")
+    (run / "model" / "README.md").write_text("of update 50")
+    write_upload(run, tmp_path / "upload", repo_id="me/tiny")
+    assert "99 updates done" in (tmp_path / "upload" / "README.md").read_text()
+
+
 def test_without_card_privacy_login_or_hub_nothing_is_uploaded(run, hub, tmp_path, monkeypatch, capsys):
     model = shutil.copytree(run / "model", tmp_path / "alone" / "model")
     with pytest.raises(ValueError, match=r"has no card: write README\.md beside its config.json"):

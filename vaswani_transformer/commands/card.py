@@ -1,6 +1,7 @@
 import argparse
 from pathlib import Path
 
+from ..averaging import find_model_folder
 from ..files import MODEL_FOLDER
 from ..hub.card import CardText, build_card, read_scores
 from ..loading import CARD_FILE
@@ -8,11 +9,13 @@ from .arguments import check_output
 
 
 def run(args: argparse.Namespace) -> None:
-    output = args.run_folder / MODEL_FOLDER / CARD_FILE if args.output is None else args.output
-    if args.output is None and output.exists():
-        raise ValueError(
-            f"{output} exists and may have been edited: remove it, or write over it with --output {output}."
-        )
+    model, output = args.run_folder / MODEL_FOLDER, args.output
+    if output is None:
+        output = model / CARD_FILE
+        if find_model_folder(args.run_folder) != model:
+            raise ValueError(f"the newest model of {args.run_folder} is not its final one: name the card by --output.")
+        if output.exists():
+            raise ValueError(f"{output} exists and may have been edited: remove it, or name it by --output.")
     check_output(output, inputs=[*args.run_folder.glob("*.json*"), *(file for _, file in args.score)])
     evaluations = [read_scores(dataset, Path(file)) for dataset, file in args.score]
     facts = {name: getattr(args, name) for name in CardText.__dataclass_fields__}

@@ -16,14 +16,14 @@ from string import Template
 
 from huggingface_hub import EvalResult, ModelCardData
 
+from ..averaging import find_model_folder, read_update
 from ..evaluation.scores import BLEU, CHRF, LOWER_CASED, PAPER, PERPLEXITY, TOKENISED, Score
-from ..files import MODEL_FOLDER, blaming, read_object
+from ..files import RECIPE_FILE, blaming, read_object
 from ..loading import fingerprint_model
 from ..model.pipeline_vaswani import find_languages
 from ..training.cost import RunCost
 from ..training.log import read_log
 from ..training.recipes import RECIPES
-from ..training.run_folder import RECIPE_FILE
 
 TEMPLATE = Path(__file__).with_name("card_template.md")
 PARSER_TEMPLATE = Path(__file__).with_name("parser_card_template.md")
@@ -47,14 +47,15 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run, as its folder describes it."""
+    """A run, as its folder describes it."""
 
+    model: Path  # folder of its newest model, which the card describes
     cost: RunCost
     recipe: dict
     versions: dict
-    updates: int  # done at the end of the log
+    updates: int  # of that model
     planned_updates: int
-    dev_perplexity: float | None  # of the last evaluation
+    dev_perplexity: float | None  # of its last checkpoint
     init: tuple[str, str] | None  # name and fingerprint of the model whose weights it began with
     languages: tuple[str, str] | None  # as given to `vaswani prepare`; the second is `TREES` if the run parses
 
@@ -91,25 +92,25 @@ def read_scores(test_set: str, path: Path) -> Evaluation:
 
 
 def read_run(folder: Path) -> Run:
-    """Read recipe, log and languages of the finished run in `folder`.
+    """Read recipe, log and languages of the run in `folder`, up to its newest model.
 
     Raises:
         FileNotFoundError: if a part is missing.
         ValueError: if a part is damaged, or if the log has no line of training.
     """
     cost, log, description = RunCost.read(folder), read_log(folder), read_object(folder / RECIPE_FILE)
-    path = folder / MODEL_FOLDER / "config.json"
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} does not exist: expected a finished run, --output of `vaswani train`.")
-    config = read_object(path)
+    model = find_model_folder(folder)
+    config, update = read_object(model / "config.json"), read_update(model)
+    log = [line for line in log if update is None or line["update"] <= update]
     dev = [line["dev_perplexity"] for line in log if line.get("dev_perplexity") is not None]
     with blaming(folder / RECIPE_FILE):
         origin = str(description["init_from"]), str(description["init_fingerprint"])
         return Run(
+            model=model,
             cost=cost,
             recipe=dict(description["recipe"]),
             versions=dict(description["versions"]),
-            updates=max(line["update"] for line in log),
+            updates=update or max(line["update"] for line in log),
             planned_updates=int(description["recipe"]["num_updates"]),
             dev_perplexity=dev[-1] if dev else None,
             init=origin if description["init_from"] else None,
@@ -155,7 +156,7 @@ def _check_scores(folder: Path, run: Run, evaluations: Sequence[Evaluation]) -> 
     if evaluations and run.is_parser:
         raise ValueError(f"{folder} parses, and these are scores of translations: leave them out.")
     for evaluation in evaluations:
-        fingerprint = fingerprint_model(folder / MODEL_FOLDER)
+        fingerprint = fingerprint_model(run.model)
         if evaluation.fingerprint != fingerprint:
             raise ValueError(
                 f"the scores of {evaluation.test_set} are of a model of fingerprint {evaluation.fingerprint}, but that "
@@ -207,8 +208,8 @@ def _recipe(run: Run) -> str:
 
 
 def _is_same_recipe(ours: dict, theirs: dict) -> bool:
-    """Return True if two recipes differ in no more than what the corpus and the device decide."""
-    either = {"vocab_size": None, "compile": None}
+    """Return True if two recipes differ only in their end and in the fields that corpus and device decide."""
+    either = {"vocab_size": None, "compile": None, "num_updates": None, "patience": None}
     return json.loads(json.dumps(ours | either)) == theirs | either
 
 
@@ -238,7 +239,7 @@ def _scores(run: Run, evaluations: Sequence[Evaluation]) -> str:
         lines = ["| test set | metric | score | signature | search |", "|---|---|---|---|---|", *lines]
         lines += ["", f"Fingerprint of the scored model: {code(evaluations[0].fingerprint)}."]
     elif not run.is_parser:
-        lines.append("No test set has been scored: `vaswani evaluate --json`, then `vaswani card --score`.")
+        lines.append("No test set has been scored: `vaswani evaluate --json`, then `vaswani card --score --output`.")
     if run.dev_perplexity is not None:
         lines += [
             "",

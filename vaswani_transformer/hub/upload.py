@@ -12,10 +12,10 @@ from pathlib import Path
 from huggingface_hub import HfApi, get_token
 from huggingface_hub.utils import filter_repo_objects
 
-from ..files import MODEL_FOLDER
+from ..averaging import find_model_folder
+from ..files import RECIPE_FILE
 from ..loading import CARD_FILE, load_translator
 from ..model.pipeline_vaswani import TRANSLATION_TASK, custom_pipelines
-from ..training.run_folder import RECIPE_FILE
 from ..translation.example import keep_example
 from .card import MODEL_ID, build_card
 
@@ -86,12 +86,11 @@ def write_upload(model: str | Path, folder: Path, *, repo_id: str) -> None:
 
 def _find_card(model: Path) -> str:
     """Return the card beside the weights, or build it from the run folder."""
-    folders = [folder for folder in (model, model / MODEL_FOLDER) if (folder / "config.json").exists()]
-    for folder in folders:
-        if (folder / CARD_FILE).exists():
-            return (folder / CARD_FILE).read_text(encoding="utf-8")
+    folder = find_model_folder(model)
+    if (folder / CARD_FILE).exists():
+        return (folder / CARD_FILE).read_text(encoding="utf-8")
     for run in (model, model.parent):
-        if (run / RECIPE_FILE).exists():
+        if (run / RECIPE_FILE).exists() and find_model_folder(run) == folder:
             return build_card(run)
     raise ValueError(
         f"{model} has no card: write {CARD_FILE} beside its config.json, by hand or with `vaswani card --run ...`. "
