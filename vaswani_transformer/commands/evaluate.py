@@ -49,7 +49,7 @@ def _evaluate_model(args: argparse.Namespace) -> None:
         hypotheses = translate(model, tokenizer, sources, tokens_per_batch=size, on_batch=bar.update, **options)
     if args.translations is not None:
         with open_output(args.translations) as output:
-            output.writelines(f"{hypothesis}\n" for hypothesis in hypotheses)
+            output.writelines(hypothesis.replace("\n", " ") + "\n" for hypothesis in hypotheses)
     if args.table is not None:
         rows = [("source", "hypothesis", "reference"), *zip(sources, hypotheses, references, strict=True)]
         with open_output(args.table) as output:
