@@ -85,7 +85,7 @@ def test_the_card_says_what_the_run_folder_and_the_scores_say(run, score):
         "`num_beams:5\\|length_penalty:1.4\\|length_penalty_type:gnmt\\|dtype:bfloat16` |",
         f"Fingerprint of the scored model: `{fingerprint_model(run)}`.",
         'model="OWNER/NAME"',
-        "development set at the last checkpoint: 5.250",
+        "development set at the last of the averaged checkpoints: 5.250",
         "more than 256\nsub-words",
         "Licence of the weights: apache-2.0.",
     ):
@@ -146,7 +146,7 @@ def test_the_card_of_an_unfinished_run_is_of_its_newest_checkpoints(run, capsys)
     (checkpoint / "COMPLETE").write_text('{"files": {}}')
     card = build_card(run)
     assert "seed 3; 58 updates done, 8,000 planned" in card
-    assert "development set at the last checkpoint: 700.000" in card
+    assert "development set at the last of the averaged checkpoints: 700.000" in card
     assert cli.main(["card", "--run", str(run)]) == 1
     assert "the newest model of" in capsys.readouterr().err
 

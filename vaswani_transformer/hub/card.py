@@ -241,10 +241,8 @@ def _scores(run: Run, evaluations: Sequence[Evaluation]) -> str:
     elif not run.is_parser:
         lines.append("No test set has been scored: `vaswani evaluate --json`, then `vaswani card --score --output`.")
     if run.dev_perplexity is not None:
-        lines += [
-            "",
-            f"Perplexity of the development set at the last checkpoint: {run.dev_perplexity:.3f} per sub-word.",
-        ]
+        text = "Perplexity of the development set at the last of the averaged checkpoints"
+        lines += ["", f"{text}: {run.dev_perplexity:.3f} per sub-word."]
     return "\n".join(lines)
 
 

@@ -2,15 +2,14 @@
 
     upload_model("runs/base", "me/base", private=True)
 
-No file is copied from the folder: the model is loaded and saved again, and only files of `UPLOADED` are uploaded. Logs,
-checkpoints, the state of training and other files of a run folder stay behind.
+No file is copied from the folder: model and tokenizer are loaded, saved to an empty folder, and uploaded from there.
+Logs, checkpoints, the state of training and other files of a run folder stay behind.
 """
 
 import tempfile
 from pathlib import Path
 
 from huggingface_hub import HfApi, get_token
-from huggingface_hub.utils import filter_repo_objects
 
 from ..averaging import find_model_folder
 from ..files import RECIPE_FILE
@@ -18,20 +17,6 @@ from ..loading import CARD_FILE, load_translator
 from ..model.pipeline_vaswani import TRANSLATION_TASK, custom_pipelines
 from ..translation.example import keep_example
 from .card import MODEL_ID, build_card
-
-UPLOADED = [
-    CARD_FILE,
-    "config.json",
-    "example.json",
-    "generation_config.json",
-    "model.safetensors",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "*_vaswani.py",
-    "source.spm",  # this and the next two: the tokenizer of MarianMT
-    "target.spm",
-    "vocab.json",
-]
 
 
 def upload_model(model: str | Path, repo_id: str, *, private: bool = False) -> tuple[str, list[str]]:
@@ -54,7 +39,7 @@ def upload_model(model: str | Path, repo_id: str, *, private: bool = False) -> t
         raise ValueError("uploading needs a login: run `hf auth login`, or set HF_TOKEN to a token that may write.")
     with tempfile.TemporaryDirectory() as folder:
         write_upload(model, Path(folder), repo_id=repo_id)
-        names = sorted(filter_repo_objects([file.name for file in Path(folder).iterdir()], allow_patterns=UPLOADED))
+        names = sorted(file.name for file in Path(folder).iterdir())
         api = HfApi()
         api.create_repo(repo_id, private=private or None, exist_ok=True)
         if private and not api.model_info(repo_id).private:
@@ -63,7 +48,7 @@ def upload_model(model: str | Path, repo_id: str, *, private: bool = False) -> t
                 f"another name, or leave --private out."
             )
         message = "Upload model, tokenizer, code and card"
-        commit = api.upload_folder(repo_id=repo_id, folder_path=folder, allow_patterns=UPLOADED, commit_message=message)
+        commit = api.upload_folder(repo_id=repo_id, folder_path=folder, commit_message=message)
     return str(commit.commit_url), names
 
 
