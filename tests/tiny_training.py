@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 from vaswani_transformer.training import loop
-from vaswani_transformer.training.recipes import BASE
+from vaswani_transformer.training.recipes import BASE, RECIPES
 from vaswani_transformer.training.setup import build_run
 
 TINY = replace(
@@ -22,6 +22,18 @@ TINY = replace(
     num_averaged_checkpoints=2,
 )
 WITHOUT_DROPOUT = replace(TINY, model=TINY.model | {"dropout": 0.0})
+# The recipe.json of a larger run, where corpus and device have decided two fields.
+DESCRIPTION = {
+    "recipe": RECIPES["multi30k_tiny"].to_dict() | {"vocab_size": 9_712, "compile": False},
+    "seed": 3,
+    "data": "1f",
+    "init_from": None,
+    "init_fingerprint": None,
+    "mixed_precision": "no",
+    "num_processes": 2,
+    "num_parameters": 2_598_912,
+    "versions": {"python": "3.11.7", "torch": "2.13.0+cpu"},
+}
 PAIRS = [(f"the dog {i} runs" + " far" * (i % 5), f"der hund {i} läuft" + " weit" * (i % 7)) for i in range(60)]
 
 

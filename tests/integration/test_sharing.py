@@ -10,6 +10,7 @@ import pytest
 import transformers
 from hub_stand_in import running_hub
 from safetensors.torch import load_file, save_file
+from tiny_training import DESCRIPTION
 from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from vaswani_transformer import VaswaniForConditionalGeneration, VaswaniModel, cli
@@ -17,7 +18,6 @@ from vaswani_transformer.hub import upload as sharing
 from vaswani_transformer.hub.upload import write_upload
 from vaswani_transformer.loading import load_translator
 from vaswani_transformer.model.pipeline_vaswani import custom_pipelines
-from vaswani_transformer.training.recipes import RECIPES
 
 SENTENCES = ["a dog runs", "", "two cats sleep on the bed", "a dog"]
 TOKEN = "hf_" + "abcdefghijkl" * 3
@@ -36,18 +36,7 @@ def run(build_translator, tmp_path_factory):
     model.generation_config.num_beams = 3
     model.save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
-    recipe = {
-        "recipe": RECIPES["multi30k_tiny"].to_dict(),
-        "seed": 3,
-        "data": "1f",
-        "init_from": None,
-        "init_fingerprint": None,
-        "mixed_precision": "no",
-        "num_processes": 2,
-        "num_parameters": model.num_parameters(),
-        "versions": {"python": "3.11.7", "torch": "2.13.0+cpu"},
-    }
-    (folder / "recipe.json").write_text(json.dumps(recipe))
+    (folder / "recipe.json").write_text(json.dumps(DESCRIPTION))
     line = {"update": 50, "loss": 3.0, "target_tokens_per_second": 1234.5, "target_tokens": 9, "seconds": 7200.0}
     (folder / "log.jsonl").write_text(f'{json.dumps(line)}\n{{"update": 58, "dev_perplexity": 7.25}}\n')
     return folder

@@ -4,12 +4,12 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 from safetensors.torch import save_file
+from tiny_training import DESCRIPTION
 
 from vaswani_transformer import cli
 from vaswani_transformer.evaluation.scores import Score
 from vaswani_transformer.hub.card import CardText, Evaluation, build_card, read_run, read_scores
 from vaswani_transformer.loading import fingerprint_model
-from vaswani_transformer.training.recipes import RECIPES
 
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:2.6.0"
 SEARCH = "num_beams:5|length_penalty:1.4|length_penalty_type:gnmt|dtype:bfloat16"
@@ -31,20 +31,7 @@ def run(tmp_path):
     """What a card is made from, of a finished run."""
     folder = tmp_path / "my_run"
     (folder / "model").mkdir(parents=True)
-    # As a run writes it, where corpus and device have decided.
-    recipe = RECIPES["multi30k_tiny"].to_dict() | {"vocab_size": 9_712, "compile": False}
-    description = {
-        "recipe": recipe,
-        "seed": 3,
-        "mixed_precision": "no",
-        "num_processes": 2,
-        "num_parameters": 2_598_912,
-        "data": "1f",
-        "init_from": None,
-        "init_fingerprint": None,
-        "versions": {"python": "3.11.7", "torch": "2.13.0+cpu"},
-    }
-    (folder / "recipe.json").write_text(json.dumps(description))
+    (folder / "recipe.json").write_text(json.dumps(DESCRIPTION))
     lines = [
         {"update": 50, "loss": 9.1, "target_tokens": 180_000, "seconds": 1800.0},
         {"update": 58, "dev_perplexity": 700.0},
