@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -15,6 +15,7 @@ from .averaging import find_model_folder
 from .files import digest_file, read_object
 from .model.configuration_vaswani import VaswaniConfig
 from .model.modeling_vaswani import VaswaniForConditionalGeneration
+from .model.pipeline_vaswani import TRANSLATION_TASK
 
 # The model that comes with a clone of the repository, but not with the wheel.
 BUNDLED_MODEL = Path(__file__).parents[1] / "model_cards" / "everyday_en_de"
@@ -106,6 +107,16 @@ def _find_model(path: Path) -> Path:
     if os.path.lexists(path / GENERATION_CONFIG_NAME):
         read_object(path / GENERATION_CONFIG_NAME)  # transformers ignores one that it cannot read
     return path
+
+
+def find_languages(tasks: object) -> tuple[str, str] | None:
+    """Return source and target language of the first of `tasks` that names them, such as "translation_en_to_de".
+
+    Args:
+        tasks: `custom_pipelines` of a config, a mapping by task; anything else names no languages.
+    """
+    names = map(TRANSLATION_TASK.fullmatch, map(str, tasks if isinstance(tasks, Mapping) else ()))
+    return next((name.groups() for name in names if name and name[1]), None)
 
 
 def fingerprint_model(name: str | Path) -> str:

@@ -2,7 +2,7 @@
 
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
-from .engine.engine import find_engine
+from .engine.engine import build_engine, find_engine
 from .model.configuration_vaswani import VaswaniConfig
 from .model.modeling_vaswani import VaswaniForConditionalGeneration, VaswaniModel
 from .model.pipeline_vaswani import register_task
@@ -17,4 +17,5 @@ register_task(AnyTranslationPipeline)
 VaswaniConfig.custom_pipelines = property(
     lambda config: {}, lambda config, tasks: vars(config).update(custom_pipelines=tasks)
 )
+VaswaniForConditionalGeneration.build_engine = build_engine
 VaswaniForConditionalGeneration.find_engine = find_engine

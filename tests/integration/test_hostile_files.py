@@ -191,7 +191,7 @@ def test_half_of_a_surrogate_pair_is_refused_by_name(translator, whole, sentence
 
 
 def test_a_megabyte_in_one_line_is_cut_and_said(translator, whole, tmp_path, monkeypatch, capsys):
-    for module in ("model.pipeline_vaswani", "translation.translator", "commands.translate"):
+    for module in ("model.pipeline_vaswani", "translation.translator"):
         monkeypatch.setattr(f"vaswani_transformer.{module}.MOST_SOURCE_TOKENS", 50)
     warnings = []
     monkeypatch.setattr(pipeline_vaswani.logger, "warning", warnings.append)
@@ -203,7 +203,7 @@ def test_a_megabyte_in_one_line_is_cut_and_said(translator, whole, tmp_path, mon
     assert translate_all.num_cut == 1
     pipe = TranslationPipeline(model, tokenizer, task="translation")
     assert pipe(line, max_new_tokens=4) == pipe(shorter, max_new_tokens=4)
-    assert warnings[0].endswith("tokens was cut to the first 50; split it into sentences.")
+    assert warnings[0].endswith("tokens beyond 50 are cut. Split it into sentences.")
     (tmp_path / "long.en").write_text(f"{line}\nab\n")
     command = ["translate", "--model", str(whole), "--input", str(tmp_path / "long.en"), "--max_length_offset", "1"]
     assert cli.main([*command, "--num_beams", "1"]) == 0

@@ -318,17 +318,6 @@ def test_half_precision_is_finite_and_near(build_tiny_model, implementation, dty
 # Kernels and training aids
 
 
-@pytest.mark.parametrize("kernel", ["flash_attention_2", "flash_attention_3", "kernels-community/flash-attn2"])
-def test_flash_attention_is_refused_with_the_reason(tiny_model, tmp_path, kernel):
-    message = f"attn_implementation='{kernel}' computes wrong logits where the source is padded.*#35032.*\"sdpa\""
-    with pytest.raises(ValueError, match=message):
-        tiny_model.set_attn_implementation(kernel)
-    tiny_model.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=message):
-        VaswaniForConditionalGeneration.from_pretrained(tmp_path, attn_implementation=kernel)
-    tiny_model(input_ids=SOURCE, decoder_input_ids=SHIFTED)  # as before
-
-
 def test_gradient_checkpointing_computes_layers_again_and_gives_the_same_gradients(build_tiny_model):
     gradients, calls = [], []
     for checkpointing in (False, True):

@@ -6,7 +6,7 @@ import torch
 from ..data.preparation import read_preparation
 from ..evaluation.scores import compute_bleu
 from ..files import MODEL_FOLDER, RECIPE_FILE
-from ..model.pipeline_vaswani import find_languages
+from ..loading import find_languages
 from ..training.interruption import Interrupted, part_at_exit
 from ..training.loop import train
 from ..training.recipes import Recipe, divide_widths, load_recipe

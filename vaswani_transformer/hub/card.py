@@ -19,8 +19,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from ..averaging import find_model_folder, read_update
 from ..evaluation.scores import BLEU, CHRF, LOWER_CASED, PAPER, PERPLEXITY, TOKENISED, Score
 from ..files import RECIPE_FILE, blaming, read_object
-from ..loading import fingerprint_model
-from ..model.pipeline_vaswani import find_languages
+from ..loading import find_languages, fingerprint_model
 from ..training.cost import RunCost
 from ..training.log import read_log
 from ..training.recipes import RECIPES

@@ -82,15 +82,6 @@ class VaswaniPreTrainedModel(PreTrainedModel):
             init.ones_(module.weight)
             init.zeros_(module.bias)
 
-    def _check_and_adjust_attn_implementation(self, attn_implementation: str | None, *args, **kwargs) -> str:
-        """As transformers', called for each choice of a kernel; flash attention is refused with the reason."""
-        if attn_implementation is not None and "flash" in attn_implementation:
-            raise ValueError(
-                f"attn_implementation={attn_implementation!r} computes wrong logits where the source is padded "
-                f'(huggingface/transformers#35032). Load the model with attn_implementation="sdpa".'
-            )
-        return super()._check_and_adjust_attn_implementation(attn_implementation, *args, **kwargs)
-
     def _resize_token_embeddings(self, new_num_tokens, *args, **kwargs) -> nn.Embedding:
         """Where the target has a matrix of its own, it grows or shrinks with that of the source."""
         resized = super()._resize_token_embeddings(new_num_tokens, *args, **kwargs)
@@ -322,22 +313,6 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)
         self.post_init()
         self.generation_config = build_generation_config(config)
-
-    def build_engine(self, *, dtype: torch.dtype | str | None = None):
-        """Return a snapshot of this model that translates faster: `generate(..., engine=engine)`, `engine.generate()`.
-
-        Args:
-            dtype: of the snapshot, floating-point; by default that of the model.
-
-        Raises:
-            ImportError: without the package.
-            ValueError: where only `forward` computes what this model computes; the message says why.
-        """
-        try:  # transformers requires what a saved file imports elsewhere than in a `try`
-            from vaswani_transformer.engine.engine import build_engine
-        except ImportError as error:
-            raise ImportError("an engine needs the package: pip install vaswani-transformer") from error
-        return build_engine(self, dtype=dtype)
 
     def get_output_embeddings(self) -> nn.Linear:
         return self.lm_head

@@ -9,7 +9,7 @@ trust_remote_code. This file does not use the package's `Translator`, because it
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -31,16 +31,6 @@ def custom_pipelines(*tasks: str) -> dict[str, dict]:
     """
     entry = {"impl": "pipeline_vaswani.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"]}
     return dict.fromkeys(("translation", *tasks), entry)
-
-
-def find_languages(tasks: object) -> tuple[str, str] | None:
-    """Return source and target language of the first of `tasks` that names them, such as "translation_en_to_de".
-
-    Args:
-        tasks: `custom_pipelines` of a config, a mapping by task; anything else names no languages.
-    """
-    names = map(TRANSLATION_TASK.fullmatch, map(str, tasks if isinstance(tasks, Mapping) else ()))
-    return next((name.groups() for name in names if name and name[1]), None)
 
 
 def register_task(pipeline_class: type[ChunkPipeline]) -> None:
@@ -85,13 +75,9 @@ class TranslationPipeline(ChunkPipeline):
     Arguments of `generate()` may be given to the constructor or to a call, and those of v4's pipeline: `truncation` to
     the longest sentence of training, `clean_up_tokenization_spaces` to remove spaces before punctuation,
     `return_tensors=True` for `translation_token_ids` instead of the text, or beside it with `return_text=True`.
-    `src_lang` and `tgt_lang`, or a task such as "translation_en_to_de", must be the languages of the model.
 
     With the package, `model` becomes an engine, which translates faster with the weights of that moment. Load the model
     again to save or train it, to stream, or to draw several samples.
-
-    Raises:
-        ValueError: for other languages than those of the model, or for an input that is not text.
     """
 
     _pipeline_calls_generate = True
@@ -102,7 +88,6 @@ class TranslationPipeline(ChunkPipeline):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self._check_languages(**self._preprocess_params)
         if getattr(self.model, "find_engine", None) is not None:
             self.model = self.model.find_engine() or self.model
 
@@ -120,24 +105,9 @@ class TranslationPipeline(ChunkPipeline):
         )
         return preprocess, kwargs, postprocess
 
-    def _read_languages(self, src_lang: str | None, tgt_lang: str | None) -> tuple[str | None, str | None]:
-        """Return the given languages, or else those that the task names."""
-        task = TRANSLATION_TASK.fullmatch(self.task)
-        of_task = task.groups() if task else (None, None)
-        return src_lang or of_task[0], tgt_lang or of_task[1]
-
-    def _check_languages(self, src_lang: str | None = None, tgt_lang: str | None = None, **_: Any) -> None:
-        own = find_languages(vars(self.model.config).get("custom_pipelines"))
-        given = self._read_languages(src_lang, tgt_lang)
-        if own is not None and any(name not in (None, expected) for name, expected in zip(given, own, strict=True)):
-            raise ValueError(
-                f"this model translates from {own[0]} to {own[1]}, not from {given[0]} to {given[1]}: load another."
-            )
-
     def preprocess(self, sentence: str, truncation: bool = False, **languages: str) -> Iterator[dict[str, Any]]:
-        """Yield the model inputs of each line of `sentence`."""
+        """Yield the model inputs of each line of `sentence`; the package checks `src_lang` and `tgt_lang`."""
         check_sentence(sentence)
-        self._check_languages(**languages)
         lines = sentence.split("\n")
         for number, line in enumerate(lines, start=1):
             yield self._encode(line if line.strip() else "", truncation) | {"is_last": number == len(lines)}
@@ -146,18 +116,13 @@ class TranslationPipeline(ChunkPipeline):
         # verbose=False: transformers would warn of indexing errors, which sinusoidal positions cannot cause.
         inputs = self.tokenizer(sentence, truncation=truncation, return_tensors="pt", verbose=False)
         num_tokens = inputs["input_ids"].shape[1]
-        if num_tokens > MOST_SOURCE_TOKENS:
+        if num_tokens > (longest := min(self.tokenizer.model_max_length, MOST_SOURCE_TOKENS)):
             logger.warning(
-                f"a sentence of {num_tokens} tokens was cut to the first {MOST_SOURCE_TOKENS}; split it into sentences."
+                f"a sentence of {num_tokens} tokens is longer than {longest}, the limit of good translation; tokens "
+                f"beyond {MOST_SOURCE_TOKENS} are cut. Split it into sentences."
             )
-            kept = [*range(MOST_SOURCE_TOKENS - 1), -1]  # with the last token, </s>
-            inputs = {name: value[:, kept] for name, value in inputs.items()}
-        elif num_tokens > self.tokenizer.model_max_length:
-            logger.warning(
-                f"a sentence of {num_tokens} tokens is longer than the longest in training, which had "
-                f"{self.tokenizer.model_max_length}; it is translated whole, but less well."
-            )
-        return {"input_ids": inputs["input_ids"], "attention_mask": inputs["attention_mask"]}
+        kept = [*range(min(num_tokens, MOST_SOURCE_TOKENS) - 1), -1]  # with the last token, </s>
+        return {name: inputs[name][:, kept] for name in ("input_ids", "attention_mask")}
 
     def _forward(self, model_inputs: dict[str, Any], **generate_kwargs) -> dict[str, Any]:
         is_last = model_inputs.pop("is_last")

@@ -8,8 +8,9 @@ import transformers
 from transformers import Pipeline, PreTrainedModel
 
 from ..averaging import find_model_folder
+from ..loading import find_languages
 from ..model.configuration_vaswani import VaswaniConfig
-from ..model.pipeline_vaswani import TranslationPipeline, check_sentence
+from ..model.pipeline_vaswani import TRANSLATION_TASK, TranslationPipeline, check_sentence
 
 GENERATION_DEFAULTS = {"max_new_tokens": 256, "num_beams": 4}  # those of v4, where a model says nothing
 
@@ -21,29 +22,47 @@ class AnyTranslationPipeline(TranslationPipeline):
         translate = transformers.pipeline("translation", model="facebook/nllb-200-distilled-600M", src_lang="eng_Latn")
         translate("A dog runs.", tgt_lang="deu_Latn")
 
-    A model of this package is served as by `TranslationPipeline`. Another one gets the prefix and the search options
-    that `task_specific_params` of its config has for the task (T5), and the languages of call, constructor or task name
-    where its tokenizer needs them (mBART, M2M100, NLLB). Its text is not split at line breaks.
+    A model of this package is served as by `TranslationPipeline`, for its own languages. Another model gets the prefix
+    and the search options that `task_specific_params` of its config has for the task (T5). Where its tokenizer needs
+    languages (mBART, M2M100, NLLB), they are those of the call, the constructor or the task name. Its text is not split
+    at line breaks.
 
     Raises:
-        ValueError: if the tokenizer needs languages, and none are given.
+        ValueError: if the tokenizer needs languages and none are given, or if our model has others.
     """
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self._is_own = self.model.config.model_type == VaswaniConfig.model_type
-        if not self._is_own:
+        if self._is_own:
+            self._check_languages(**self._preprocess_params)
+        else:
             specific = dict((getattr(self.model.config, "task_specific_params", None) or {}).get(self.task, {}))
             self.prefix = specific.pop("prefix", self.prefix) or ""
             self._generate_kwargs = specific | self._generate_kwargs
             self._generation_defaults = GENERATION_DEFAULTS | self._generation_defaults
+
+    def _read_languages(self, src_lang: str | None, tgt_lang: str | None) -> tuple[str | None, str | None]:
+        """Return the given languages, or else those that the task names."""
+        task = TRANSLATION_TASK.fullmatch(self.task)
+        of_task = task.groups() if task else (None, None)
+        return src_lang or of_task[0], tgt_lang or of_task[1]
+
+    def _check_languages(self, src_lang: str | None = None, tgt_lang: str | None = None, **_: Any) -> None:
+        own = find_languages(vars(self.model.config).get("custom_pipelines"))
+        given = self._read_languages(src_lang, tgt_lang)
+        if own is not None and any(name not in (None, expected) for name, expected in zip(given, own, strict=True)):
+            raise ValueError(
+                f"this model translates from {own[0]} to {own[1]}, not from {given[0]} to {given[1]}: load another."
+            )
 
     def preprocess(
         self, sentence: str, truncation: bool = False, src_lang: str | None = None, tgt_lang: str | None = None
     ) -> Iterator[dict[str, Any]]:
         languages = {"src_lang": src_lang, "tgt_lang": tgt_lang}
         if self._is_own:
-            yield from super().preprocess(sentence, truncation, **languages)
+            self._check_languages(**languages)
+            yield from super().preprocess(sentence, truncation)
             return
         check_sentence(sentence)
         text, options = self.prefix + sentence, {"truncation": truncation, "return_tensors": "pt"}
