@@ -9,7 +9,7 @@ engine, as `vaswani translate` does; raw generate() keeps nothing between calls.
 sentences, so those of --sizes are forced to --forced_length tokens, where all systems must find the same translations.
 CTranslate2 reads what `vaswani export` writes, and is left out where it is not installed.
 
-The systems take turns, a pass over all batches each, in the order of the file, and each has a process of its own: its
+The systems take turns, a pass over all batches each, in the order of the file, and each has a separate process: its
 memory is its own, and its threads, which poll for work for a while, take no time from another. Memory is how far
 the resident memory of that process grows at its peak: while the model is loaded, and then while it translates for the
 first time. --quick answers in five minutes on two cores: few sentences of a small model, in batches of 1 and 16.

@@ -4,8 +4,8 @@
     python scripts/benchmark_table1.py --lengths 512 1024 2048 4096 8192 --width 64 --window 64 --threads 1
 
 Self-attention, self-attention restricted to a window of r, a recurrent layer (LSTM) and a convolution of k positions,
-all of width d, each forward and backward over one sentence. Self-attention is there twice: as equation 1 is written,
-with its n x n weights in memory, and by PyTorch's fused kernel, which never has all of them at once. Both attentions
+all of width d, each forward and backward over one sentence. Self-attention is measured twice: as equation 1 is written,
+with its n x n weights in memory, and by PyTorch's fused kernel, which never holds all of them. Both attentions
 include their four projections, n d^2, which the table's formulas leave out.
 
 Memory is how far the resident memory of a fresh process grows over what it was before the step, at its peak. The
@@ -102,7 +102,7 @@ def measure_seconds(lengths: Sequence[int], sizes: Sizes, *, repeats: int, clock
 def measure_memory(name: str, length: int, sizes: Sizes) -> float:
     """Return the MiB that a step takes at its peak."""
     step, batch = build_step(name, sizes), random_batch(length, sizes)
-    step(random_batch(16, sizes))  # what a library loads at its first call does not belong to the layer
+    step(random_batch(16, sizes))  # so that memory which libraries load at their first call is not counted
     return peak_growth(lambda: step(batch))
 
 

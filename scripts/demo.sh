@@ -60,6 +60,6 @@ Continue with your own text, one sentence per line, a file for each language:
     vaswani prepare --recipe general_en_de_small --train train.en train.de --dev dev.en dev.de --output data
     vaswani train --data data --output runs/mine
     vaswani translate --model runs/mine --input new.en --output new.de
-This recipe takes about two hours on two CPU cores, for 100,000 to 500,000 pairs. For fewer take multi30k_tiny, for
-four hours or more everyday_en_de, for millions of pairs and GPUs base_en_de: vaswani recipes
+This recipe trains for about two hours on two CPU cores, on 100,000 to 500,000 pairs. Use multi30k_tiny for fewer,
+everyday_en_de for four hours or more, base_en_de for millions of pairs and GPUs: vaswani recipes
 E3

@@ -22,7 +22,7 @@
 # INIT_FROM, a parser to start from; LAUNCH, the command that starts the processes. Two processes on two CPU cores:
 #   ACCELERATE_USE_CPU=true LAUNCH="torchrun --nproc_per_node 2 -m vaswani_transformer" \
 #       bash scripts/train.sh everyday_en_de FOLDER --threads 1 --mixed_precision bf16
-# The number of processes changes the time and the draws of dropout, nothing else; --accumulation_steps N takes less memory.
+# The number of processes changes the time and the draws of dropout, nothing else; --accumulation_steps N needs less memory.
 set -euo pipefail
 name=${1:?give the name of a run: the top of this file has them}
 shift

@@ -1,4 +1,4 @@
-"""Count what an update of `vaswani train`, or a step of a beam search, asks of a GPU, on a machine without one.
+"""Count what an update of `vaswani train`, or a step of a beam search, sends to a GPU, on a machine without one.
 
 python scripts/pretended_gpu/count.py update --recipe base_en_de
 python scripts/pretended_gpu/count.py search --sentences 64 --beams 4 --steps 40

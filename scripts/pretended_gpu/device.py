@@ -1,8 +1,8 @@
-"""A device "gpu" whose tensors keep their data on the CPU, and which counts what it is asked to do.
+"""A device "gpu" whose tensors keep their data on the CPU, and which counts its operations.
 
 PyTorch lets one further device be defined outside it (PrivateUse1). This one is defined in Python: a `DeviceTensor`
 says that it lies on "gpu:0" and holds an ordinary tensor, with which every operation is computed. Results are therefore
-those of the CPU, while the project's code takes the branches that it takes on a GPU. Import it in a process of its own.
+those of the CPU, while the project's code takes the branches for a GPU. Import it in a separate process.
 """
 
 import contextlib

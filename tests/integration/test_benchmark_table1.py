@@ -1,4 +1,4 @@
-"""The benchmark of table 1 runs from end to end, and its exponents are those of what it measured."""
+"""The benchmark of table 1 runs from end to end, and its exponents fit its measurements."""
 
 import math
 import re
@@ -13,9 +13,8 @@ SIZES = table1.Sizes(width=8, heads=2, window=4, kernel_size=3)
 def test_the_benchmark_prints_its_growth_beside_the_formulas(monkeypatch, capsys):
     # A process for each memory would take longer than all the rest.
     monkeypatch.setattr(table1, "measure_in_child", lambda work, name, length, sizes: float(length**2))
-    assert (
-        table1.main(["--lengths", "16", "32", "--width", "8", "--heads", "2", "--window", "4", "--repeats", "1"]) == 0
-    )
+    sizes = ["--lengths", "16", "32", "--width", "8", "--heads", "2", "--window", "4"]
+    assert table1.main([*sizes, "--repeats", "1"]) == 0
     printed = capsys.readouterr().out
     assert re.search(r"self-attention, restricted +O\(r n d\) +O\(1\) +O\(n / r\)", printed)
     assert printed.count("n^2.00") >= len(table1.LAYERS)  # times may happen to grow so too

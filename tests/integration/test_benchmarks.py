@@ -111,18 +111,7 @@ def test_decoding_benchmark_refuses_models_that_differ():
 def test_gpu_report_measures_a_training_and_names_one_that_failed(tmp_path, capsys):
     prepare = "prepare --train phrasebook --dev phrasebook --num_pairs 60 --vocab_size 500 --output"
     assert cli.main([*prepare.split(), f"{tmp_path}/data"]) == 0
-    arguments = [
-        "--device",
-        "cpu",
-        "--data",
-        f"{tmp_path}/data",
-        "--updates",
-        "2",
-        "--sizes",
-        "base",
-        "--modes",
-        "eager",
-    ]
+    arguments = f"--device cpu --data {tmp_path}/data --updates 2 --sizes base --modes eager".split()
     small = "--divide_widths 16 --set tokens_per_batch=100 --set model.encoder_layers=1 --set model.decoder_layers=1"
     output = Path(tmp_path, "report.json")
     assert gpu_report.main([*arguments, "--output", str(output), *small.split()]) == 0

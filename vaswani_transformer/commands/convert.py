@@ -13,7 +13,7 @@ def run(args: argparse.Namespace) -> None:
     check_new_folder(args.output)
     path = Path(args.model)
     if args.source_system == "marian" and not path.is_dir() and (len(path.parts) != 2 or path.is_absolute()):
-        # Not of the form owner/name, so no question to the Hub, which takes a minute without a network.
+        # Not of the form owner/name. Without a network a request to the Hub would take a minute.
         raise FileNotFoundError(f"{args.model} does not exist; name a model folder or a Hub id.")
     if args.source_system is not None:
         print(IMPORTERS[args.source_system](args.model, args.output))

@@ -4,7 +4,7 @@ The authors' script (tensor2tensor, utils/get_ende_bleu.sh) does this to both si
 
     1. full-width punctuation, curly quotation marks and the ellipsis become ASCII (Moses, replace-unicode-punctuation)
     2. the Moses tokenizer of the target language, which escapes quotation marks and brackets
-    3. a hyphen inside a word becomes a token of its own: s/(\\S)-(\\S)/$1 ##AT##-##AT## $2/g
+    3. a hyphen inside a word becomes a token: s/(\\S)-(\\S)/$1 ##AT##-##AT## $2/g
     4. cased BLEU of up to four tokens without smoothing (Moses, multi-bleu.perl)
 
 Splitting adds matches, so the score is higher than other BLEU scores and compares with none of them.

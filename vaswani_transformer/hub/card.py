@@ -1,4 +1,4 @@
-"""The card of a trained model, filled from its run folder: what it is, how it was trained, how well it scores.
+"""The card of a trained model, filled from its run folder: description, training, scores.
 
     text = build_card(Path("runs/base"), evaluations=[read_scores("WMT 2014 newstest2014", Path("newstest2014.json"))])
 
@@ -68,7 +68,7 @@ class CardText:
     """Facts for the card that no run folder holds; empty if not given."""
 
     name: str = ""  # title of the card
-    data: str = ""  # what the model was trained on, in words
+    data: str = ""  # the training data, in words
     dataset: str = ""  # its name on the Hub, for the metadata
     license: str = ""  # identifier of the Hub for the weights, such as apache-2.0, or "other"
     license_name: str = ""  # of an "other" licence
