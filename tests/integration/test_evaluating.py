@@ -77,17 +77,6 @@ def test_one_file_is_scored_without_a_model(files, capsys):
     assert printed == list(map(str, compute_scores(CLOSE, REFERENCES, build_metrics(lowercase=True))))
 
 
-def test_several_files_are_compared_with_the_first(files, capsys):
-    assert cli.main(["evaluate", "--hypotheses", *files[1:], "--references", files[0], "--tokenize", "none"]) == 0
-    header, *rows, _, _, signatures = capsys.readouterr().out.split("\n", 8)
-    assert header.split() == files[1:]
-    for row, score in zip(rows[:5], compute_scores(CLOSE, REFERENCES, build_metrics(tokenize="none")), strict=True):
-        assert row.startswith(score.name)
-        assert f" {score.value:.2f} +- " in row
-        assert " p 0.0" in row
-    assert signatures.count("bs:1000|seed:12345") == 5
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 
 from vaswani_transformer import cli
@@ -44,18 +42,6 @@ def test_an_untrained_model_gets_scores_and_no_names(untrained, files, capsys):
     assert printed.count("layer 1 head 4") == 3
     assert printed.count("layer 2 head 4") == 1  # the encoder alone has a second layer
     assert "*" not in printed.replace("* named", "")
-
-
-def test_every_score_of_every_head_is_written(untrained, files, tmp_path):
-    output = tmp_path / "new" / "heads.json"
-    assert cli.main(["heads", "--model", str(untrained), *files, "--output", str(output)]) == 0
-    about = json.loads(output.read_text(encoding="utf-8"))
-    assert (about["sentences"], about["left_out"]) == (41, 1)
-    rows = about["heads"]
-    assert len(rows) == 4 * (2 * 6 + 5 + 4)  # heads, times layers and relations of encoder, decoder and cross
-    first = rows[0]
-    assert [first[key] for key in ("relation", "kind", "layer", "head")] == ["previous word", "encoder", 1, 1]
-    assert first["score"] == pytest.approx((first["share"] - first["uniform"]) / (1 - first["uniform"]))
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,8 @@
 import argparse
 import re
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
 
-from tabulate import tabulate
 from tqdm import tqdm
 
 from .. import loading
@@ -71,23 +69,7 @@ def _evaluate_model(args: argparse.Namespace) -> None:
 
 
 def _evaluate_files(args: argparse.Namespace) -> None:
-    metrics = _build_metrics(args)
-    references = list(read_lines(args.references))
-    systems = {str(path): list(read_lines(path)) for path in args.hypotheses}
-    if len(systems) == 1:
-        print(*scores.compute_scores(*systems.values(), references, metrics), sep="\n")
-    else:
-        print(_format_comparisons(list(systems), scores.compare_systems(systems, references, metrics)))
-
-
-def _format_comparisons(systems: Sequence[str], comparisons: Sequence[scores.Comparison]) -> str:
-    rows = [(comparison.name, *map(_format_result, comparison.results)) for comparison in comparisons]
-    signatures = [f"{comparison.name}  {comparison.signature}" for comparison in comparisons]
-    legend = "+-: half the 95 % interval. p: probability of such a difference from the first if both were equal."
-    table = tabulate(rows, ("", *systems), tablefmt="plain", disable_numparse=True)
-    return "\n".join([table, "", legend, *signatures])
-
-
-def _format_result(result: scores.Result) -> str:
-    significance = "" if result.p_value is None else f"  p {result.p_value:.3f}"
-    return f"{result.score:.2f} +- {result.ci:.2f}{significance}"
+    found = scores.compute_scores(
+        *(list(read_lines(path)) for path in (args.hypotheses, args.references)), _build_metrics(args)
+    )
+    print(*found, sep="\n")

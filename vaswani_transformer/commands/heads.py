@@ -1,8 +1,6 @@
 import argparse
-import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
 
 from tabulate import tabulate
 from tqdm import tqdm
@@ -13,11 +11,18 @@ from ..attention.kinds import KINDS
 from ..data.corpus import read_parallel_files
 from ..data.lines import read_lines
 from ..translation.translator import translate
-from .arguments import check_output, open_output
+
+DEFINITIONS = "\n".join(f"  {name:13}  {least}  {text}" for name, least, text in RELATIONS)
+LEGEND = f"""
+The share of a word's attention that goes ... (sub-words folded to words, mean over all words that have such a link)
+{DEFINITIONS}
+
+score = (share - uniform) / (1 - uniform), where uniform is the share if attention is spread evenly over all words that
+the decoder or encoder may see: 0 is even attention, 1 is attention along this relation alone. The second column is the
+lowest score of a named head. "-" means fewer than {FEWEST_PLACES} words, too few. Layers and heads count from 1."""
 
 
 def run(args: argparse.Namespace) -> None:
-    check_output(args.output, inputs=[args.source, args.target])
     lines = read_lines(args.source)
     pairs = None if args.target is None else read_parallel_files(args.source, args.target)
     model, tokenizer = loading.load_translator(args.model)
@@ -31,38 +36,13 @@ def run(args: argparse.Namespace) -> None:
             f"translation, or are longer than {LONGEST_SENTENCE} tokens."
         )
     scores = tally.scores()
-    about = {
-        "model": args.model,
-        "fingerprint": loading.fingerprint_model(args.model),
-        "source": str(args.source),
-        "target": "translated by the model" if args.target is None else str(args.target),
-        "sentences": tally.num_sentences,
-        "left_out": tally.num_left_out,
-        "heads": [_to_row(score) for score in scores],
-    }
-    print(_describe(about))
+    print(
+        f"{args.model}, {tally.num_sentences:,} sentences of {args.source}, {tally.num_left_out:,} left out, empty or "
+        f"longer than {LONGEST_SENTENCE} tokens\n{LEGEND}"
+    )
     for kind, name in KINDS.items():
         print(f"\n{name}: score by layer and head, * named\n\n{_format_scores([s for s in scores if s.kind == kind])}")
     print('\nTo draw one: vaswani attention --model M --source "..." --kind cross --layer 3 --heads 2 --output FOLDER')
-    if args.output is not None:
-        with open_output(args.output) as file:
-            file.write(json.dumps(about, ensure_ascii=False, indent=1) + "\n")
-
-
-def _describe(about: dict) -> str:
-    """Return the header of the report: model, sentences, definitions."""
-    definitions = "\n".join(f"  {name:13}  {least}  {text}" for name, least, text in RELATIONS)
-    return f"""\
-{about["model"]}, fingerprint {about["fingerprint"]}
-{about["sentences"]:,} sentences of {about["source"]}, {about["target"]}
-{about["left_out"]:,} left out, empty or longer than {LONGEST_SENTENCE} tokens
-
-The share of a word's attention that goes ... (sub-words folded to words, mean over all words that have such a link)
-{definitions}
-
-score = (share - uniform) / (1 - uniform), where uniform is the share if attention is spread evenly over all words that
-the decoder or encoder may see: 0 is even attention, 1 is attention along this relation alone. The second column is the
-lowest score of a named head. "-" means fewer than {FEWEST_PLACES} words, too few. Layers and heads count from 1."""
 
 
 def _format_scores(scores: Sequence[HeadScore]) -> str:
@@ -77,9 +57,3 @@ def _format_scores(scores: Sequence[HeadScore]) -> str:
     lines.append(("words", *(f"{score.places:,}" for score in columns.values())))
     alignment = {"colglobalalign": "right", "colalign": ["left"]}
     return tabulate(lines, ("", *columns), tablefmt="plain", disable_numparse=True, **alignment)
-
-
-def _to_row(score: HeadScore) -> dict:
-    """Return a score as the file holds it, with layers and heads counted from 1."""
-    counted = {"layer": score.layer + 1, "head": score.head + 1}
-    return {**asdict(score), **counted, "score": score.score, "named": score.is_named}

@@ -206,14 +206,14 @@ def evaluate(command: argparse.ArgumentParser) -> None:
     """Score a model's translations of a test set, or given translations, in all the ways that are published.
 
     vaswani evaluate --model runs/base --test newstest2014.en newstest2014.de
-    vaswani evaluate --hypotheses theirs.de ours.de --references newstest2014.de
+    vaswani evaluate --hypotheses ours.de --references newstest2014.de
 
     Prints sacreBLEU with its signature, and BLEU as the paper counted it; for a model also perplexity, search settings
     and fingerprint; for several files whether they differ from the first (paired bootstrap).
     """
     scored = command.add_mutually_exclusive_group(required=True)
     scored.add_argument("--model", help="model folder, run folder or Hub id")
-    scored.add_argument("--hypotheses", type=Path, nargs="+", help="or translations, each compared with the first")
+    scored.add_argument("--hypotheses", type=Path, help="or a file of translations")
     command.add_argument("--test", nargs="+", help="of a model: source and reference, as for `vaswani prepare`")
     command.add_argument("--references", type=Path, help="of --hypotheses: reference translations, one per line")
     command.add_argument("--source_language", help="if not given, that of the model's own task, or en")
@@ -298,14 +298,13 @@ def attention(command: argparse.ArgumentParser) -> None:
 def heads(command: argparse.ArgumentParser) -> None:
     """Measure what each head attends to: the word before, the same word, the end, words far away, a diagonal.
 
-    vaswani heads --model runs/base --source test.en --target test.de --output heads.json
+    vaswani heads --model runs/base --source test.en --target test.de
 
     A score is 0 for attention spread evenly, and 1 for attention along this relation alone.
     """
     add_model(command)
     command.add_argument("--source", type=Path, required=True, help="UTF-8 text, one sentence per line")
     command.add_argument("--target", type=Path, help="their translations, same order; the model's own if not given")
-    command.add_argument("--output", type=output_path, help="write every score of every head here, as JSON")
 
 
 def align(command: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""Scores of translations, each with the signature of its metric, and tests of the difference between systems."""
+"""Scores of translations, each with the signature of its metric."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,6 @@ import numpy as np
 import sacrebleu
 from accelerate.utils import gather_object
 from sacrebleu.metrics.base import Metric
-from sacrebleu.significance import PairedTest, Result
 from transformers import EvalPrediction, PreTrainedTokenizerBase
 
 from ..model.loss_vaswani import IGNORE_INDEX
@@ -22,7 +21,6 @@ TOKENISED = "BLEU, tokenised"
 LOWER_CASED = "BLEU, lower-cased"
 CHRF = "chrF2"
 PERPLEXITY = "perplexity"
-NUM_RESAMPLES = 1_000
 
 
 @dataclass(frozen=True)
@@ -35,19 +33,6 @@ class Score:
 
     def __str__(self) -> str:
         return f"{self.name} {self.value:.2f}  {self.signature}"
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """One score of several systems.
-
-    Each result has a `score`, `ci` (half the width of its 95 % interval) and `p_value`: the probability of as large a
-    difference from the first system if both were equally good; `None` for the first.
-    """
-
-    name: str
-    signature: str  # with the number of resamples and the seed
-    results: list[Result]
 
 
 def build_metrics(*, tokenize: str = "13a", lowercase: bool = False, language: str = "de") -> dict[str, Metric]:
@@ -82,49 +67,17 @@ def compute_scores(hypotheses: Sequence[str], references: Sequence[str], metrics
     Raises:
         ValueError: if the numbers of sentences differ, or are 0.
     """
-    _check_counts({"": hypotheses}, references)
+    if not references:
+        raise ValueError("there is no reference; there is nothing to score.")
+    if len(hypotheses) != len(references):
+        raise ValueError(
+            f"{len(hypotheses)} translations cannot be scored against {len(references)} references: line i of one must "
+            f"translate the source of line i of the other."
+        )
     return [
         Score(name, metric.corpus_score(list(hypotheses), [list(references)]).score, str(metric.get_signature()))
         for name, metric in metrics.items()
     ]
-
-
-def compare_systems(
-    systems: Mapping[str, Sequence[str]], references: Sequence[str], metrics: Mapping[str, Metric]
-) -> list[Comparison]:
-    """Return all scores of one or several systems, each tested against the first by paired bootstrap (Koehn 2004).
-
-    Args:
-        systems: name -> translations.
-
-    Raises:
-        ValueError: if the numbers of sentences differ, or are 0.
-    """
-    _check_counts(systems, references)
-    named = [(name, list(hypotheses)) for name, hypotheses in systems.items()]
-    comparisons = []
-    for name, metric in metrics.items():
-        # One test per metric: sacreBLEU distinguishes metrics by its own names, and here four are called BLEU.
-        test = PairedTest(named, {name: metric}, [list(references)], test_type="bs", n_samples=NUM_RESAMPLES)
-        signatures, results = test()
-        ((own_name, signature),) = signatures.items()
-        first, *others = results[own_name]
-        for other in others:
-            if other.score == first.score:
-                other.p_value = 1.0  # sacreBLEU counts only larger differences and would find none
-        comparisons.append(Comparison(name, str(signature), [first, *others]))
-    return comparisons
-
-
-def _check_counts(systems: Mapping[str, Sequence[str]], references: Sequence[str]) -> None:
-    if not references:
-        raise ValueError("there is no reference; there is nothing to score.")
-    for name, hypotheses in systems.items():
-        if len(hypotheses) != len(references):
-            raise ValueError(
-                f"{len(hypotheses)} translations{name and f' in {name}'} cannot be scored against {len(references)} "
-                f"references: line i of one must translate the source of line i of the other."
-            )
 
 
 def compute_bleu(

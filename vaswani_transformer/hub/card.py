@@ -6,7 +6,6 @@ The numbers are those that training and `vaswani evaluate` wrote down. The card 
 text may be edited.
 """
 
-import html
 import json
 import re
 from collections.abc import Sequence
@@ -127,12 +126,12 @@ def build_card(folder: Path, *, evaluations: Sequence[Evaluation] = (), text: Ca
     _check_scores(folder, run, evaluations)
     name = text.name or folder.resolve().name
     source, target = run.languages or ("the source", "the target language")
-    named = escape(text.license_name or text.license)
+    named = text.license_name or text.license
     licence = f"Licence of the weights: {named}." if named else NO_LICENCE
-    data = f"trained on {escape(text.data)}" if text.data else "trained on data its author has not named"
+    data = f"trained on {text.data}" if text.data else "trained on data its author has not named"
     values = {
         "metadata": _metadata(run, evaluations, text, name=name),
-        "name": escape(name),
+        "name": name,
         "summary": (
             f'The Transformer of "Attention Is All You Need" with {run.cost.num_parameters:,} parameters, '
             f"from {source} to {target}, {data}."
@@ -143,7 +142,7 @@ def build_card(folder: Path, *, evaluations: Sequence[Evaluation] = (), text: Ca
         "recipe": _recipe(run),
         "cost": _cost(run, text),
         "scores": _scores(run, evaluations),
-        "max_length": escape(str(run.recipe.get("max_length", "?"))),
+        "max_length": run.recipe.get("max_length", "?"),
         "licence": licence,
     }
     template = PARSER_TEMPLATE if run.is_parser else TEMPLATE
@@ -214,10 +213,9 @@ def _is_same_recipe(ours: dict, theirs: dict) -> bool:
 
 def _cost(run: Run, text: CardText) -> str:
     cost, hours = run.cost, run.cost.seconds / 3600
-    devices = escape(text.hardware) if text.hardware else "not written down"
-    versions = ", ".join(f"{escape(str(name))} {escape(str(version))}" for name, version in run.versions.items())
+    versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
     return (
-        f"Devices: {devices}; processes: {cost.num_processes}; mixed precision: {escape(cost.mixed_precision)}. "
+        f"Devices: {text.hardware or 'not written down'}; processes: {cost.num_processes}; mixed precision: {cost.mixed_precision}. "
         f"{hours:.1f} hours of training over all sittings, {hours * cost.num_processes:.1f} device hours; "
         f"{cost.target_tokens:,.0f} target tokens, so {cost.weight_flop:.1e} FLOP by 6 x parameters x "
         f"tokens.\n\nVersions: {versions}."
@@ -232,7 +230,7 @@ def _scores(run: Run, evaluations: Sequence[Evaluation]) -> str:
     lines = []
     for evaluation in evaluations:
         for score in evaluation.scores:
-            names = f"{escape(evaluation.test_set)} | {escape(score.name)}"
+            names = f"{evaluation.test_set} | {score.name}"
             lines.append(f"| {names} | {_format(score)} | {code(score.signature)} | {code(evaluation.search)} |")
     if lines:
         lines = ["| test set | metric | score | signature | search |", "|---|---|---|---|---|", *lines]
@@ -245,16 +243,6 @@ def _scores(run: Run, evaluations: Sequence[Evaluation]) -> str:
     return "\n".join(lines)
 
 
-def escape(text: str) -> str:
-    """Return `text` as Markdown that shows it: no markup, no HTML, no line break."""
-    return re.sub(r"([\\`*_\[\]|#~!])", r"\\\1", html.escape(_one_line(text), quote=False))
-
-
 def code(text: str) -> str:
-    """Return `text` as code in a cell of a Markdown table, where neither markup nor HTML is read."""
-    return "`{}`".format(_one_line(text).replace("`", "'").replace("|", "\\|"))
-
-
-def _one_line(text: str) -> str:
-    """Return `text` without line breaks, invisible characters and marks of direction."""
-    return " ".join("".join(character if character.isprintable() else " " for character in text).split())
+    """Return `text` as code in a cell of a Markdown table."""
+    return "`{}`".format(text.replace("|", "\\|"))
