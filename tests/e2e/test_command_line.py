@@ -127,7 +127,7 @@ def test_attention_pictures_are_written(workshop, tmp_path, capsys):
 @pytest.mark.slow
 def test_the_heads_that_align_a_reversed_sentence_are_found(workshop, tmp_path, capsys):
     assert cli.main(["heads", "--model", str(workshop / "run"), "--source", str(workshop / "dev.en")]) == 0
-    header, _, *rows = capsys.readouterr().out.split("encoder-decoder attention: score")[1].splitlines()[2:]
+    header, *rows = capsys.readouterr().out.split("Encoder-decoder attention: score")[1].splitlines()[2:]
     names = [*re.split(r" {2,}", header.strip())]
     cells = [dict(zip(names, re.split(r" {2,}", row)[1:], strict=True)) for row in rows if row.startswith("layer")]
     assert any(row["alignment"].startswith("*") for row in cells)

@@ -15,7 +15,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from vaswani_transformer import TranslationPipeline, VaswaniForConditionalGeneration, cli
 from vaswani_transformer.loading import load_translator
 from vaswani_transformer.model import pipeline_vaswani
-from vaswani_transformer.translation.translator import Translator, translate
+from vaswani_transformer.translation.translator import Translator
 
 
 @pytest.fixture(scope="module")
@@ -176,18 +176,6 @@ def test_a_damaged_model_is_refused_in_one_line(folder, name, capsys):
 def test_an_attention_kernel_that_config_json_names_is_not_fetched(folder):
     change(folder / "config.json", attn_implementation="me/kernel")
     assert load_translator(folder)[0].config._attn_implementation == "sdpa"
-
-
-@pytest.mark.parametrize("sentence", ["a \ud800 b", "\udcff"])
-def test_half_of_a_surrogate_pair_is_refused_by_name(translator, whole, sentence, tmp_path, capsys):
-    message = r"half of a surrogate pair at position \d, '\\ud"
-    with pytest.raises(ValueError, match=message):
-        translate(*translator, ["a dog", sentence])
-    with pytest.raises(ValueError, match=message):
-        TranslationPipeline(*translator, task="translation")(sentence)
-    command = ["attention", "--model", str(whole), "--source", sentence, "--output", str(tmp_path)]
-    assert cli.main(command) == 1
-    assert "half of a surrogate pair" in capsys.readouterr().err
 
 
 def test_a_megabyte_in_one_line_is_cut_and_said(translator, whole, tmp_path, monkeypatch, capsys):

@@ -231,15 +231,6 @@ def test_another_number_of_processes_may_continue(paths, before, after):
     assert sorted([*finished, *translated]) == sorted(SENTENCES)
 
 
-def test_machines_that_do_not_share_the_folder_are_told(paths):
-    barrier = SimpleNamespace(parties=2, wait=lambda: None)
-    with pytest.raises(FileNotFoundError, match=r"out\.partial, .* Processes on several machines need a shared output"):
-        translate(Reverser(), paths, index=1, barrier=barrier)
-    with pytest.raises(FileNotFoundError, match=r"out\.partial/lines-000000000008"):
-        translate(Reverser(), paths, index=0, barrier=barrier)
-    assert not paths[1].exists()
-
-
 def test_one_bar_counts_the_lines_of_all_processes_and_begins_with_those_that_are_done(paths, monkeypatch):
     bars = []
 

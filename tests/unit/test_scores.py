@@ -4,7 +4,6 @@ import sacrebleu
 from transformers import EvalPrediction
 
 from vaswani_transformer import train_tokenizer
-from vaswani_transformer.evaluation import scores
 from vaswani_transformer.evaluation.paper_bleu import PaperBLEU
 from vaswani_transformer.evaluation.scores import build_compute_metrics, build_metrics, compute_scores
 

@@ -69,7 +69,5 @@ def _evaluate_model(args: argparse.Namespace) -> None:
 
 
 def _evaluate_files(args: argparse.Namespace) -> None:
-    found = scores.compute_scores(
-        *(list(read_lines(path)) for path in (args.hypotheses, args.references)), _build_metrics(args)
-    )
-    print(*found, sep="\n")
+    hypotheses, references = (list(read_lines(path)) for path in (args.hypotheses, args.references))
+    print(*scores.compute_scores(hypotheses, references, _build_metrics(args)), sep="\n")

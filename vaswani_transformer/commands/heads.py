@@ -30,11 +30,6 @@ def run(args: argparse.Namespace) -> None:
         sources = list(lines)
         pairs = zip(sources, translate(model, tokenizer, sources), strict=True)
     tally = measure_heads(model, tokenizer, tqdm(pairs, unit=" sentences", file=sys.stderr, disable=None))
-    if not tally.num_sentences:
-        raise ValueError(
-            f"{args.source} holds no sentence to measure: {tally.num_left_out} lines are empty, have an empty "
-            f"translation, or are longer than {LONGEST_SENTENCE} tokens."
-        )
     scores = tally.scores()
     print(
         f"{args.model}, {tally.num_sentences:,} sentences of {args.source}, {tally.num_left_out:,} left out, empty or "

@@ -215,7 +215,8 @@ def _cost(run: Run, text: CardText) -> str:
     cost, hours = run.cost, run.cost.seconds / 3600
     versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
     return (
-        f"Devices: {text.hardware or 'not written down'}; processes: {cost.num_processes}; mixed precision: {cost.mixed_precision}. "
+        f"Devices: {text.hardware or 'not written down'}; processes: {cost.num_processes}; "
+        f"mixed precision: {cost.mixed_precision}. "
         f"{hours:.1f} hours of training over all sittings, {hours * cost.num_processes:.1f} device hours; "
         f"{cost.target_tokens:,.0f} target tokens, so {cost.weight_flop:.1e} FLOP by 6 x parameters x "
         f"tokens.\n\nVersions: {versions}."

@@ -46,19 +46,12 @@ def register_task(pipeline_class: type[ChunkPipeline]) -> None:
 
 
 def check_sentence(sentence: object) -> None:
-    """Raise a ValueError if `sentence` is not a str, or holds a surrogate, which no tokenizer can encode."""
+    """Raise a ValueError if `sentence` is not a str."""
     if not isinstance(sentence, str):
         raise ValueError(
             f"a sentence to translate is a str, got {type(sentence).__name__}: {sentence!r}. For rows of a "
             f"dataset use transformers.pipelines.pt_utils.KeyDataset(dataset, column)."
         )
-    try:
-        sentence.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"a sentence holds half of a surrogate pair at position {error.start}, {sentence[error.start]!a}, which is "
-            f"no character: read its file as UTF-8, or remove it."
-        ) from None
 
 
 class TranslationPipeline(ChunkPipeline):

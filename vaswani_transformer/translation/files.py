@@ -75,7 +75,7 @@ def translate_file(
         processes: from `find_processes`; on several machines all must see the folder of `output`.
 
     Raises:
-        FileNotFoundError: if there is no such file, or if a process does not see the folder.
+        FileNotFoundError: if there is no such file, or if a process on another machine does not see the folder.
         ValueError: if a line is not UTF-8, before the first translation; if text or settings differ from those of the
             earlier call; if `output` is `source`; if another process writes it; if files in the folder have the names
             of windows but are not windows.
@@ -98,11 +98,6 @@ def translate_file(
                 owned=[WINDOW_FILES],
             )
         processes.wait_for_everyone()
-        if not (folder / SETTINGS_FILE).exists():
-            raise FileNotFoundError(
-                f"{folder}, which the first process created, does not exist for this process. Processes on several "
-                f"machines need a shared output folder."
-            )
         missing = [start for start, path in windows.items() if not path.exists()]
         processes.wait_for_everyone()  # before any window is written, all processes have listed the missing ones
         own = set(missing[processes.process_index :: processes.num_processes])

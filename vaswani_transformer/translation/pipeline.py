@@ -74,12 +74,6 @@ class AnyTranslationPipeline(TranslationPipeline):
         inputs.pop("token_type_ids", None)
         yield {**inputs, "is_last": True}
 
-    def _forward(self, model_inputs: dict[str, Any], **generate_kwargs) -> dict[str, Any]:
-        forced = model_inputs.get("forced_bos_token_id")
-        if isinstance(forced, list):  # one for each sentence of a batch, all equal
-            model_inputs["forced_bos_token_id"] = forced[0]
-        return super()._forward(model_inputs, **generate_kwargs)
-
 
 def pipeline(
     task: str = "translation",
