@@ -68,7 +68,7 @@ def compare(engine, model, *, dtype="float32", source=SOURCE, prompt=(0,), num_s
         tokens = tokens[(kept[:, None] * NUM_BEAMS + beams[kept]).flatten()]
         tokens = torch.cat([tokens, torch.randint(3, 37, (len(tokens), 1))], dim=1)
         for steps in kinds:
-            steps.follow(beams, staying)
+            steps.reorder(beams, staying)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

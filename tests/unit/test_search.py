@@ -44,12 +44,12 @@ class TableSteps:
         self.rows.append(len(tokens))
         return logits
 
-    def follow(self, beams, staying):
+    def reorder(self, beams, staying):
         moved = [[rows[beam] for beam in row] for rows, row in zip(self.prefixes, beams.tolist(), strict=True)]
         self.prefixes = moved if staying is None else [moved[place] for place in staying.tolist()]
 
 
-def translate(table, *, num_beams=ENOUGH_BEAMS, num_best=3, alpha=0.6, may_leave=True):
+def translate(table, *, num_beams=ENOUGH_BEAMS, num_best=3, alpha=0.6, may_evict=True):
     """What `run_search` finds, its steps, and whether all was decided before each of them and at the end."""
     limits = torch.tensor(LIMITS)
     search = BeamSearch(
@@ -69,7 +69,7 @@ def translate(table, *, num_beams=ENOUGH_BEAMS, num_best=3, alpha=0.6, may_leave
         told.append(all_done)
         return not all_done
 
-    run_search(search, steps, may_leave=may_leave, continues=continues)
+    run_search(search, steps, may_evict=may_evict, continues=continues)
     return search.best(num_best), steps, told
 
 
@@ -97,19 +97,19 @@ def check(found, log_probs_of, *, alpha=0.6, num_best=3):
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
-@pytest.mark.parametrize("may_leave", [True, False])
-def test_a_beam_as_wide_as_needed_finds_the_best_of_all_translations(seed, alpha, may_leave):
+@pytest.mark.parametrize("may_evict", [True, False])
+def test_a_beam_as_wide_as_needed_finds_the_best_of_all_translations(seed, alpha, may_evict):
     table = build_table(seed)
-    found, *_ = translate(table, alpha=alpha, may_leave=may_leave)
+    found, *_ = translate(table, alpha=alpha, may_evict=may_evict)
     check(found, lambda prefix: table[prefix].log_softmax(-1), alpha=alpha)
 
 
-@pytest.mark.parametrize("may_leave", [True, False])
-def test_sentences_that_are_done_leave_if_they_may_and_the_search_ends_with_the_last(may_leave):
+@pytest.mark.parametrize("may_evict", [True, False])
+def test_sentences_that_are_done_leave_if_they_may_and_the_search_ends_with_the_last(may_evict):
     table = build_table(0)
-    found, steps, told = translate(table, num_beams=2, num_best=1, may_leave=may_leave)
+    found, steps, told = translate(table, num_beams=2, num_best=1, may_evict=may_evict)
     assert told == [False] * len(steps.rows) + [True]
     assert len(steps.rows) <= max(LIMITS)
-    assert (steps.rows[-1] < steps.rows[0]) == may_leave
-    stayed, *_ = translate(table, num_beams=2, num_best=1, may_leave=False)
+    assert (steps.rows[-1] < steps.rows[0]) == may_evict
+    stayed, *_ = translate(table, num_beams=2, num_best=1, may_evict=False)
     assert torch.equal(found[0], stayed[0])

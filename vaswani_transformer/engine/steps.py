@@ -159,7 +159,7 @@ class EngineSteps:
         logits = self.project(x.view(*prompt.shape, -1)[:, -1])
         return logits.repeat_interleave(num_beams, dim=0)
 
-    def follow(self, beams: torch.Tensor, staying: torch.Tensor | None) -> None:
+    def reorder(self, beams: torch.Tensor, staying: torch.Tensor | None) -> None:
         """Continue from the beams (L, b) of the sentences `staying`, or of all."""
         mask = self.mask.gather(1, beams[..., None].expand_as(self.mask))
         if staying is not None:

@@ -37,8 +37,8 @@ from .search_vaswani import LENGTH_PENALTIES, BeamSearch, ForwardSteps, Steps, r
 MOST_ALPHA = 10.0  # ((5 + 10,000) / 6)^10 is 1e32, which float32 holds
 TokenIds = int | list[int] | torch.Tensor | None
 
-# Options that transformers turns into logits processors and stopping criteria, or that do not touch the search.
-# With those of `Search` they are all that our loop honours: any other that differs from its default is refused.
+# Options that transformers turns into logits processors and stopping criteria, or that do not concern the search. Our
+# loop honours these and those of `Search`; any other option that differs from its default is refused.
 OF_TRANSFORMERS = {
     *("min_length", "min_new_tokens", "max_time", "stop_strings", "forced_bos_token_id", "bos_token_id"),
     *("repetition_penalty", "encoder_repetition_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"),
@@ -61,17 +61,17 @@ class Search:
         num_return_sequences: hypotheses to return of each sentence.
         length_penalty: alpha.
         length_penalty_type: what is raised to alpha, a name of `LENGTH_PENALTIES`.
-        max_length_offset: a translation has at most its source length + so many tokens, </s> included (section 6.1),
-            and must end there with </s>, at its true probability; `None` for no such limit.
-        max_new_tokens, max_length: cut a hypothesis as transformers do: it is finished as it stands. The second
-            counts the prompt.
+        max_length_offset: a translation has at most its source length + this number of tokens, </s> included (section
+            6.1), and must end there with </s>, at its true probability; `None` for no such limit.
+        max_new_tokens, max_length: cut a hypothesis as transformers does; it counts as finished. The second includes
+            the prompt.
         early_stopping: "never" ends a sentence when no open hypothesis can win, which is exact; False and True are
             transformers' guesses. Greedy search ends at its first </s>.
         do_sample: draw the continuations of the beams.
         eos_token_id, pad_token_id, decoder_start_token_id: tokens that end, fill and begin a translation.
         forced_eos_token_id: comes last at the limit, at probability 1.
         return_dict_in_generate: return an output class instead of tokens.
-        output_scores, output_logits, output_attentions, output_hidden_states: what it records of each step.
+        output_scores, output_logits, output_attentions, output_hidden_states: record these in each step.
 
     Raises:
         ValueError: naming the option, its value and what is expected.
@@ -110,7 +110,7 @@ class Search:
 
     @classmethod
     def resolve(cls, config: GenerationConfig, **given) -> "Search":
-        """Return the search that `config` asks for; options `given`, unless they are `None`, come before its own."""
+        """Return the search of `config`; options `given` that are not `None` have precedence."""
         names = [field.name for field in fields(cls)]
         asked = {name: getattr(config, name, None) if given.get(name) is None else given[name] for name in names}
         return cls(**{name: value for name, value in asked.items() if value is not None})
@@ -126,11 +126,11 @@ class Search:
     def find_limits(
         self, source_lengths: torch.LongTensor, *, prompt_length: int, config: VaswaniConfig
     ) -> tuple[torch.LongTensor, torch.BoolTensor]:
-        """Return how many new tokens each sentence may get, (B,), and where the last must be </s>, (B,).
+        """Return the limit of new tokens of each sentence, (B,), and where the last must be </s>, (B,).
 
         Args:
             source_lengths: (B,) tokens of each source, </s> included.
-            config: a table of learned positions limits too.
+            config: of the model, whose learned positions limit the length too.
         """
         most = self.max_new_tokens
         if most is None and self.max_length is not None:
@@ -144,7 +144,7 @@ class Search:
         if self.max_length_offset is None:
             return limits, must_end
         own = source_lengths + self.max_length_offset
-        if config.position_embedding_type == "learned":  # the last token is never read, and needs no position
+        if config.position_embedding_type == "learned":  # the last token is not read, and needs no position
             own = own.clamp(max=config.max_position_embeddings - prompt_length + 1)
         if most is None:
             return own.clamp(min=1), torch.ones_like(must_end)
@@ -154,7 +154,7 @@ class Search:
         self, prompt: torch.LongTensor, limits: torch.LongTensor, must_end: torch.BoolTensor, *, can_rise: bool = False
     ) -> BeamSearch:
         """Return the hypotheses of a search from `prompt` (B, P); for the other arguments see `BeamSearch`."""
-        # Under the exact bound, hypotheses that are not asked for cannot change those that are.
+        # With the exact bound, hypotheses that are not returned cannot change those that are.
         is_exact = self.early_stopping == "never"
         return BeamSearch(
             prompt.repeat_interleave(self.num_beams, dim=0),
@@ -172,7 +172,7 @@ class Search:
         )
 
     def start_records(self) -> dict[str, tuple]:
-        """Return an empty record for all that is asked to be kept of each step."""
+        """Return an empty tuple for each output that is to be recorded in each step."""
         asked = {
             "scores": self.output_scores,
             "logits": self.output_logits,
@@ -187,12 +187,12 @@ OWN_OPTIONS = {"length_penalty_type", "max_length_offset"}  # of `Search`, not o
 
 
 class Source(NamedTuple):
-    """What is to be translated.
+    """The sentences to translate.
 
     Attributes:
-        ids, embeds, encoded: tokens (B, S), embeddings (B, S, D), what the encoder gave; as far as they were given.
-        states: one of them, (B, S, ...).
-        mask: (B, S), 0 at padding; `None` where nothing is known of it.
+        ids, embeds, encoded: tokens (B, S), embeddings (B, S, D), output of the encoder; `None` if not given.
+        states: the first of them that is given, (B, S, ...).
+        mask: (B, S), 0 at padding; `None` if unknown.
         lengths: (B,) tokens of each sentence.
     """
 
@@ -206,17 +206,17 @@ class Source(NamedTuple):
 
 @dataclass
 class VaswaniGreedyOutput(GenerateEncoderDecoderOutput):
-    """As greedy search of transformers, and `sequences_scores` (B,), log P / lp as beam search has them."""
+    """The output of transformers' greedy search, and `sequences_scores` (B,), log P / lp as in beam search."""
 
     sequences_scores: torch.FloatTensor | None = None
 
 
 class VaswaniGenerationMixin(GenerationMixin):
-    """`generate()` with the paper's beam search, for the model and for whatever decodes in its place.
+    """`generate()` with the paper's beam search, for the model and for engines.
 
     Attributes:
-        find_engine: a method that returns an engine to keep, or one for a call of so many sentences, or `None` where
-            only `forward` will do. Filled by the package; `None` where only the files beside this one are there.
+        find_engine: a method that returns an engine, to keep or for one call with a number of sentences, or `None` if
+            the model needs `forward`. The package sets it; `None` without the package.
     """
 
     find_engine: Callable | None = None
@@ -239,25 +239,24 @@ class VaswaniGenerationMixin(GenerationMixin):
     ) -> torch.LongTensor | ModelOutput:
         """As `transformers.GenerationMixin.generate`, with two generation options and one argument more.
 
-        Search with one beam or many and sampling with several run `run_search`; sampling with one beam, a streamer,
-        assistants and `custom_generate` are transformers' own, up to the longest limit of the batch. Missing masks are
-        derived from the padding, `attention_mask` and `decoder_attention_mask` (of a prompt in `decoder_input_ids`, to
-        be padded on the left) alike. Behind a processor that may raise a log P above 0 (a positive `sequence_bias`, one
-        of your own) no bound holds, and a search with `early_stopping="never"` goes up to the limit;
-        `renormalize_logits=True` restores the bound. `scores` of a beam search are what it added up: where a sentence
-        must end -inf at all words but </s>, and 0 at </s> where `forced_eos_token_id` forces it.
+        Sampling with one beam, streamers, assistants and `custom_generate` are transformers' own, up to the longest
+        limit of the batch; every other search is `run_search`. Missing masks are derived from the padding. A prompt in
+        `decoder_input_ids` must be padded on the left. After a processor that may raise log P above 0 (a positive
+        `sequence_bias`, a processor of the caller) the bound does not hold, and a search with `early_stopping="never"`
+        runs up to the limit; `renormalize_logits=True` restores the bound. The `scores` of a beam search are the
+        numbers that it adds up: at a limit -inf for all words but </s>, and 0 for </s> if `forced_eos_token_id` forces
+        it.
 
         Args:
-            engine: anything with `encode` and `start`, as `build_engine()` returns it, made once and passed to every
-                call. It has the weights of the moment it was made, samples with one beam too, and returns no
-                `past_key_values`. Attention weights, hidden states, caches of the caller's or of another kind, none at
-                all, and padded prompts are for `forward` alone.
+            engine: an object with `encode` and `start`, such as `build_engine()` returns, built once for many calls. It
+                has the weights of that time, samples with one beam too, and returns no `past_key_values`. It cannot
+                give attention weights or hidden states, use a cache of the caller, or read padded prompts.
 
         Raises:
-            ValueError: for options that cannot be honoured, and for what transformers itself refuses.
+            ValueError: for options that the search does not honour or transformers refuses.
             FloatingPointError: if the model's scores are not finite.
         """
-        kwargs.pop("labels", None)  # a Seq2SeqTrainer hands them over with the source; no search reads them
+        kwargs.pop("labels", None)  # a Seq2SeqTrainer passes them with the source
         forget_default_length(self.generation_config)
         search, config, model_kwargs = self.resolve_search(generation_config, kwargs)
         source = _take_source(inputs, model_kwargs, self.config)
@@ -285,7 +284,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         tokenizer, longest = model_kwargs.pop("tokenizer", None), prompt.shape[1] + int(limits.max())
         given = search, source, engine, config, model_kwargs
         steps, encoded = self._start_steps(*given, synced_gpus=synced_gpus, max_length=longest)
-        config.forced_eos_token_id = config.max_length = None  # these, and the end tokens below, are the search's own
+        config.forced_eos_token_id = config.max_length = None  # applied by the search, as are the end tokens below
         processors = self._get_logits_processor(
             generation_config=config,
             input_ids_seq_length=prompt.shape[1],
@@ -298,7 +297,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         criteria = self._get_stopping_criteria(config, stopping_criteria or StoppingCriteriaList(), tokenizer=tokenizer)
         hypotheses = search.start(prompt, limits, must_end, can_rise=can_raise(processors))
         records, cache = search.start_records(), getattr(steps, "cache", None)
-        # A rule or a record may count on the places of rows in the batch, and so may a reader of the cache.
+        # Rules, records and readers of the cache may depend on the places of rows in the batch.
         is_cache_read = cache is not None and (search.return_dict_in_generate or "past_key_values" in kwargs)
         run_search(
             hypotheses,
@@ -306,7 +305,7 @@ class VaswaniGenerationMixin(GenerationMixin):
             processors=processors or None,
             criteria=criteria or None,
             records=records,
-            may_leave=not (synced_gpus or records or criteria or processors or is_cache_read),
+            may_evict=not (synced_gpus or records or criteria or processors or is_cache_read),
             continues=lambda all_done: self._has_unfinished_sequences(all_done, synced_gpus, device),
         )
         tokens, scores, parents = hypotheses.best(search.num_return_sequences)
@@ -323,9 +322,9 @@ class VaswaniGenerationMixin(GenerationMixin):
     def resolve_search(
         self, generation_config: GenerationConfig | None, kwargs: dict
     ) -> tuple[Search, GenerationConfig, dict]:
-        """Return the search of a call, all options of it for transformers, and the arguments for `forward`.
+        """Return the search of a call, all its options for transformers, and the arguments of `forward`.
 
-        An option of `kwargs` comes before one of `generation_config`, and this before the model's own.
+        Options of `kwargs` have precedence over those of `generation_config`, and these over the model's own.
         """
         config = copy.deepcopy(generation_config) if generation_config is not None else GenerationConfig()
         config.update(**self.generation_config.to_dict(), defaults_only=True, allow_custom_entries=True)
@@ -347,7 +346,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         synced_gpus: bool,
         max_length: int,
     ) -> tuple[Steps, ModelOutput | None]:
-        """Return the steps of a search, through an engine unless `forward` is needed, and what the encoder gave."""
+        """Return the steps of a search, by an engine unless `forward` is needed, and the output of the encoder."""
         needs_forward = bool(
             synced_gpus
             or not search.start_records().keys() <= {"scores", "logits"}
@@ -373,7 +372,7 @@ class VaswaniGenerationMixin(GenerationMixin):
             return engine.start(encoded[0], source.mask, num_beams=search.num_beams), encoded
         cache, copies = model_kwargs.pop("past_key_values", None), search.num_beams
         if cache is None and config.cache_implementation is None:
-            # What transformers makes, without two copies of the model's config.
+            # As transformers creates it, without two copies of the model's config.
             cache = EncoderDecoderCache(DynamicCache(), DynamicCache()) if config.use_cache else None
         else:
             place = {"past_key_values": cache, "encoder_outputs": encoded}
@@ -389,7 +388,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         return steps, encoded
 
     def adjust_generation_fn(self, *args, **kwargs):
-        """Called at the end of loading: without a `generation_config.json` the search is that of section 6.1."""
+        """Set the search of section 6.1 where a loaded model has no `generation_config.json`."""
         super().adjust_generation_fn(*args, **kwargs)
         if getattr(self.generation_config, "_from_model_config", None):
             self.generation_config = build_generation_config(self.config)
@@ -411,11 +410,11 @@ def build_generation_config(config: VaswaniConfig) -> GenerationConfig:
 
 
 def forget_default_length(config: GenerationConfig) -> None:
-    """Take back a `max_length` that no caller has set.
+    """Remove a `max_length` that no caller has set.
 
-    With `predict_with_generate`, transformers' Seq2SeqTrainer fills the model's config with the defaults of all options
-    (5.23), a `max_length` of 20 among them: from the second evaluation on, translations would end there. Any other
-    length stays, and one of 20 without all the other defaults.
+    With `predict_with_generate`, transformers' Seq2SeqTrainer (5.23) fills the model's config with the defaults of all
+    options, among them a `max_length` of 20: from the second evaluation on, translations would end there. Any other
+    length stays, and so does one of 20 without all the other defaults.
     """
     defaults = {name: value for name, value in config._get_default_generation_params().items() if value is not None}
     is_filled = all(getattr(config, name, None) is not None for name in defaults)
@@ -424,9 +423,9 @@ def forget_default_length(config: GenerationConfig) -> None:
 
 
 def can_raise(processors: LogitsProcessorList) -> bool:
-    """Return True if a log P behind `processors` may be above 0, so that a hypothesis may gain in going on.
+    """Return True if log P may be above 0 after `processors`, so that a hypothesis may gain by a further token.
 
-    transformers' own processors leave it at or below 0, except those of `RAISING`; any other may do what it likes.
+    transformers' own processors keep it at or below 0, except those of `RAISING`; others may return any number.
     """
     if processors and isinstance(processors[-1], LogitNormalization):
         return False
@@ -437,16 +436,16 @@ def can_raise(processors: LogitsProcessorList) -> bool:
 
 
 def as_list(token_ids: TokenIds) -> list[int]:
-    """Return one token id, several or none, as a list."""
+    """Return one token id, several or none as a list."""
     return [] if token_ids is None else torch.as_tensor(token_ids).flatten().tolist()
 
 
 def _refuse_others(config: GenerationConfig) -> None:
-    """Refuse the options that our loop does not honour."""
+    """Raise a ValueError for an option that our loop does not honour."""
     allowed, defaults = OF_TRANSFORMERS | {x.name for x in fields(Search)}, config._get_default_generation_params()
     for name, value in vars(config).items():
         if name in allowed or name.startswith("_") or value is None or value is False:
-            continue  # some are tensors, which have no one truth value
+            continue  # some are tensors, which cannot be compared below
         if value not in (0, OFF.get(name), defaults.get(name)):
             raise ValueError(
                 f"{name}={value!r} is not supported by the search of this model: leave it out, here or in "
@@ -456,18 +455,18 @@ def _refuse_others(config: GenerationConfig) -> None:
 
 def _refuse_engine(engine, asked: str) -> None:
     if engine is not None:
-        raise ValueError(f"an engine, which a pipeline has as model, knows no {asked}: call the model's generate().")
+        raise ValueError(f"an engine, which a pipeline has as model, has no {asked}: call the model's generate().")
 
 
 def _take_source(inputs: torch.Tensor | None, model_kwargs: dict, config: VaswaniConfig) -> Source:
-    """Take what is to be translated out of the arguments of `generate`, and derive a missing mask from the padding."""
+    """Remove the source from the arguments of `generate` and return it; derive a missing mask from the padding."""
     ids = model_kwargs.pop("input_ids", None) if inputs is None else inputs
     names = ("inputs_embeds", "encoder_outputs", "attention_mask")
     embeds, encoded, mask = (model_kwargs.pop(name, None) for name in names)
     encoded = BaseModelOutput(*encoded) if isinstance(encoded, tuple) else encoded
     states = next((x for x in (ids, embeds, encoded and encoded[0]) if x is not None), None)
     if states is None or not len(states):
-        raise ValueError("there is no sentence to translate: give input_ids of at least one.")
+        raise ValueError("there is no sentence to translate: give input_ids of at least one sentence.")
     if mask is None and ids is not None:
         mask = build_padding_mask(ids, config)
     lengths = torch.ones(states.shape[:2], dtype=torch.long, device=states.device) if mask is None else mask
@@ -475,12 +474,12 @@ def _take_source(inputs: torch.Tensor | None, model_kwargs: dict, config: Vaswan
 
 
 def _prepare_prompt(model_kwargs: dict, config: GenerationConfig, num_sentences: int) -> torch.LongTensor:
-    """Return the tokens that a translation begins with, (B, P): the start token, then those of `decoder_input_ids`.
+    """Return the tokens with which the translations begin, (B, P): the start token, then `decoder_input_ids`.
 
-    A padded prompt gets its mask, in `model_kwargs`.
+    The mask of a padded prompt is added to `model_kwargs`.
 
     Raises:
-        ValueError: if padding stands where the new words begin.
+        ValueError: if the last token of a prompt is padding.
     """
     start = config._decoder_start_token_tensor.expand(num_sentences)[:, None]
     prompt, mask = model_kwargs.pop("decoder_input_ids", None), model_kwargs.get("decoder_attention_mask")
@@ -488,7 +487,7 @@ def _prepare_prompt(model_kwargs: dict, config: GenerationConfig, num_sentences:
         return start
     pad = config.pad_token_id
     if mask is None and pad is not None and not (start == pad).any() and (prompt == pad).any():
-        mask = (prompt != pad).long()  # where padding is the start token too it cannot be told from it
+        mask = (prompt != pad).long()  # unless padding and start token are the same
     if mask is not None and not mask[:, -1].all():
         raise ValueError("decoder_input_ids must be padded on the left: new words follow the last token of each row.")
     if (prompt[:, :1] != start).all():

@@ -4,9 +4,9 @@ A finished hypothesis Y of source X scores (Wu et al. 2016, equation 14)
 
     s(Y, X) = log P(Y | X) / lp(Y)        lp(Y) = ((5 + |Y|) / 6)^alpha
 
-with |Y| its tokens, </s> included. Running hypotheses, all of one length, compete by log P. A sentence may grow to its
-own source length + 50 tokens, with whatever others it shares a batch; under `early_stopping="never"` its search ends as
-soon as no open hypothesis can win.
+with |Y| the number of its tokens, </s> included. Running hypotheses have the same length and compete by log P. Each
+sentence has its own limit, the length of its source + 50 tokens, whatever the other sentences of the batch are. With
+`early_stopping="never"` the search of a sentence ends as soon as no open hypothesis can win.
 
 Shapes: B sentences, L sentences still in the search (those open and a few that are done), b beams, V vocab_size,
 T tokens so far.
@@ -33,7 +33,7 @@ class LengthPenalty(NamedTuple):
 
     Attributes:
         base: in words.
-        of: |Y| -> base, which must not fall with the length: the bound of `BeamSearch` is exact for such.
+        of: |Y| -> base. It must not fall with the length, or the bound of `BeamSearch` would not be exact.
     """
 
     base: str
@@ -41,7 +41,7 @@ class LengthPenalty(NamedTuple):
 
     def __call__(self, length: Length, alpha: float) -> float | torch.Tensor:
         """Return lp(Y) for |Y|."""
-        return self.of(length) ** float(alpha)  # whole powers of whole numbers overflow, and may not be negative
+        return self.of(length) ** float(alpha)  # integer powers of integer tensors overflow, and cannot be negative
 
 
 LENGTH_PENALTIES = {
@@ -51,23 +51,23 @@ LENGTH_PENALTIES = {
 
 
 class BeamSearch:
-    """The hypotheses of a batch: running beams of the sentences still open, finished ones of all.
+    """The hypotheses of a batch: the running beams of open sentences, and the finished hypotheses of all sentences.
 
     Args:
         prompt: (B * b, P) decoder tokens to start from, equal within a sentence.
         num_beams: b.
         num_kept: finished hypotheses to keep for each sentence.
         limits: (B,) new tokens a sentence may get, </s> included.
-        must_end: (B,) True where only a token that finishes a hypothesis may come last at the limit, False where the
-            limit cuts: a hypothesis that reaches it is finished as it stands.
+        must_end: (B,) True where the last token at the limit must be one that finishes a hypothesis; False where a
+            hypothesis is cut at the limit and counts as finished.
         length_penalty: |Y| -> lp(Y).
         early_stopping: "never" ends a sentence when no open hypothesis can beat the worst kept one at any length
             up to the limit; False judges by the present length (a guess); True ends it with `num_kept` finished.
         eos_token_ids: tokens that finish a hypothesis.
         pad_token_id: fills short rows of the result.
-        forced_token_ids: tokens that alone may come last at the limit, at probability 1; when there are none, it is
-            those that finish a hypothesis, at their own.
-        can_rise: whether a hypothesis may gain in going on; then "never" searches up to the limit.
+        forced_token_ids: the only tokens that may be last at the limit, with probability 1. If empty, these are the
+            tokens that finish a hypothesis, with their own probabilities.
+        can_rise: True if log P of a hypothesis may grow with a token; then "never" searches up to the limit.
         do_sample: draw continuations instead of taking the best.
     """
 
@@ -101,34 +101,34 @@ class BeamSearch:
         self.last_tokens = torch.tensor(list(forced_token_ids or eos_token_ids), dtype=torch.long, device=device)
         self.pad_token_id = pad_token_id
         self.do_sample = do_sample
-        # The lengths that are a limit of some sentence, and those at which a token must end it.
+        # The lengths that are the limit of a sentence, and those at which a token must end it.
         limits_on_host = self.limits.tolist()
         self.limit_lengths = set(limits_on_host)
         self.end_lengths = {limit for limit, ends in zip(limits_on_host, must_end.tolist(), strict=True) if ends}
 
         self.length = 0  # new tokens so far
-        self.places = torch.arange(num_sentences, device=device)  # (L,) in the batch, of those still in the search
-        self.done = torch.zeros(num_sentences, dtype=torch.bool, device=device)  # (L,) done but still here
-        # (2, L, b, T and room): tokens, and the beam that each grew from, -1 in the prompt and behind the end
+        self.places = torch.arange(num_sentences, device=device)  # (L,) in the batch, of sentences still in the search
+        self.done = torch.zeros(num_sentences, dtype=torch.bool, device=device)  # (L,) done, and still in the search
+        # (2, L, b, T and room): tokens, and the beam that each extends; -1 in the prompt and behind the end.
         self.history = torch.stack((prompt, torch.full_like(prompt, -1))).unflatten(1, (num_sentences, num_beams))
-        # All beams start equal: only the first may grow, or the b best continuations would be b times the same.
+        # All beams start equal. Only the first may grow, or the b best continuations would be b times the same.
         self.scores = torch.full((num_sentences, num_beams), -torch.inf, device=device)
         self.scores[:, 0] = 0.0
         self.limit_penalties = length_penalty(self.limits)
 
         self.kept_scores = torch.full((num_sentences, num_kept), -torch.inf, device=device)
         self.kept_history = self.history[:, :, :1].expand(-1, -1, num_kept, -1)  # (2, L, num_kept, T and room)
-        self.left: list[tuple[torch.Tensor, ...]] = []  # places, kept scores and histories before each leaving
+        self.left: list[tuple[torch.Tensor, ...]] = []  # places, kept scores and histories at each eviction
 
     @property
     def flat_tokens(self) -> torch.LongTensor:
-        """(L * b, T) as the model reads them."""
+        """The tokens of all running beams, (L * b, T), as the model reads them."""
         return self.history[0].flatten(0, 1)[:, : self.prompt_length + self.length]
 
     def restrict(self, log_probs: torch.Tensor) -> torch.Tensor:
-        """`log_probs` (L * b, V) of the next token with -inf at what may not come.
+        """Return `log_probs` (L * b, V) of the next token, with -inf at tokens that are not allowed.
 
-        Where an end is forced it is 0, so that what is recorded of the step adds up to the score of a hypothesis.
+        A forced end token has 0, so that the recorded scores of the steps add up to the score of the hypothesis.
         """
         if self.length + 1 not in self.end_lengths:
             return log_probs
@@ -140,14 +140,14 @@ class BeamSearch:
         log_probs: torch.Tensor,
         stops: Callable[[torch.LongTensor], torch.Tensor] | None,
     ) -> torch.Tensor:
-        """Grow every running beam by one token.
+        """Extend every running beam by one token.
 
         Args:
-            log_probs: (L * b, V) of the next token, as `restrict` leaves them.
+            log_probs: (L * b, V) of the next token, from `restrict`.
             stops: further criteria, (rows, T) tokens -> (rows,) True where the hypothesis is finished.
 
         Returns:
-            (L, b) the beam each new one grew from.
+            (L, b), the beam that each new beam extends.
         """
         scores, beams, words = self._best_continuations(log_probs)  # (L, candidates) each
         history = self._grow(beams, words)
@@ -164,32 +164,31 @@ class BeamSearch:
         self.scores, order = scores.topk(self.num_beams)
         self.history = _pick(history, order)
         self.done = self._is_decided()
-        self.scores = self.scores.masked_fill(self.done[:, None], -torch.inf)  # nothing more is found of them
+        self.scores = self.scores.masked_fill(self.done[:, None], -torch.inf)  # their search is over
         return beams.gather(1, order)
 
-    def leave(self, staying: torch.Tensor) -> None:
-        """Go on with the sentences at the places `staying` (n,) only."""
+    def evict(self, staying: torch.Tensor) -> None:
+        """Continue only with the sentences at the places `staying` (n,)."""
         self.left.append((self.places, self.kept_scores, self.kept_history))
         for name in ("places", "limits", "must_end", "limit_penalties", "scores", "done", "kept_scores"):
             setattr(self, name, getattr(self, name)[staying])
         self.history, self.kept_history = self.history[:, staying], self.kept_history[:, staying]
 
     def best(self, count: int) -> tuple[torch.LongTensor, torch.Tensor, torch.LongTensor]:
-        """The `count` best hypotheses of each sentence, best first, cropped to the longest of them.
+        """Return the `count` best hypotheses of each sentence, best first, cropped to the longest of them.
 
         Returns:
-            tokens (B * count, T), scores (B * count,), and the rows (of B * b) that each new token
-            grew from (B * count, T - P), -1 behind the end. A sentence with fewer hypotheses gets empty ones of
-            score -inf.
+            tokens (B * count, T), scores (B * count,), and for each new token the row (of B * b) that it extends,
+            (B * count, T - P), -1 behind the end. A sentence with fewer hypotheses gets empty ones of score -inf.
 
         Raises:
-            FloatingPointError: where scores are not finite, of which no search can choose.
+            FloatingPointError: if scores are NaN, which cannot be compared.
         """
         scores, history = self._gather_kept()
         if scores.isnan().any() or self.scores.isnan().any():
             raise FloatingPointError(
-                "the model's scores are not finite numbers, so that nothing can be chosen by them: it overflows in its "
-                "dtype (float16 holds up to 65,504; use bfloat16 or float32), or its weights are damaged."
+                "the model's scores are not finite numbers: it overflows in its dtype (float16 holds up to 65,504; use "
+                "bfloat16 or float32), or its weights are damaged."
             )
         scores = scores[:, :count].flatten()
         tokens, parents = history[:, :, :count].flatten(1, 2)
@@ -203,7 +202,7 @@ class BeamSearch:
         return torch.cat([tokens[:, : self.prompt_length], new], dim=-1), scores, parents
 
     def _gather_kept(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Kept scores (B, num_kept) and histories (2, B, num_kept, T and room), also of the sentences that left."""
+        """Return kept scores (B, num_kept) and histories (2, B, num_kept, T and room), of evicted sentences too."""
         parts = *self.left, (self.places, self.kept_scores, self.kept_history)
         num_sentences, [_, _, num_kept, length] = len(parts[0][0]), self.kept_history.shape
         scores = self.kept_scores.new_empty(num_sentences, num_kept)
@@ -214,17 +213,17 @@ class BeamSearch:
         return scores, histories
 
     def _best_continuations(self, log_probs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Scores, beams and words, each (L, candidates), of log_probs (L * b, V)."""
+        """Return scores, beams and words of the best continuations, each (L, candidates), by log_probs (L * b, V)."""
         vocab_size = log_probs.shape[-1]
-        # As many as could finish and still leave b to go on with.
+        # Enough candidates that b remain if all others finish.
         count = min(max(2, 1 + len(self.eos_token_ids)) * self.num_beams, self.num_beams * vocab_size)
         count = 1 if self.num_beams == 1 else count
         log_probs = log_probs.unflatten(0, self.scores.shape)
         if not self.do_sample:
             return best_sums(self.scores, log_probs, count)
         totals = (self.scores[:, :, None] + log_probs).flatten(1)  # (L, b * V)
-        # Continuations of probability 0 can still be sampled: at a sentence's limit others may be fewer than `count`.
-        # Where no hypothesis is open any more the softmax has no value.
+        # Continuations of probability 0 can still be sampled: at the limit of a sentence others may be fewer than
+        # `count`. The softmax is NaN where no hypothesis is open.
         probs = totals.softmax(dim=-1).nan_to_num().clamp(min=torch.finfo(totals.dtype).tiny)
         choice = torch.multinomial(probs, count)
         scores, order = totals.gather(1, choice).sort(descending=True)
@@ -232,7 +231,7 @@ class BeamSearch:
         return scores, choice // vocab_size, choice % vocab_size
 
     def _grow(self, beams: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
-        """The histories of `beams` (L, n) with a word more each, (2, L, n, T + 1 and room)."""
+        """Return the histories of `beams` (L, n), each with one more word, (2, L, n, T + 1 and room)."""
         place = self.prompt_length + self.length
         if place >= self.history.shape[-1]:
             self.history, self.kept_history = (
@@ -243,15 +242,15 @@ class BeamSearch:
         return history
 
     def _keep(self, penalised: torch.Tensor, history: torch.Tensor, finished: torch.Tensor) -> None:
-        """Merge newly finished hypotheses among the b best into the kept ones."""
-        # A candidate past the b best is there to go on with; it may not finish (as in transformers).
+        """Merge the newly finished hypotheses among the b best candidates into the kept ones."""
+        # Candidates beyond the b best can only continue, not finish, as in transformers.
         b = self.num_beams
         new = torch.where(finished[:, :b], penalised[:, :b], -torch.inf)
         self.kept_scores, order = torch.cat([self.kept_scores, new], dim=1).topk(self.kept_scores.shape[1])
         self.kept_history = _pick(torch.cat([self.kept_history, history[:, :, :b]], dim=2), order)
 
     def _is_decided(self) -> torch.Tensor:
-        """(L,) True where no running beam can beat the worst kept hypothesis."""
+        """Return (L,), True where no running beam can beat the worst kept hypothesis."""
         worst, best_open = self.kept_scores[:, -1], self.scores[:, 0]
         if self.early_stopping is True:
             return (worst > -torch.inf) | (best_open == -torch.inf)
@@ -259,7 +258,8 @@ class BeamSearch:
         if self.early_stopping == "never":
             if self.can_rise:
                 return best_open == -torch.inf
-            # log P only falls. Where the penalty grows with the length, the limit flatters an open hypothesis most.
+            # log P only falls, so the best score that an open hypothesis can reach has the largest penalty on its
+            # way to the limit: that of the limit, or the present one where alpha is negative.
             penalty = self.limit_penalties.clamp(min=penalty)
         return best_open / penalty <= worst
 
@@ -267,11 +267,11 @@ class BeamSearch:
 def best_sums(
     scores: torch.Tensor, log_probs: torch.Tensor, count: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The `count` greatest of the sums of `scores` (L, b) and `log_probs` (L, b, V) of each sentence, greatest first.
+    """Return the `count` greatest sums of `scores` (L, b) and `log_probs` (L, b, V) of each sentence, greatest first.
 
-    PyTorch's `topk` partially sorts what it is given, so it is given little: the words of a beam are folded into
-    columns, and the `count` columns with the greatest maxima, which are cheap, hold the `count` greatest sums.
-    Which of equal sums come first, or come at all, is as undefined as there.
+    PyTorch's `topk` is slow for many numbers. So the words of a beam are folded into columns: the `count` columns with
+    the greatest maxima, which are fast to compute, hold the `count` greatest sums. Equal sums have no defined order,
+    as for `topk`.
 
     Returns:
         the sums, their beams and their words, each (L, count).
@@ -279,7 +279,7 @@ def best_sums(
     num_beams, vocab_size = log_probs.shape[1:]
     depth = vocab_size // NUM_COLUMNS
     if log_probs.numel() < FEW_SUMS or depth < 8 or count > NUM_COLUMNS:
-        # The best of a sentence are among the best of each of its beams.
+        # The best sums of a sentence are among the best of each of its beams.
         best, words = log_probs.topk(min(count, vocab_size))
         sums, choice = (scores[..., None] + best).flatten(1).topk(count)
         return sums, choice // best.shape[-1], words.flatten(1).gather(1, choice)
@@ -298,14 +298,14 @@ def best_sums(
 
 
 def _pick(history: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
-    """Rows `index` (L, n) of `history` (2, L, b, T) -> (2, L, n, T)."""
+    """Return the rows `index` (L, n) of `history` (2, L, b, T), as (2, L, n, T)."""
     return history.gather(2, index[..., None].expand(2, -1, -1, history.shape[-1]))
 
 
 def only_end(scores: torch.Tensor, must_end: torch.Tensor, last_tokens: torch.Tensor, is_forced: bool) -> torch.Tensor:
-    """`scores` (rows, V) with -inf at all but the `last_tokens` (n,) in the rows that must end.
+    """Return `scores` (rows, V) with -inf at all tokens but `last_tokens` (n,), in the rows that must end.
 
-    They keep their own scores, unless all of them are forbidden; where they are forced their probability is 1.
+    The last tokens keep their scores, or have probability 1 if `is_forced`. A row that forbids all of them stays as is.
     """
     if not len(last_tokens):
         return scores
@@ -318,18 +318,18 @@ def only_end(scores: torch.Tensor, must_end: torch.Tensor, last_tokens: torch.Te
 
 
 class Steps(Protocol):
-    """What a search asks of a model: the logits of the next words, for every open hypothesis.
+    """The interface of a model to a search: the logits of the next words of all running beams.
 
     Attributes:
-        outputs: of the last call of `forward`; `None` where none is made.
+        outputs: of the last call of `forward`; `None` without such calls.
     """
 
     outputs: ModelOutput | None
 
     def __call__(self, tokens: torch.LongTensor) -> torch.Tensor:
-        """(L * b, T) -> logits (L * b, V), which the caller may overwrite."""
+        """Return the logits (L * b, V) after `tokens` (L * b, T); the caller may overwrite them."""
 
-    def follow(self, beams: torch.Tensor, staying: torch.Tensor | None) -> None:
+    def reorder(self, beams: torch.Tensor, staying: torch.Tensor | None) -> None:
         """Continue from the beams (L, b) of the sentences `staying`, or of all."""
 
 
@@ -340,19 +340,19 @@ def run_search(
     processors: Callable[[torch.LongTensor, torch.Tensor], torch.Tensor] | None = None,
     criteria: Callable[[torch.LongTensor, tuple | None], torch.Tensor] | None = None,
     records: dict[str, tuple] | None = None,
-    may_leave: bool = True,
+    may_evict: bool = True,
     continues: Callable[[bool], bool] = lambda all_done: not all_done,
 ) -> None:
     """Grow the hypotheses of `search` until every sentence is decided.
 
     Args:
-        processors: what else changes scores, (rows, T) tokens and (rows, V) -> (rows, V): log P of beams, and the
-            logits of a single hypothesis, as in transformers.
-        criteria: what else ends a hypothesis, tokens and recorded scores -> (rows,) True where it does.
-        records: the tuples under its names ("scores", "logits", or an output of `forward`) get what each step leaves.
-        may_leave: True where sentences that are done may leave the batch.
-        continues: whether to take a step more, given that all is decided here: with `synced_gpus` processes wait for
-            each other.
+        processors: further changes of scores, (rows, T) tokens and (rows, V) -> (rows, V): of log P with beams, of
+            the logits with a single hypothesis, as in transformers.
+        criteria: further ends of hypotheses, tokens and recorded scores -> (rows,) True where one is finished.
+        records: tuples named "scores", "logits" or as an output of `forward`; each step appends its value.
+        may_evict: True if decided sentences may be removed from the batch.
+        continues: returns whether to take one more step, given whether all sentences are decided: with `synced_gpus`
+            processes wait for each other.
     """
     all_done, last_limit, records = False, max(search.limit_lengths), records or {}
     while continues(all_done):
@@ -363,11 +363,11 @@ def run_search(
         if search.num_beams == 1:
             scores = logits if processors is None else processors(search.flat_tokens, logits)
             log_probs = search.restrict(scores.log_softmax(dim=-1))
-            if processors is not None:  # where they forbid all words the softmax has no value
+            if processors is not None:  # the softmax is NaN where they forbid all words
                 log_probs = log_probs.masked_fill(scores.amax(dim=-1, keepdim=True) == -torch.inf, -torch.inf)
             scores = search.restrict(scores) if "scores" in records else None
         else:
-            # In place: new memory in each step has to be mapped first.
+            # In place, because the system must map new memory first.
             log_probs = torch.log_softmax(logits, dim=-1, out=logits)
             log_probs = log_probs if processors is None else processors(search.flat_tokens, log_probs)
             scores = log_probs = search.restrict(log_probs)
@@ -378,18 +378,18 @@ def run_search(
         beams = search.advance(log_probs, stops)
         done = search.done.tolist()
         all_done = search.length == last_limit or all(done)
-        staying = find_staying(done) if may_leave and not all_done else None
+        staying = find_staying(done) if may_evict and not all_done else None
         if staying is not None:
             staying = torch.tensor(staying, device=beams.device)
-            search.leave(staying)
-        steps.follow(beams, staying)
+            search.evict(staying)
+        steps.reorder(beams, staying)
 
 
 def find_staying(done: Sequence[bool]) -> list[int] | None:
-    """Return the places of the sentences to go on with, the last in the gaps, so that few move; `None` for all.
+    """Return the places of the sentences to continue with, the last ones in the gaps; `None` for all.
 
-    Some that are done stay too, so that batches have few sizes: for each new one oneDNN makes kernels, which took
-    8 % of a search of 64 sentences.
+    Some decided sentences stay, so that batches have few sizes: oneDNN builds kernels for each new size, which took 8 %
+    of a search of 64 sentences.
     """
     count = len(done) - sum(done)
     unit = 2 ** max(0, (count - 1).bit_length() - 3)  # at most four sizes between two powers of 2
@@ -408,8 +408,8 @@ class ForwardSteps:
         encoding: of the sources, (L, S, D).
         attention_mask: (L, S), 0 at padding of the sources; `None` where nothing is padded.
         num_beams: b.
-        cache: of earlier tokens, for L * b rows; `None` computes every step from the first token on.
-        model_kwargs: what else `forward` gets, `decoder_attention_mask` (L * b, T) among it.
+        cache: of earlier tokens, for L * b rows; without it each step computes all tokens again.
+        model_kwargs: further arguments of `forward`, such as `decoder_attention_mask` (L * b, T).
     """
 
     def __init__(
@@ -430,7 +430,7 @@ class ForwardSteps:
         self.model_kwargs = model_kwargs
 
     def __call__(self, tokens: torch.LongTensor) -> torch.Tensor:
-        """(L * b, T) -> logits (L * b, V)."""
+        """Return the logits (L * b, V) after `tokens` (L * b, T)."""
         rows = {name: x for name, x in self.rows.items() if x is not None and name != "states"}
         inputs = self.model.prepare_inputs_for_generation(
             tokens,
@@ -443,16 +443,16 @@ class ForwardSteps:
             **rows,
             **self.model_kwargs,
         )
-        # For a static cache it is made four-dimensional, from which no positions can be told.
+        # For a static cache transformers makes it four-dimensional, which hides the positions.
         inputs["decoder_attention_mask"] = rows.get("decoder_attention_mask")
         self.outputs = self.model(**inputs, return_dict=True)
         self.num_cached = tokens.shape[1]
         return self.outputs.logits[:, -1].to(torch.float32, copy=True)  # a hook may have kept them
 
-    def follow(self, beams: torch.Tensor, staying: torch.Tensor | None) -> None:
-        """Make cache and encoding follow the beams (L, b) of the sentences `staying`, or of all.
+    def reorder(self, beams: torch.Tensor, staying: torch.Tensor | None) -> None:
+        """Reorder cache and encoding by the beams (L, b) of the sentences `staying`, or of all.
 
-        Beams never leave their sentence, so what belongs to the source moves only when sentences leave.
+        A beam never changes its sentence, so rows of the source move only when sentences are evicted.
         """
         num_open, num_beams = beams.shape
         sentences = torch.arange(num_open, device=beams.device) if staying is None else staying

@@ -74,10 +74,10 @@ class EnsembleSteps:
         """(L * b, T) -> log of the mean probability of each next word, (L * b, V)."""
         return mean_log_probs([steps(tokens).float().log_softmax(dim=-1) for steps in self.members])
 
-    def follow(self, beams: torch.Tensor, staying: torch.Tensor | None) -> None:
+    def reorder(self, beams: torch.Tensor, staying: torch.Tensor | None) -> None:
         """Continue from the beams (L, b) of the sentences `staying`, or of all."""
         for steps in self.members:
-            steps.follow(beams, staying)
+            steps.reorder(beams, staying)
 
 
 def mean_log_probs(log_probs_of_models: list[torch.Tensor]) -> torch.Tensor:
