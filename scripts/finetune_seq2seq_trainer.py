@@ -30,7 +30,7 @@ from transformers import (
 import vaswani_transformer  # noqa: F401 - the Auto classes know our models from here on
 from vaswani_transformer.data.corpus import read_parallel_files
 from vaswani_transformer.evaluation.scores import build_compute_metrics
-from vaswani_transformer.training.interruption import part_at_exit
+from vaswani_transformer.training.interruption import destroy_group_at_exit
 from vaswani_transformer.training.seq2seq_trainer import load_token_batches
 
 
@@ -115,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)
     trainer.save_model()
     print_bleu(trainer, test, tokenizer, when="after")
-    part_at_exit()
+    destroy_group_at_exit()
     return 0
 
 

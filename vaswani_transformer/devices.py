@@ -10,8 +10,8 @@ from torch import nn
 def choose_precision(asked: str | None, device: str) -> str:
     """Return the precision of a training on a type of `device`: "no", "bf16" or "fp16".
 
-    What is `asked` for wins, then a half precision of the launcher, then bf16 on a CUDA device that computes in it
-    (compute capability 8.0). A launcher's "no" counts as no choice: `accelerate launch` says it by default.
+    `asked` has precedence, then a half precision of the launcher, then bf16 on a CUDA device that computes in it
+    (compute capability 8.0). A launcher's "no" counts as no choice, because it is the default of `accelerate launch`.
     """
     precision = asked or os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
     if asked is None and precision == "no" and device == "cuda":
@@ -20,9 +20,9 @@ def choose_precision(asked: str | None, device: str) -> str:
 
 
 def avoid_plans_per_shape(device: str) -> None:
-    """Switch cuDNN's attention, which makes a plan for each exact shape in 0.1 to 0.5 s, off on CUDA.
+    """Disable cuDNN's attention on CUDA, which needs 0.1 to 0.5 s to plan for each new shape.
 
-    On Hopper PyTorch prefers it. Flash and memory-efficient attention need no plans.
+    PyTorch prefers it on Hopper. Flash and memory-efficient attention need no plans.
     """
     if device == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)
@@ -35,11 +35,11 @@ def allow_tf32(device: str) -> None:
 
 
 def compile_once(model: nn.Module) -> Callable:
-    """`model`, compiled at its first call for batches of all shapes, except where a size is one.
+    """Return `model`, compiled at its first call for batches of all shapes, except where a size is one.
 
-    Sizes are symbols: compiled for each of some 300 shapes of batches, the first epoch would spend hours on it. For
-    compilers in the whole process, all other numbers (rates of dropout) are constants, and sizes that are equal in the
-    first batch need not be in others; with `dynamic=True` alone PyTorch compiles again for both.
+    Sizes are symbols: compiling for each of about 300 shapes of batches would take hours of the first epoch. Two
+    settings of the whole process avoid that PyTorch compiles again: other numbers, such as rates of dropout, are
+    constants, and sizes that are equal in the first batch may differ in others.
     """
     torch._dynamo.config.specialize_float = True
     torch.fx.experimental._config.use_duck_shape = False
@@ -47,9 +47,9 @@ def compile_once(model: nn.Module) -> Callable:
 
 
 def check_processes(num_processes: int) -> None:
-    """Raise a ValueError where the launcher started others than `num_processes`: each would do all the work."""
+    """Raise a ValueError if the launcher started another number of processes: each would do all the work."""
     if int(os.environ.get("WORLD_SIZE", "1")) != num_processes:
         raise ValueError(
-            f"the launcher started {os.environ['WORLD_SIZE']} processes, but each takes itself for one of "
+            f"the launcher started {os.environ['WORLD_SIZE']} processes, but they are not connected: each knows of "
             f"{num_processes}. Without GPUs, set ACCELERATE_USE_CPU=true for the launcher."
         )

@@ -1,4 +1,4 @@
-"""What a process on a CPU keeps of the memory it frees, while the shapes of its batches vary."""
+"""Limits of the memory that oneDNN and glibc keep, for processes on a CPU with batches of many shapes."""
 
 import contextlib
 import ctypes
@@ -6,16 +6,16 @@ import os
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # numbers of mallopt(3)
 FREED_BYTES_TO_KEEP = 256 * 2**20
-LARGEST_KEPT_BLOCK = 32 * 2**20  # the most that glibc takes
-KERNELS_TO_KEEP = "192"  # with 160, a search of 64 sentences made its kernels again each time
+LARGEST_KEPT_BLOCK = 32 * 2**20  # the largest that glibc allows
+KERNELS_TO_KEEP = "192"  # with 160, a search of 64 sentences built its kernels again in each step
 
 
 def tune_memory() -> None:
-    """Have oneDNN keep fewer kernels and glibc more memory; call it before the first product.
+    """Let oneDNN keep fewer kernels and glibc more freed memory; call it before the first product.
 
-    A kernel, one per shape of a product, takes up to a megabyte, and by default 1,024 are kept in each of two places:
-    searches of batches of all sizes grew by 0.8 GB, and by 0.3 GB with this limit, unless the environment sets another.
-    Memory that each step of a search frees is kept: one of 64 sentences took 9 to 11 % less time.
+    oneDNN has a kernel of up to a megabyte for each shape of a product, and keeps 1,024 in each of two caches.
+    Searches of batches of all sizes grew by 0.8 GB, with this limit by 0.3 GB. The environment may set another limit.
+    glibc keeps the memory that each step of a search frees: a search of 64 sentences took 9 to 11 % less time.
     """
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(name, KERNELS_TO_KEEP)

@@ -145,7 +145,7 @@ from pathlib import Path
 sys.path[:0] = {tests!r}
 from test_distributed_training import RECIPE
 from vaswani_transformer.training import loop
-from vaswani_transformer.training.interruption import EXIT_CODE, Interrupted, StopRequest, part_at_exit
+from vaswani_transformer.training.interruption import EXIT_CODE, Interrupted, StopRequest, destroy_group_at_exit
 from vaswani_transformer.training.setup import build_run
 
 run = Path(sys.argv[2])
@@ -178,7 +178,7 @@ model = weakref.ref(parts.model)
 del parts
 gc.collect()
 assert model() is None  # else the processes could not part
-part_at_exit()
+destroy_group_at_exit()
 sys.exit(status)
 """
 

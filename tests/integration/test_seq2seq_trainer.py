@@ -19,7 +19,7 @@ from transformers import AutoModelForSeq2SeqLM, DataCollatorForSeq2Seq, Seq2SeqT
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, pipeline, train_tokenizer
 from vaswani_transformer.data.batching import plan_updates
 from vaswani_transformer.evaluation.scores import build_compute_metrics
-from vaswani_transformer.training.interruption import part_at_exit
+from vaswani_transformer.training.interruption import destroy_group_at_exit
 from vaswani_transformer.training.seq2seq_trainer import TokenBatchSampler, load_token_batches
 
 PAIRS = PAIRS[:40]
@@ -226,7 +226,7 @@ def train_in_a_process(rank, port, folder, tokenizer, dataset):
         assert trainer.accelerator.num_processes == 2
         trainer.train(resume_from_checkpoint=checkpoint)
         trainer.save_model()
-    part_at_exit()
+    destroy_group_at_exit()
 
 
 def test_two_processes_learn_what_one_does_and_go_on_inside_the_second_epoch(tokenizer, dataset, tmp_path):

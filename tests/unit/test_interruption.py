@@ -6,7 +6,7 @@ import time
 import pytest
 
 from vaswani_transformer.training import interruption
-from vaswani_transformer.training.interruption import StopRequest, outlive_stop_request
+from vaswani_transformer.training.interruption import StopRequest, ignore_first_sigterm
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -35,7 +35,7 @@ def start_waiting(prepare):
     return process
 
 
-@pytest.mark.parametrize("prepare", [StopRequest().__enter__, lambda: outlive_stop_request(0)], ids=["main", "worker"])
+@pytest.mark.parametrize("prepare", [StopRequest().__enter__, lambda: ignore_first_sigterm(0)], ids=["main", "worker"])
 def test_a_process_outlives_the_first_signal_but_not_a_later_one(monkeypatch, prepare):
     monkeypatch.setattr(interruption, "SECONDS_OF_ONE_REQUEST", -1.0)
     process = start_waiting(prepare)
@@ -51,7 +51,7 @@ def test_a_process_outlives_the_first_signal_but_not_a_later_one(monkeypatch, pr
 
 
 def test_a_worker_leaves_the_process_group():
-    process = start_waiting(lambda: outlive_stop_request(0))
+    process = start_waiting(lambda: ignore_first_sigterm(0))
     assert os.getpgid(process.pid) == process.pid != os.getpgrp()
     process.kill()
 

@@ -1,6 +1,6 @@
 """The arguments of each command of `vaswani`: one function per command, whose docstring is its help.
 
-It imports only what help and usage errors need, so that they come at once. The file of a command's name runs it.
+It imports little, so that help and usage errors appear at once. The file with the name of a command runs it.
 """
 
 import argparse
@@ -15,9 +15,9 @@ PHRASEBOOK = "phrasebook"  # a name of text: the built-in corpus
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser that prints its own usage for unknown arguments; argparse would print that of `vaswani`."""
+    """Print the usage of the command for unknown arguments; argparse would print that of `vaswani`."""
 
-    # Returns what is wrong with the arguments together, or nothing.
+    # Returns why the arguments do not fit together, or `None`.
     find_fault: Callable[[argparse.Namespace], str | None] = staticmethod(lambda args: None)
 
     def parse_known_args(self, args=None, namespace=None) -> tuple[argparse.Namespace, list[str]]:
@@ -65,9 +65,9 @@ def add_search_options(command: argparse.ArgumentParser) -> None:
     decoding.add_argument("--dtype", choices=("float32", "bfloat16", "float16"))
     add_number(decoding, "num_beams")
     add_number(decoding, "length_penalty", help="alpha of the GNMT penalty")
-    add_number(decoding, "max_length_offset", help="tokens a translation may exceed its source by")
+    add_number(decoding, "max_length_offset", help="limit of a translation: this many tokens more than its source")
     ensemble = {"nargs": "+", "default": [], "metavar": "MODEL"}
-    decoding.add_argument("--ensemble", **ensemble, help="further models: the mean of all probabilities counts")
+    decoding.add_argument("--ensemble", **ensemble, help="further models; their probabilities are averaged")
     add_number(decoding, "tokens_per_batch", help="padded source tokens; default: 2,000 on a CPU, 8,192 elsewhere")
 
 
@@ -89,7 +89,7 @@ def prepare(command: argparse.ArgumentParser) -> None:
     text = "one or two names: source and target text files, a .csv, .tsv, .jsonl or .parquet file, a folder of "
     text += ".parquet, a Hub dataset (wmt/wmt14:de-en); once for each corpus"
     command.add_argument("--train", nargs="+", action="append", required=True, help=text)
-    add_number(command, "weights", nargs="+", help="how often an epoch holds the pairs of each --train; 1 if not given")
+    add_number(command, "weights", nargs="+", help="how many times an epoch has the pairs of each --train; default: 1")
     command.add_argument("--dev", nargs="+", required=True, help="the same for the development set")
     command.add_argument("--output", type=output_path, required=True, help="new folder for tokenizer and token ids")
     command.add_argument("--source_language", help="default: the ending of the first --train file, or en")
@@ -104,8 +104,8 @@ def prepare(command: argparse.ArgumentParser) -> None:
     parsing = command.add_argument_group("parsing, section 6.3")
     parsing.add_argument("--task", choices=("translation", "parsing"), default="translation", help="parsing: trees")
     parsing.add_argument("--copy_words", action="store_true", help="write the words of a tree, not XX")
-    filters = command.add_argument_group("filters, counted in what is printed")
-    add_number(filters, "max_length_ratio", help="longer side over shorter, in words")
+    filters = command.add_argument_group("filters; dropped pairs are counted in the output")
+    add_number(filters, "max_length_ratio", help="drop pairs whose longer side has more times as many words")
     filters.add_argument("--drop_duplicates", action="store_true")
 
     def find_fault(args: argparse.Namespace) -> str | None:
@@ -126,17 +126,17 @@ def train(command: argparse.ArgumentParser) -> None:
     On several devices: accelerate launch -m vaswani_transformer train --data data --output runs/base
     On two CPU cores two processes are faster than two threads:
     ACCELERATE_USE_CPU=true torchrun --nproc_per_node 2 -m vaswani_transformer train --threads 1 --data ... --output ...
-    After SIGTERM or Ctrl+C the update under way is saved, and the exit code is 75: start the same command again.
-    With more --num_updates than before a finished run continues.
+    After SIGTERM or Ctrl+C the present update is saved, and the exit code is 75. The same command continues the run.
+    With a larger --num_updates it continues a finished run.
     """
     command.add_argument("--data", type=Path, required=True, help="folder written by `vaswani prepare`")
-    command.add_argument("--output", type=output_path, required=True, help="run folder; an interrupted run is resumed")
-    add_recipe_options(command, default="what the data were prepared with")
+    command.add_argument("--output", type=output_path, required=True, help="run folder, new or to continue")
+    add_recipe_options(command, default="the recipe of the data")
     command.add_argument("--init_from", metavar="MODEL", help="start from its weights (fine-tuning)")
     add_number(command, "seed", default=0)
-    add_number(command, "num_updates", help="instead of the recipe's, and of --set")
+    add_number(command, "num_updates", help="number of updates; default: that of the recipe")
     add_number(command, "divide_widths", metavar="DIVISOR", help="divides d_model, d_ff, d_k and d_v of the recipe")
-    add_number(command, "accumulation_steps", help="parts of an update on each process, for less memory")
+    add_number(command, "accumulation_steps", help="micro-batches of an update on each process; more need less memory")
     command.add_argument("--mixed_precision", choices=("no", "bf16", "fp16"), help="default: the launcher's, or bf16")
     add_number(command, "log_interval", default=50, help="updates between two lines of the log")
     command.add_argument("--dev_bleu", action="store_true", help="translate the development set at each evaluation")
@@ -158,7 +158,7 @@ def average(command: argparse.ArgumentParser) -> None:
     vaswani average --run runs/base --last 3 --output runs/base/averaged
     """
     command.add_argument("--run", type=Path, dest="run_folder", required=True, help="run folder")
-    add_number(command, "last", help="checkpoints to average; default: as many as the recipe says, or all if fewer")
+    add_number(command, "last", help="number of checkpoints to average; default: that of the recipe")
     command.add_argument("--output", type=output_path, required=True, help="new or empty folder")
 
 
@@ -170,13 +170,13 @@ def translate(command: argparse.ArgumentParser) -> None:
     vaswani translate --model runs/a --ensemble runs/b runs/c --input test.en --output test.hyp.de
 
     On several devices: accelerate launch -m vaswani_transformer translate --model ... --input ... --output ...
-    Finished work is kept in OUTPUT.partial until all is done; only then OUTPUT is replaced. Lines of standard input are
-    translated as soon as they come.
+    Finished parts are kept in OUTPUT.partial; OUTPUT is replaced at the end. Lines of standard input are translated as
+    they arrive.
     """
     add_model(command)
     command.add_argument("--input", type=Path, help="UTF-8 text, one sentence per line; standard input if not given")
     command.add_argument("--output", type=output_path, help="one translation per line; standard output if not given")
-    add_number(command, "nbest", help="lines for each sentence, best first: its number from 1, tab, text")
+    add_number(command, "nbest", help="translations of each sentence, best first, after its number and a tab")
     command.add_argument("--scores", action="store_true", help="before each text: log P / lp, and a tab")
     command.add_argument("--alignments", type=output_path, help="also write the word alignments that `align` finds")
     add_search_options(command)
@@ -216,14 +216,14 @@ def evaluate(command: argparse.ArgumentParser) -> None:
     scored.add_argument("--hypotheses", type=Path, help="or a file of translations")
     command.add_argument("--test", nargs="+", help="of a model: source and reference, as for `vaswani prepare`")
     command.add_argument("--references", type=Path, help="of --hypotheses: reference translations, one per line")
-    command.add_argument("--source_language", help="if not given, that of the model's own task, or en")
-    command.add_argument("--target_language", help="for the paper's BLEU; default: that of the model's own task, or de")
+    command.add_argument("--source_language", help="default: the source language of the model, or en")
+    command.add_argument("--target_language", help="of the paper's BLEU; default: that of the model, or de")
     add_column_options(command)
     command.add_argument("--split", default="test", help="of a Hub dataset, a folder of .parquet or the phrasebook")
     add_number(command, "num_pairs", default=1_000, help="sentences of the phrasebook to score")
     command.add_argument("--tokenize", default="13a", help='sacreBLEU tokenizer; "none" for tokenised text')
     command.add_argument("--lowercase", action="store_true", help="compare without case")
-    command.add_argument("--translations", type=output_path, help="of a model: write its translations here")
+    command.add_argument("--translations", type=output_path, help="of a model: file to write its translations to")
     command.add_argument("--table", type=output_path, help="of a model: source, hypothesis, reference, tab-separated")
     command.add_argument("--json", type=output_path, help="of a model: its scores, for `vaswani card --score`")
     add_search_options(command)
@@ -269,7 +269,7 @@ def cost(command: argparse.ArgumentParser) -> None:
 
     vaswani cost --run runs/base --device A100
 
-    The paper's formula is time x devices x sustained rate: what the devices could have done, not what was needed.
+    The paper's formula is time x devices x sustained rate: the work that the devices could have done in that time.
     """
     command.add_argument("--run", type=Path, required=True, dest="run_folder", help="run folder")
     command.add_argument("--device", help="P100, V100, A100 or H100, or FLOP per second that it sustains")
@@ -319,7 +319,7 @@ def align(command: argparse.ArgumentParser) -> None:
     command.add_argument("--source", type=Path, required=True, help="UTF-8 text, one sentence per line")
     command.add_argument("--target", type=Path, required=True, help="their translations, in the same order")
     command.add_argument("--output", type=output_path, help="default: standard output")
-    command.add_argument("--gold", type=Path, help="such pairs by hand: print the alignment error rate")
+    command.add_argument("--gold", type=Path, help="file of pairs aligned by hand: print the alignment error rate")
 
 
 def export(command: argparse.ArgumentParser) -> None:
@@ -348,8 +348,8 @@ def convert(command: argparse.ArgumentParser) -> None:
     Logits are equal, and so are translations with the same search. The command prints what Marian cannot represent.
     """
     direction = command.add_mutually_exclusive_group(required=True)
-    direction.add_argument("--from", dest="source_system", choices=("marian", "fairseq"), help="system of --model")
-    direction.add_argument("--to", dest="target_system", choices=("marian",), help="system of --output")
+    direction.add_argument("--from", dest="source_system", choices=("marian", "fairseq"), help="the origin of --model")
+    direction.add_argument("--to", dest="target_system", choices=("marian",), help="the system to write for")
     command.add_argument("--model", required=True, help="folder or Hub id; fairseq's .pt file, beside its dict.*.txt")
     command.add_argument("--output", type=output_path, required=True, help="new or empty folder")
 
@@ -368,10 +368,10 @@ def card(command: argparse.ArgumentParser) -> None:
     command.add_argument("--output", type=output_path, help="file to write; RUN/model/README.md if not given")
     facts = command.add_argument_group("facts that no run folder knows; the card says which are missing")
     facts.add_argument("--name", default="", help="title; the folder's name if not given")
-    facts.add_argument("--data", default="", help="what it was trained on, in words")
+    facts.add_argument("--data", default="", help="the training data, in words")
     facts.add_argument("--dataset", default="", help="the same as a dataset of the Hub, such as wmt/wmt14")
-    facts.add_argument("--license", default="", help="of the weights, as the Hub calls it: apache-2.0, cc-by-4.0, ...")
-    facts.add_argument("--license_name", default="", help="what the licence is called, of --license other")
+    facts.add_argument("--license", default="", help="of the weights, in the Hub's terms: apache-2.0, cc-by-4.0, ...")
+    facts.add_argument("--license_name", default="", help="name of the licence, for --license other")
     facts.add_argument("--hardware", default="", help="devices it was trained on, in words")
 
 
@@ -380,7 +380,7 @@ def push(command: argparse.ArgumentParser) -> None:
 
     vaswani push --model runs/base --repo_id me/base --private
 
-    The card is README.md beside the weights; a run without one gets what `vaswani card` writes. Log in first
+    The card is README.md beside the weights; for a run without one `vaswani card` writes it. Log in first
     (`hf auth login`, or HF_TOKEN in the environment).
     """
     command.add_argument("--model", required=True, help="model folder or run folder")

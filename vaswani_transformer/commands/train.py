@@ -7,7 +7,7 @@ from ..data.preparation import read_preparation
 from ..evaluation.scores import compute_bleu
 from ..files import MODEL_FOLDER, RECIPE_FILE
 from ..loading import find_languages
-from ..training.interruption import Interrupted, part_at_exit
+from ..training.interruption import Interrupted, destroy_group_at_exit
 from ..training.loop import train
 from ..training.recipes import Recipe, divide_widths, load_recipe
 from ..training.setup import build_run
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> None:
     try:
         train(parts)
     except Interrupted:  # all processes stop together, when the checkpoint is written
-        part_at_exit()
+        destroy_group_at_exit()
         raise
     done, recipe = parts.progress.update, parts.recipe
     if done < recipe.num_updates:
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> None:
     is_parser = find_languages(vars(config)["custom_pipelines"])[1] == "trees"
     parts.log.print(f"next: vaswani {'parse' if is_parser else 'translate'} --model {args.output} --input FILE")
     # Not after an error in one process: the end of NCCL may wait for the others, which the launcher then ends.
-    part_at_exit()
+    destroy_group_at_exit()
 
 
 def _choose_recipe(args: argparse.Namespace) -> Recipe:

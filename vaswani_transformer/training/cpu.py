@@ -1,4 +1,4 @@
-"""What PyTorch does slowly in training on CPUs, done in another way: dropout, and attention in half precision."""
+"""Faster dropout, and faster attention in half precision, for training on CPUs."""
 
 import torch
 from torch import nn
@@ -15,7 +15,7 @@ MOST_WEIGHTS = 2**23  # of attention, in one call
 
 
 def speed_up_training(model: PreTrainedModel, *, is_half_precision: bool) -> None:
-    """Give `model`, on a CPU, faster modules for its dropout, and in half precision a faster kernel of attention."""
+    """Replace the dropout of `model`, on a CPU, and in half precision its kernel of attention, by faster ones."""
     for module in list(model.modules()):
         for name, child in module.named_children():
             if type(child) is nn.Dropout:
@@ -25,14 +25,14 @@ def speed_up_training(model: PreTrainedModel, *, is_half_precision: bool) -> Non
 
 
 class Dropout(nn.Dropout):
-    """Dropout (section 5.4): zeroes entries with probability p and divides the others by 1 - p.
+    """Dropout (section 5.4): set entries to zero with probability p, and divide the others by 1 - p.
 
     On a CPU PyTorch draws one random number per entry, which took a sixth of a training step of a small model. Here
     one draw of 64 bits serves four entries, so p is rounded to a multiple of 2^-16.
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(...) -> (...)."""
+        """Return `x`, of any shape, with dropout in training mode."""
         if not self.training or self.p == 0:
             return x
         if x.device.type != "cpu" or torch.compiler.is_compiling():

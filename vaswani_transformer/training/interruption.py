@@ -1,4 +1,4 @@
-"""How runs end: requests to stop (SIGTERM, which schedulers send, and Ctrl+C), and processes that part."""
+"""How runs end: requests to stop (SIGTERM, which schedulers send, and Ctrl+C), and the end of process groups."""
 
 import atexit
 import gc
@@ -17,10 +17,10 @@ class Interrupted(Exception):
 
 
 class StopRequest:
-    """Remembers a signal, so that the update under way can be finished; a later one ends the process at once.
+    """Remember a signal, so that the present update can be finished; a later signal ends the process at once.
 
-    Signals of the first seconds are one request: a scheduler signals every process, and its launcher signals them
-    again. Use it in the main thread: Python hands signals to no other.
+    Signals within a few seconds are one request: a scheduler signals every process, and its launcher signals them
+    again. Use it in the main thread: Python delivers signals only there.
     """
 
     def __init__(self):
@@ -42,28 +42,28 @@ class StopRequest:
             os.kill(os.getpid(), number)
 
 
-def outlive_stop_request(worker_id: int) -> None:
-    """A `worker_init_fn` of a `DataLoader`, whose workers then live until the process they read for has saved.
+def ignore_first_sigterm(worker_id: int) -> None:
+    """Let a worker of a `DataLoader` ignore the first SIGTERM, so that training can save before its workers end.
 
-    Launchers signal process groups, schedulers every process; the death of a worker would end the training before its
-    checkpoint.
+    Use it as `worker_init_fn`. Launchers signal process groups, and schedulers every process; the death of a worker
+    would end the training before its checkpoint.
     """
     os.setsid()  # out of the process group
-    # The first only: the second is the loader's, for a worker that does not end by itself.
+    # Only the first: the loader sends the second one to a worker that does not end by itself.
     signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
 
 
-def part_at_exit() -> None:
-    """Part from the other processes when this one ends, after its models are gone; each calls it when it is done.
+def destroy_group_at_exit() -> None:
+    """Destroy the process group at exit, after the models; each process calls it when its work is done.
 
-    A process that ends without parting may be aborted by a thread of gloo (PyTorch's pull request 179291). One that
-    parts while it has its model may hang: what gathers the gradients is then the last to hold the group of processes,
-    and when it goes it waits for gloo's threads, which may wait for the interpreter (PyTorch's issue 56297).
+    Without it, a thread of gloo may abort the process (PyTorch's pull request 179291). If the model still exists, the
+    process may hang: the reducer of the gradients then holds the last reference to the group, and its destructor waits
+    for threads of gloo, which may wait for the interpreter (PyTorch's issue 56297).
     """
-    atexit.register(_part)
+    atexit.register(_destroy_group)
 
 
-def _part() -> None:
+def _destroy_group() -> None:
     import torch  # late: the command line imports this file for its exit code
 
     gc.collect()  # models that refer to themselves

@@ -16,7 +16,7 @@ from ..data.batching import Update, UpdateStream
 from ..files import MODEL_FOLDER, find_changes
 from ..model.configuration_vaswani import VaswaniConfig
 from .checkpoints import checkpoint_name
-from .interruption import Interrupted, StopRequest, outlive_stop_request
+from .interruption import Interrupted, StopRequest, ignore_first_sigterm
 from .progress import perplexity
 from .recipes import BASE
 from .run_folder import open_run
@@ -146,7 +146,7 @@ def read_updates(parts: RunParts) -> Iterator[Update]:
         generator=torch.Generator(),  # for the seeds of workers, which must not change the draws of dropout
         num_workers=num_workers,
         prefetch_factor=16 if num_workers else None,
-        worker_init_fn=outlive_stop_request,
+        worker_init_fn=ignore_first_sigterm,
     )
     return iter(loader)
 

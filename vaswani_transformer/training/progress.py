@@ -27,7 +27,7 @@ class Progress:
     evaluations_without_gain: int = 0
 
     def count(self, update: Update) -> None:
-        """Advance by `update`, which is done."""
+        """Count `update` as done."""
         self.update += 1
         self.updates_of_epoch += 1
         if update.is_last_of_epoch:
@@ -49,15 +49,15 @@ class Progress:
 class Tally:
     """Sums since the last line, and skipped updates of the whole run.
 
-    They stay on the device: reading them would make the host wait for it.
+    They stay on the device, because reading them would synchronise host and device.
     """
 
     def __init__(self, accelerator: Accelerator):
         self.accelerator = accelerator
         device = accelerator.device
         self._losses = torch.zeros(2, device=device)  # loss and -log P over the target tokens of this process, in nats
-        # Target tokens that were learnt from, over all processes; updates skipped because a gradient was not finite:
-        # in the whole run, and in a row up to now.
+        # Target tokens of all processes in updates that were not skipped; updates skipped because a gradient was not
+        # finite, in the whole run and in a row up to now.
         self._counts = torch.zeros(3, device=device)
         self.start_line()
 
@@ -91,7 +91,7 @@ class Tally:
         return time.perf_counter() - self._started
 
     def count_skipped_in_a_row(self) -> int:
-        """Return updates skipped in a row up to now; waits for the device."""
+        """Return the number of updates skipped in a row up to now; synchronise with the device."""
         return int(self._counts[2])
 
     def compute_means(self) -> dict[str, float | int | None]:
@@ -108,12 +108,12 @@ class Tally:
         }
 
     def state_dict(self) -> dict:
-        """All processes must call it together."""
+        """Return the sums; all processes must call it together."""
         losses = self.accelerator.reduce(self._losses, "sum")
         return {"losses": losses, "counts": self._counts, "updates": self.updates, "seconds": self.seconds}
 
     def load_state_dict(self, state: dict) -> None:
-        if self.accelerator.is_main_process:  # the sum is over all processes; one carries it on
+        if self.accelerator.is_main_process:  # the saved sum is that of all processes: only one continues it
             self._losses.copy_(state["losses"])
         self._counts.copy_(state["counts"])
         self.updates, self._started = state["updates"], time.perf_counter() - state["seconds"]

@@ -1,8 +1,8 @@
 """Restricted self-attention (section 4, table 1): each position sees a neighbourhood of r positions, not all n.
 
 A layer then costs O(r n d) instead of O(n^2 d), and the longest path between two positions grows from O(1) to
-O(n / r). A mask alone restricts, but saves nothing. Here the queries are cut into blocks, and the queries of a block
-meet only the keys of its strip: their own and as many on either side as their windows reach.
+O(n / r). A mask alone restricts attention, but saves no time. Here the queries are cut into blocks, and the queries of
+a block attend only to the keys of a strip: those of the block, and on either side as many as a window reaches.
 
     keys           0  1  2  3  4  5  6  7  8  9
     block 0              q  q  q
@@ -10,7 +10,7 @@ meet only the keys of its strip: their own and as many on either side as their w
     block 1                       q  q  q
     strip 1                 k  k  k  k  k  k
 
-Equation 1 is computed for all blocks at once, as if they were so many short sentences.
+Equation 1 is computed for all blocks at once, as if they were short sentences.
 
 Shapes: B batch, T query length, S key length, H num_heads, K d_k or d_v, N blocks, C queries of a block, W keys of a
 strip.
@@ -47,15 +47,15 @@ def window_attention(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Compute equation 1 within the window of `module`, in time and memory that are linear in T.
 
-    A query that may look nowhere gets zeros. Attention without a window, of short sentences, and of few queries to a
-    cache, takes a mask.
+    A query without visible keys gets zeros. A mask is used instead for attention without a window, for short sentences,
+    and for few queries to a cache.
 
     Args:
         query, key, value: (B, H, T, K).
-        attention_mask: (B, T), False at padding, from `window_mask`; or what PyTorch's attention takes.
+        attention_mask: (B, T), False at padding, from `window_mask`; or a mask of PyTorch's attention.
 
     Returns:
-        context (B, T, H, K), and no weights: they are nowhere as a matrix (B, H, T, S).
+        context (B, T, H, K), and `None`: there is no matrix of weights (B, H, T, S).
     """
     num_rows, _, num_queries, _ = query.shape
     is_of_padding = attention_mask is None or attention_mask.dim() == 2
@@ -86,7 +86,7 @@ def window_mask(
     config: PreTrainedConfig,
     **kwargs,
 ) -> torch.Tensor | None:
-    """Return what `window_attention` takes: the padding alone, (B, T), where blocks of the same tokens pay."""
+    """Return the mask for `window_attention`: (B, T) of the padding where blocks are faster, else a full mask."""
     r, is_windowed = config.attention_window, mask_function is not bidirectional_mask_function
     if is_windowed and q_length == kv_length and kv_length > LEAST_STRIPS * (max(LEAST_BLOCK, r) + r - 1):
         return attention_mask
@@ -97,7 +97,7 @@ def window_mask(
 def _build_mask(
     visible: torch.Tensor | None, back: int, ahead: int, size: int, num_queries: int, *, device: torch.device
 ) -> torch.Tensor:
-    """Return where a query of a block may look, (1 or B, N, C, W); `visible` (B, T) is False at padding."""
+    """Return True where a query of a block sees a key, (1 or B, N, C, W); `visible` (B, T) is False at padding."""
     if visible is None:
         visible = torch.ones(1, num_queries, dtype=torch.bool, device=device)
     exists = _cut_strips(visible[:, None, :, None], back, ahead, size)[:, :, 0, :, 0]  # (B, N, W)
@@ -108,7 +108,7 @@ def _build_mask(
 
 
 def _cut_strips(x: torch.Tensor, back: int, ahead: int, size: int) -> torch.Tensor:
-    """Return the strips of all blocks, (B, N, H, W, K), of (B, H, T, K); zeros, or False, where they reach over."""
+    """Return the strips of all blocks, (B, N, H, W, K), of (B, H, T, K); zeros, or False, beyond the ends."""
     num_blocks, width = -(-x.shape[2] // size), size + back + ahead
     num_pieces = -(-width // size)  # a strip is its block of keys, the next, and so on
     last = (num_blocks + num_pieces - 1) * size  # of the padded keys
