@@ -344,7 +344,7 @@ def test_an_engine_translates_without_its_model_and_refuses_what_only_forward_gi
     for options in (RECORDED, {"use_cache": False}, {"cache_implementation": "static"}):
         with pytest.raises(ValueError, match=r"an engine, .*: call the model's generate"):
             engine.generate(SOURCE, **options)
-    with pytest.raises(TypeError, match="save the model it was built of"):
+    with pytest.raises(TypeError, match="save the model from which it was built"):
         engine.save_pretrained("nowhere")
 
 

@@ -26,11 +26,11 @@ TOKEN_TYPE, OFFSET_TYPE = np.dtype("<i4"), np.dtype("<i8")
 
 
 def plan_batches(lengths: Sequence[int], *, limit: int) -> Iterator[list[int]]:
-    """Rows of like length together, the longest first, so that memory runs out at once or never.
+    """Return batches of rows of like length, the longest first, so that lack of memory shows in the first batch.
 
     Args:
         lengths: of each row, at least 1.
-        limit: on the padded size of a batch, number of rows * longest; a row beyond it is a batch of its own.
+        limit: on the padded size of a batch, number of rows * longest; a longer row is a batch alone.
     """
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
     while order:
@@ -163,7 +163,7 @@ def split_update(
 
     The pairs of an update are alike in their longer side only. In the order of target minus source, neighbours are
     alike in both, so finer cuts pad less: on Multi30k 8 % of the tokens of whole updates of 25,000 are padding, 5 % of
-    quarters, 3 % of eighths, which is what the paper's eight devices saw.
+    quarters, 3 % of eighths, as on the paper's eight devices.
 
     Args:
         rows: of one update.
@@ -205,7 +205,7 @@ class Update:
     is_last_of_epoch: bool
 
     def pin_memory(self) -> "Update":
-        """Called by `DataLoader`, so that copies to a GPU do not make the host wait."""
+        """Pin the memory of the batches; `DataLoader` calls it, so that copies to a GPU are asynchronous."""
         for batch in self.micro_batches:
             for name in batch:
                 batch[name] = batch[name].pin_memory()
@@ -213,11 +213,11 @@ class Update:
 
 
 class UpdateStream(torch.utils.data.IterableDataset):
-    """The updates of one process, without end.
+    """The endless updates of one process.
 
     Args:
         tokens_per_batch, seed, short_first: see `plan_updates`.
-        epoch, updates_of_epoch: where to begin: so many updates of that epoch are left out.
+        epoch, updates_of_epoch: start in this epoch, after this number of its updates.
         num_processes, process_index: whose part to read.
         accumulation_steps: micro-batches of each process in an update.
     """
@@ -244,7 +244,7 @@ class UpdateStream(torch.utils.data.IterableDataset):
 
     def __iter__(self) -> Iterator[Update]:
         epoch, done = self.epoch, self.updates_of_epoch
-        # A plan of millions of pairs takes seconds, in which a GPU would stand still at the start of each epoch.
+        # To plan millions of pairs takes seconds, during which a GPU would be idle at the start of each epoch.
         with ThreadPoolExecutor(max_workers=1) as planner:
             plan = self.plan(epoch=epoch)
             while True:

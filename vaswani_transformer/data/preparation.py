@@ -65,12 +65,12 @@ def prepare(
     inputs: Mapping[str, object] | None = None,
     log: Callable[[str], object] = lambda message: None,
 ) -> dict:
-    """Learn the vocabulary and tokenise both sets into `folder`, which is there when it is whole.
+    """Learn the vocabulary and tokenise both sets into `folder`, which appears when it is complete.
 
     The same arguments give the same bytes. Memory grows with the corpus only for `drop_duplicates`, 80 bytes per pair.
 
     Args:
-        corpora, read_dev: the training set, read three times, and what reads the development set.
+        corpora, read_dev: the training set, read three times, and a function that reads the development set.
         folder: new or empty, or what the same arguments have made before.
         max_length: longest side of a pair in tokens; longer pairs of both sets are dropped.
         max_length_ratio, drop_duplicates: further training pairs to drop, of all corpora together; see `filter_pairs`.

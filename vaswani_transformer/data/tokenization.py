@@ -87,7 +87,7 @@ def train_tokenizer(
 
 
 def _leave_out_last_entries(tokenizer: Tokenizer, *, size: int) -> Tokenizer:
-    """The byte-pair encoding of the first `size` entries: as if no more had been asked for."""
+    """Return the byte-pair encoding with only the first `size` entries."""
     state = json.loads(tokenizer.to_str())
     model = state["model"]
     model["vocab"] = {piece: number for piece, number in model["vocab"].items() if number < size}

@@ -1,7 +1,7 @@
-"""A model laid out for the device that it decodes on: the function of `layers_vaswani`, by the fastest products.
+"""A model for searches on one device: the functions of `layers_vaswani`, by the fastest products.
 
-A search calls the same layers with a few tokens, some ten thousand times per minute. An engine computes what they
-compute, once for what does not change from step to step, and moves no keys or values when hypotheses change places.
+A search calls the same layers with few tokens, about ten thousand times per minute. An engine computes once the parts
+that are equal in all steps, and does not copy keys and values when hypotheses change places.
 
 Shapes: L sentences still in the search, b beams, S source tokens, V vocab_size, D d_model.
 """
@@ -23,23 +23,22 @@ MANY_SENTENCES = 8  # in a call; with fewer, packing matrices for it takes longe
 
 
 class Engine(VaswaniGenerationMixin):
-    """A snapshot of a model, for searches on the device where the model is.
+    """A snapshot of a model, for searches on its device.
 
         engine = model.build_engine(dtype="bfloat16")
         engine.generate(**inputs)
 
-    An engine that is kept has copies of its own: it translates with the weights of the moment it was built, whatever
-    happens to the model afterwards, which may be let go. `Products` multiplies by the matrices of a layer: dtypes
-    differ in nothing else. `start` begins a search and returns its `Steps`, which own the keys and
-    values of that search.
+    An engine has copies of the weights of the time when it was built; the model may change or be deleted. `Products`
+    multiplies by the matrices of a layer, and is all that differs between dtypes. `start` begins a search and returns
+    its `Steps`, which own the keys and values of that search.
 
     Args:
-        model: whose weights to copy, one in which `find_obstacle` finds nothing.
+        model: a model without an obstacle, see `find_obstacle`.
         dtype: of the copies, floating-point; by default that of the model.
-        num_sentences: of the one call that it is for; it then only decodes. An engine to keep when not given.
+        num_sentences: of a single call; the engine then only decodes, without copies. By default it can be kept.
     """
 
-    @torch.inference_mode(False)  # an engine outlives the search during which it may have been built
+    @torch.inference_mode(False)  # it may be built during a search, and is used after it
     @torch.no_grad()
     def __init__(
         self,
@@ -70,15 +69,15 @@ class Engine(VaswaniGenerationMixin):
             self.encoder_layers = [EncoderProducts(layer, products) for layer in encoder.layers]
 
     def generate(self, *args, **kwargs) -> torch.LongTensor | ModelOutput:
-        """As the model's `generate`, for all that needs neither its weights nor its `forward`."""
+        """Search as the model's `generate` does, where that needs no `forward` of the model."""
         return super().generate(*args, **{"engine": self} | kwargs)
 
     def save_pretrained(self, *args, **kwargs) -> None:
-        raise TypeError("an engine is laid out for one machine and cannot be saved: save the model it was built of.")
+        raise TypeError("an engine is for one machine and cannot be saved: save the model from which it was built.")
 
     @torch.inference_mode()
     def encode(self, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
-        """Return the encoder's output (B, S, D) for `input_ids` (B, S), whose `attention_mask` has 0 at padding."""
+        """Return the output of the encoder (B, S, D) for `input_ids` (B, S); `attention_mask` is 0 at padding."""
         is_padded = attention_mask is not None and not bool(attention_mask.all())
         with torch.autocast(self.device.type, enabled=False):
             x = nn.functional.embedding(input_ids, self.source_embedding) * self.embed_scale
@@ -126,5 +125,5 @@ def build_engine(model: VaswaniForConditionalGeneration, *, dtype: torch.dtype |
 
 
 def find_engine(model: VaswaniForConditionalGeneration, *, num_sentences: int | None = None) -> Engine | None:
-    """Return an engine of `model` to keep, or for one call of `num_sentences`; `None` where only `forward` will do."""
+    """Return an engine to keep, or for one call of `num_sentences`; `None` if the model needs its `forward`."""
     return None if find_obstacle(model) else Engine(model, num_sentences=num_sentences)

@@ -15,12 +15,12 @@ from .products import Product, Products
 
 
 def linear_of(module: nn.Module) -> nn.Linear:
-    """The linear layer that a call of `module` computes: itself, or the one that an adapter was merged into."""
+    """Return the linear layer that `module` computes: itself, or that of a merged adapter."""
     return merged_layer(module) or module
 
 
 class Matrix(NamedTuple):
-    """What products read of a linear layer."""
+    """The weight and bias of a linear layer."""
 
     weight: torch.Tensor
     bias: torch.Tensor | None
@@ -40,7 +40,7 @@ class AttentionProducts:
         self.add_out = products.adding(linear_of(attention.out_proj))
 
     def _interleave(self, k: nn.Linear, v: nn.Linear) -> Matrix:
-        """The rows of both, those of the first head first."""
+        """Return the rows of both, head by head."""
         weight, bias = (
             x if x is None else torch.cat([rows.unflatten(0, (self.num_heads, -1)) for rows in (x, y)], 1).flatten(0, 1)
             for x, y in ((k.weight, v.weight), (k.bias, v.bias))
@@ -61,7 +61,7 @@ class FeedForwardProducts:
         self.norm = _copy_norm(layer.feed_forward_residual.norm, products)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """(..., D) -> (..., D)."""
+        """Return the output (..., D) for `x` (..., D)."""
         inner = self.fc1(x)
         return self.norm(x + self.fc2(inner if self.activation is None else self.activation(inner)))
 
@@ -75,7 +75,7 @@ class EncoderProducts:
         self.feed_forward = FeedForwardProducts(layer, products)
 
     def __call__(self, x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        """(B, S, D) -> (B, S, D); `mask` is True where a query may look, broadcastable to (B, H, S, S)."""
+        """Return (B, S, D) for (B, S, D); `mask` is True at visible keys, broadcastable to (B, H, S, S)."""
         attention = self.attention
         q, keys_and_values = (split_heads(projected, attention.num_heads) for projected in attention.project(x))
         k, v = keys_and_values.split(attention.widths, dim=-1)

@@ -1,4 +1,4 @@
-"""Whether a module computes what its class says, so that a search or the loss may go past its `forward`."""
+"""Tests whether a module computes the function of its class, so that an engine may bypass its `forward`."""
 
 import torch
 from torch import nn
@@ -9,8 +9,8 @@ from ..model.configuration_vaswani import WEIGHT_KERNELS
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from .products import find_private
 
-# Modules that define the `forward` of what a model is made of. A copy of the model's code beside its weights is none of
-# them: it may be of another version.
+# Modules that define the `forward` of a model's parts. Code saved beside weights does not count: it may be of another
+# version.
 SOURCES = (
     *(f"{__package__.partition('.')[0]}.", "torch.nn.modules.activation.", "torch.nn.modules.dropout."),
     "transformers.activations.",
@@ -21,7 +21,7 @@ HARMLESS_HOOKS = (output_capturing.__name__, modeling_utils.__name__)  # modules
 
 
 def find_obstacle(model) -> str | None:
-    """What keeps an engine from computing what a call of `model` computes, in words; `None` if nothing does."""
+    """Return why an engine cannot compute the function of `model`, in words; `None` if it can."""
     if not isinstance(model, VaswaniForConditionalGeneration):
         return "it is of another class, or of code saved beside its weights"
     if model.training:
@@ -41,7 +41,7 @@ def find_obstacle(model) -> str | None:
 
 
 def _find_change(module: nn.Module, name: str = "") -> str | None:
-    """The first module under `module` whose call computes something else than its class here says, in words."""
+    """Return the first module under `module` that does not compute the function of its class, in words."""
     if not is_plain(module):
         return f"{name or 'the model'} ({type(module).__name__}) has a hook, an adapter or another forward"
     for child_name, child in module.named_children():
@@ -51,7 +51,7 @@ def _find_change(module: nn.Module, name: str = "") -> str | None:
 
 
 def is_plain(module: nn.Module) -> bool:
-    """True if no hook, subclass or compilation changes what a call of `module` computes.
+    """Return True if no hook, subclass or compilation changes the result of a call of `module`.
 
     The hooks by which transformers records outputs stay on a module after the first recording, and do nothing between
     recordings; those of gradient checkpointing, on embeddings, only ask for gradients.
@@ -68,7 +68,7 @@ def is_plain(module: nn.Module) -> bool:
 
 
 def merged_layer(module: nn.Module) -> nn.Linear | None:
-    """The layer inside an adapter of peft that has been merged into it: a call of the adapter is one of that layer."""
+    """Return the layer inside a merged adapter of peft, which computes the same as the adapter."""
     layer = getattr(module, "base_layer", None)
     is_merged = getattr(module, "merged", False) and not getattr(module, "disable_adapters", True)
     return layer if is_merged and type(layer) is nn.Linear and is_plain(layer) else None

@@ -35,11 +35,11 @@ class Products:
         self.dtype, self.copies = dtype, copies
 
     def one(self, layer: nn.Linear, *, relu: bool = False) -> Product:
-        """The product (..., D) -> (..., F) with `layer`; max(0, x) of it if `relu`."""
+        """Return the product (..., D) -> (..., F) with `layer`; max(0, x) of it if `relu`."""
         return self.build(self._prepare(layer.weight), self._prepare(layer.bias), relu=relu)
 
     def several(self, *layers: nn.Linear) -> Callable[[torch.Tensor], Sequence[torch.Tensor]]:
-        """The products of one input with `layers`, which all have a bias or all have none."""
+        """Return the products of one input with `layers`; all have a bias or none has."""
         biases = [layer.bias for layer in layers]
         bias = None if biases[0] is None else torch.cat(biases)
         product = self.build(self._prepare(torch.cat([layer.weight for layer in layers])), self._prepare(bias))
@@ -47,7 +47,7 @@ class Products:
         return lambda x: product(x).split(sizes, dim=-1)
 
     def adding(self, layer: nn.Linear) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-        """The product of x (rows, D) with `layer`, added to `residual` (rows, F): of both, (rows, F)."""
+        """Return the product of x (rows, D) with `layer`, added to `residual` (rows, F)."""
         if layer.bias is None and type(self) is Products:
             weight = self._prepare(layer.weight).t()
             return lambda x, residual: torch.addmm(residual, x, weight)
@@ -55,7 +55,7 @@ class Products:
         return lambda x, residual: residual + product(x)
 
     def build(self, weight: torch.Tensor, bias: torch.Tensor | None, *, relu: bool = False) -> Product:
-        """The product with `weight` (F, D) and `bias` (F,), which is not written to."""
+        """Return the product with `weight` (F, D) and `bias` (F,)."""
         if relu:
             return lambda x: nn.functional.linear(x, weight, bias).relu_()
         return lambda x: nn.functional.linear(x, weight, bias)
@@ -75,11 +75,11 @@ class Products:
         return lambda x: nn.functional.linear(x, weight, bias)
 
     def keep(self, parameter: torch.Tensor | None) -> torch.Tensor | None:
-        """A copy of `parameter`, or itself."""
+        """Return a copy of `parameter`, or `parameter` itself."""
         return None if parameter is None else parameter.detach().to(self.dtype, copy=self.copies)
 
     def _prepare(self, parameter: torch.Tensor | None) -> torch.Tensor | None:
-        """A matrix or a bias as `build` takes it."""
+        """Return a matrix or a bias in the form for `build`."""
         return self.keep(parameter)
 
 
@@ -98,7 +98,7 @@ class PackedProducts(Products):
 
     @staticmethod
     def suit(dtype: torch.dtype) -> bool:
-        """True where oneDNN is there and multiplies in `dtype`."""
+        """Return True if oneDNN exists and multiplies in `dtype`."""
         mkldnn, has_bfloat16 = torch.backends.mkldnn, find_private("has_bfloat16")
         is_ready = mkldnn.is_available() and mkldnn.enabled and platform.machine() in ONEDNN_MACHINES
         if not is_ready or find_private("reorder") is None or find_private("multiply") is None:
@@ -134,7 +134,7 @@ def build_products(dtype: torch.dtype | str, device: torch.device) -> Products:
 
 
 def find_private(name: str) -> Callable | None:
-    """One of `PRIVATE_NAMES`, or `None` where this PyTorch does not have it."""
+    """Return one of `PRIVATE_NAMES`, or `None` if this PyTorch does not have it."""
     try:
         return operator.attrgetter(PRIVATE_NAMES[name])(torch)
     except AttributeError:

@@ -14,18 +14,18 @@ from .layers import DecoderProducts
 from .products import Product
 
 ROOM = 16  # steps for which `LayerSteps` makes room at least
-FEW_KEYS = 32  # below, a search is too short to look for keys that no hypothesis goes on from any more
+FEW_KEYS = 32  # shorter searches do not evict keys that no hypothesis needs
 # float32 numbers in a register of AVX-512; to this CUDA's fused attention aligns a mask. The number of slots is a
 # multiple of it, so that there are few.
 VECTOR = 16
 
 
 class LayerSteps:
-    """A decoder layer, one token of each hypothesis at a time, and what it remembers of the search.
+    """A decoder layer for one token of each hypothesis at a time, with the keys and values of the search.
 
-    Keys and values of all beams of a sentence lie in one row, where they were written, whichever hypothesis goes on
-    from them; the mask of `EngineSteps` knows whose they are, and hides slots that nothing is written in yet. Copies
-    are made where sentences leave and, now and then, where keys are evicted that no hypothesis goes on from.
+    Keys and values of all beams of a sentence stay in one row, where they were written; the mask of `EngineSteps` says
+    which hypothesis sees which slot, and hides empty slots. They are copied only when sentences leave, and from time to
+    time when the keys that no hypothesis needs are evicted.
 
     Args:
         attend: equation 1, (queries, keys, values, mask, scaling) -> (L, H, b, K).
@@ -44,7 +44,7 @@ class LayerSteps:
     def __call__(
         self, x: torch.Tensor, slots: slice, mask: torch.Tensor, source_mask: torch.Tensor | None
     ) -> torch.Tensor:
-        """(L * b, D) -> (L * b, D); the tokens of a prompt are read at once, as if each were a beam.
+        """Return the output (L * b, D) for `x` (L * b, D); the tokens of a prompt are read as if each were a beam.
 
         Args:
             slots: for the keys of this step.
@@ -62,7 +62,7 @@ class LayerSteps:
         return self.layer.feed_forward(x)
 
     def _split_heads(self, x: torch.Tensor) -> torch.Tensor:
-        """(L * b, H * K) -> (L, H, b, K), by one operation: a step of a small model makes many."""
+        """Return (L * b, H * K) as (L, H, b, K), by one operation, because small models take long for many."""
         num_heads = self.layer.attention.num_heads
         return x.view(len(self.source), -1, num_heads, x.shape[-1] // num_heads).transpose(1, 2)
 
@@ -80,7 +80,7 @@ class LayerSteps:
         self.memory[:, :, : rows.shape[2]] = kept
 
     def leave(self, staying: torch.LongTensor, moved: torch.LongTensor) -> None:
-        """Go on with the sentences of index `staying` only; see `_keep`."""
+        """Continue only with the sentences `staying`; see `_keep`."""
         self.memory = _keep(self.memory, staying, moved)
         self._set_source(_keep(self.source, staying, moved))
 
@@ -119,7 +119,7 @@ class EngineSteps:
         self.layers: list[LayerSteps] = []  # from the first step on
 
     def __call__(self, tokens: torch.LongTensor) -> torch.Tensor:
-        """(L * b, T) -> logits (L * b, V)."""
+        """Return the logits (L * b, V) after `tokens` (L * b, T)."""
         with torch.autocast(self.encoding.device.type, enabled=False):  # an engine has the dtype it was built in
             if not self.layers:
                 return self._read_prompt(tokens)
@@ -130,7 +130,7 @@ class EngineSteps:
     def _run_layers(
         self, tokens: torch.LongTensor, positions: torch.Tensor, slots: slice, mask: torch.Tensor
     ) -> torch.Tensor:
-        """Tokens (rows,) at `positions` (1 or rows, D), whose keys belong in `slots` -> (rows, D)."""
+        """Return the output (rows, D) for tokens (rows,) at `positions` (1 or rows, D), with keys in `slots`."""
         x = self.embed(tokens)
         x = x + positions.to(x.dtype)
         for layer in self.layers:
@@ -138,7 +138,7 @@ class EngineSteps:
         return x
 
     def _read_prompt(self, tokens: torch.LongTensor) -> torch.Tensor:
-        """Logits (L * b, V) of the first step, where all beams of a sentence are equal: one is enough."""
+        """Return the logits (L * b, V) of the first step, computed once for the equal beams of a sentence."""
         num_beams, prompt_length, states = self.num_beams, tokens.shape[1], self.encoding
         prompt = tokens[::num_beams]  # (L, P)
         num_idle = _count_idle_keys(states)
@@ -177,7 +177,7 @@ class EngineSteps:
         self.mask[:, :, start : self.num_keys] = self.next_mask
 
     def _pad_slots(self, mask: torch.Tensor, num_keys: int) -> torch.Tensor:
-        """`mask` (..., N) with slots for `num_keys` keys, up to a multiple of `VECTOR`; new ones are hidden."""
+        """Return `mask` (..., N) with slots for `num_keys` keys, up to a multiple of `VECTOR`; new slots are hidden."""
         missing = -(-num_keys // VECTOR) * VECTOR - mask.shape[-1]
         return nn.functional.pad(mask, (0, missing), value=self.hidden) if missing > 0 else mask
 
@@ -214,14 +214,14 @@ def _count_positions(encode: PositionEncoding, device: torch.device) -> Iterator
 def _attend_fused(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, scaling: float
 ) -> torch.Tensor:
-    """Equation 1 by PyTorch's fused kernels: queries (L, H, b, K), keys and values (L, H, S, K) -> (L, H, b, K)."""
+    """Compute equation 1 by fused kernels: queries (L, H, b, K), keys and values (L, H, S, K) -> (L, H, b, K)."""
     return nn.functional.scaled_dot_product_attention(q, k, v, mask, scale=scaling)
 
 
 def _attend_few(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, scaling: float
 ) -> torch.Tensor:
-    """Equation 1 as written, for the few queries of a step.
+    """Compute equation 1 as written, for the few queries of a step.
 
     With 4 queries and 16 to 128 keys, 64 sentences and 8 heads, fused attention took 1.5 to 5 times as long on a CPU.
     """
@@ -231,7 +231,7 @@ def _attend_few(
 
 
 def _can_attend_unfused(states: torch.Tensor, source_mask: torch.Tensor | None) -> bool:
-    """True where equation 1 as written gives what fused attention to `states` (L, S, D) gives, and sooner."""
+    """Return True if equation 1 as written equals fused attention to `states` (L, S, D), and is faster."""
     if states.device.type != "cpu" or states.dtype != torch.float32:
         return False
     # For a source that is hidden altogether fused attention gives zeros, a softmax NaN.
@@ -239,7 +239,7 @@ def _can_attend_unfused(states: torch.Tensor, source_mask: torch.Tensor | None) 
 
 
 def _join_heads(context: torch.Tensor) -> torch.Tensor:
-    """(L, H, b, K) -> (L * b, H * K)."""
+    """Return (L, H, b, K) as (L * b, H * K)."""
     num_rows, num_heads, num_beams, width = context.shape
     return context.transpose(1, 2).reshape(num_rows * num_beams, num_heads * width)
 
@@ -269,6 +269,6 @@ def _as_additive(mask: torch.Tensor | None, encoding: torch.Tensor, *, num_idle:
 
 
 def _keep(x: torch.Tensor, staying: torch.LongTensor, moved: torch.LongTensor) -> torch.Tensor:
-    """`x[staying]`, in place: only the rows `moved`, which get new places, are copied."""
+    """Return `x[staying]`, in place: only the rows `moved` are copied."""
     x[moved] = x[staying[moved]]
     return x[: len(staying)]
