@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from vaswani_transformer import cli
 from vaswani_transformer.attention import alignment
-from vaswani_transformer.attention.alignment import align, attend_words, find_alignment_heads, format_links, parse_links
+from vaswani_transformer.attention.alignment import align, attend_words, format_links, parse_links
 
 LINKS = st.sets(st.tuples(st.integers(0, 40), st.integers(0, 40)))
 PAIRS = [
@@ -21,7 +21,7 @@ PAIRS = [
 
 def test_links_join_words_with_the_greatest_share_of_each_other_in_the_named_heads(monkeypatch, build_translator):
     model, tokenizer = build_translator(["the dog runs ."] * 3)
-    weights = np.zeros((2, 1, 3, 3))
+    weights = np.zeros((2, 1, 3, 3))  # the second layer has no links
     weights[0, 0] = [[0.1, 0.1, 0.7], [0.5, 0.1, 0.4], [0.3, 0.3, 0.4]]  # target 2 has most of all that 1 receives
     monkeypatch.setattr(alignment, "attend_words", lambda model, tokenizer, pairs: iter([weights] * len(list(pairs))))
     model.generation_config.alignment_heads = [[0, 0]]
@@ -29,12 +29,6 @@ def test_links_join_words_with_the_greatest_share_of_each_other_in_the_named_hea
     del model.generation_config.alignment_heads
     with pytest.warns(UserWarning, match=r"alignment_heads; this text gives \[\[0, 0\]\]"):
         assert list(align(model, tokenizer, PAIRS[:2])) == [{(2, 0), (0, 1), (1, 2)}] * 2
-
-
-def test_the_head_whose_directions_agree_most_is_found():
-    spread, sharp = np.full((4, 4), 0.25), np.eye(4)
-    assert find_alignment_heads([np.stack([[spread, spread], [spread, sharp]])] * 2) == [[1, 1]]
-    assert find_alignment_heads([]) == [[0, 0]]
 
 
 def test_a_batch_attends_as_its_pairs_do_one_by_one(build_translator):

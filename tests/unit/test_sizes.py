@@ -6,10 +6,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BOUNDS = {
-    "lines of the package": 11_765,
-    "lines of the tests": 12_272,
+    "lines of the package": 11_742,
+    "lines of the tests": 12_266,
     "lines of the scripts": 2_800,
-    "lines that travel with the weights": 2_287,
+    "lines that travel with the weights": 2_286,
     "files that travel with the weights": 7,
     "files of code below model_cards": 0,
 }

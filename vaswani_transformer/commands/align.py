@@ -16,8 +16,6 @@ def run(args: argparse.Namespace) -> None:
     pairs = list(read_parallel_files(args.source, args.target))
     if gold is not None and len(gold) != len(pairs):
         raise ValueError(f"{args.gold} has {len(gold)} lines, and {args.source} has {len(pairs)}.")
-    if gold is not None and not any(gold):
-        raise ValueError(f"{args.gold} has no links.")
     model, tokenizer = loading.load_translator(args.model)
     found = []
     with open_output(args.output) as file:
