@@ -1,4 +1,4 @@
-"""The mean of the last checkpoints of a run (section 6.1): its final model, or before the end its newest one."""
+"""The mean of the last checkpoints of a run (section 6.1): the final model, and a preview before the end."""
 
 import functools
 import os
@@ -15,7 +15,7 @@ from .files import MODEL_FOLDER, RECIPE_FILE, blaming, find_damage, read_object,
 CHECKPOINTS_FOLDER = "checkpoints"  # of a run
 WEIGHTS = "model.safetensors"
 COMPLETE = "COMPLETE"
-UPDATE = "UPDATE"  # of a mean: the number of updates before its newest checkpoint
+UPDATE = "UPDATE"  # of a mean: the update at which its newest checkpoint was written
 PREFIX = "step-"
 STOPPED_PREFIX = "stopped-"
 
@@ -75,14 +75,14 @@ def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
     for path in folders[-1].iterdir():
         if path.is_file() and path.name not in (WEIGHTS, COMPLETE, "README.md"):
             shutil.copy(path, output / path.name)
-    (output / UPDATE).write_text(f"{checkpoint_step(folders[-1])}\n")  # not in the weights, whose bytes would vary
+    (output / UPDATE).write_text(f"{checkpoint_step(folders[-1])}\n")  # weights with more metadata vary in their bytes
     averaged = {name: (total / len(folders)).to(weights[name].dtype) for name, total in sums.items()}
     with write_whole(output / WEIGHTS) as file:
         file.write(save(averaged, metadata={"format": "pt"}))
 
 
 def read_update(model: Path) -> int | None:
-    """Return the number of updates before the newest checkpoint in the mean in the folder `model`; None if unknown."""
+    """Return the update of the newest checkpoint in the mean in the folder `model`; None if unknown."""
     path = model / UPDATE
     with blaming(path):
         return int(path.read_text()) if path.exists() else None
@@ -91,8 +91,7 @@ def read_update(model: Path) -> int | None:
 def find_model_folder(path: Path) -> Path:
     """Return `path`, or the folder of the newest model of a run: the final one, or the mean of newer checkpoints.
 
-    That mean is written to a temporary folder, which this process deletes when it ends. A line on standard error says
-    that it is used.
+    That mean is in a temporary folder until the normal end of this process; a line on standard error tells of it.
     """
     model, found = path / MODEL_FOLDER, complete_checkpoints(path / CHECKPOINTS_FOLDER, PREFIX, STOPPED_PREFIX)
     is_finished, reason = (model / "config.json").exists(), "has no final model yet"

@@ -109,14 +109,11 @@ def _find_model(path: Path) -> Path:
     return path
 
 
-def find_languages(tasks: object) -> tuple[str, str] | None:
-    """Return source and target language of the first of `tasks` that names them, such as "translation_en_to_de".
-
-    Args:
-        tasks: `custom_pipelines` of a config, a mapping by task; anything else names no languages.
-    """
-    names = map(TRANSLATION_TASK.fullmatch, map(str, tasks if isinstance(tasks, Mapping) else ()))
-    return next((name.groups() for name in names if name and name[1]), None)
+def find_languages(config: Mapping) -> tuple[str, str] | None:
+    """Return source and target language of a model, by a task in its `config` such as "translation_en_to_de"."""
+    fields = [config.get(name) for name in ("custom_pipelines", "task_specific_params")]
+    tasks = [TRANSLATION_TASK.fullmatch(str(name)) for field in fields if isinstance(field, Mapping) for name in field]
+    return next((task.groups() for task in tasks if task and task[1]), None)
 
 
 def fingerprint_model(name: str | Path) -> str:

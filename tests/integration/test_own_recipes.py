@@ -59,7 +59,7 @@ def test_training_takes_the_recipe_of_the_data_and_says_what_it_is_about_to_do(d
     assert written["model"] == TINY.model | {"dropout": 0.2}
     assert (written["tokens_per_batch"], written["num_updates"]) == (99, 3)
     first, second, *lines, last, advice = capsys.readouterr().err.splitlines()
-    assert first.startswith("recipe base_en_de, checkpoint_interval was [1500, ")
+    assert first.startswith("recipe: base_en_de but for; checkpoint_interval was [1500, ")
     assert "model.dropout was 0.1, is 0.2" in first
     assert second.startswith("device cpu, pairs 60, seed 0, data ")
     assert ", mixed_precision no, num_processes 1, num_parameters " in second

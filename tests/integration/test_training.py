@@ -326,7 +326,7 @@ def test_accumulation_steps_are_chosen_by_the_size_of_a_micro_batch(tiny_data, t
     ("environment", "message"),
     [
         # As a launcher of GPU processes sets it, on a machine without.
-        ({"WORLD_SIZE": "3"}, r"started 3 processes, but each .* one of 1\. .* ACCELERATE_USE_CPU=true"),
+        ({"WORLD_SIZE": "3"}, r"started 3 processes, .* each knows of 1\. .* ACCELERATE_USE_CPU=true"),
         ({"ACCELERATE_USE_DEEPSPEED": "true"}, "the launcher asks for DEEPSPEED, but each process"),
     ],
 )

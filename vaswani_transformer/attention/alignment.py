@@ -3,14 +3,14 @@
     for links in align(model, tokenizer, [("Good morning, Tom.", "Guten Morgen, Tom.")]):
         print(format_links(links))  # 0-0 1-1 2-2
 
-Words are separated by white space. The attention of a target word is that of the decoder step which reads it, one after
-the step which writes it (Chen et al. 2020, "Accurate Word Alignment Induction from Neural Machine Translation"). With
-weights A (target words, source words), summed over sub-words,
+Words are separated by white space. The attention of a target word is taken one step after the word is written, when it
+is the input of the decoder (Chen et al. 2020, "Accurate Word Alignment Induction from Neural Machine Translation").
+With weights A (target words, source words), summed over sub-words,
 
     share[t, s] = A[t, s] / sum of A[:, s]
 
 and a link joins t and s if their share is the greatest of row t and of column s. Without the division, source words
-that many target words attend to, such as punctuation, would take the links of others.
+that many target words attend to, such as punctuation, would win the links of other words.
 """
 
 import warnings
@@ -116,7 +116,7 @@ def parse_links(line: str) -> Links:
 
 
 def score_links(found: Sequence[Links], gold: Sequence[Links]) -> tuple[float, float, float]:
-    """Return alignment error rate, precision and recall over all sentences; `gold` has links, all of them sure."""
+    """Return alignment error rate, precision and recall over all sentences; all links of `gold` count as sure."""
     num_found, num_gold = (sum(map(len, links)) for links in (found, gold))
     num_right = sum(len(links & expected) for links, expected in zip(found, gold, strict=True))
     return 1 - 2 * num_right / max(1, num_found + num_gold), num_right / max(1, num_found), num_right / max(1, num_gold)

@@ -33,7 +33,7 @@ def _evaluate_model(args: argparse.Namespace) -> None:
         if outputs.count(path) > 1:
             raise ValueError(f"{path} is named for two outputs: name another file.")
     model, tokenizer = loading.load_translator(args.model, dtype=args.dtype)
-    source, target = loading.find_languages(vars(model.config).get("custom_pipelines")) or ("en", "de")
+    source, target = loading.find_languages(vars(model.config)) or ("en", "de")
     args.source_language, args.target_language = args.source_language or source, args.target_language or target
     metrics = _build_metrics(args)
     pairs = list(open_reader(args.test, args, split=args.split, num_pairs=args.num_pairs)())

@@ -137,7 +137,11 @@ def train(command: argparse.ArgumentParser) -> None:
     add_number(command, "num_updates", help="number of updates; default: that of the recipe")
     add_number(command, "divide_widths", metavar="DIVISOR", help="divides d_model, d_ff, d_k and d_v of the recipe")
     add_number(command, "accumulation_steps", help="micro-batches of an update on each process; more need less memory")
-    command.add_argument("--mixed_precision", choices=("no", "bf16", "fp16"), help="default: the launcher's, or bf16")
+    command.add_argument(
+        "--mixed_precision",
+        choices=("no", "bf16", "fp16"),
+        help="default: the launcher's, or by device",
+    )
     add_number(command, "log_interval", default=50, help="updates between two lines of the log")
     command.add_argument("--dev_bleu", action="store_true", help="translate the development set at each evaluation")
     add_number(command, "threads", help="CPU threads of each process")

@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> None:
     if parts.accelerator.is_main_process:
         keep_example(args.output / MODEL_FOLDER)
     config = parts.accelerator.unwrap_model(parts.model).config
-    is_parser = find_languages(vars(config)["custom_pipelines"])[1] == "trees"
+    is_parser = find_languages(vars(config))[1] == "trees"
     parts.log.print(f"next: vaswani {'parse' if is_parser else 'translate'} --model {args.output} --input FILE")
     # Not after an error in one process: the end of NCCL may wait for the others, which the launcher then ends.
     destroy_group_at_exit()

@@ -112,7 +112,7 @@ def read_run(folder: Path) -> Run:
             planned_updates=int(description["recipe"]["num_updates"]),
             dev_perplexity=dev[-1] if dev else None,
             init=origin if description["init_from"] else None,
-            languages=find_languages(config.get("custom_pipelines")),
+            languages=find_languages(config),
         )
 
 

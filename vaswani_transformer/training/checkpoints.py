@@ -68,7 +68,7 @@ class Checkpoints:
     def save(self, *, is_scheduled: bool) -> None:
         """Write a checkpoint of this moment, then delete those that are no longer needed.
 
-        One that is not `is_scheduled` is written because the run was asked to stop, and is never averaged.
+        One that is not `is_scheduled` is written at a stop, and is never part of the final mean.
 
         Raises:
             OSError: if it cannot be written; for a full disk each library has an error of its own.

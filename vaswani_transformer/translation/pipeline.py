@@ -49,7 +49,7 @@ class AnyTranslationPipeline(TranslationPipeline):
         return src_lang or of_task[0], tgt_lang or of_task[1]
 
     def _check_languages(self, src_lang: str | None = None, tgt_lang: str | None = None, **_: Any) -> None:
-        own = find_languages(vars(self.model.config).get("custom_pipelines"))
+        own = find_languages(vars(self.model.config))
         given = self._read_languages(src_lang, tgt_lang)
         if own is not None and any(name not in (None, expected) for name, expected in zip(given, own, strict=True)):
             raise ValueError(
