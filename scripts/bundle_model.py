@@ -24,8 +24,10 @@ def write_bundle(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, fol
     for code in folder.glob("*_vaswani.py"):
         code.unlink()
     config = json.loads((folder / "config.json").read_text())
-    del config["auto_map"], config["custom_pipelines"]
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    tasks = {name: {} for name in config.pop("custom_pipelines")} | (config.get("task_specific_params") or {})
+    del config["auto_map"]
+    config["task_specific_params"] = tasks
+    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -16,13 +16,8 @@ def comes_back(tree: Tree) -> bool:
     """Return True if `tree` is read as it was written, and its stripped form rebuilt from both linearisations."""
     is_reread = list(parse_trees([format_tree(tree)], name="text")) == [tree]
     stripped = strip(tree)
-    return is_reread and (
-        stripped is None
-        or all(
-            rebuild(linearise(stripped, copy_words=copy_words), stripped.leaves) == stripped
-            for copy_words in (False, True)
-        )
-    )
+    forms = [] if stripped is None else [linearise(stripped, copy_words=copied) for copied in (False, True)]
+    return is_reread and all(rebuild(form, stripped.leaves) == stripped for form in forms)
 
 
 def main() -> int:

@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[2]
 BOUNDS = {
     "lines of the package": 11_742,
     "lines of the tests": 12_266,
-    "lines of the scripts": 2_800,
+    "lines of the scripts": 2_797,
     "lines that travel with the weights": 2_286,
     "files that travel with the weights": 7,
     "files of code below model_cards": 0,
