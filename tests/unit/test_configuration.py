@@ -83,7 +83,7 @@ def test_the_defaults_are_the_base_model_of_the_paper():
 
 
 @pytest.mark.parametrize("given", ["d_k", "d_v"])
-def test_a_head_gets_its_share_of_the_width_where_nothing_else_is_said(given):
+def test_a_head_has_its_share_of_the_width_by_default(given):
     config = VaswaniConfig(d_model=96, num_heads=6, **{given: 5})
     assert {config.d_k, config.d_v} == {5, 16}
     assert getattr(config, given) == 5
@@ -99,7 +99,7 @@ def test_a_head_gets_its_share_of_the_width_where_nothing_else_is_said(given):
         ({"attention_window": 0}, r"attention_window counts positions.*at least 1, got 0.*None for full"),
         (
             {"d_model": 16, "num_heads": 3, "d_k": 4},
-            r"d_model \(16\) must be a multiple of num_heads \(3\).*give d_k and d_v",
+            r"d_model \(16\) must be a multiple of num_heads \(3\).*set d_k and d_v",
         ),
         *(({name: 0}, rf"^{name} must be at least 1, got 0\.$") for name in SIZES),
         *(
@@ -109,7 +109,7 @@ def test_a_head_gets_its_share_of_the_width_where_nothing_else_is_said(given):
         ),
     ],
 )
-def test_what_is_no_choice_or_does_not_fit_is_refused_by_name(changes, message):
+def test_an_invalid_value_is_refused_by_name(changes, message):
     with pytest.raises(ValueError, match=message):
         VaswaniConfig(**changes)
 
@@ -121,12 +121,12 @@ def test_a_value_of_the_wrong_type_is_refused(name, value):
 
 
 @pytest.mark.parametrize(("alias", "name"), ALIASES.items())
-def test_an_alias_in_the_constructor_means_the_field(alias, name):
+def test_an_alias_in_the_constructor_sets_the_field(alias, name):
     by_alias, by_name = VaswaniConfig(**{alias: 16}), VaswaniConfig(**{name: 16})
     assert by_alias.to_dict() == by_name.to_dict()
 
 
-def test_caches_learn_the_depth_of_the_decoder():
+def test_caches_have_the_depth_of_the_decoder():
     config = VaswaniConfig(encoder_layers=2, decoder_layers=3)
     assert config.get_text_config(decoder=True).num_hidden_layers == 3
 

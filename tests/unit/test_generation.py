@@ -393,7 +393,7 @@ def test_an_end_may_be_the_padding_where_a_mask_is_given(brief, build_tiny_model
         found = model.generate(source, attention_mask=(SOURCE != PAD).long(), **options)
         results.append([new_tokens(row) for row in found])
     assert results[0] == results[1]
-    with pytest.raises(ValueError, match="padding cannot be told from </s>"):
+    with pytest.raises(ValueError, match="padding and </s> cannot be distinguished"):
         same.generate(SOURCE, **options)
 
 

@@ -22,12 +22,12 @@ from vaswani_transformer.model.layers_vaswani import (
     sinusoids,
 )
 
-ATTENDING = SimpleNamespace(is_causal=False, training=False)
+BIDIRECTIONAL = SimpleNamespace(is_causal=False, training=False)
 CAUSAL = SimpleNamespace(is_causal=True, training=False)
 
 
 def randomise(module: nn.Module) -> nn.Module:
-    """Draw every weight again, so that zeros and ones of the initialisation cannot hide a mistake."""
+    """Randomise all weights, because zeros and ones of the initialisation could hide a mistake."""
     torch.manual_seed(0)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -48,7 +48,7 @@ def test_attention_is_equation_1_by_hand():
     q = torch.tensor([[[[2.0, 0.0]]]])
     k = torch.tensor([[[[1.0, 5.0], [0.0, -3.0]]]])
     v = torch.tensor([[[[10.0, 0.0, 1.0], [20.0, 4.0, 1.0]]]])
-    context, weights = eager_attention(ATTENDING, q, k, v, None, scaling=2**-0.5)
+    context, weights = eager_attention(BIDIRECTIONAL, q, k, v, None, scaling=2**-0.5)
     # Scores 2 / sqrt(2) and 0.
     first = math.exp(math.sqrt(2)) / (math.exp(math.sqrt(2)) + 1)
     torch.testing.assert_close(weights, torch.tensor([[[[first, 1 - first]]]]))
@@ -82,7 +82,7 @@ def test_activation_dropout_acts_between_the_two_products_in_training_mode_only(
     with torch.no_grad():
         for parameter, value in zip(feed_forward.parameters(), (0.0, 1.0, 1.0, 0.0), strict=True):
             parameter.fill_(value)
-    # The inner layer is 1 everywhere, and each output their sum.
+    # All 19 inner numbers are 1, and each output is their sum.
     assert (feed_forward.eval()(x) == 19).all()
     kept = feed_forward.train()(x) * 0.75
     torch.testing.assert_close(kept, kept.round())
@@ -90,7 +90,7 @@ def test_activation_dropout_acts_between_the_two_products_in_training_mode_only(
     assert kept.std().item() == pytest.approx((19 * 0.75 * 0.25) ** 0.5, rel=0.1)
 
 
-def test_a_query_with_nothing_to_attend_to_gets_zeros(attention):
+def test_the_context_of_a_query_without_visible_keys_is_zero(attention):
     torch.manual_seed(0)
     x = torch.randn(2, 4, 12, requires_grad=True)
     mask = torch.ones(2, 1, 4, 4, dtype=torch.bool)
@@ -109,22 +109,22 @@ def test_a_query_with_nothing_to_attend_to_gets_zeros(attention):
 
 
 @pytest.mark.parametrize(("pad", "expected"), [(1, [1, 0, 1]), (0, [1, 1, 1]), (None, [1, 1, 1])])
-def test_padding_is_masked_if_there_is_such_a_token(pad, expected):
+def test_padding_is_masked_if_a_padding_token_is_set(pad, expected):
     mask = build_padding_mask(torch.tensor([[5, 1, 2]]), VaswaniConfig(pad_token_id=pad))
     assert mask.tolist() == [expected]
 
 
 @pytest.mark.parametrize("ends", [1, [2, 1]])
-def test_a_mask_is_asked_for_where_the_padding_may_be_an_end(ends):
+def test_a_mask_is_required_if_the_padding_is_also_an_end_token(ends):
     config = VaswaniConfig(pad_token_id=1, eos_token_id=ends)
-    with pytest.raises(ValueError, match=r"cannot be told from </s>: pad_token_id=1 is .* Pass the attention_mask"):
+    with pytest.raises(ValueError, match=r"cannot be distinguished: pad_token_id=1 is .* Pass the attention_mask"):
         build_padding_mask(torch.tensor([[5, 1]]), config)
 
 
 # Multi-head attention
 
 
-def test_an_additive_mask_counts_at_any_value(tiny_config):
+def test_an_additive_mask_may_have_any_values(tiny_config):
     tiny_config._attn_implementation = "sdpa"
     attention, x = randomise(MultiHeadAttention(tiny_config, layer_idx=0)), torch.randn(2, 5, 12)
     mask = torch.randn(2, 1, 5, 5).masked_fill(torch.ones(5, 5).triu(1).bool(), -1e9)
@@ -155,7 +155,7 @@ def test_the_source_is_projected_once_while_decoding(attention):
     expected, _ = attention(x, source, past_key_values=cache)
     again, _ = attention(x, torch.full_like(source, float("nan")), past_key_values=cache)
     torch.testing.assert_close(again, expected)
-    assert cache.get_seq_length() == 0  # the other half is for self-attention
+    assert cache.get_seq_length() == 0  # of the cache for self-attention
 
 
 # Section 3.3 to 3.5
@@ -178,7 +178,7 @@ def test_embeddings_are_multiplied_by_the_root_of_the_width():
     torch.testing.assert_close(embedding(torch.tensor([[3, 5]])), 4 * embedding.weight[[3, 5]][None])
 
 
-SINUSOIDS = {  # of i from 0 to 11, at position pos
+SINUSOIDS = {  # angle number i, from 0 to 11, at position pos
     "interleaved": lambda pos, i: pos / 10000 ** (2 * i / 24),
     "concatenated": lambda pos, i: pos / 10000 ** (2 * i / 24),
     "fairseq": lambda pos, i: (pos + 2) / 10000 ** (i / 11),
@@ -194,13 +194,13 @@ def test_sinusoids_are_the_formula_of_their_layout(position, layout):
         expected = [expected[half * 12 + i] for i in range(12) for half in range(2)]
     actual = sinusoids(torch.tensor([position]), d_model=24, layout=layout)
     assert actual.dtype == torch.float32
-    # Half a unit in the last place of a float32: the angle of a large position is exact as well.
+    # The tolerance is half a unit in the last place of a float32, also at large positions.
     assert actual[0].tolist() == pytest.approx(expected, abs=6e-8, rel=0)
 
 
 @pytest.mark.parametrize("kind", ["sinusoidal", "learned"])
 @pytest.mark.parametrize("decoded", [0, 3, 5])
-def test_padding_takes_no_position(tiny_config, kind, decoded):
+def test_padding_is_not_counted_as_a_position(tiny_config, kind, decoded):
     tiny_config.position_embedding_type = kind
     positions = PositionEncoding(tiny_config)
     mask = torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])

@@ -7,14 +7,14 @@ from vaswani_transformer.model.loss_vaswani import sum_label_smoothed_loss
 
 @pytest.fixture
 def sample():
-    """Hidden states (6, 4), weight (11, 4), bias (11,) in float64, and labels of which two are left out."""
+    """Hidden states (6, 4), weight (11, 4), bias (11,) in float64, and labels, two of which are ignored."""
     torch.manual_seed(0)
     tensors = [torch.randn(size, dtype=torch.float64, requires_grad=True) for size in [(6, 4), (11, 4), (11,)]]
     return *tensors, torch.tensor([3, -100, 0, 10, 3, -100])
 
 
 @pytest.mark.parametrize("needed", [0, 1, 2])
-def test_a_gradient_is_found_alone(sample, needed):
+def test_one_gradient_is_computed_without_the_others(sample, needed):
     *tensors, labels = sample
     loss, _ = sum_label_smoothed_loss(*tensors, labels, label_smoothing=0.1)
     expected = torch.autograd.grad(loss, tensors)[needed]
@@ -32,7 +32,7 @@ def test_a_batch_without_targets_has_no_loss_and_no_gradient(sample):
     assert (weight.grad == 0).all()
 
 
-def test_the_compiled_formula_is_the_same_and_the_likelihood_carries_no_gradient(sample, monkeypatch):
+def test_the_compiled_formula_is_the_same_and_the_likelihood_has_no_gradient(sample, monkeypatch):
     *tensors, labels = sample
     tensors = [tensor.detach().float().requires_grad_() for tensor in tensors]
     results = []
@@ -55,8 +55,8 @@ def test_half_precision_accumulates_in_float32(sample, dtype):
     assert all(g.dtype == dtype for g in torch.autograd.grad(loss, halves))
 
 
-def test_rows_left_out_may_be_masked_instead_of_selected(sample):
-    # As on a GPU, where selecting would make the host wait.
+def test_ignored_rows_may_be_masked_instead_of_selected(sample):
+    # As on a GPU, where selecting would synchronise.
     hidden, weight, bias, labels = sample
     selected = sum_label_smoothed_loss(hidden, weight, bias, labels, label_smoothing=0.1)
     masked = loss_vaswani._SlicedCrossEntropy.apply(hidden, weight, bias, labels, 0.1, torch.float64)
@@ -79,13 +79,13 @@ def test_rows_left_out_may_be_masked_instead_of_selected(sample):
         ("meta", 8, 2**30, torch.float32, 1),
     ],
 )
-def test_a_slice_holds_as_many_tokens_as_the_matrix_is_wide_within_limits(device, d_model, vocab_size, dtype, expected):
+def test_a_slice_has_d_model_tokens_within_limits(device, d_model, vocab_size, dtype, expected):
     hidden_states = torch.empty(3, d_model, dtype=dtype, device=device)
     assert loss_vaswani.find_slice_length(hidden_states, vocab_size) == expected
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 0.05), (torch.float64, 1e-12)])
-def test_autocast_gives_gradients_of_the_inputs_types_and_leaves_float64_as_it_is(sample, dtype, tolerance):
+def test_autocast_keeps_the_dtypes_of_gradients_and_does_not_change_float64(sample, dtype, tolerance):
     *tensors, labels = sample
     tensors = [tensor.detach().to(dtype).requires_grad_() for tensor in tensors]
     expected = sum_label_smoothed_loss(*tensors, labels, label_smoothing=0.1)

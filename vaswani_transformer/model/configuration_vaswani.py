@@ -1,7 +1,7 @@
 """Hyperparameters of the Transformer (sections 3 and 5.4 of the paper), typed and validated.
 
-Defaults are the base model of table 3. Every other row of that table is this class with the fields the
-row names changed; `vaswani_transformer.training.recipes` holds them.
+The defaults are the base model of table 3. The other rows of the table change some fields;
+`vaswani_transformer.training.recipes` lists them.
 """
 
 import math
@@ -11,43 +11,43 @@ from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
 POSITION_EMBEDDING_TYPES = ("sinusoidal", "learned")
-# Values of `attn_implementation` whose masks equation 1, as written here, can read: only these give attention weights.
+# Values of `attn_implementation` that can return attention weights: `eager_attention` can read their masks.
 WEIGHT_KERNELS = ("eager", "sdpa")
 POSITION_LAYOUTS = ("interleaved", "concatenated", "fairseq")
 
 
 @strict
 class VaswaniConfig(PreTrainedConfig):
-    """Architecture of a Transformer: what the weights mean.
+    """The architecture of a Transformer, which the weights of a model depend on.
 
     Args:
         vocab_size: entries of the vocabulary that source and target share, special tokens included.
         d_model: width of the residual stream.
         d_ff: inner width of the feed-forward network (equation 2).
         num_heads: h, attention heads per sub-layer.
-        d_k: width of one head's queries and keys; d_model / num_heads when not given.
-        d_v: width of one head's values; d_model / num_heads when not given.
+        d_k: width of the queries and keys of a head; by default d_model / num_heads.
+        d_v: width of the values of a head; by default d_model / num_heads.
         encoder_layers, decoder_layers: N, layers of each stack.
-        dropout: P_drop, on each sub-layer's output and on the sums of embedding and position.
-        attention_dropout: on attention weights; 0 for translation, tuned for parsing (section 6.3).
+        dropout: P_drop, for the output of each sub-layer and for the sums of embedding and position.
+        attention_dropout: for attention weights; 0 for translation, tuned for parsing (section 6.3).
         activation_dropout: between the two products of the feed-forward network; 0 in the paper.
         label_smoothing: eps_ls of section 5.4, applied to `labels` in training mode only.
         activation_function: name in `transformers.activations.ACT2FN`; the paper's is "relu".
-        attention_bias: biases in the projections of attention; the paper's formulas have none, converted
-            checkpoints of other systems do.
-        output_bias: a bias on the logits; the paper has none, converted checkpoints do.
+        attention_bias: add biases in the projections of attention. The paper has none; converted checkpoints of
+            other systems do.
+        output_bias: add a bias to the logits. The paper has none; converted checkpoints do.
         position_embedding_type: "sinusoidal" (section 3.5) or "learned" (row E of table 3).
-        position_layout: "interleaved" sines and cosines as in the paper, "concatenated" halves as in Marian, or
-            "fairseq": halves of its own wavelengths. Read by sinusoidal positions only.
-        max_position_embeddings: longest sequence a learned table can hold, in tokens. Sinusoids have no limit.
-        attention_window: r of table 1: self-attention sees r positions, in the encoder around its own and in the
-            decoder the last up to its own; all when not given.
+        position_layout: order of the sinusoids: "interleaved" sines and cosines as in the paper, "concatenated"
+            halves as in Marian, or "fairseq", halves with the wavelengths of fairseq. Learned positions ignore it.
+        max_position_embeddings: length of the table of learned positions, in tokens. Sinusoids have no limit.
+        attention_window: r of table 1. A position attends to r positions: in the encoder to those around it, in the
+            decoder to the last r, itself included. By default attention is not restricted.
         layer_norm_eps: added to the variance in layer normalisation.
-        tie_word_embeddings: one matrix for source embedding, target embedding and pre-softmax projection.
-        use_cache: keep keys and values of earlier steps while decoding.
+        tie_word_embeddings: use one matrix for source embedding, target embedding and pre-softmax projection.
+        use_cache: keep the keys and values of earlier steps while decoding.
 
     Raises:
-        ValueError: if the numbers do not fit together; the message names them.
+        ValueError: for a value out of range, or values that contradict each other; the message names them.
     """
 
     model_type = "vaswani"
@@ -86,22 +86,22 @@ class VaswaniConfig(PreTrainedConfig):
     tie_word_embeddings: bool = True
     use_cache: bool = True
     is_encoder_decoder: bool = True
-    # The order of the special tokens: transformers' beam search pads with </s> when pad is token 0.
+    # The padding is not token 0, because transformers' beam search would then pad with </s>.
     bos_token_id: int | None = 0
     pad_token_id: int | None = 1
     eos_token_id: int | list[int] | None = 2
     decoder_start_token_id: int | None = 0
 
     def __post_init__(self, **kwargs):
-        # transformers sets aliases (hidden_size, ...) last; the defaults and checks below need them now.
+        # transformers sets aliases such as hidden_size last, but the defaults and checks below need their values.
         for alias, name in self.attribute_map.items():
             if alias in kwargs:
                 setattr(self, name, kwargs.pop(alias))
         if self.num_heads > 0 and (self.d_k is None or self.d_v is None):
             if self.d_model % self.num_heads:
                 raise ValueError(
-                    f"d_model ({self.d_model}) must be a multiple of num_heads ({self.num_heads}): every head gets "
-                    f"d_model / num_heads features (section 3.2.2). Change one of them, or give d_k and d_v."
+                    f"d_model ({self.d_model}) must be a multiple of num_heads ({self.num_heads}): every head has "
+                    f"d_model / num_heads features (section 3.2.2). Change one of them, or set d_k and d_v."
                 )
             self.d_k = self.d_model // self.num_heads if self.d_k is None else self.d_k
             self.d_v = self.d_model // self.num_heads if self.d_v is None else self.d_v
@@ -119,8 +119,8 @@ class VaswaniConfig(PreTrainedConfig):
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
         if self.attention_window is not None and self.attention_window < 1:
             raise ValueError(
-                f"attention_window counts positions and must be at least 1, got {self.attention_window}; "
-                f"leave it None for full attention."
+                f"attention_window counts positions and must be at least 1, got {self.attention_window}. "
+                f"Set it to None for full attention."
             )
 
     def _check_numbers(self) -> None:
@@ -148,4 +148,4 @@ class VaswaniConfig(PreTrainedConfig):
             )
 
 
-VaswaniConfig.register_for_auto_class()  # a saved model carries the code that loads it without the package
+VaswaniConfig.register_for_auto_class()  # `save_pretrained` then copies this code, so that no package is needed

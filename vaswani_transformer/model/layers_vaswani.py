@@ -1,8 +1,9 @@
-"""Building blocks of the Transformer, in the order of section 3 of the paper, and what a query may look at (3.2.3).
+"""Building blocks of the Transformer, in the order of section 3 of the paper, and the masks of section 3.2.3.
 
 Shapes: B batch, T query length, S key length, D d_model, F d_ff, H num_heads, K d_k or d_v.
-A mask is boolean (True where a query may look), or added to the scores (0 where it may look, the dtype's minimum where
-not), or whatever else the attention kernel of `config._attn_implementation` asks for; `None` where nothing is hidden.
+A mask says which keys are visible to a query. It is boolean (True at visible keys) or additive (0 at visible keys, the
+minimum of the dtype at hidden ones), or has another form that the kernel of `config._attn_implementation` needs. `None`
+hides no key.
 """
 
 from collections.abc import Callable
@@ -28,15 +29,15 @@ def eager_attention(
     dropout: float = 0.0,
     **kwargs,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V      (equation 1, section 3.2.1)
+    """Compute Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V      (equation 1, section 3.2.1).
 
-    A query that may look nowhere gets zeros: its softmax has no defined value.
+    The context of a query without visible keys is zero, because its softmax is not defined.
 
     Args:
         query: (B, H, T, K).
         key, value: (B, H, S, K).
-        attention_mask: of either kind, broadcastable to (B, H, T, S); `None` lets every query see every
-            key, or every key up to its own position where `module.is_causal`.
+        attention_mask: boolean or additive, broadcastable to (B, H, T, S). With `None`, a query attends to all keys,
+            or if `module.is_causal` to the keys up to its position.
         scaling: 1 / sqrt(d_k).
         dropout: probability of dropping an attention weight; 0 in the paper.
 
@@ -60,14 +61,14 @@ def eager_attention(
 def _hidden_positions(
     module: nn.Module, scores: torch.Tensor, attention_mask: torch.Tensor | None
 ) -> torch.Tensor | None:
-    """True where a query may not look, broadcastable to `scores` (B, H, T, S)."""
+    """Return True at hidden keys, broadcastable to `scores` (B, H, T, S); `None` if no key is hidden."""
     if attention_mask is not None:
         if attention_mask.dtype == torch.bool:
             return ~attention_mask
         return attention_mask <= torch.finfo(attention_mask.dtype).min
     query_length, key_length = scores.shape[-2:]
     if module.is_causal and query_length > 1:
-        # Fused kernels get no mask where each query sees all keys up to its own position.
+        # The mask is `None` if it was made for a fused kernel and each query sees all keys up to its own position.
         offset = key_length - query_length
         return torch.ones(query_length, key_length, dtype=torch.bool, device=scores.device).triu(offset + 1)
     return None
@@ -79,18 +80,18 @@ class MultiHeadAttention(nn.Module):
         MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O
         head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V)
 
-    The h matrices W_i are stored side by side in one. The three uses of section 3.2.3 differ only in where
-    keys and values come from: pass `key_value_states` for encoder-decoder attention, else it is self-attention.
+    The h matrices W_i are stored side by side in one matrix. The three uses of section 3.2.3 differ only in the source
+    of keys and values: with `key_value_states` this is encoder-decoder attention, without it self-attention.
     """
 
     def __init__(self, config: VaswaniConfig, layer_idx: int, *, is_causal: bool = False, window: int | None = None):
         super().__init__()
         self.config = config
         self.layer_idx = layer_idx
-        self.window = window  # r of table 1, in which the mask keeps the queries; read by kernels that save time by it
-        self.is_causal = is_causal  # read by the fused kernels when there is no mask
+        self.window = window  # r of table 1; the mask restricts the queries, and kernels may skip the hidden keys
+        self.is_causal = is_causal  # for kernels that get no mask
         self.scaling = config.d_k**-0.5
-        # Reading a field of a transformers config takes as long as a small tensor operation.
+        # Copies, because reading a field of a transformers config takes as long as a small tensor operation.
         self.num_heads, self.attention_dropout = config.num_heads, config.attention_dropout
         bias = config.attention_bias
         self.q_proj = nn.Linear(config.d_model, config.num_heads * config.d_k, bias=bias)
@@ -106,15 +107,15 @@ class MultiHeadAttention(nn.Module):
         past_key_values: Cache | None = None,
         **kwargs,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Attend from `hidden_states` (B, T, D) to `key_value_states` (B, S, D), or to itself.
+        """Attend from `hidden_states` (B, T, D) to `key_value_states` (B, S, D), by default to `hidden_states`.
 
         Args:
             attention_mask: broadcastable to (B, H, T, S).
-            past_key_values: keys and values of earlier decoding steps: grown in place by self-attention,
-                filled once and then reused by encoder-decoder attention.
+            past_key_values: keys and values of earlier decoding steps. Self-attention appends to them in place;
+                encoder-decoder attention fills them at the first step and then reuses them.
 
         Returns:
-            output (B, T, D) and attention weights (B, H, T, S), or `None` from kernels that never build them.
+            output (B, T, D), and attention weights (B, H, T, S) or `None` if the kernel does not compute them.
         """
         q = split_heads(self.q_proj(hidden_states), self.num_heads)
         k, v = self._keys_and_values(hidden_states, key_value_states, past_key_values)
@@ -126,11 +127,11 @@ class MultiHeadAttention(nn.Module):
     def _keys_and_values(
         self, hidden_states: torch.Tensor, key_value_states: torch.Tensor | None, past_key_values: Cache | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values, each (B, H, S, K), projected now or taken from the cache."""
+        """Return keys and values, each (B, H, S, K), including those in the cache."""
         is_cross, cache = key_value_states is not None, past_key_values
         if isinstance(past_key_values, EncoderDecoderCache):
             if is_cross and past_key_values.is_updated.get(self.layer_idx):
-                # The encoder output does not change while decoding, so the first step's projection still holds.
+                # The output of the encoder does not change while decoding: reuse the projection of the first step.
                 layer = past_key_values.cross_attention_cache.layers[self.layer_idx]
                 return layer.keys, layer.values
             cache = past_key_values.cross_attention_cache if is_cross else past_key_values.self_attention_cache
@@ -141,40 +142,40 @@ class MultiHeadAttention(nn.Module):
         return (k, v) if cache is None else cache.update(k, v, self.layer_idx)
 
     def _find_kernel(self, output_attentions: bool | None = None, **kwargs) -> Callable:
-        """Return equation 1 as computed by `config._attn_implementation`.
+        """Return the function that computes equation 1 for `config._attn_implementation`.
 
         Raises:
-            ValueError: if that kernel cannot give the attention weights that are asked for.
+            ValueError: with `output_attentions`, if this kernel cannot return attention weights.
         """
         kernel = self.config._attn_implementation
         if not output_attentions:
             return ALL_ATTENTION_FUNCTIONS.get_interface(kernel, eager_attention)
         if kernel not in WEIGHT_KERNELS:
             raise ValueError(
-                f"attn_implementation={kernel!r} cannot give attention weights: use "
+                f"attn_implementation={kernel!r} cannot return attention weights: call "
                 f'model.set_attn_implementation("eager").'
             )
         return eager_attention
 
 
 def split_heads(x: torch.Tensor, num_heads: int) -> torch.Tensor:
-    """(B, T, H * K) -> (B, H, T, K)."""
+    """Reshape (B, T, H * K) to (B, H, T, K)."""
     return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
 
 
 def build_padding_mask(input_ids: torch.LongTensor, config: VaswaniConfig) -> torch.LongTensor:
-    """Return 1 at tokens and 0 at padding, (B, S).
+    """Return a mask (B, S) with 1 at tokens and 0 at padding.
 
     Raises:
-        ValueError: if the padding token also ends sentences, and so may be either.
+        ValueError: if the padding token is also an end token, because the ids then do not show which of them it is.
     """
     pad, ends = config.pad_token_id, config.eos_token_id
     if pad is None:
         return torch.ones_like(input_ids)
     if pad == ends or (isinstance(ends, list) and pad in ends):
         raise ValueError(
-            f"padding cannot be told from </s>: pad_token_id={pad} is also eos_token_id. Pass the attention_mask that "
-            f"the tokenizer returns."
+            f"padding and </s> cannot be distinguished: pad_token_id={pad} is also eos_token_id. Pass the "
+            f"attention_mask that the tokenizer returns."
         )
     return (input_ids != pad).long()
 
@@ -182,7 +183,7 @@ def build_padding_mask(input_ids: torch.LongTensor, config: VaswaniConfig) -> to
 def mask_encoder(
     config: VaswaniConfig, x: torch.Tensor, attention_mask: torch.Tensor | None, *, is_training: bool
 ) -> torch.Tensor | None:
-    """Return the mask for self-attention of the source `x` (B, S, D), with 0 at padding in `attention_mask` (B, S)."""
+    """Return the mask for self-attention of the source `x` (B, S, D); `attention_mask` (B, S) is 0 at padding."""
     return create_bidirectional_mask(
         config=config,
         inputs_embeds=x,
@@ -195,7 +196,7 @@ def mask_encoder(
 def mask_decoder(
     config: VaswaniConfig, x: torch.Tensor, attention_mask: torch.Tensor | None, cache: Cache | None
 ) -> torch.Tensor | None:
-    """Return the mask for causal self-attention of the target `x` (B, T, D), behind the tokens of `cache`."""
+    """Return the mask for causal self-attention of the target `x` (B, T, D), which follows the tokens in `cache`."""
     return create_causal_mask(
         config=config,
         inputs_embeds=x,
@@ -213,7 +214,7 @@ def mask_source(
     *,
     is_training: bool,
 ) -> torch.Tensor | None:
-    """Return the mask for attention of the target `x` (B, T, D) to the source (B, S, D), with 0 at its padding."""
+    """Return the mask for attention of the target `x` (B, T, D) to a source (B, S, D) with its `attention_mask`."""
     return create_bidirectional_mask(
         config=config,
         inputs_embeds=x,
@@ -224,17 +225,17 @@ def mask_source(
 
 
 def window_reach(r: int, *, is_causal: bool) -> tuple[int, int]:
-    """Return how many positions a window of r (table 1) reaches back and ahead: around its own, or the last r up to it.
+    """Return how many positions a window of r positions (table 1) reaches back and ahead of the query.
 
-    The paper centres the neighbourhood on the position. With an even r it reaches one position less ahead than back.
-    The paper says nothing of the decoder. Here it sees the last r positions, because half of a centred window would be
-    hidden from it.
+    In the encoder the window is centred on the query, as in the paper; an even r reaches one position less ahead than
+    back. The paper does not describe the decoder. Here it attends to the last r positions, because later ones are
+    hidden.
     """
     return (r - 1, 0) if is_causal else (r // 2, r - r // 2 - 1)
 
 
 def build_window(r: int | None, *, is_causal: bool) -> Callable | None:
-    """Return the mask function of restricted self-attention (table 1), or `None` where it is not restricted."""
+    """Return the mask function of restricted self-attention (table 1), or `None` without a restriction."""
     if r is None:
         return None
     back, ahead = window_reach(r, is_causal=is_causal)
@@ -242,12 +243,12 @@ def build_window(r: int | None, *, is_causal: bool) -> Callable | None:
 
 
 def _may_skip_masks(x: torch.Tensor, is_training: bool) -> bool:
-    """Return True where a mask that hides nothing is worth finding: on a GPU each update would wait for the answer."""
+    """Return True if masks that hide no key may be left out; on a GPU, finding them would synchronise each update."""
     return x.device.type == "cpu" or not is_training
 
 
 class FeedForward(nn.Module):
-    """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2      (equation 2, section 3.3)"""
+    """The feed-forward network FFN(x) = max(0, x W_1 + b_1) W_2 + b_2      (equation 2, section 3.3)."""
 
     def __init__(self, config: VaswaniConfig):
         super().__init__()
@@ -257,25 +258,25 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(config.activation_dropout)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(B, T, D) -> (B, T, D), each position by itself."""
+        """Apply the network to each position of `x` (B, T, D); return (B, T, D)."""
         return self.fc2(self.dropout(self.activation(self.fc1(x))))
 
 
 class TokenEmbedding(nn.Embedding):
-    """The shared matrix as an input layer: rows are multiplied by sqrt(d_model) (section 3.4)."""
+    """The shared matrix as an embedding, whose rows are multiplied by sqrt(d_model) (section 3.4)."""
 
     @property
     def embed_scale(self) -> float:
-        """sqrt(d_model), under the name by which peft's adapters of embeddings look for it."""
+        """Return sqrt(d_model). The adapters of peft read this attribute, so it must have this name."""
         return self.embedding_dim**0.5
 
     def forward(self, input_ids: torch.LongTensor) -> torch.Tensor:
-        """(B, T) -> (B, T, D)."""
+        """Return the embeddings (B, T, D) of `input_ids` (B, T)."""
         return super().forward(input_ids) * self.embed_scale
 
 
 def sinusoids(positions: torch.Tensor, *, d_model: int, layout: str = "interleaved") -> torch.Tensor:
-    """Positional encodings of `positions` (section 3.5), for any position: there is no table to outgrow.
+    """Return the positional encodings of `positions` (section 3.5), for sequences of any length.
 
         PE(pos, 2i)     = sin(pos / 10000^(2i / d_model))
         PE(pos, 2i + 1) = cos(pos / 10000^(2i / d_model))
@@ -283,13 +284,13 @@ def sinusoids(positions: torch.Tensor, *, d_model: int, layout: str = "interleav
     Args:
         positions: (...) integers, counted from 0.
         d_model: width, even.
-        layout: "interleaved" as above; "concatenated": all sines, then all cosines; or "fairseq": the same of
-            10000^(2i / (d_model - 2)), with positions counted from 2, for its padding has position 1.
+        layout: "interleaved" as above; "concatenated": all sines, then all cosines; "fairseq": as "concatenated",
+            but with 10000^(2i / (d_model - 2)) and positions counted from 2, because its padding has position 1.
 
     Returns:
         (..., d_model) in float32.
     """
-    # float64: at position 5000 an angle in float32 is already off by 3e-4. MPS devices have no float64.
+    # float64, because at position 5000 an angle in float32 has an error of 3e-4. MPS devices have no float64.
     dtype = torch.float32 if positions.device.type == "mps" else torch.float64
     two_i = torch.arange(0, d_model, 2, dtype=dtype, device=positions.device)
     first, last = (2, d_model - 2) if layout == "fairseq" else (0, d_model)
@@ -301,10 +302,9 @@ def sinusoids(positions: torch.Tensor, *, d_model: int, layout: str = "interleav
 
 
 class PositionEncoding(nn.Module):
-    """What is added to the embeddings: sinusoids (section 3.5), or learned vectors (row E of table 3).
+    """The encodings of positions: sinusoids (section 3.5), or learned vectors (row E of table 3).
 
-    Sinusoids are computed when needed and kept nowhere, so that no way of loading, casting or moving a model
-    can leave a wrong table behind.
+    Sinusoids are computed at each call. A stored table could become wrong when a model is loaded, cast or moved.
     """
 
     def __init__(self, config: VaswaniConfig):
@@ -316,21 +316,21 @@ class PositionEncoding(nn.Module):
     def forward(
         self, length: int, *, start: int | torch.Tensor = 0, mask: torch.Tensor | None, device: torch.device
     ) -> torch.Tensor:
-        """Encodings of `length` positions from `start`, (1 or B, length, D).
+        """Return the encodings of `length` positions from `start` on, (1 or B, length, D).
 
         Args:
-            start: tokens already decoded.
-            mask: (B, start + length) with 0 at padding, which then takes no position, so that a sentence
-                padded on the left is encoded like the same sentence alone; `None` where nothing is padded.
+            start: number of tokens before these.
+            mask: (B, start + length) with 0 at padding; `None` without padding. Padding is not counted, so a sentence
+                padded on the left has the same encodings as the sentence alone.
 
         Raises:
-            ValueError: if a learned table is too short.
+            ValueError: if the table of learned positions is too short.
         """
         if mask is None or mask.dim() != 2:
             return self._encode(torch.arange(length, device=device) + start, end=start + length)[None]
         positions = (mask.long().cumsum(dim=-1) - 1).clamp(min=0)[:, -length:]  # (B, length)
         if isinstance(start, int):
-            # One encoding per position, looked up B times, instead of B * length sines.
+            # Compute each position once and copy it for each sentence: sines take longer than a lookup.
             table = self._encode(torch.arange(start + length, device=device), end=start + length)
             return nn.functional.embedding(positions, table)
         return self._encode(positions, end=start + length)
@@ -342,14 +342,14 @@ class PositionEncoding(nn.Module):
         if isinstance(end, int) and end > config.max_position_embeddings:
             raise ValueError(
                 f"a sequence of {end} tokens is longer than the learned positions "
-                f"(max_position_embeddings={config.max_position_embeddings}). Shorten it, or train with a larger "
-                f"table or sinusoidal positions, which have no limit."
+                f"(max_position_embeddings={config.max_position_embeddings}). Shorten it, or train with more "
+                f"positions or with sinusoidal ones, which have no limit."
             )
         return self.embedding(positions)
 
 
 class Residual(nn.Module):
-    """LayerNorm(x + Dropout(Sublayer(x)))      (sections 3.1 and 5.4): post-norm, as the paper has it."""
+    """LayerNorm(x + Dropout(Sublayer(x)))      (sections 3.1 and 5.4). The norm follows the sum (post-norm)."""
 
     def __init__(self, config: VaswaniConfig):
         super().__init__()
@@ -357,12 +357,12 @@ class Residual(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: torch.Tensor, sublayer_output: torch.Tensor) -> torch.Tensor:
-        """(B, T, D), (B, T, D) -> (B, T, D)."""
+        """Add `sublayer_output` (B, T, D) to `x` (B, T, D) and normalise; return (B, T, D)."""
         return self.norm(x + self.dropout(sublayer_output))
 
 
 class EncoderLayer(GradientCheckpointingLayer):
-    """Self-attention, then feed-forward (section 3.1)."""
+    """A layer of the encoder: self-attention, then feed-forward (section 3.1)."""
 
     def __init__(self, config: VaswaniConfig, layer_idx: int):
         super().__init__()
@@ -372,7 +372,7 @@ class EncoderLayer(GradientCheckpointingLayer):
         self.feed_forward_residual = Residual(config)
 
     def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor | None, **kwargs) -> torch.Tensor:
-        """(B, S, D) -> (B, S, D)."""
+        """Return the output (B, S, D) for `hidden_states` (B, S, D)."""
         x = hidden_states
         attended, _ = self.self_attention(x, attention_mask=attention_mask, **kwargs)
         x = self.self_attention_residual(x, attended)
@@ -380,7 +380,7 @@ class EncoderLayer(GradientCheckpointingLayer):
 
 
 class DecoderLayer(GradientCheckpointingLayer):
-    """Causal self-attention, encoder-decoder attention, then feed-forward (section 3.1)."""
+    """A layer of the decoder: causal self-attention, encoder-decoder attention, then feed-forward (section 3.1)."""
 
     def __init__(self, config: VaswaniConfig, layer_idx: int):
         super().__init__()
@@ -400,7 +400,7 @@ class DecoderLayer(GradientCheckpointingLayer):
         past_key_values: Cache | None = None,
         **kwargs,
     ) -> torch.Tensor:
-        """(B, T, D) and the encoding (B, S, D) -> (B, T, D); without an encoding, of the target alone."""
+        """Return the output (B, T, D); without `encoder_hidden_states` (B, S, D) by self-attention alone."""
         x = hidden_states
         attended, _ = self.self_attention(x, attention_mask=attention_mask, past_key_values=past_key_values, **kwargs)
         x = self.self_attention_residual(x, attended)

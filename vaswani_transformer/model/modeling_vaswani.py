@@ -1,4 +1,4 @@
-"""The Transformer (section 3, figure 1) as transformers models: stacks, cache, tying, initialisation, saving.
+"""The Transformer (section 3, figure 1) as models of the library transformers: stacks, tying, initialisation, saving.
 
 Shapes: B batch, T target length, S source length, D d_model, V vocab_size.
 """
@@ -52,13 +52,13 @@ AUTO_MAP = {
 
 @dataclass
 class VaswaniSeq2SeqLMOutput(Seq2SeqLMOutput):
-    """`Seq2SeqLMOutput`, and in training mode `nll_loss`: the loss without label smoothing, for the perplexity."""
+    """`Seq2SeqLMOutput` with `nll_loss`: in training mode the loss without label smoothing, for the perplexity."""
 
     nll_loss: torch.FloatTensor | None = None
 
 
 class VaswaniPreTrainedModel(PreTrainedModel):
-    """What every Vaswani model shares: initialisation, saving, and what transformers may do with it."""
+    """The base of all models: initialisation, loading, saving, and flags for transformers."""
 
     config: VaswaniConfig
     base_model_prefix = "model"
@@ -71,7 +71,7 @@ class VaswaniPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """As tensor2tensor: Glorot uniform matrices, zero biases, N(0, d_model^-1/2) embeddings."""
+        """Initialise as tensor2tensor does: Glorot uniform matrices, zero biases, N(0, 1 / d_model) embeddings."""
         if isinstance(module, nn.Linear):
             init.xavier_uniform_(module.weight)
             if module.bias is not None:
@@ -83,7 +83,7 @@ class VaswaniPreTrainedModel(PreTrainedModel):
             init.zeros_(module.bias)
 
     def _resize_token_embeddings(self, new_num_tokens, *args, **kwargs) -> nn.Embedding:
-        """Where the target has a matrix of its own, it grows or shrinks with that of the source."""
+        """Resize the embeddings of the source, and those of the target if they are not tied."""
         resized = super()._resize_token_embeddings(new_num_tokens, *args, **kwargs)
         decoder = self.get_decoder()
         if not self.config.tie_word_embeddings and decoder is not self:
@@ -92,11 +92,11 @@ class VaswaniPreTrainedModel(PreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args, **kwargs):
-        """As transformers, but from safetensors only: reading a pickle can run any program."""
+        """Load as transformers does, but from safetensors only: loading a pickle can run any code."""
         return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs | {"use_safetensors": True})
 
     def save_pretrained(self, *args, **kwargs) -> None:
-        """As transformers, and with the code and the names by which `trust_remote_code=True` finds it."""
+        """Save as transformers does, with this code, and in the config the names for `trust_remote_code=True`."""
         self.config.auto_map = dict(AUTO_MAP)
         if vars(self.config).get("custom_pipelines") is None:
             self.config.custom_pipelines = custom_pipelines()
@@ -105,7 +105,7 @@ class VaswaniPreTrainedModel(PreTrainedModel):
         super().save_pretrained(*args, **kwargs)
 
     def _embed(self, input_ids, inputs_embeds, *, mask, start=0) -> torch.Tensor:
-        """Embeddings plus positions (sections 3.4, 3.5), with dropout: (B, T, D)."""
+        """Return embeddings plus positions (sections 3.4, 3.5) after dropout, (B, T, D)."""
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError(
                 f"{type(self).__name__} needs exactly one of token ids and embeddings, got "
@@ -118,7 +118,7 @@ class VaswaniPreTrainedModel(PreTrainedModel):
 
 
 class VaswaniEncoder(VaswaniPreTrainedModel):
-    """A stack of N encoder layers (section 3.1). There is no norm after the last."""
+    """A stack of N encoder layers (section 3.1), without a further norm after the last."""
 
     _can_record_outputs = {  # noqa: RUF012 - the base class reads a plain class attribute
         "hidden_states": EncoderLayer,
@@ -147,9 +147,9 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
 
         Args:
             input_ids: (B, S).
-            attention_mask: (B, S), 1 for tokens and 0 for padding on either side; derived from the padding
-                token when not given.
-            inputs_embeds: (B, S, D), as `get_input_embeddings()` gives them, instead of `input_ids`.
+            attention_mask: (B, S), 1 for tokens and 0 for padding, left or right; by default derived from the padding
+                token.
+            inputs_embeds: (B, S, D), the output of `get_input_embeddings()`, instead of `input_ids`.
 
         Returns:
             `last_hidden_state` (B, S, D).
@@ -164,7 +164,7 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
 
 
 class VaswaniDecoder(VaswaniPreTrainedModel):
-    """A stack of N decoder layers (section 3.1). There is no norm after the last."""
+    """A stack of N decoder layers (section 3.1), without a further norm after the last."""
 
     _can_record_outputs = {  # noqa: RUF012 - the base class reads a plain class attribute
         "hidden_states": OutputRecorder(DecoderLayer, num_hidden_layers_key="decoder_layers"),
@@ -197,14 +197,14 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
         """Decode the next tokens of a target sentence.
 
         Args:
-            input_ids: (B, T), the tokens not yet in `past_key_values`.
+            input_ids: (B, T), the tokens that are not yet in `past_key_values`.
             attention_mask: (B, tokens in the cache + T), 0 at padding of the target.
-            encoder_hidden_states: (B, S, D). Without it
-                the decoder is a language model of the target, and goes past encoder-decoder attention.
+            encoder_hidden_states: (B, S, D), the output of the encoder. Without it, encoder-decoder attention is
+                skipped, and the decoder is a language model of the target.
             encoder_attention_mask: (B, S), 0 at padding of the source.
-            past_key_values: keys and values of the tokens before.
-            inputs_embeds: (B, T, D), as `get_input_embeddings()` gives them, instead of `input_ids`.
-            use_cache: build and return the cache.
+            past_key_values: keys and values of earlier tokens.
+            inputs_embeds: (B, T, D), the output of `get_input_embeddings()`, instead of `input_ids`.
+            use_cache: return the cache, a new one if `past_key_values` is not given.
 
         Returns:
             `last_hidden_state` (B, T, D) and `past_key_values`.
@@ -229,7 +229,7 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
 
 
 class VaswaniModel(VaswaniPreTrainedModel):
-    """Encoder and decoder over one shared embedding matrix (figure 1 without the projection to words)."""
+    """Encoder and decoder with one shared embedding matrix (figure 1 without the projection to words)."""
 
     def __init__(self, config: VaswaniConfig):
         super().__init__(config)
@@ -265,12 +265,13 @@ class VaswaniModel(VaswaniPreTrainedModel):
         use_cache: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
-        """Encode `input_ids` (B, S) unless `encoder_outputs` is given, then decode `decoder_input_ids` (B, T).
+        """Encode `input_ids` (B, S) unless `encoder_outputs` are given, then decode `decoder_input_ids` (B, T).
 
         See `VaswaniEncoder` and `VaswaniDecoder` for the arguments.
 
         Returns:
-            `last_hidden_state` (B, T, D) of the decoder, the cache, and what of both stacks was asked for.
+            `last_hidden_state` (B, T, D) of the decoder, the output of the encoder, and if requested the cache, hidden
+            states and attention weights.
         """
         if attention_mask is None and input_ids is not None:
             attention_mask = build_padding_mask(input_ids, self.config)
@@ -303,7 +304,7 @@ class VaswaniModel(VaswaniPreTrainedModel):
 
 
 class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedModel):
-    """The Transformer of the paper: `VaswaniModel` and the projection to words, tied to the embeddings."""
+    """The Transformer of the paper: `VaswaniModel` and a projection to words that shares the matrix of embeddings."""
 
     def __init__(self, config: VaswaniConfig):
         super().__init__(config)
@@ -321,7 +322,7 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
         self.lm_head = new_embeddings
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """(B, T) labels, shifted right behind the start token (section 3.1); -100 becomes padding."""
+        """Return `labels` (B, T) shifted right, after the start token (section 3.1); -100 becomes padding."""
         shifted = labels.roll(1, dims=-1)
         shifted[:, 0] = self.config.decoder_start_token_id
         return shifted.masked_fill(shifted == IGNORE_INDEX, self.config.pad_token_id)
@@ -329,14 +330,13 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
     def _sum_loss(
         self, hidden_states: torch.Tensor, labels: torch.Tensor, logits: torch.Tensor | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The loss over `labels` (B, T), summed, with and without label smoothing.
+        """Return the sums over `labels` (B, T) of the loss with and without label smoothing.
 
-        It is computed from `logits` if there are any; otherwise slice by slice, so that the logits of all tokens are
-        never held.
+        They are computed from `logits`, or without `logits` from `hidden_states` slice by slice, to save memory.
         """
         head, label_smoothing = self.lm_head, self.config.label_smoothing if self.training else 0.0
         if type(head) is not nn.Linear or head._forward_hooks or head._forward_pre_hooks or "forward" in vars(head):
-            # An adapter or a hook must see the product.
+            # Call an adapter or a hook, which the loss by slices would bypass.
             logits = head(hidden_states) if logits is None else logits
         if logits is not None:
             return sum_label_smoothed_loss_of_logits(logits, labels, label_smoothing=label_smoothing)
@@ -360,22 +360,22 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
         skip_logits: bool | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> VaswaniSeq2SeqLMOutput:
-        """Logits of the next words, and the loss of section 5.4 where `labels` are given.
+        """Return the logits of the next words, and with `labels` the loss of section 5.4.
 
-        Label smoothing acts in training mode only, like dropout: in evaluation mode exp(loss) is the paper's
-        perplexity.
+        Label smoothing acts in training mode only, like dropout. In evaluation mode exp(loss) is the perplexity of the
+        paper.
 
         Args:
-            labels: (B, T) token ids with -100 at padding. `decoder_input_ids` are made from them.
-            logits_to_keep: compute logits for that many last positions only; 0 for all.
+            labels: (B, T) token ids with -100 at padding. By default `decoder_input_ids` are derived from them.
+            logits_to_keep: compute logits for this number of last positions, or for these positions; 0 for all.
             num_items_in_batch: target tokens of the whole update, over all processes and accumulation steps.
-                The loss is the sum over this batch divided by it; without it, the mean over this batch.
-            skip_logits: leave `logits` out and compute the loss without storing them. When not given, this
-                happens in training mode with `labels`, where no caller reads them and they are most of the memory.
+                The loss is the sum over this batch divided by this number; by default the mean over this batch.
+            skip_logits: do not return `logits`, and compute the loss without storing them. This is the default in
+                training mode with `labels`, because the logits need most of the memory and no trainer reads them.
 
         Returns:
-            `loss` (scalar, nats per token), `logits` (B, T, V), the cache, and what else was asked for; in
-            training mode `nll_loss`, the loss without smoothing.
+            `loss` (scalar, nats per token), `logits` (B, T, V), in training mode `nll_loss` (the loss without
+            smoothing), the output of the encoder, and if requested the cache, hidden states and attention weights.
         """
         if labels is not None:
             use_cache = False
@@ -419,6 +419,6 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
         )
 
 
-# A saved model carries the code that loads it where this package is not installed.
+# `save_pretrained` then copies this code, so that a saved model loads without the package.
 VaswaniModel.register_for_auto_class("AutoModel")
 VaswaniForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
