@@ -1,6 +1,6 @@
 """The least and the greatest value of the numbers that a user gives, on the command line, in recipes or in files."""
 
-# A slip of the keyboard or a damaged file must not ask for all memory. Whole numbers where the bounds are.
+# Without bounds, a typing error or a damaged file could request all memory. Integer bounds require integers.
 BOUNDS: dict[str, tuple[float, float]] = {
     "num_beams": (1, 1_000),
     "length_penalty": (-10.0, 10.0),

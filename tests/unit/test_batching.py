@@ -1,4 +1,4 @@
-"""Which pairs an update holds, how it is split, and that a stream depends on nothing else than its arguments."""
+"""The pairs of an update, its parts, and streams of updates, which depend on their arguments alone."""
 
 from itertools import chain, islice, pairwise
 
@@ -51,7 +51,7 @@ def test_a_batch_is_padded_and_masked(rows):
     assert {tensor.dtype for tensor in batch.values()} == {torch.int64}
 
 
-def test_batches_of_like_length_hold_no_more_than_their_limit():
+def test_batches_of_like_length_are_no_larger_than_their_limit():
     lengths = [3, 512, 700, 9, 40, 40, 11, 2_500] * 50
     batches = list(plan_batches(lengths, limit=2_000))
     assert sorted(chain.from_iterable(batches)) == list(range(400))
@@ -151,7 +151,7 @@ def test_the_shares_of_processes_are_a_partition_of_the_same_updates(corpus, num
 
 @settings(max_examples=15)
 @given(done=st.integers(0, 59))
-def test_a_stream_resumed_at_any_update_goes_on_as_one_that_was_not_stopped(corpus, done):
+def test_a_stream_resumed_at_any_update_continues_as_one_that_was_not_stopped(corpus, done):
     whole = read(corpus, 70)
     end = [update.is_last_of_epoch for update in whole].index(True) + 1
     assert sorted(chain.from_iterable(pairs_of(whole[:end]))) == list(range(300))
@@ -169,7 +169,7 @@ def test_a_worker_of_the_loader_reads_the_same_updates_short_pairs_first(corpus)
     assert widths[0] == min(widths)
 
 
-def test_an_update_knows_the_tokens_of_all_processes_and_a_process_without_pairs_gets_one_that_does_not_count():
+def test_an_update_has_the_tokens_of_all_processes_and_a_process_without_pairs_gets_one_without_labels():
     pairs = tokenize([[5, 6, 2], [7, 2], [8, 9, 10, 2]], [[11, 2], [12, 13, 14, 2], [2]])
     for index in range(5):
         stream = UpdateStream(pairs, tokens_per_batch=100, seed=0, num_processes=5, process_index=index)

@@ -1,4 +1,4 @@
-"""Reading parallel text: which line belongs to which, and what is refused."""
+"""Reading parallel text: aligned lines, and inputs that are refused."""
 
 import csv
 import gzip
@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from vaswani_transformer.data.corpus import describe_source, open_parallel
 from vaswani_transformer.data.lines import read_lines
 
-# What a reader of tables may take for a number, a date, a missing value, or the end of a line.
+# Text that a reader of tables may mistake for a number, a date, a missing value, or the end of a line.
 PAIRS = [("A dog.", 'Er sagte "ja", oder'), ("2024-01-01", "1.50"), ("NA", "null"), ("True", "7"), ("", "None")]
 PAIRS += [("a\rb", "\x85\u2028")]
 
@@ -37,7 +37,7 @@ def write(path: Path, content: str | bytes) -> Path:
 
 
 def write_pairs(path: Path, pairs=PAIRS, *, names: tuple[str, str] = ("en", "de"), nested: bool = False) -> Path:
-    """Write both sides into one file, of the form that its ending tells."""
+    """Write both sides into one file, in the form of its ending."""
     records = [dict(zip(names, pair, strict=True)) for pair in pairs]
     if nested:
         records = [{"translation": record} for record in records]
@@ -96,7 +96,7 @@ ENDINGS = [f"{ending}{packed}" for ending in (".csv", ".tsv", ".jsonl", ".json")
 
 
 @pytest.mark.parametrize("name", [*(f"a{ending}" for ending in ENDINGS), "a.parquet", "b[1]*.parquet", "train[1].tsv"])
-def test_text_of_one_file_stays_the_text_it_is_under_any_names(tmp_path, name):
+def test_text_of_one_file_is_read_unchanged_for_any_names(tmp_path, name):
     file = write_pairs(tmp_path / name)
     assert read(file) == read([str(file)]) == PAIRS
     if ".tsv" not in name:
@@ -195,7 +195,7 @@ PACKED = gzip.compress(b"a dog\truns\n" * 99)
         ({"a.en": b""}, r"is no parallel text: expected two plain"),
     ],
 )
-def test_what_holds_no_pairs_is_refused_with_its_place(tmp_path, contents, message):
+def test_input_without_pairs_is_refused_with_its_place(tmp_path, contents, message):
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=message):
@@ -210,7 +210,7 @@ def test_a_missing_file_is_not_looked_for_on_the_hub(name):
         describe_source([name], split="train")
 
 
-def test_a_source_is_described_by_what_its_files_hold_wherever_they_lie(tmp_path):
+def test_a_source_is_described_by_the_contents_of_its_files_in_any_folder(tmp_path):
     files = [write(tmp_path / f"train.{language}", f"text {language}\n") for language in ("en", "de")]
     described = describe_source(files, split="train")
     assert [source["file"] for source in described] == ["train.en", "train.de"]

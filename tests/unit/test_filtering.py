@@ -1,4 +1,4 @@
-"""Which pairs the filter keeps, and what it counts."""
+"""The pairs that the filter keeps, and its counts."""
 
 from collections import Counter
 
@@ -31,7 +31,7 @@ def test_every_pair_is_kept_unchanged_and_in_order_or_counted_once(pairs, ratio,
         ({}, [(LONGEST, "a"), ("a", LONGEST)], [(ENDLESS, "a"), ("a", ENDLESS)], "endless"),
     ],
 )
-def test_each_filter_drops_and_counts_just_what_it_says(options, kept, dropped, reason):
+def test_each_filter_drops_and_counts_its_pairs_only(options, kept, dropped, reason):
     counts = Counter()
     assert list(filter_pairs([*kept, *dropped], counts, **options)) == kept
     assert counts == {"read": len(kept) + len(dropped), reason: len(dropped)}

@@ -1,4 +1,4 @@
-"""The phrasebook: what its grammar says in both languages, and what its corpus promises."""
+"""The phrasebook: the grammar of both languages, and the promises of the corpus."""
 
 import hashlib
 import re
@@ -138,7 +138,7 @@ def test_about_five_percent_of_the_sentences_are_held_out_for_each_purpose(drawn
 
 @given(st.integers(), st.sampled_from(("train", "dev", "test")))
 @settings(max_examples=10)
-def test_a_split_has_sentences_of_its_own_in_any_number(seed, split):
+def test_a_split_has_only_its_own_sentences_in_any_number(seed, split):
     pairs = list(generate_pairs(split=split, num_pairs=20, seed=seed))
     assert {split_of(english) for english, _ in pairs} == {split}
     assert len(dict(pairs)) == 20

@@ -1,4 +1,4 @@
-"""What lies in a prepared folder, what becomes of each pair, and what a preparation leaves that was stopped."""
+"""The files of a prepared folder, the filters of pairs, and preparations that were stopped."""
 
 import json
 import shutil
@@ -85,7 +85,7 @@ def test_a_given_tokenizer_encodes_whole_sentences_as_they_are_and_must_end_them
     prepare([Corpus(lambda: pairs)], lambda: pairs, tmp_path / "a", vocab_size=400, tokenizer=tokenizer)
     assert load(tmp_path / "a" / "train") == load(tmp_path / "a" / "dev") == expected
     tokenizer.backend_tokenizer.post_processor = None
-    with pytest.raises(ValueError, match=r"must end every sentence with its eos_token, '</s>', but makes .* of 'a'"):
+    with pytest.raises(ValueError, match=r"must end every sentence with its eos_token, '</s>', but encodes 'a' as "):
         prepare([Corpus(lambda: pairs)], lambda: pairs, tmp_path / "b", vocab_size=400, tokenizer=tokenizer)
 
 
@@ -123,14 +123,16 @@ def test_a_vocabulary_is_learnt_from_every_kth_pair_of_a_large_corpus(tmp_path, 
         (PAIRS, [LONG], r"no pair of the set dev is left: read 1 pairs, dropped 1 over max_length"),
     ],
 )
-def test_nothing_left_to_train_on_is_said_and_leaves_nothing(tmp_path, train, dev, message):
+def test_an_empty_set_is_an_error_and_leaves_no_files(tmp_path, train, dev, message):
     with pytest.raises(ValueError, match=message):
         prepare([Corpus(lambda: train)], lambda: dev, tmp_path / "data", vocab_size=280, max_length=30)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("num_read", [1, 50, 65, 140, 191])
-def test_stopped_anywhere_it_leaves_nothing_and_then_makes_the_same_bytes(tmp_path, never_stopped, num_read):
+def test_a_stopped_preparation_leaves_no_files_and_the_next_one_writes_the_same_bytes(
+    tmp_path, never_stopped, num_read
+):
     """The training text is read three times: counted, learnt from, and tokenised."""
     left = iter(range(num_read))
 
@@ -148,7 +150,7 @@ def test_stopped_anywhere_it_leaves_nothing_and_then_makes_the_same_bytes(tmp_pa
     assert files_of(tmp_path / "data") == never_stopped
 
 
-def test_blocks_of_any_size_give_the_same_bytes_and_a_complete_folder_is_not_read_for_again(
+def test_blocks_of_any_size_give_the_same_bytes_and_a_complete_folder_is_not_prepared_again(
     tmp_path, monkeypatch, never_stopped
 ):
     monkeypatch.setattr(preparation, "PAIRS_PER_BLOCK", 7)
@@ -159,7 +161,7 @@ def test_blocks_of_any_size_give_the_same_bytes_and_a_complete_folder_is_not_rea
     assert log == [f"{tmp_path} is complete: nothing to do"]
 
 
-def test_files_of_others_are_left_as_they_are(tmp_path, monkeypatch):
+def test_files_of_others_are_not_changed(tmp_path, monkeypatch):
     (tmp_path / "dev.json").write_text("{}")
     with pytest.raises(ValueError, match=r"dev\.json would be overwritten"):
         prepare(CORPORA, read_dev, tmp_path, **SETTINGS)
@@ -207,7 +209,7 @@ def command(tmp_path):
     return lambda *more, output="data": cli.main(["prepare", *options, "--output", str(tmp_path / output), *more])
 
 
-def test_the_command_given_again_says_that_nothing_is_to_do_unless_the_text_has_changed(command, tmp_path, capsys):
+def test_a_repeated_command_does_nothing_unless_the_text_has_changed(command, tmp_path, capsys):
     assert command("--vocab_size", "280") == 0
     assert "learning a vocabulary of 280 from 64 of 64 pairs\ntokenising\ntrain: read 64" in capsys.readouterr().out
     assert command("--vocab_size", "280") == 0
@@ -250,7 +252,7 @@ def test_the_command_counts_what_it_kept_and_dropped_of_all_corpora(command, tmp
     assert AutoTokenizer.from_pretrained(tmp_path / "data").decode(target[:-1]) == 'say "no"'
 
 
-def test_a_development_set_among_the_training_text_is_refused_by_what_it_holds(command, tmp_path, capsys):
+def test_a_development_set_among_the_training_text_is_refused_by_its_contents(command, tmp_path, capsys):
     for language in ("en", "de"):
         (tmp_path / f"link.{language}").symlink_to(tmp_path / f"text.{language}")
     for name in ("text", f"../{tmp_path.name}/text", "link"):

@@ -69,7 +69,7 @@ def test_a_block_has_the_ids_of_each_sentence_by_itself_also_if_encoded_by_words
 
 @each_model
 @pytest.mark.parametrize("vocab_size", [SMALLEST, 275, 300])
-def test_the_vocabulary_has_the_size_asked_for_and_is_the_same_each_time(subword_model, vocab_size):
+def test_the_vocabulary_has_the_requested_size_and_is_the_same_each_time(subword_model, vocab_size):
     """Also if the texts come one by one."""
     options = {"vocab_size": vocab_size, "subword_model": subword_model}
     tokenizer, again = train_tokenizer(TEXTS * 200, **options), train_tokenizer(iter(TEXTS * 200), **options)
@@ -78,7 +78,7 @@ def test_the_vocabulary_has_the_size_asked_for_and_is_the_same_each_time(subword
 
 
 @each_model
-def test_a_vocabulary_that_comes_out_smaller_than_asked_is_the_next_smaller_multiple_of_8(subword_model):
+def test_a_vocabulary_smaller_than_requested_is_the_next_smaller_multiple_of_8(subword_model):
     tokenizer = train_tokenizer(TEXTS, vocab_size=400, subword_model=subword_model)
     assert SMALLEST < len(tokenizer) < 400
     assert len(tokenizer) % 8 == 0
@@ -110,7 +110,7 @@ def test_word_pieces_are_the_longest_that_fit_in_short_parts_of_a_long_word():
         ({"vocab_size": SMALLEST - 1}, rf"vocab_size must be at least {SMALLEST} .*got {SMALLEST - 1}"),
     ],
 )
-def test_what_cannot_be_learnt_is_refused_with_the_choices(options, message):
+def test_an_invalid_option_is_refused_with_the_choices(options, message):
     with pytest.raises(ValueError, match=message):
         train_tokenizer(TEXTS, **options)
 

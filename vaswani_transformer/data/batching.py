@@ -1,9 +1,9 @@
 """Batches of about 25,000 source and 25,000 target tokens, of pairs of like length (section 5.1).
 
-`plan_updates` says which pairs an epoch's updates hold, `split_update` cuts one update into micro-batches of equal
-work, `UpdateStream` reads those of one process. Each depends on its arguments alone, so that all processes agree.
+`plan_updates` chooses the pairs of each update of an epoch, `split_update` cuts an update into micro-batches of equal
+work, and `UpdateStream` reads those of one process. The results depend on the arguments alone, so all processes agree.
 
-B pairs of a batch, S and T its longest source and target in tokens.
+Shapes: B pairs of a batch, S tokens of its longest source, T tokens of its longest target.
 """
 
 import json
@@ -21,7 +21,7 @@ import torch
 from ..model.loss_vaswani import IGNORE_INDEX
 
 SIDES = ("input_ids", "labels")  # stems of the files of a set, with the endings .tokens and .offsets
-CORPORA_FILE = "corpora.json"  # stored pairs of each corpus of a set, and how often an epoch holds them
+CORPORA_FILE = "corpora.json"  # for each corpus of a set: number of stored pairs, and their repetitions in an epoch
 TOKEN_TYPE, OFFSET_TYPE = np.dtype("<i4"), np.dtype("<i8")
 
 
@@ -40,12 +40,12 @@ def plan_batches(lengths: Sequence[int], *, limit: int) -> Iterator[list[int]]:
 
 
 class TokenColumn:
-    """Token ids of N sentences of one side, memory-mapped, never copied as a whole.
+    """The token ids of N sentences of one side, memory-mapped.
 
     Args:
         tokens: of all stored sentences, one after the other.
-        offsets: of each sentence the place of its first token, and the end of the last.
-        rows: (N,), which of the stored sentences they are; all if not given.
+        offsets: the index of the first token of each sentence, and the end of the last sentence.
+        rows: (N,) indices of stored sentences, which may be repeated; by default all.
     """
 
     def __init__(self, tokens: np.ndarray, offsets: np.ndarray, rows: np.ndarray | slice = slice(None)):
@@ -55,12 +55,9 @@ class TokenColumn:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def __getitem__(self, index: int) -> np.ndarray:
-        return self._tokens[self._starts[index] :][: self.lengths[index]]
-
     def pad(self, rows: np.ndarray, *, value: int) -> torch.Tensor:
         """Return sentences `rows`, filled up with `value` on the right: (B, longest)."""
-        # No loop over sentences: on a GPU an update lasts no longer than one would take.
+        # Without a loop over sentences, which would take as long as an update on a GPU.
         lengths = self.lengths[rows, None]
         places = np.arange(lengths.max())
         is_token = places < lengths
@@ -77,9 +74,9 @@ class TokenizedPairs(torch.utils.data.Dataset):
 
     @classmethod
     def load(cls, folder: Path, *, pad_token_id: int) -> "TokenizedPairs":
-        """Map the files that `prepare` wrote into `folder`, with each pair as often as its corpus has weight.
+        """Map the files that `prepare` wrote into `folder`; a corpus of weight n is repeated n times.
 
-        The repetitions of a pair are further rows over the same memory.
+        The repetitions of a pair share its memory.
 
         Raises:
             FileNotFoundError: if a file is missing.
@@ -125,7 +122,7 @@ def plan_updates(
 
     Pairs are sorted by their longer side, as in tensor2tensor, then by their target, then at random, and cut where
     one more pair would bring the padded source or target over `tokens_per_batch`. The updates are then shuffled. The
-    number of processes and the accumulation of an update change nothing.
+    plan does not depend on the number of processes or on the accumulation of updates.
 
     Args:
         source_lengths, target_lengths: tokens of each pair, `</s>` included.
@@ -176,7 +173,7 @@ def split_update(
     sides = source_lengths[order].astype(np.int64), target_lengths[order].astype(np.int64)
     low = int(sum(side.sum() for side in sides)) // num_parts
     high = -(-len(rows) // num_parts) * int(sum(side.max() for side in sides))
-    # The smallest limit that `num_parts` parts can keep.
+    # Find the smallest limit that needs at most `num_parts` parts.
     low += bisect_left(range(low, high), True, key=lambda limit: len(_cut(*sides, limit)) <= num_parts)
     parts = np.split(order, _cut(*sides, low)[1:])
     return parts + [rows[:0]] * (num_parts - len(parts))
@@ -187,7 +184,7 @@ def _cut(sources: np.ndarray, targets: np.ndarray, limit: int) -> list[int]:
     starts, start = [], 0
     while start < len(sources):
         starts.append(start)
-        # No more than these fit: the longest of a part is no shorter than its first pair.
+        # No more pairs than these can fit, because the longest pair of a part is no shorter than the first.
         part = slice(start, start + max(1, limit // int(sources[start] + targets[start])))
         longest = np.maximum.accumulate(sources[part]) + np.maximum.accumulate(targets[part])
         padded = longest * np.arange(1, len(longest) + 1)
@@ -266,7 +263,7 @@ class UpdateStream(torch.utils.data.IterableDataset):
     def _build_batch(self, rows: np.ndarray, *, stand_in: np.ndarray) -> dict[str, torch.Tensor]:
         """Return the pairs `rows`, or `stand_in` without labels if there are none.
 
-        A pair without labels changes neither loss nor gradient: so a process without pairs takes part in an update.
+        A pair without labels changes neither loss nor gradient, so a process without pairs can take part in an update.
         """
         batch = self.pairs[rows if len(rows) else stand_in]
         if not len(rows):

@@ -1,7 +1,7 @@
-"""Parallel text in: read and align. Nothing here knows about tokens or tensors.
+"""Read parallel text as sentence pairs.
 
-A corpus is an iterator of `(source, target)` sentence pairs, so that one of 36M pairs (English-French of section 5.1)
-needs no more memory than one of ten. A fault in line 3M shows when line 3M is reached.
+A corpus is an iterator of `(source, target)` pairs, so that 36M pairs (English-French of section 5.1) need no more
+memory than ten. An error in line 3M is raised when this line is reached.
 """
 
 import csv
@@ -18,7 +18,7 @@ from ..files import digest_file
 from .lines import read_lines
 
 Pair = tuple[str, str]
-Columns = tuple[str, str]  # names of source and target where a record names its sides
+Columns = tuple[str, str]  # names of the columns of source and target
 
 ACCEPTED_FORMS = (
     "two plain text files, source and target, one sentence per line; one .csv, .tsv, .jsonl, .json or .parquet file; a "
@@ -34,7 +34,7 @@ def read_parallel_files(source_path: Path, target_path: Path) -> Iterator[Pair]:
 
     Raises:
         FileNotFoundError: if a file is missing.
-        ValueError: where the shorter file ends, whose pairs have been handed out by then; or if a line is not UTF-8.
+        ValueError: if the files have different lengths, after the last pair; or if a line is not UTF-8.
     """
     sides = [read_lines(path) for path in (source_path, target_path)]
     for number, (source, target) in enumerate(zip_longest(*sides), start=1):
@@ -47,9 +47,9 @@ def read_parallel_files(source_path: Path, target_path: Path) -> Iterator[Pair]:
 def _parse(lines: Iterable[str], ending: str, columns: Columns) -> Iterator[object]:
     """Read records from the lines of a file.
 
-    In .tsv each line is a source and a target, and a `"` a character like any other. In .csv the first row holds the
-    names, and quoted cells may hold commas and line breaks; the csv module refuses more than 131,072 characters, so
-    that an open quote does not swallow the file.
+    A line of .tsv is a source, a tab and a target; `"` is an ordinary character. The first row of .csv has the names
+    of the columns, and quoted cells may contain commas and line breaks. The csv module refuses cells of more than
+    131,072 characters, so an open quote does not read the whole file.
     """
     if ending in (".jsonl", ".json"):
         yield from (json.loads(line) for line in lines if line.strip())
@@ -68,7 +68,7 @@ def _parse(lines: Iterable[str], ending: str, columns: Columns) -> Iterator[obje
 def _read_records(
     items: Iterable, columns: Columns, place: str, parse: Callable[[Iterable], Iterable[object]] = iter
 ) -> Iterator[Pair]:
-    """Read a pair from each record that `parse` makes of `items`; errors tell the `place` and number of the item."""
+    """Read a pair from each record that `parse` returns for `items`; errors name the `place` and number of the item."""
     numbers = count()
     try:
         for record in parse(item for item, _ in zip(items, numbers, strict=False)):
@@ -85,7 +85,7 @@ def _pair_of_record(record: object, columns: Columns) -> Pair:
     if columns[0] == columns[1] or not (isinstance(source, str) and isinstance(target, str)):
         expected = f"expected text in columns {' and '.join(map(repr, columns))}, found {texts!r:.200}"
         raise LookupError(f"{expected}. Give the two names used there as source_column and target_column.")
-    f"{source}{target}".encode()  # fails for half of a surrogate pair, which JSON can spell
+    f"{source}{target}".encode()  # fails for half of a surrogate pair, which JSON can contain
     return source, target
 
 
@@ -98,15 +98,15 @@ def _read_parquet(path: Path) -> Iterator[dict]:
 
 
 def _read_hub(name: str, split: str, cache: Path | None) -> Iterator[dict]:
-    import datasets  # takes a second, and text needs none of it
+    import datasets  # takes a second, and the other forms of text do not need it
 
     source, _, config = name.partition(":")
     try:
         dataset = datasets.load_dataset(source, config, split=split, streaming=True, cache_dir=cache and str(cache))
-        if cache is not None:  # downloaded once, and never to the user's home
+        if cache is not None:  # keep the download for further readings, outside the user's home
             kept = {"cache_dir": str(cache), "fingerprint": f"{name}-{split}".replace("/", "-")}
             dataset = datasets.Dataset.from_generator(dataset.__iter__, features=dataset.features, **kept)
-    except (OSError, ValueError, RuntimeError) as error:  # of other causes than the name too
+    except (OSError, ValueError, RuntimeError) as error:  # not only of a wrong name
         raise ValueError(f"{name}, split {split!r}: no such dataset can be read ({error}).") from error
     for batch in dataset.with_format("arrow").iter(batch_size=ROWS_PER_BATCH):
         yield from batch.to_pylist()
@@ -115,17 +115,18 @@ def _read_hub(name: str, split: str, cache: Path | None) -> Iterator[dict]:
 def open_parallel(
     spec: Sequence[str | Path], columns: Columns, *, split: str = "train", cache: Path | None = None
 ) -> Iterator[Pair]:
-    """Read pairs from whatever holds parallel text; the name tells how, see the README beside this file.
+    """Read pairs from parallel text in any of `ACCEPTED_FORMS`; see the README beside this file.
 
     Args:
-        spec: two text files, source first; or one of the other `ACCEPTED_FORMS`.
+        spec: two text files, source first; or a file, folder or dataset, whose name shows its form.
         columns: names of source and target in records and headers.
         split: of a Hub dataset, or of a folder whose files are named by split (`train-00000-of-00003.parquet`).
-        cache: folder where a Hub dataset is kept for further readings; each reading downloads it if not given.
+        cache: folder that keeps a Hub dataset for further readings; by default each reading downloads it.
 
     Raises:
-        FileNotFoundError: at once, if a folder holds no file of `split`; later, if a file is missing.
-        ValueError: at once, if `spec` fits no form; later, if there is no such dataset, or if a line or row is no pair.
+        FileNotFoundError: at the call if a folder has no file of `split`, while reading if a file is missing.
+        ValueError: at the call if `spec` has none of the forms, while reading if a dataset does not exist or a line or
+            row is not a pair.
     """
     if _is_on_hub(spec):
         return _read_records(_read_hub(spec[0], split, cache), columns, f"{spec[0]}, row")
@@ -144,10 +145,10 @@ def open_parallel(
 def describe_source(spec: Sequence[str | Path], *, split: str) -> list[dict]:
     """Identify the text that `open_parallel` reads from `spec` and `split`, as JSON values.
 
-    Name and SHA-256 of each file, wherever it lies; name and split of a Hub dataset, but not its revision.
+    Files are described by name and SHA-256, but not by folder; a Hub dataset by name and split, but not by revision.
 
     Raises:
-        FileNotFoundError: if there is no such file.
+        FileNotFoundError: if a file does not exist.
     """
     if _is_on_hub(spec):
         return [{"dataset": spec[0], "split": split}]
@@ -159,10 +160,10 @@ def _is_on_hub(spec: Sequence[str | Path]) -> bool:
 
 
 def _find_files(spec: Sequence[str | Path], split: str) -> list[Path]:
-    """Return the files of `spec`: of a folder its parquet files whose names begin with `split`, in their order."""
+    """Return the files of `spec`; for a folder its parquet files whose names begin with `split`, sorted by name."""
     path = Path(spec[0])
     if len(spec) > 1 or not path.is_dir():
         return [Path(name) for name in spec]
     if not (files := sorted(path.glob(f"{split}*.parquet"))):
-        raise FileNotFoundError(f"{path} holds no file {split}*.parquet: name that of the split {split!r} so.")
+        raise FileNotFoundError(f"{path} holds no file {split}*.parquet: name the files after the split.")
     return files

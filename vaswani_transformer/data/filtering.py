@@ -1,4 +1,4 @@
-"""Which sentence pairs to keep (`filter_pairs`), and counts of the pairs that were dropped."""
+"""Filters of sentence pairs, and counts of the dropped pairs."""
 
 import hashlib
 from collections import Counter
@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from .corpus import Pair
 
-# No sentence is longer. Learning from one word takes the square of its bytes: 0.1 s for so many, hours for 5 MB.
+# Longer texts are not sentences. The time to learn a vocabulary from one word is quadratic in its bytes: 0.1 s for this
+# length, hours for 5 MB.
 MOST_CHARACTERS = 10_000
-REASONS = ("endless", "empty", "unequal", "duplicate", "over max_length")  # to drop a pair; the last after tokenising
+REASONS = ("endless", "empty", "unequal", "duplicate", "over max_length")  # the last: in tokens
 
 
 def filter_pairs(
@@ -19,10 +20,10 @@ def filter_pairs(
     The paper mentions no filter.
 
     Args:
-        counts: grows as they go by: pairs that were `read`, and that were dropped for each of `REASONS`.
+        counts: updated with each pair: the number of pairs `read`, and of those dropped for each of `REASONS`.
         max_length_ratio: largest ratio of the longer side to the shorter, in words. Moses's cleaning script uses 9.
-        seen: digests of earlier pairs, whose repetitions are dropped; those of kept pairs are added. Repetitions are
-            kept if it is not given. A source with two translations is two pairs.
+        seen: digests of earlier pairs, to drop repetitions; the digests of kept pairs are added. By default repetitions
+            are kept. A source with two translations is two pairs.
     """
     for pair in pairs:
         counts["read"] += 1
@@ -39,7 +40,7 @@ def summarise(counts: Mapping[str, int]) -> str:
 
 
 def _reason_to_drop(source: str, target: str, max_length_ratio: float | None, seen: set[int] | None) -> str | None:
-    """Return one of `REASONS`, None for a pair to keep; whitespace around a side counts for "endless" alone."""
+    """Return one of `REASONS`, or None to keep the pair; only "endless" counts the whitespace around a side."""
     if max(len(source), len(target)) > MOST_CHARACTERS:
         return "endless"
     source, target = source.strip(), target.strip()
@@ -50,7 +51,7 @@ def _reason_to_drop(source: str, target: str, max_length_ratio: float | None, se
         if longer > max_length_ratio * shorter:
             return "unequal"
     if seen is not None:
-        # The length in front tells ("ab", "c") from ("a", "bc"). Any two of 36M pairs share 64 bits with probability
+        # The length distinguishes ("ab", "c") from ("a", "bc"). Two of 36M pairs have the same 64 bits with probability
         # 36M^2 / 2^65 = 4e-5.
         text = f"{len(source)} {source}{target}".encode("utf-8", "surrogatepass")
         digest = int.from_bytes(hashlib.blake2b(text, digest_size=8).digest())

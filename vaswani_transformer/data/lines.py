@@ -6,19 +6,19 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-# No sentence is longer; a line without end, such as a gigabyte of zeros in a small .gz, must not fill the memory.
+# Longer lines are cut. A line without end, such as a gigabyte of zeros in a small .gz, would fill the memory.
 MOST_LINE_BYTES = 2**20
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Read the lines of a UTF-8 text file or pipe, one at a time in memory; of gzip if its name ends in `.gz`.
+    """Read the lines of a UTF-8 text file or pipe one by one; a file whose name ends in `.gz` is decompressed.
 
     Only "\\n" or "\\r\\n" ends a line. Text mode also splits at a lone "\\r", and `str.splitlines` at U+2028, U+0085
-    and others, which occur inside sentences. A byte order mark at the start of the file is dropped, and so is what a
-    line holds beyond `MOST_LINE_BYTES`.
+    and others, which occur inside sentences. A byte order mark at the start of the file is dropped, and so is the part
+    of a line beyond `MOST_LINE_BYTES`.
 
     Raises:
-        FileNotFoundError: at once, if there is no such file.
+        FileNotFoundError: at the call, if the file does not exist.
         ValueError: at the first line that is not UTF-8, or where a compressed file is damaged.
     """
     Path(path).stat()
@@ -41,9 +41,9 @@ def _bounded_lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def decode_lines(raw_lines: Iterable[bytes], *, name: str) -> Iterator[str]:
-    """Decode lines that were read in binary, see `read_lines`; messages call their file `name`."""
+    """Decode lines that were read in binary mode, as `read_lines` does; errors call the file `name`."""
     for number, raw_line in enumerate(raw_lines, start=1):
-        # The last character of a line that is cut may be cut too.
+        # In a line that is cut, the last character may be cut too.
         errors = "strict" if len(raw_line) < MOST_LINE_BYTES else "ignore"
         try:
             line = raw_line[:MOST_LINE_BYTES].decode(errors=errors)

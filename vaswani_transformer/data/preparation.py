@@ -1,7 +1,7 @@
-"""From sentence pairs to a folder that training reads: a tokenizer, and token ids that are memory-mapped.
+"""Prepare sentence pairs for training: write a folder with a tokenizer and token ids, which are memory-mapped later.
 
-The README beside this file lists what lies in the folder. Ids are int32, one sentence after the other, in the order of
-the corpora; offsets are int64: where each sentence begins, and the end of the last.
+The README beside this file lists the files of the folder. Ids are int32, one sentence after the other, in the order of
+the corpora. Offsets are int64: the start of each sentence, and the end of the last one.
 """
 
 import copy
@@ -29,10 +29,10 @@ from .tokenization import train_tokenizer
 FORMAT = 6  # of the folder's files
 PREPARATION_FILE = "preparation.json"
 DEV_FILE = "dev.json"
-# At most so many pairs are learnt from, every k-th of all, whatever the weights. Learning takes 1.2 KB of memory per
-# different word: gigabytes for the paper's 4.5M pairs.
+# The vocabulary is learnt from at most this number of pairs, every k-th of all, with equal weights. Learning needs
+# 1.2 KB of memory per different word: gigabytes for the paper's 4.5M pairs.
 VOCABULARY_PAIRS = 500_000
-PAIRS_PER_BLOCK = 25_000  # in memory at a time: of fewer, more words are encoded again
+PAIRS_PER_BLOCK = 25_000  # in memory at a time; each block encodes its words again
 Keep = Callable[[Iterable[Pair], Counter[str]], Iterator[Pair]]  # `filter_pairs` with its settings
 
 
@@ -71,18 +71,18 @@ def prepare(
 
     Args:
         corpora, read_dev: the training set, read three times, and a function that reads the development set.
-        folder: new or empty, or what the same arguments have made before.
+        folder: new or empty, or the result of an earlier call with the same arguments.
         max_length: longest side of a pair in tokens; longer pairs of both sets are dropped.
         max_length_ratio, drop_duplicates: further training pairs to drop, of all corpora together; see `filter_pairs`.
         tokenizer: use this one instead of learning with `vocab_size` and `subword_model`.
-        inputs: identifies the text, as JSON (`corpus.describe_source`), so that a change of it is noticed.
+        inputs: a description of the text as JSON (`corpus.describe_source`), to notice that it has changed.
         log: gets a line at each stage.
 
     Returns:
-        the contents of `preparation.json`: settings, counts of pairs and tokens whatever the weights, and digests.
+        the contents of `preparation.json`: settings, digests, and counts of pairs and tokens (each pair once).
 
     Raises:
-        ValueError: if no training or no development pair is left; if `folder` holds anything else.
+        ValueError: if no training or no development pair is left; if `folder` has other contents.
     """
     vocabulary = {"vocab_size": vocab_size, "subword_model": subword_model, "vocabulary_pairs": VOCABULARY_PAIRS}
     if tokenizer is not None:
@@ -100,19 +100,19 @@ def prepare(
     }
     folder = folder.resolve()
     if folder.is_mount() or folder == Path.cwd():
-        raise ValueError(f"{folder} cannot be replaced at the end: name a folder that is not there yet.")
+        raise ValueError(f"{folder} cannot be replaced at the end: name a new folder, which is not a mount point.")
     if folder.exists() and any(folder.iterdir()):
         advice = "Give the same again, name another folder, or remove this one to start again."
         claim(folder / PREPARATION_FILE, settings, advice=advice, owned=["*"])
         log(f"{folder} is complete: nothing to do")
         return read_preparation(folder)
-    dev_pairs = list(read_dev())  # faults of these few show before the long work
+    dev_pairs = list(read_dev())  # errors in these few pairs show before the long work
     is_learnt = tokenizer is None
     if is_learnt:
         keep = partial(filter_pairs, max_length_ratio=max_length_ratio, seen=set() if drop_duplicates else None)
         tokenizer = _learn_vocabulary(corpora, keep, log, vocab_size, subword_model)
     tokenizer = copy.deepcopy(tokenizer)
-    tokenizer.model_max_length = max_length  # of which transformers warns, too
+    tokenizer.model_max_length = max_length  # transformers warns of longer texts
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as work:
         new = Path(work, "data")
@@ -136,7 +136,7 @@ def read_preparation(folder: Path) -> dict:
     """Read the `preparation.json` that `prepare` wrote into `folder`.
 
     Raises:
-        FileNotFoundError: if `folder` is no prepared data.
+        FileNotFoundError: if `folder` does not contain prepared data.
         ValueError: if the file is damaged.
     """
     path = folder / PREPARATION_FILE
@@ -151,7 +151,7 @@ def read_preparation(folder: Path) -> dict:
 def _learn_vocabulary(
     corpora: Sequence[Corpus], keep: Keep, log: Callable, vocab_size: int, subword_model: str
 ) -> PreTrainedTokenizerFast:
-    """Learn from pairs spread evenly over the text, whose parts may differ in kind."""
+    """Learn a vocabulary from pairs spread evenly over the text, because its parts may differ."""
     num_pairs = sum(1 for _ in read_all(corpora))
     stride = max(1, -(-num_pairs // VOCABULARY_PAIRS))
     log(f"learning a vocabulary of {vocab_size:,} from {-(-num_pairs // stride):,} of {num_pairs:,} pairs")
@@ -160,29 +160,30 @@ def _learn_vocabulary(
 
 
 def build_encoder(tokenizer: PreTrainedTokenizerFast, *, by_words: bool) -> Callable[[Sequence[str]], list[list[int]]]:
-    """Return a function that encodes many sentences as `tokenizer` does, in half of the time if it may do so by words.
+    """Return a function that encodes many sentences as `tokenizer` does.
 
     Args:
-        by_words: encode each different word once. Tokenizers of `train_tokenizer` never join words, others may.
+        by_words: encode each different word once, which takes half of the time. This needs a tokenizer of
+            `train_tokenizer`: others may have tokens that join words.
 
     Raises:
         ValueError: if the tokenizer does not end a sentence with `</s>`.
     """
     encoder, end_id = tokenizer.backend_tokenizer, tokenizer.eos_token_id
     encoder.encode_special_tokens = tokenizer.split_special_tokens
-    # A tokenizer's file can hold both, and a cut sentence would go unnoticed.
+    # The file of a tokenizer may enable both, and nobody would notice that sentences are cut.
     encoder.no_truncation()
     encoder.no_padding()
     example = encoder.encode("a")
     if example.ids[-1] != end_id:
         end = f"the tokenizer must end every sentence with its eos_token, {tokenizer.eos_token!r}"
-        raise ValueError(f"{end}, but makes {example.tokens} of 'a'. Let `prepare` learn a vocabulary instead.")
+        raise ValueError(f"{end}, but encodes 'a' as {example.tokens}. Let `prepare` learn a vocabulary instead.")
 
     def encode(texts: Sequence[str], **options: bool) -> list[list[int]]:
         return [encoding.ids for encoding in encoder.encode_batch_fast(texts, **options)]
 
     def encode_by_words(texts: Sequence[str]) -> list[list[int]]:
-        # A sentence with other whitespace than single spaces is a word of its own.
+        # A sentence with other whitespace than single spaces is encoded as one word.
         split = [words if " ".join(words := text.split()) == text else [text] for text in texts]
         different = list(dict.fromkeys(chain.from_iterable(split)))
         ids = dict(zip(different, encode(different, add_special_tokens=False), strict=True))
@@ -202,7 +203,7 @@ def _store(
     """Write the ids of the pairs that `keep` yields to `folder`, add these to `texts`, and return counts."""
     folder.mkdir()
     for side in SIDES:
-        (folder / f"{side}.offsets").write_bytes(bytes(OFFSET_TYPE.itemsize))  # where the first sentence begins
+        (folder / f"{side}.offsets").write_bytes(bytes(OFFSET_TYPE.itemsize))  # 0, the start of the first sentence
     counts: Counter[str] = Counter()
     stored = []
     for corpus in corpora:
@@ -225,7 +226,7 @@ def _store(
 
 
 def _append(path: Path, sentences: Sequence[list[int]]) -> int:
-    """Append sentences to the files of a side, and return their tokens."""
+    """Append sentences to the files of a side, and return the number of their tokens."""
     tokens = np.fromiter(chain.from_iterable(sentences), TOKEN_TYPE)
     with open(path.with_suffix(".tokens"), "ab") as token_file, open(path.with_suffix(".offsets"), "ab") as offset_file:
         ends = np.cumsum(list(map(len, sentences)), dtype=OFFSET_TYPE) + token_file.tell() // TOKEN_TYPE.itemsize

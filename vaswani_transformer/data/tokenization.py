@@ -1,7 +1,7 @@
 """One vocabulary for source and target (section 5.1): byte-pair encoding, or word pieces for English-French.
 
-Both work on bytes, so that any Unicode text comes back unchanged and no word is unknown. The result is a plain
-`PreTrainedTokenizerFast`: `AutoTokenizer` loads it without any code of ours.
+Both work on bytes, so decoding restores any Unicode text, and no word is unknown. The result is a plain
+`PreTrainedTokenizerFast`, which `AutoTokenizer` loads without code of this package.
 """
 
 import json
@@ -12,11 +12,11 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import PreTrainedTokenizerFast
 
 SUBWORD_MODELS = ("bpe", "wordpiece")
-# In the order of their ids, which VaswaniConfig's defaults repeat.
+# In the order of their ids, which are the defaults of VaswaniConfig.
 SPECIAL_TOKENS = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
-TEXTS_PER_BATCH = 1000  # one call into the trainer for each sentence takes longer than the counting
-PIECE_WINDOW = 200  # longer words are cut into parts of so many bytes before word pieces are looked for
-SIZE_MULTIPLE = 8  # of a vocabulary that comes out smaller than asked: other sizes multiply slowly on a GPU
+TEXTS_PER_BATCH = 1000  # calling the trainer for each sentence would take longer than its counting
+PIECE_WINDOW = 200  # bytes; longer words are split into parts before the search for word pieces
+SIZE_MULTIPLE = 8  # of a vocabulary that is smaller than requested: products of other sizes are slow on GPUs
 
 
 def train_tokenizer(
@@ -24,21 +24,21 @@ def train_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """Learn a vocabulary from `texts` of both languages.
 
-    Every word carries the space before it, so a piece that begins a word differs from one inside a word; decoding
-    takes the space of the first word away again. The same texts give the same vocabulary.
+    Every word includes the space before it, so the first piece of a word differs from pieces inside words. Decoding
+    removes the space of the first word. The same texts give the same vocabulary.
 
     Args:
         texts: sentences of both languages, in any order; read once.
-        vocab_size: entries, special tokens and the 256 bytes included. Small corpora yield fewer, a multiple of 8.
-        subword_model: "bpe" merges pairs in the order learnt (English-German); "wordpiece" takes the longest
-            piece that fits, from left to right (English-French, 32,000; Wu et al. 2016).
+        vocab_size: entries, special tokens and the 256 bytes included. Small corpora give fewer, a multiple of 8.
+        subword_model: "bpe" merges pairs in the order learnt (English-German); "wordpiece" chooses the
+            longest piece that fits, from left to right (English-French, 32,000; Wu et al. 2016).
 
     Returns:
         A tokenizer that appends `</s>` to inputs and labels. Its `train_new_from_iterator` needs
-        `continuing_subword_prefix=""`: word pieces of ours carry no mark, those of transformers "##".
+        `continuing_subword_prefix=""`, because our word pieces have no mark, while those of transformers have "##".
 
     Raises:
-        ValueError: for an unknown `subword_model`, or a `vocab_size` that does not hold the bytes.
+        ValueError: for an unknown `subword_model`, or a `vocab_size` that is too small for the bytes.
     """
     if subword_model not in SUBWORD_MODELS:
         raise ValueError(f"subword_model must be one of {SUBWORD_MODELS}, got {subword_model!r}.")
@@ -61,8 +61,8 @@ def train_tokenizer(
     if learnt < vocab_size and (size := learnt // SIZE_MULTIPLE * SIZE_MULTIPLE) >= smallest:
         tokenizer = _leave_out_last_entries(tokenizer, size=size)
     if subword_model == "wordpiece":
-        # A piece with a space in front begins a word, as in Wu et al.: inner pieces need no mark. The pieces are those
-        # of the merges: the trainer for word pieces orders them differently at each run.
+        # The space marks the first piece of a word, as in Wu et al., so inner pieces need no mark. The pieces are those
+        # of the merges, because the trainer for word pieces orders them differently in each run.
         tokenizer.model = models.WordPiece(
             tokenizer.get_vocab(),
             unk_token=SPECIAL_TOKENS["unk_token"],
@@ -79,7 +79,7 @@ def train_tokenizer(
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        split_special_tokens=True,  # a sentence that spells "</s>" means the letters
+        split_special_tokens=True,  # "</s>" in a text is not the special token
         clean_up_tokenization_spaces=False,
         model_input_names=["input_ids", "attention_mask"],
         **SPECIAL_TOKENS,

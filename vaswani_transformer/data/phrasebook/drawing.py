@@ -1,7 +1,7 @@
-"""Draw sentences at random that have one translation each, and make sense as far as groups of nouns can tell.
+"""Draw random sentences that have one translation each. Groups of nouns make most of them meaningful.
 
-Left out is what would be ambiguous: the past of a verb that looks like its base ("I read"), and a negation beside a
-subject with a quantifier ("every man does not sleep").
+Ambiguous sentences are not drawn: those with the past of a verb that equals its base ("I read"), and negations with a
+quantified subject ("every man does not sleep").
 """
 
 import random
@@ -16,8 +16,8 @@ from .words import ADJECTIVES, ADJECTIVES_OF, DETERMINERS, MODALS, TABLES, VERBS
 _KINDS = ("statement",) * 40 + ("joined",) * 20 + ("reported",) * 14 + ("yes-no",) * 12 + ("who", "what", "why") * 4
 _QUESTIONS = {"yes-no": ("", ""), "what": ("what", "was"), "why": ("why", "warum")}  # with the verb before the subject
 _TENSES = ("present",) * 4 + ("past",) * 4 + ("modal", "future") * 2
-# How noun phrases begin, and how often: "own" is a possessive (my), "owner" another noun (the king's), and "new" what
-# has "a" in the singular (a book, books, bread).
+# Determiners of noun phrases, repeated by their frequency: "own" is a possessive (my), "owner" another noun (the
+# king's). "new" is "a" for a noun in the singular that has a plural, else no determiner (a book, books, bread).
 _PLACES = ("the",) * 6 + ("this", "own")
 _KNOWN = (*_PLACES, "this", "own", "owner")
 _QUANTITIES = ("every", "quantity")
@@ -27,7 +27,7 @@ _SAME_PEOPLE = {"I": ("I", "we"), "we": ("I", "we"), "you": ("you",)}  # not "I 
 
 
 class Dice:
-    """Random choices that are the same in every version of Python, as `random` promises of `random()` alone."""
+    """Random choices that are equal in all versions of Python, which only `random.random()` guarantees."""
 
     def __init__(self, seed: str):
         self._random = random.Random(seed).random
@@ -78,7 +78,7 @@ def _draw_reported(dice: Dice) -> tuple[str, str]:
 
 
 def _draw_clause(dice: Dice, kind: str = "", tense: str = "") -> Clause:
-    """Draw a clause of a sentence of that kind, or of one with two clauses; in any tense if none is given."""
+    """Draw a clause for a sentence of `kind`, by default for one with two clauses, and by default in any tense."""
     tense = tense or dice.choose(_TENSES)
     clause = Clause(dice.choose(_verbs_for(tense, kind)), tense)
     subjects, marks = clause.verb.subjects, clause.verb.marks
@@ -114,7 +114,7 @@ def _draw_clause(dice: Dice, kind: str = "", tense: str = "") -> Clause:
 
 @cache
 def _verbs_for(tense: str, kind: str) -> tuple[Word, ...]:
-    """Return the verbs that can be used like this; "be" is there several times."""
+    """Return the verbs that fit `tense` and `kind`; "be" is repeated, to be drawn more often."""
     return tuple(
         verb
         for verb in VERBS
@@ -159,7 +159,7 @@ def _add_adverbials(dice: Dice, clause: Clause, *, is_long: bool) -> None:
 def _draw_phrase(
     dice: Dice, names: str, determiners: Sequence[str] = _KNOWN, subject: Phrase = WHO, *, has_adjective: bool = True
 ) -> Phrase:
-    """Draw a pronoun or a noun of the groups `names`, other than the subject; "the" replaces what it cannot have."""
+    """Draw a pronoun or a noun of the groups `names`, but not the subject; "the" replaces impossible determiners."""
     if "human" in names.split() and dice.chance(0.35):
         same = _SAME_PEOPLE.get(subject.english, ())
         return dice.choose([phrase for name, phrase in grammar.PERSONAL_PRONOUNS.items() if name not in same])

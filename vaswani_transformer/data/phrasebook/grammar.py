@@ -41,7 +41,7 @@ class Phrase:
     english_object: str
     person: str
     german: Forms  # by case
-    news: str = "known"  # or "new" or "pronoun": where German says it
+    news: str = "known"  # or "new" or "pronoun"; decides its place in the German middle field
     noun: Word | None = None
 
 
@@ -109,7 +109,7 @@ def say_german(clause: Clause, finite_verb: str = "second") -> str:
 def noun_phrase(
     noun: Word, determiner: Word, *, is_plural: bool = False, adjective: Word | None = None, owner: Phrase | None = None
 ) -> Phrase:
-    """Return a noun phrase in both languages; in English an owner (the king's) takes the place of the determiner."""
+    """Return a noun phrase in both languages; in English an owner (the king's) replaces the determiner."""
     gender = "plural" if is_plural else noun.gender
     is_bare = is_plural or not noun.english_plural  # without "a"
     words = _join(adjective.english if adjective else "", noun.english_plural if is_plural else noun.english)
@@ -128,7 +128,7 @@ def noun_phrase(
 
 
 def _decline(determiner: Word, case: str, gender: str) -> tuple[str, str]:
-    """Return the German determiner, and the ending it leaves to the adjective."""
+    """Return the German determiner, and the ending of an adjective after it."""
     stem, strong, weak = determiner.german_stem, _STRONG[case][gender], _WEAK[case][gender]
     if determiner.declension == "article":
         return _ARTICLES[case][gender], weak

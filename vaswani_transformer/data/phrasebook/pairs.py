@@ -1,9 +1,9 @@
 """The built-in corpus: a small grammar that writes English sentences with their German translation.
 
-It needs no download, and a small model can learn all of it, so it serves to demonstrate and to test. A few hundred
+It needs no download, and a small model can learn all of it, so it is used in demonstrations and tests. A few hundred
 words show the differences of the two languages: gender, case and adjective endings, verb order and separable verbs,
-negation, questions and subordinate clauses. `lexicon.txt` holds the words, `drawing` chooses what a sentence says, and
-`grammar` says it in each language.
+negation, questions and subordinate clauses. `lexicon.txt` holds the words, `drawing` chooses the content of a
+sentence, and `grammar` writes it in each language.
 """
 
 import hashlib
@@ -13,19 +13,19 @@ from .drawing import Dice, draw_sentence
 
 _HELD_OUT_PERCENT = 5  # of all sentences for dev, and as many for test
 _MIN_WORDS, _MAX_WORDS = 4, 14  # of an English sentence
-_MAX_FAILED_DRAWS = 100_000  # so many without a new sentence mean that there are no more
+_MAX_FAILED_DRAWS = 100_000  # in a row; then there are no more sentences
 
 
 def generate_pairs(*, split: str, num_pairs: int, seed: int = 0) -> Iterator[tuple[str, str]]:
     """Draw sentence pairs, each English sentence once.
 
     The split of a sentence depends on its text alone, so no held-out sentence is ever a training pair. The pairs are
-    the same in every process and version of Python, and fewer pairs are the beginning of more.
+    the same in every process and version of Python, and the first n pairs are the same for each `num_pairs`.
 
     Args:
         split: "train" (90 % of all sentences), "dev" or "test" (5 % each).
         num_pairs: at least 1.
-        seed: other seeds draw other sentences, some of which may be the same.
+        seed: other seeds draw other sentences; some may be equal.
 
     Returns:
         An iterator over (English, German), 4 to 14 English words each, with capitals and punctuation.
