@@ -17,8 +17,6 @@ from .model.configuration_vaswani import VaswaniConfig
 from .model.modeling_vaswani import VaswaniForConditionalGeneration
 from .model.pipeline_vaswani import TRANSLATION_TASK
 
-# The model that comes with a clone of the repository, but not with the wheel.
-BUNDLED_MODEL = Path(__file__).parents[1] / "model_cards" / "everyday_en_de"
 CARD_FILE = "README.md"
 TOKENIZER_FILES = ("tokenizer.json", "source.spm")  # one of them: ours, or of a model that was MarianMT's
 

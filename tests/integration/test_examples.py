@@ -8,7 +8,6 @@ import torch
 
 from vaswani_transformer import VaswaniForConditionalGeneration
 from vaswani_transformer.cli import main
-from vaswani_transformer.loading import BUNDLED_MODEL
 from vaswani_transformer.translation.example import EXAMPLE_FILE, keep_example
 
 SAVED = Path(__file__).parent / "saved_model"  # by commit 3f4d6d0, with another layout of the code
@@ -26,8 +25,8 @@ def test_a_model_that_older_code_has_saved_computes_what_it_did():
     assert greedy == [0, 16, 39, 39, 39, 14] + [39] * 47 + [2, 1]
 
 
-def test_check_tells_a_model_that_computes_something_else(tmp_path, capsys):
-    for file in BUNDLED_MODEL.iterdir():
+def test_check_tells_a_model_that_computes_something_else(bundled_model, tmp_path, capsys):
+    for file in bundled_model.iterdir():
         (tmp_path / file.name).symlink_to(file)
     assert main(["check", "--model", str(tmp_path)]) == 1  # there is no example
     assert EXAMPLE_FILE in capsys.readouterr().err

@@ -59,7 +59,7 @@ def test_training_takes_the_recipe_of_the_data_and_says_what_it_is_about_to_do(d
     assert written["model"] == TINY.model | {"dropout": 0.2}
     assert (written["tokens_per_batch"], written["num_updates"]) == (99, 3)
     first, second, *lines, last, advice = capsys.readouterr().err.splitlines()
-    assert first.startswith("recipe: base_en_de but for; checkpoint_interval was [1500, ")
+    assert first.startswith("recipe base_en_de with changes: checkpoint_interval was [1500, ")
     assert "model.dropout was 0.1, is 0.2" in first
     assert second.startswith("device cpu, pairs 60, seed 0, data ")
     assert ", mixed_precision no, num_processes 1, num_parameters " in second
@@ -139,28 +139,30 @@ def test_files_of_the_user_s_own_in_the_output_folder_are_refused_and_kept(data,
     assert train_to(tmp_path, data, 2, "--recipe", own if name == "recipe.json" else "phrasebook") == 1
     assert capsys.readouterr().err.startswith(f"vaswani train: {tmp_path}")
     assert own.read_text() == json.dumps(TINY.to_dict())
-    assert not list(tmp_path.glob("step-*"))
 
 
 @pytest.fixture
 def trained(whole, tmp_path):
-    return shutil.copytree(whole, tmp_path / "trained")
+    folder = shutil.copytree(whole, tmp_path / "trained")
+    path = folder / "model" / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"alignment_heads": [[0, 1]]}))
+    return folder
 
 
 def test_a_run_starts_from_trained_weights_and_goes_on_without_reading_them_again(data, trained, tmp_path, capsys):
     run, options = tmp_path / "run", ["--init_from", trained, "--set", "model.dropout=0.0", "--set", "lr_scale=0"]
     assert train_to(run, data, 2, *options) == 0
-    start = weights(trained / "model")
+    start, search = weights(trained / "model"), json.loads((run / "model" / "generation_config.json").read_text())
+    assert search["alignment_heads"] == [[0, 1]]
     assert_close(weights(run / "model"), start)  # nothing was learnt, at a rate of 0
-    description = json.loads((run / "recipe.json").read_text())
-    assert description["init_from"] == str(trained)
-    told = f", init_from {trained}, init_fingerprint {description['init_fingerprint']}, "
-    assert told in capsys.readouterr().err
+    fingerprint = json.loads((run / "recipe.json").read_text())["init_fingerprint"]
+    assert f", init_from {trained}, init_fingerprint {fingerprint}, " in capsys.readouterr().err
     shutil.rmtree(trained)
     assert train_to(run, data, 4, *options) == 0
     assert "init_fingerprint None" in capsys.readouterr().err
     assert_close(weights(run / "model"), start)
-    assert json.loads((run / "recipe.json").read_text())["init_fingerprint"] == description["init_fingerprint"]
+    assert json.loads((run / "model" / "generation_config.json").read_text()) == search
+    assert json.loads((run / "recipe.json").read_text())["init_fingerprint"] == fingerprint
     assert train_to(run, data, 4, *options[2:]) == 1
     error = capsys.readouterr().err
     assert 'begun with other settings: init_from was "' in error
@@ -168,8 +170,7 @@ def test_a_run_starts_from_trained_weights_and_goes_on_without_reading_them_agai
 
 
 def test_trained_weights_of_another_model_are_refused(data, trained, tmp_path, capsys):
-    folder = data.parent
-    text = ["--train", *names(folder, "train"), "--dev", *names(folder, "dev")]
+    text = ["--train", *names(data.parent, "train"), "--dev", *names(data.parent, "dev")]
     recipe = ["--recipe", str(data / "recipe.json"), "--set", "vocab_size=290"]
     assert cli.main(["prepare", *recipe, *text, "--output", str(tmp_path / "data")]) == 0
     for other, changes, message in (

@@ -9,6 +9,9 @@ from .arguments import check_output
 
 
 def run(args: argparse.Namespace) -> None:
+    evaluations = [read_scores(dataset, Path(file)) for dataset, file in args.score]
+    facts = {name: getattr(args, name) for name in CardText.__dataclass_fields__}
+    card = build_card(args.run_folder, evaluations=evaluations, text=CardText(**facts))
     model, output = args.run_folder / MODEL_FOLDER, args.output
     if output is None:
         output = model / CARD_FILE
@@ -17,9 +20,6 @@ def run(args: argparse.Namespace) -> None:
         if output.exists():
             raise ValueError(f"{output} exists and may have been edited: remove it, or name it by --output.")
     check_output(output, inputs=[*args.run_folder.glob("*.json*"), *(file for _, file in args.score)])
-    evaluations = [read_scores(dataset, Path(file)) for dataset, file in args.score]
-    facts = {name: getattr(args, name) for name in CardText.__dataclass_fields__}
-    card = build_card(args.run_folder, evaluations=evaluations, text=CardText(**facts))
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(card, encoding="utf-8")
     print(output)

@@ -18,7 +18,7 @@ from accelerate.utils import gather_object
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch.optim.lr_scheduler import LRScheduler
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from ..averaging import (
     COMPLETE,
@@ -98,6 +98,7 @@ class Checkpoints:
             for name, part in self.stateful.items():
                 part.load_state_dict(state[name])
         self.load_weights(checkpoint)
+        self.model.generation_config = GenerationConfig.from_pretrained(checkpoint)
         states, place = state["random_states"], self.accelerator.process_index
         if len(states) == self.accelerator.num_processes:
             _set_random_states(self.accelerator.device, states[place])

@@ -9,7 +9,6 @@ from .log import LOG_FILE, read_log
 
 # The paper, sections 5.2 and 6.1, on eight P100: hours, and FLOP of table 2 (English-German).
 PAPER_DEVICES, PAPER_DEVICE = 8, "P100"
-PAPER_HOURS = {"base": 12.0, "big": 3.5 * 24}
 PAPER_FLOP = {"base": 3.3e18, "big": 2.3e19}
 # FLOP per second of a device in float32, and of matrix products in bfloat16 or float16 that are summed in float32,
 # without sparsity. P100: the paper's estimate of a sustained rate (footnote 5). Others: peak rates of NVIDIA's data

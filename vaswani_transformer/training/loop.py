@@ -184,7 +184,7 @@ def _tell_settings(parts: RunParts) -> None:
     recipe, description, tell, base = parts.recipe, parts.description, parts.log.print, VaswaniConfig()
     meant = {"compile": recipe.compile, "model": {name: getattr(base, name) for name in recipe.model}}
     changes = find_changes(BASE.to_dict() | meant, recipe.to_dict())
-    tell("; ".join(["recipe: base_en_de but for", *changes]))
+    tell("recipe base_en_de with changes: " + (", ".join(changes) or "none"))
     facts = {"device": parts.accelerator.device.type, "pairs": len(parts.train_pairs)} | description
     tell(", ".join(f"{name} {value}" for name, value in facts.items() if name != "recipe"))
     if recipe.compile:

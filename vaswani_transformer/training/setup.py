@@ -206,4 +206,6 @@ def _take_weights(
         raise ValueError(f"{name} has another architecture than the recipe: {'; '.join(changes)}.")
     if its_tokenizer.get_vocab() != tokenizer.get_vocab() or trained.config.vocab_size != model.config.vocab_size:
         raise ValueError(f"{name} has another vocabulary than {data}: prepare with --keep_vocabulary {name}.")
+    if heads := getattr(trained.generation_config, "alignment_heads", None):
+        model.generation_config.alignment_heads = heads
     model.load_state_dict(trained.state_dict())

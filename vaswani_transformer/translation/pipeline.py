@@ -84,7 +84,7 @@ def pipeline(
     """Return `transformers.pipeline(task, model, ...)`; the model may be a run folder too.
 
     Args:
-        model: a model folder, a run folder (its final model), a Hub id, or a model object (then give `tokenizer` too).
+        model: a model folder, a run folder (its newest model), a Hub id, or a model object (then give `tokenizer` too).
         kwargs: as of `transformers.pipeline`, such as `dtype`, `device`, `batch_size` or arguments of `generate()`.
     """
     if model is None:
