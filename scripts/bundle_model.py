@@ -14,6 +14,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from vaswani_transformer.loading import load_translator
+from vaswani_transformer.translation.example import keep_example
 
 
 def write_bundle(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
@@ -24,21 +25,20 @@ def write_bundle(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, fol
     for code in folder.glob("*_vaswani.py"):
         code.unlink()
     config = json.loads((folder / "config.json").read_text())
-    tasks = {name: {} for name in config.pop("custom_pipelines")} | (config.get("task_specific_params") or {})
     del config["auto_map"]
-    config["task_specific_params"] = tasks
+    config["task_specific_params"] = {task: {} for task in config.pop("custom_pipelines")}
     (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    keep_example(folder)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="run folder or model folder")
     parser.add_argument("--output", type=Path, required=True, help="folder of the card")
     args = parser.parse_args(argv)
     write_bundle(*load_translator(args.model, dtype="float32"), args.output)
     print(f"{args.output}: {(args.output / 'model.safetensors').stat().st_size:,} bytes of weights")
-    return 0
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

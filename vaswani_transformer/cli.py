@@ -9,6 +9,7 @@ import argparse
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -59,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace) -> None:
     tune_memory()
+    warnings.formatwarning = lambda message, *_, **__: f"vaswani {args.command}: {message}\n"
     # Imported late: imports of commands take seconds, and help and usage errors come before them.
     import_module(".registration", __package__)
     command = import_module(f".commands.{args.command}", __package__)

@@ -8,7 +8,7 @@ import torch
 
 from vaswani_transformer import VaswaniForConditionalGeneration
 from vaswani_transformer.cli import main
-from vaswani_transformer.translation.example import EXAMPLE_FILE, keep_example
+from vaswani_transformer.translation.example import EXAMPLE_FILE
 
 SAVED = Path(__file__).parent / "saved_model"  # by commit 3f4d6d0, with another layout of the code
 
@@ -28,13 +28,14 @@ def test_a_model_that_older_code_has_saved_computes_what_it_did():
 def test_check_tells_a_model_that_computes_something_else(bundled_model, tmp_path, capsys):
     for file in bundled_model.iterdir():
         (tmp_path / file.name).symlink_to(file)
-    assert main(["check", "--model", str(tmp_path)]) == 1  # there is no example
-    assert EXAMPLE_FILE in capsys.readouterr().err
-    keep_example(tmp_path)
+    example = tmp_path / EXAMPLE_FILE
+    kept = json.loads(example.read_text(encoding="utf-8"))
     assert main(["check", "--model", str(tmp_path)]) == 0
     assert "translates as when it was saved" in capsys.readouterr().out
-    kept = json.loads((tmp_path / EXAMPLE_FILE).read_text(encoding="utf-8"))
+    example.unlink()
+    assert main(["check", "--model", str(tmp_path)]) == 1
+    assert EXAMPLE_FILE in capsys.readouterr().err
     for change in ({"score": kept["score"] - 0.01}, {"translation": "Zwei Katzen."}):
-        (tmp_path / EXAMPLE_FILE).write_text(json.dumps(kept | change), encoding="utf-8")
+        example.write_text(json.dumps(kept | change), encoding="utf-8")
         assert main(["check", "--model", str(tmp_path)]) == 1
         assert "does not compute what it did" in capsys.readouterr().err

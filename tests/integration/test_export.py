@@ -65,9 +65,7 @@ def export_ctranslate2(model, tokenizer, folder: Path, **options) -> ctranslate2
     return ctranslate2.Translator(str(folder), intra_threads=1)
 
 
-def translate_ids(
-    translator: ctranslate2.Translator, tokenizer, sentences: list[str], **options
-) -> list[list[list[int]]]:
+def translate_ids(translator: ctranslate2.Translator, tokenizer, sentences, **options) -> list[list[list[int]]]:
     """Token ids of all hypotheses of each sentence by CTranslate2, </s> included."""
     sources = [tokenizer.convert_ids_to_tokens(tokenizer(sentence).input_ids) for sentence in sentences]
     results = translator.translate_batch(sources, return_end_token=True, min_decoding_length=0, **options)

@@ -107,6 +107,9 @@ def test_a_run_may_end_earlier_than_planned_but_not_before_what_is_done(data, tm
     assert capsys.readouterr().err.endswith(f"{told}(updates 10, 11)\n")
     one, other = (weights(path) for path in sorted((run / "checkpoints").glob("*-0000001?")))
     assert_close(mean, {name: ((one[name].double() + other[name].double()) / 2).float() for name in one})
+    (run / "model" / "README.md").write_text("of update 9")
+    assert train_to(run, data, 11) == 0
+    assert "README.md is of the model before: remove it" in capsys.readouterr().err
 
 
 def test_a_run_that_its_patience_has_ended_says_so_and_goes_on_with_more(data, tmp_path, capsys):

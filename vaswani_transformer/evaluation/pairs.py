@@ -53,10 +53,8 @@ def score_pairs(
             results.update(zip(rows, rated, strict=True))
         yield from map(results.get, range(len(window)))
     if num_cut:
-        warnings.warn(
-            f"sources and targets cut to their first {MOST_SOURCE_TOKENS:,} tokens: {num_cut}. Split them.",
-            stacklevel=2,
-        )
+        told = f"sources and targets cut to their first {MOST_SOURCE_TOKENS:,} tokens: {num_cut}. Split them."
+        warnings.warn(told, stacklevel=2)
 
 
 def compute_perplexity(

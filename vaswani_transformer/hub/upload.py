@@ -14,7 +14,7 @@ from huggingface_hub import HfApi, get_token
 from ..averaging import find_model_folder
 from ..files import RECIPE_FILE
 from ..loading import CARD_FILE, load_translator
-from ..model.pipeline_vaswani import TRANSLATION_TASK, custom_pipelines
+from ..model.pipeline_vaswani import custom_pipelines
 from ..translation.example import keep_example
 from .card import MODEL_ID, build_card
 
@@ -60,9 +60,8 @@ def write_upload(model: str | Path, folder: Path, *, repo_id: str) -> None:
     """
     card = _find_card(Path(model)).replace(MODEL_ID, repo_id)
     translator, tokenizer = load_translator(model)
-    # Only the names of its tasks are kept: the code that a config names may be foreign.
-    tasks = vars(translator.config).get("custom_pipelines") or {}
-    translator.config.custom_pipelines = custom_pipelines(*filter(TRANSLATION_TASK.fullmatch, tasks))
+    if tasks := vars(translator.config).get("custom_pipelines"):
+        translator.config.custom_pipelines = custom_pipelines(*tasks)  # the code that it names may be foreign
     translator.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     keep_example(folder)

@@ -99,7 +99,7 @@ class VaswaniPreTrainedModel(PreTrainedModel):
         """Save as transformers does, with this code, and in the config the names for `trust_remote_code=True`."""
         self.config.auto_map = dict(AUTO_MAP)
         if vars(self.config).get("custom_pipelines") is None:
-            self.config.custom_pipelines = custom_pipelines()
+            self.config.custom_pipelines = custom_pipelines(*vars(self.config).get("task_specific_params") or ())
         if self.can_generate():
             forget_default_length(self.generation_config)
         super().save_pretrained(*args, **kwargs)

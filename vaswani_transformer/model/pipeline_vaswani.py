@@ -25,12 +25,12 @@ TRANSLATION_TASK = re.compile(f"translation(?:_{LANGUAGE}_to_{LANGUAGE})?")
 
 
 def custom_pipelines(*tasks: str) -> dict[str, dict]:
-    """Return the entry of a config by which transformers finds `TranslationPipeline` for `tasks` and "translation".
+    """Return the entry of a config by which transformers finds `TranslationPipeline` for "translation" and `tasks`.
 
-    transformers looks tasks up by their whole name: "translation_en_to_de" must be among `tasks` to work.
+    transformers looks up the whole name, so `tasks` must have "translation_en_to_de" for it. Other tasks are left out.
     """
     entry = {"impl": "pipeline_vaswani.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"]}
-    return dict.fromkeys(("translation", *tasks), entry)
+    return dict.fromkeys(("translation", *filter(TRANSLATION_TASK.fullmatch, tasks)), entry)
 
 
 def register_task(pipeline_class: type[ChunkPipeline]) -> None:

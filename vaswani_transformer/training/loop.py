@@ -14,6 +14,7 @@ from tqdm import tqdm
 from ..averaging import average_checkpoints, complete_checkpoints
 from ..data.batching import Update, UpdateStream
 from ..files import MODEL_FOLDER, find_changes
+from ..loading import CARD_FILE
 from ..model.configuration_vaswani import VaswaniConfig
 from .checkpoints import checkpoint_name
 from .interruption import Interrupted, StopRequest, ignore_first_sigterm
@@ -176,6 +177,8 @@ def _average(parts: RunParts) -> Path:
     found = perplexity(parts.dev_set.compute_loss(parts.model))
     count = "1 checkpoint" if len(last) == 1 else f"{len(last)} checkpoints"
     parts.log.print(f"averaged {count} into {folder}: perplexity of the development set {found:.4g}")
+    if (folder / CARD_FILE).exists():
+        parts.log.print(f"{folder / CARD_FILE} is of the model before: remove it and run vaswani card again")
     return folder
 
 

@@ -62,9 +62,7 @@ def open_run(
         if isinstance(found, Exception):
             raise found
         if len(set(gather_object([description["data"]]))) > 1:
-            raise ValueError(
-                "not all processes find the same prepared data: its folder must be shared by all machines."
-            )
+            raise ValueError("not all processes find the same prepared data: all machines must share its folder.")
         yield found
 
 

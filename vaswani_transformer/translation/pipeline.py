@@ -52,9 +52,7 @@ class AnyTranslationPipeline(TranslationPipeline):
         own = find_languages(vars(self.model.config))
         given = self._read_languages(src_lang, tgt_lang)
         if own is not None and any(name not in (None, expected) for name, expected in zip(given, own, strict=True)):
-            raise ValueError(
-                f"this model translates from {own[0]} to {own[1]}, not from {given[0]} to {given[1]}: load another."
-            )
+            raise ValueError(f"this model translates from {own[0]} to {own[1]}, not from {given[0]} to {given[1]}.")
 
     def preprocess(
         self, sentence: str, truncation: bool = False, src_lang: str | None = None, tgt_lang: str | None = None
