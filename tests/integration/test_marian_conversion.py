@@ -208,7 +208,7 @@ def test_other_weights_than_marians_are_noticed_before_anything_is_written(build
     model = conversion.from_marian(marian)
     with torch.no_grad():
         model.model.decoder.layers[1].cross_attention.v_proj.weight[0] += error
-    with pytest.raises(ValueError, match=r"differ by .*, which is no rounding"):
+    with pytest.raises(ValueError, match=r"differ by .*, more than by rounding"):
         conversion.compare_logits(model, marian)
 
 

@@ -70,7 +70,7 @@ def _load_vocabulary(args: argparse.Namespace) -> PreTrainedTokenizerFast:
 
     Raises:
         OSError: if there is none.
-        ValueError: if it is not one of token ids from a tokenizer.json, or not one for the task.
+        ValueError: if the tokenizer has no tokenizer.json, or lacks what parsing needs.
     """
     folder = find_model_folder(Path(args.keep_vocabulary))
     tokenizer = load_tokenizer(folder if folder.exists() else args.keep_vocabulary)
@@ -105,7 +105,7 @@ def _open_text(args: argparse.Namespace, cache: Path) -> tuple[list[Reader], Rea
 
 
 def _open_trees(args: argparse.Namespace) -> tuple[list[Reader], Reader, dict]:
-    """Return the same for corpora of any number of bracketed files."""
+    """Return the same as `_open_text` for parsing; a corpus is any number of files of trees."""
 
     def read(names: list[str]) -> Iterable[Pair]:
         return chain.from_iterable([read_pairs(Path(name), copy_words=args.copy_words) for name in names])

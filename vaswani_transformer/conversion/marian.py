@@ -1,8 +1,8 @@
 """MarianMT's models as ours, and ours as MarianMT's: any OPUS-MT language pair.
 
 Marian's network is the paper's with biases in attention and on the logits, sines and cosines in halves
-(`position_layout="concatenated"`), and an epsilon of 1e-5 in layer normalisation. Its search divides log P by |Y|^alpha
-and never generates padding, which also starts the decoder.
+(`position_layout="concatenated"`), and an epsilon of 1e-5 in layer normalisation. Its search divides log P by
+|Y|^alpha. The padding token starts the decoder and is never generated.
 
 Weights are equal number for number, with two exceptions. If our positions are interleaved, the features of the residual
 stream change their order, which does not change the result. If Marian does not scale its embeddings, they are divided
@@ -235,7 +235,7 @@ def compare_logits(model: VaswaniForConditionalGeneration, marian: MarianMTModel
     difference = float((ours - theirs).abs().max())
     if not difference <= TOLERANCE * max(1.0, float(theirs.abs().max())):
         raise ValueError(
-            f"the logits of both systems differ by {difference:.1e}, which is no rounding; layer_norm_eps is "
+            f"the logits of both systems differ by {difference:.1e}, more than by rounding; layer_norm_eps is "
             f"{model.config.layer_norm_eps} in ours and {LAYER_NORM_EPS} in Marian. Nothing was written."
         )
     return difference

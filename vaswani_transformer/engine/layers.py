@@ -1,4 +1,4 @@
-"""The layers of section 3 as an engine has them: the same functions, by its products.
+"""The layers of section 3 in an engine: the same functions, computed with packed or converted matrices.
 
 Shapes: B batch, S source tokens, D d_model, H heads, K d_k or d_v.
 """

@@ -49,7 +49,7 @@ def build_metrics(*, tokenize: str = "13a", lowercase: bool = False, language: s
     if tokenize not in sacrebleu.BLEU.TOKENIZERS:
         tokenizers = ", ".join(sacrebleu.BLEU.TOKENIZERS)
         raise ValueError(f"sacreBLEU has no tokenizer {tokenize!r}; choose one of: {tokenizers}.")
-    # `force` silences a guess that text with spaces before full stops must not be scored.
+    # `force` silences sacreBLEU's warning that the text looks tokenised.
     bleu = partial(sacrebleu.BLEU, tokenize=tokenize, force=tokenize == "none")
     moses = {"language": language, "is_tokenized": tokenize == "none", "lowercase": lowercase}
     metrics: dict[str, Metric] = {BLEU: bleu(lowercase=lowercase)}

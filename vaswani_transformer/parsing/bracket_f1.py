@@ -24,7 +24,7 @@ EQUAL_LABELS = {"PRT": "ADVP"}
 class BracketScore:
     """Counts over sentences; two scores can be added."""
 
-    matched: int = 0  # brackets in both trees, each bracket of one for one of the other
+    matched: int = 0  # brackets in both trees; each bracket is matched once
     gold: int = 0  # brackets
     predicted: int = 0  # brackets
     sentences: int = 0  # with a word that counts

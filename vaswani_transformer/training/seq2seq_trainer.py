@@ -15,8 +15,8 @@ from ..data.batching import plan_updates, split_update
 class TokenBatchSampler(Sampler[list[int]]):
     """Row numbers of the micro-batches of one process, a `batch_sampler` of a DataLoader.
 
-    The updates are those of `plan_updates`, each cut into a part for each process and accumulation step. Where an
-    update has too few pairs for that, some of them are in two parts: every process must take part.
+    The updates are those of `plan_updates`, each cut into a part for each process and accumulation step. If an update
+    has fewer pairs than parts, some pairs are in two parts, because every part needs a batch.
 
     Args:
         lengths: tokens of the sources and of the targets.

@@ -128,7 +128,7 @@ def _verbs_for(tense: str, kind: str) -> tuple[Word, ...]:
 
 
 def _add_object(dice: Dice, clause: Clause, *, is_negative: bool, is_plain: bool) -> None:
-    """Add an object, which is a new one only where both languages agree."""
+    """Add an object, an indefinite one ("new") only where both languages have the same form of it."""
     verb, determiners = clause.verb, _KNOWN
     if "new" in verb.marks:
         determiners += ("not a" if is_negative else "new",) * 4

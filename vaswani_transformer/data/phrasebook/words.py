@@ -31,7 +31,7 @@ def _read_tables() -> dict[str, list[Word]]:
 
 
 def _read_cell(title: str, cell: str) -> tuple[str, str | list[str] | Forms]:
-    """Return the name of the column and the text of the cell, or its parts as the title says."""
+    """Return the name of the column and the content of the cell: a text, a list or forms, as the title says."""
     name, _, layout = title.partition(" ")
     text = "" if cell == "-" else cell
     if layout in _FORMS:
