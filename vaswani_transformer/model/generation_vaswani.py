@@ -455,7 +455,7 @@ def _refuse_others(config: GenerationConfig) -> None:
 
 def _refuse_engine(engine, asked: str) -> None:
     if engine is not None:
-        raise ValueError(f"an engine, which a pipeline has as model, has no {asked}: call the model's generate().")
+        raise ValueError(f"an engine, as in pipelines, has no {asked}, or it is misspelt: call the model's generate().")
 
 
 def _take_source(inputs: torch.Tensor | None, model_kwargs: dict, config: VaswaniConfig) -> Source:
