@@ -15,8 +15,8 @@ from .products import Product
 
 ROOM = 16  # steps for which `LayerSteps` makes room at least
 FEW_KEYS = 32  # shorter searches do not evict keys that no hypothesis needs
-# float32 numbers in a register of AVX-512; to this CUDA's fused attention aligns a mask. The number of slots is a
-# multiple of it, so that there are few.
+# The number of slots is a multiple of this, so that few different numbers occur: a register of AVX-512 has so many
+# float32 numbers, and CUDA's fused attention aligns masks to as many.
 VECTOR = 16
 
 
@@ -67,7 +67,7 @@ class LayerSteps:
         return x.view(len(self.source), -1, num_heads, x.shape[-1] // num_heads).transpose(1, 2)
 
     def remember(self, keys_and_values: torch.Tensor, slots: slice, num_slots: int) -> torch.Tensor:
-        """Write those of a step (L, H, b, d_k + d_v) in `slots`; the first `num_slots` slots of all."""
+        """Write the keys and values of a step, (L, H, b, d_k + d_v), to `slots`; return the first `num_slots` slots."""
         num_new, room = keys_and_values.shape[2], self.memory.shape[2]
         if num_slots > room:
             self.memory = nn.functional.pad(self.memory, (0, 0, 0, num_slots - room + max(room, ROOM * num_new)))
@@ -152,7 +152,7 @@ class EngineSteps:
         causal = states.new_full((1, prompt_length, prompt_length), self.hidden).triu(1)
         causal = self._pad_slots(causal, prompt_length)
         x = self._run_layers(prompt.flatten(), positions.repeat(len(prompt), 1), slice(prompt_length), causal)
-        # (L, b, N): 0 at the keys that a beam goes on from, and those of the next step.
+        # (L, b, N): 0 at the keys that a beam sees. `next_mask` is for the keys of the next step.
         self.mask, self.num_keys = states.new_zeros(len(states), num_beams, prompt_length), prompt_length
         self.next_mask = states.new_full((num_beams, num_beams), self.hidden).fill_diagonal_(0.0)
         self.most_keys = max(FEW_KEYS, 2 * prompt_length)
@@ -199,9 +199,9 @@ class EngineSteps:
 
 
 def _count_positions(encode: PositionEncoding, device: torch.device) -> Iterator[torch.Tensor]:
-    """Encodings (1, D) of position 0, 1, 2 and so on.
+    """Yield the encodings (1, D) of positions 0, 1, 2 and so on.
 
-    No method: a generator that holds the steps would keep their keys and values until a garbage collection.
+    Not a method: a generator that holds the steps would keep their keys and values until a garbage collection.
     """
     # Sinusoids of a block take as long as those of one position; a learned table may end within a block.
     start, length = 0, 32 if encode.config.position_embedding_type == "sinusoidal" else 1

@@ -35,7 +35,7 @@ FORMAT = 3  # of the folder's files
 # A window has as many lines as a batch has tokens, but at least this number. Padding is then 2 % for long sentences and
 # 5 % for short ones at 2,000 tokens; with four times as many lines it would be 1 % and 2 %.
 LEAST_LINES_PER_WINDOW = 4_096
-LINES_PER_STREAM_WINDOW = 1_024  # 7 % at 2,000 tokens, but a reader may wait for the output
+LINES_PER_STREAM_WINDOW = 1_024  # 7 % padding at 2,000 tokens, but a reader may wait for the output
 BYTES_PER_READ = 65_536  # as much as a pipe holds
 SETTINGS_FILE = "settings.json"
 WINDOW_FILES = "lines-*"
