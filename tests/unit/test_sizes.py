@@ -6,7 +6,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 BOUNDS = {
-    "lines of the package": 11_742,
+    "lines of the package": 11_739,
     "lines of the tests": 12_266,
     "lines of the scripts": 2_797,
     "lines that travel with the weights": 2_286,
