@@ -226,6 +226,15 @@ told["hidden"] = "vaswani_transformer" not in sys.modules
 huggingface_hub.constants.HF_HUB_OFFLINE = True
 told["offline"] = tokens(AutoModelForSeq2SeqLM.from_pretrained(name, trust_remote_code=True))
 
+layer = transformers.cache_utils.DynamicLayer
+update = layer.update
+layer.update = lambda *given: tuple(x * (torch.arange(x.shape[2])[:, None] > 0) for x in update(*given))
+forgetful = AutoModelForSeq2SeqLM.from_pretrained(name, trust_remote_code=True)
+told["forgetful"] = tokens(forgetful)
+layer.update = update
+search_code = sys.modules[type(model).__module__.replace("modeling", "search")]
+told["caches"] = [[*search_code.CACHES_THAT_WORK[one].values()] for one in (model, forgetful)]
+
 sys.meta_path.remove(hide)
 import vaswani_transformer
 both = AutoModelForSeq2SeqLM.from_pretrained(folder)
@@ -248,7 +257,8 @@ def test_an_uploaded_model_works_where_the_package_is_not_and_beside_it(run, hub
         assert "contains custom code which must be executed" in refused
     assert told["types"] == ["VaswaniForConditionalGeneration", "VaswaniModel", "VaswaniConfig"]
     assert told["search"] == [3, "gnmt", 50]
-    assert told["tokens"] == told["offline"] == expected
+    assert told["tokens"] == told["offline"] == told["forgetful"] == expected
+    assert told["caches"] == [[True], [False]]
     texts = [text if sentence else "" for sentence, text in zip(SENTENCES, texts, strict=True)]
     assert told["texts"] == told["of objects"] == told["saved again"] == texts
     assert told["models"] == ["VaswaniForConditionalGeneration"] * 2  # engines are of the package

@@ -2,9 +2,11 @@ import math
 
 import pytest
 import torch
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, StoppingCriteria
+from transformers.cache_utils import DynamicLayer, StaticLayer
 from transformers.generation import (
     EosTokenCriteria,
     ForcedEOSTokenLogitsProcessor,
@@ -12,6 +14,7 @@ from transformers.generation import (
     MaxLengthCriteria,
 )
 
+from vaswani_transformer import VaswaniForConditionalGeneration
 from vaswani_transformer.model.generation_vaswani import MOST_ALPHA
 from vaswani_transformer.model.search_vaswani import LENGTH_PENALTIES, best_sums, find_staying
 from vaswani_transformer.translation.ensemble import Ensemble
@@ -77,6 +80,64 @@ def penalised_scores(model, source, hypotheses, alpha) -> list[float]:
     """s(Y, X) of equation 14 in Wu et al., typed again."""
     totals = log_likelihoods(model, source, hypotheses).sum(-1).tolist()
     return [t / ((5 + len(h)) / 6) ** alpha for t, h in zip(totals, hypotheses, strict=True)]
+
+
+# Caches of another version of transformers
+
+
+def forget_first_token(layer):
+    update = layer.update
+
+    def update_and_forget(self, *args, **kwargs):
+        keys, values = update(self, *args, **kwargs)
+        return keys * (torch.arange(keys.shape[2])[:, None] > 0), values
+
+    return "update", update_and_forget
+
+
+def forget_positions(layer):
+    return "get_seq_length", lambda self, *_: 0
+
+
+WITHOUT_ENGINE = {
+    "beams": {},
+    "greedy": {"num_beams": 1},
+    "static": {"cache_implementation": "static"},
+    "of transformers": {"do_sample": True, "num_beams": 1, "top_k": 1, "max_new_tokens": 6},
+}
+
+
+@pytest.mark.parametrize("options", WITHOUT_ENGINE.values(), ids=WITHOUT_ENGINE)
+@pytest.mark.parametrize("broken", [forget_first_token, forget_positions])
+def test_a_cache_that_does_not_work_is_noticed_and_left_out(build_tiny_model, monkeypatch, options, broken):
+    monkeypatch.setattr(VaswaniForConditionalGeneration, "find_engine", None)
+    model, warnings = build_tiny_model(**SMALL), []
+    without_cache = options | {"use_cache": False, "cache_implementation": None}
+    expected = model.generate(SOURCE, **without_cache)
+    for kind in (DynamicLayer, StaticLayer):
+        monkeypatch.setattr(kind, *broken(kind))
+    monkeypatch.setattr("vaswani_transformer.model.search_vaswani.logger.warning", warnings.append)
+    for _ in range(2):
+        assert torch.equal(model.generate(SOURCE, **options), expected)
+    assert len(warnings) == 1
+    assert f"in transformers {transformers.__version__} and torch {torch.__version__}" in warnings[0]
+
+
+def test_a_cache_is_given_by_either_name_and_no_other(build_tiny_model):
+    model, ids = build_tiny_model(**SMALL), torch.tensor([[START, 5, 6]])
+    expected = model(SOURCE[:1], decoder_input_ids=ids).logits[:, -1]
+    for name in ("past_key_values", "cache"):
+        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        model(SOURCE[:1], decoder_input_ids=ids[:, :2], **{name: cache})
+        found = model(SOURCE[:1], decoder_input_ids=ids[:, 2:], **{name: cache}).logits[:, -1]
+        torch.testing.assert_close(found, expected)
+    for part in (model, model.model, model.get_decoder()):
+        with pytest.raises(ValueError, match="past_key_values and cache are two names of one argument"):
+            part(ids, past_key_values=cache, cache=cache)
+        with pytest.raises(TypeError, match=r"forward\(\) has no argument 'past_key_value'"):
+            part(ids, past_key_value=cache)
+    with pytest.raises(TypeError, match=r"VaswaniEncoder.forward\(\) has no argument 'padding_mask'"):
+        model.get_encoder()(SOURCE, padding_mask=SOURCE)
 
 
 # The penalty

@@ -30,6 +30,7 @@ from torch.export import Dim
 from transformers import PreTrainedTokenizerFast
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 
+from ..model.layers_vaswani import CACHE
 from ..model.modeling_vaswani import VaswaniDecoder, VaswaniEncoder, VaswaniForConditionalGeneration
 
 Tensors = tuple[torch.Tensor, ...]
@@ -68,7 +69,7 @@ class DecoderGraph(nn.Module):
             encoder_attention_mask=encoder_attention_mask,
             use_cache=True,
         )
-        cache = outputs.past_key_values
+        cache = outputs[CACHE]
         layers = zip(cache.self_attention_cache.layers, cache.cross_attention_cache.layers, strict=True)
         remembered = ((own.keys, own.values, source.keys, source.values) for own, source in layers)
         return self.lm_head(outputs.last_hidden_state), *(tensor for layer in remembered for tensor in layer)
@@ -95,7 +96,7 @@ class DecoderWithPastGraph(DecoderGraph):
             past_key_values=cache,
             use_cache=True,
         )
-        own = outputs.past_key_values.self_attention_cache.layers
+        own = outputs[CACHE].self_attention_cache.layers
         return self.lm_head(outputs.last_hidden_state), *(tensor for x in own for tensor in (x.keys, x.values))
 
 

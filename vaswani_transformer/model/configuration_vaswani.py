@@ -51,7 +51,7 @@ class VaswaniConfig(PreTrainedConfig):
     """
 
     model_type = "vaswani"
-    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012 - transformers' Trainer adds to a list
+    keys_to_ignore_at_inference = ["past_key_values", "cache"]  # noqa: RUF012 - transformers' Trainer adds to a list
     attribute_map = {  # noqa: RUF012 - the base class reads a plain class attribute
         "hidden_size": "d_model",
         "intermediate_size": "d_ff",

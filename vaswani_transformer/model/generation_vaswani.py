@@ -2,7 +2,8 @@
 
 Of transformers' search only `generate()` is overridden. It calls these private methods of `GenerationMixin`:
 `_prepare_special_tokens`, `_validate_model_kwargs`, `_get_logits_processor`, `_get_stopping_criteria`,
-`_prepare_cache_for_generation` and `_has_unfinished_sequences`; and `_get_default_generation_params` of a config.
+`_prepare_cache_for_generation`, `_valid_auto_compile_criteria` and `_has_unfinished_sequences`; of a config it calls
+`_get_default_generation_params` and reads `_decoder_start_token_tensor`, and it sets `_eos_token_tensor`.
 
 Shapes: B sentences, b beams, S source tokens, P tokens of a prompt.
 """
@@ -31,7 +32,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 
 from .configuration_vaswani import VaswaniConfig
-from .layers_vaswani import build_padding_mask
+from .layers_vaswani import CACHE, build_padding_mask, choose_cache
 from .search_vaswani import LENGTH_PENALTIES, BeamSearch, ForwardSteps, Steps, run_search
 
 MOST_ALPHA = 10.0  # ((5 + 10,000) / 6)^10 is 1e32, which float32 holds
@@ -258,8 +259,10 @@ class VaswaniGenerationMixin(GenerationMixin):
         """
         kwargs.pop("labels", None)  # a Seq2SeqTrainer passes them with the source
         forget_default_length(self.generation_config)
+        if not kwargs.keys().isdisjoint(("past_key_values", "cache")):
+            kwargs[CACHE] = choose_cache(kwargs.pop("past_key_values", None), kwargs.pop("cache", None))
         search, config, model_kwargs = self.resolve_search(generation_config, kwargs)
-        source = _take_source(inputs, model_kwargs, self.config)
+        source = _take_source(inputs, model_kwargs, self.config, self.device)
         self._prepare_special_tokens(config, device=(device := source.states.device))
         prompt = _prepare_prompt(model_kwargs, config, len(source.states))
         model_config = getattr(engine, "config", self.config)
@@ -269,7 +272,9 @@ class VaswaniGenerationMixin(GenerationMixin):
             raise ValueError("a streamer and an assistant follow one hypothesis: pass num_beams=1.")
         is_sampling = search.do_sample and (engine is None or search.num_return_sequences > 1)
         if guided or (search.num_beams == 1 and is_sampling) or config.is_assistant or custom_generate is not None:
-            _refuse_engine(engine, "streamer, assistant, custom_generate or several samples")
+            self._replace_engine(engine, "streamer, assistant, custom_generate or several samples")
+            if config.use_cache is not False and not self._has_working_cache(source, prompt):
+                kwargs["use_cache"] = False
             kwargs = {name: value for name, value in kwargs.items() if name not in OWN_OPTIONS}
             kwargs |= {"attention_mask": source.mask, "custom_generate": custom_generate, "max_length": None}
             if kwargs.get("decoder_input_ids") is not None:
@@ -296,9 +301,10 @@ class VaswaniGenerationMixin(GenerationMixin):
         config._eos_token_tensor = None
         criteria = self._get_stopping_criteria(config, stopping_criteria or StoppingCriteriaList(), tokenizer=tokenizer)
         hypotheses = search.start(prompt, limits, must_end, can_rise=can_raise(processors))
-        records, cache = search.start_records(), getattr(steps, "cache", None)
+        records = search.start_records()
         # Rules, records and readers of the cache may depend on the places of rows in the batch.
-        is_cache_read = cache is not None and (search.return_dict_in_generate or "past_key_values" in kwargs)
+        has_cache = getattr(steps, "cache", None) is not None
+        is_cache_read = has_cache and (search.return_dict_in_generate or kwargs.get(CACHE) is not None)
         run_search(
             hypotheses,
             steps,
@@ -311,7 +317,8 @@ class VaswaniGenerationMixin(GenerationMixin):
         tokens, scores, parents = hypotheses.best(search.num_return_sequences)
         if not search.return_dict_in_generate:
             return tokens
-        output = {"sequences": tokens, "sequences_scores": scores, "past_key_values": cache, **records}
+        cache = getattr(steps, "cache", None)
+        output = {"sequences": tokens, "sequences_scores": scores, CACHE: cache, **records}
         for name in ("attentions", "hidden_states"):
             if encoded is not None and getattr(search, f"output_{name}"):
                 output[f"encoder_{name}"] = encoded.get(name)
@@ -358,7 +365,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         flags = {name: True for name in asked if search.return_dict_in_generate and getattr(search, name)}
         encoded = source.encoded
         if needs_forward:
-            _refuse_engine(engine, ", ".join(model_kwargs | flags) or "this cache")
+            engine = self._replace_engine(engine, ", ".join(model_kwargs | flags) or "this cache")
             self._validate_model_kwargs(model_kwargs.copy())
         if encoded is None and engine is not None and source.ids is not None:
             return engine.start(engine.encode(source.ids, source.mask), source.mask, num_beams=search.num_beams), None
@@ -366,26 +373,53 @@ class VaswaniGenerationMixin(GenerationMixin):
             encoded = self.get_encoder()(
                 input_ids=source.ids, inputs_embeds=source.embeds, attention_mask=source.mask, **flags
             )
-        if engine is None and not needs_forward and self.find_engine is not None:
+        # An engine has no cache to return.
+        if engine is None and not (needs_forward or search.return_dict_in_generate) and self.find_engine is not None:
             engine = self.find_engine(num_sentences=len(source.states))
         if engine is not None:
             return engine.start(encoded[0], source.mask, num_beams=search.num_beams), encoded
-        cache, copies = model_kwargs.pop("past_key_values", None), search.num_beams
+        cache, copies = model_kwargs.pop(CACHE, None), search.num_beams
         if cache is None and config.cache_implementation is None:
             # As transformers creates it, without two copies of the model's config.
             cache = EncoderDecoderCache(DynamicCache(), DynamicCache()) if config.use_cache else None
         else:
-            place = {"past_key_values": cache, "encoder_outputs": encoded}
+            place = {CACHE: cache, "encoder_outputs": encoded}
             sizes = len(source.states), max_length - 1
             self._prepare_cache_for_generation(config, place, GenerationMode.BEAM_SEARCH, *sizes)
-            cache = place["past_key_values"]
+            cache = place[CACHE]
             cache = cache if isinstance(cache, EncoderDecoderCache) else EncoderDecoderCache(cache, DynamicCache())
+        forward = None
+        if config.cache_implementation is not None and self._valid_auto_compile_criteria({CACHE: cache}, config):
+            forward = self.get_compiled_call(config.compile_config)
         model_kwargs = {
             name: x.repeat_interleave(copies, 0) if isinstance(x, torch.Tensor) else x
             for name, x in model_kwargs.items()
         }
-        steps = ForwardSteps(self, encoded[0], source.mask, num_beams=copies, cache=cache, **model_kwargs, **flags)
+        steps = ForwardSteps(
+            self, encoded[0], source.mask, num_beams=copies, cache=cache, forward=forward, **model_kwargs, **flags
+        )
         return steps, encoded
+
+    def _replace_engine(self, engine, asked: str) -> None:
+        """Leave what is `asked` to the model's `forward` if `engine` is of this model; else raise a ValueError."""
+        if engine is not None and getattr(engine, "model", lambda: None)() is not self:
+            raise ValueError(
+                f"an engine, as in pipelines, has no {asked}, or it is misspelt: call the model's generate()."
+            )
+
+    def _has_working_cache(self, source: Source, prompt: torch.LongTensor) -> bool:
+        """Return False if steps with a cache differ from those without, by the first of the sentences."""
+        mask = source.mask if source.mask is None else source.mask[:1]
+        encoded = source.encoded
+        if encoded is None:
+            ids, embeds = (x if x is None else x[:1] for x in (source.ids, source.embeds))
+            encoded = self.get_encoder()(input_ids=ids, inputs_embeds=embeds, attention_mask=mask)
+        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        steps = ForwardSteps(self, encoded[0][:1], mask, num_beams=1, cache=cache)
+        if steps.cache is not None and not steps.is_checked:
+            steps(prompt[:1])
+            steps(torch.cat([prompt[:1], prompt[:1, -1:]], dim=1))
+        return steps.cache is not None
 
     def adjust_generation_fn(self, *args, **kwargs):
         """Set the search of section 6.1 where a loaded model has no `generation_config.json`."""
@@ -453,18 +487,20 @@ def _refuse_others(config: GenerationConfig) -> None:
             )
 
 
-def _refuse_engine(engine, asked: str) -> None:
-    if engine is not None:
-        raise ValueError(f"an engine, as in pipelines, has no {asked}, or it is misspelt: call the model's generate().")
+def _take_source(
+    inputs: torch.Tensor | None, model_kwargs: dict, config: VaswaniConfig, device: torch.device
+) -> Source:
+    """Remove the source from the arguments of `generate` and return it; derive a missing mask from the padding.
 
-
-def _take_source(inputs: torch.Tensor | None, model_kwargs: dict, config: VaswaniConfig) -> Source:
-    """Remove the source from the arguments of `generate` and return it; derive a missing mask from the padding."""
+    Without a source it is the bos token, as in transformers.
+    """
     ids = model_kwargs.pop("input_ids", None) if inputs is None else inputs
     names = ("inputs_embeds", "encoder_outputs", "attention_mask")
     embeds, encoded, mask = (model_kwargs.pop(name, None) for name in names)
     encoded = BaseModelOutput(*encoded) if isinstance(encoded, tuple) else encoded
     states = next((x for x in (ids, embeds, encoded and encoded[0]) if x is not None), None)
+    if states is None and config.bos_token_id is not None:  # as in transformers
+        ids = states = torch.tensor([[config.bos_token_id]], device=device)
     if states is None or not len(states):
         raise ValueError("there is no sentence to translate: give input_ids of at least one sentence.")
     if mask is None and ids is not None:

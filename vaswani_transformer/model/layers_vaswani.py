@@ -6,6 +6,7 @@ minimum of the dtype at hidden ones), or has another form that the kernel of `co
 hides no key.
 """
 
+import inspect
 from collections.abc import Callable
 
 import torch
@@ -17,6 +18,20 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .configuration_vaswani import WEIGHT_KERNELS, VaswaniConfig
+
+# What this version of transformers calls a cache: "past_key_values" up to 5.23, "cache" from 5.24 on.
+CACHE = "cache" if "cache" in inspect.signature(create_causal_mask).parameters else "past_key_values"
+
+
+def choose_cache(past_key_values: Cache | None, cache: Cache | None) -> Cache | None:
+    """Return the cache that a caller gave by its old name in transformers or by its new one.
+
+    Raises:
+        ValueError: if both are given.
+    """
+    if past_key_values is not None and cache is not None:
+        raise ValueError("past_key_values and cache are two names of one argument: give one of them.")
+    return past_key_values if cache is None else cache
 
 
 def eager_attention(
@@ -201,8 +216,8 @@ def mask_decoder(
         config=config,
         inputs_embeds=x,
         attention_mask=attention_mask,
-        past_key_values=cache,
         and_mask_function=build_window(config.attention_window, is_causal=True),
+        **{CACHE: cache},
     )
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Unpack
 
 import torch
-import transformers
 from torch import nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
@@ -25,12 +24,14 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from .configuration_vaswani import VaswaniConfig
 from .generation_vaswani import VaswaniGenerationMixin, build_generation_config, forget_default_length
 from .layers_vaswani import (
+    CACHE,
     DecoderLayer,
     EncoderLayer,
     MultiHeadAttention,
     PositionEncoding,
     TokenEmbedding,
     build_padding_mask,
+    choose_cache,
     mask_decoder,
     mask_encoder,
     mask_source,
@@ -38,16 +39,16 @@ from .layers_vaswani import (
 from .loss_vaswani import IGNORE_INDEX, sum_label_smoothed_loss, sum_label_smoothed_loss_of_logits
 from .pipeline_vaswani import custom_pipelines
 
-TESTED_VERSIONS = ("5.23",)  # of transformers
-if not transformers.__version__.startswith(TESTED_VERSIONS):
-    transformers.utils.logging.get_logger(__name__).warning_once(
-        f"this model was tested with transformers {', '.join(TESTED_VERSIONS)}, not {transformers.__version__}."
-    )
 AUTO_MAP = {
     "AutoConfig": "configuration_vaswani.VaswaniConfig",
     "AutoModel": "modeling_vaswani.VaswaniModel",
     "AutoModelForSeq2SeqLM": "modeling_vaswani.VaswaniForConditionalGeneration",
 }
+
+
+# What `forward` may get beside the arguments that it names. The last two concern the decoder alone, but transformers
+# gives them to the encoder too.
+KNOWN_ARGUMENTS = frozenset({*TransformersKwargs.__annotations__, "use_cache", "logits_to_keep"})
 
 
 @dataclass
@@ -64,7 +65,7 @@ class VaswaniPreTrainedModel(PreTrainedModel):
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
     _no_split_modules = ("EncoderLayer", "DecoderLayer")
-    _skip_keys_device_placement = "past_key_values"
+    _skip_keys_device_placement = ("past_key_values", "cache")
     _supports_sdpa = True
     _supports_flex_attn = True
     _can_compile_fullgraph = True
@@ -103,6 +104,15 @@ class VaswaniPreTrainedModel(PreTrainedModel):
         if self.can_generate():
             forget_default_length(self.generation_config)
         super().save_pretrained(*args, **kwargs)
+
+    def _refuse_unknown(self, arguments: dict) -> None:
+        """Raise a TypeError for an argument of `forward` that would be ignored, such as a new or a misspelt name."""
+        for name in arguments:
+            if name not in KNOWN_ARGUMENTS:
+                raise TypeError(
+                    f"{type(self).__name__}.forward() has no argument {name!r}. It takes those of its signature and of "
+                    f"transformers' TransformersKwargs."
+                )
 
     def _embed(self, input_ids, inputs_embeds, *, mask, start=0) -> torch.Tensor:
         """Return embeddings plus positions (sections 3.4, 3.5) after dropout, (B, T, D)."""
@@ -154,6 +164,7 @@ class VaswaniEncoder(VaswaniPreTrainedModel):
         Returns:
             `last_hidden_state` (B, S, D).
         """
+        self._refuse_unknown(kwargs)
         if attention_mask is None and input_ids is not None:
             attention_mask = build_padding_mask(input_ids, self.config)
         x = self._embed(input_ids, inputs_embeds, mask=attention_mask)
@@ -192,6 +203,7 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
         past_key_values: Cache | None = None,
         inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
+        cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Decode the next tokens of a target sentence.
@@ -202,21 +214,23 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
             encoder_hidden_states: (B, S, D), the output of the encoder. Without it, encoder-decoder attention is
                 skipped, and the decoder is a language model of the target.
             encoder_attention_mask: (B, S), 0 at padding of the source.
-            past_key_values: keys and values of earlier tokens.
+            past_key_values, cache: keys and values of earlier tokens, by either name.
             inputs_embeds: (B, T, D), the output of `get_input_embeddings()`, instead of `input_ids`.
-            use_cache: return the cache, a new one if `past_key_values` is not given.
+            use_cache: return the cache, a new one if none is given.
 
         Returns:
-            `last_hidden_state` (B, T, D) and `past_key_values`.
+            `last_hidden_state` (B, T, D) and the cache, as `past_key_values`.
         """
+        self._refuse_unknown(kwargs)
+        past_key_values = choose_cache(past_key_values, cache)
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         elif past_key_values is not None and not isinstance(past_key_values, EncoderDecoderCache):
             past_key_values = EncoderDecoderCache(past_key_values, DynamicCache(config=self.config))
         past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
         x = self._embed(input_ids, inputs_embeds, mask=attention_mask, start=past_length)
-        cache = None if past_key_values is None else past_key_values.self_attention_cache
-        mask = mask_decoder(self.config, x, attention_mask, cache)
+        target_cache = None if past_key_values is None else past_key_values.self_attention_cache
+        mask = mask_decoder(self.config, x, attention_mask, target_cache)
         if encoder_hidden_states is not None:
             encoder_attention_mask = mask_source(
                 self.config, x, encoder_hidden_states, encoder_attention_mask, is_training=self.training
@@ -224,7 +238,7 @@ class VaswaniDecoder(VaswaniPreTrainedModel):
         for layer in self.layers:
             x = layer(x, mask, encoder_hidden_states, encoder_attention_mask, past_key_values, **kwargs)
         return BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=x, past_key_values=past_key_values if use_cache else None
+            last_hidden_state=x, **{CACHE: past_key_values if use_cache else None}
         )
 
 
@@ -263,6 +277,7 @@ class VaswaniModel(VaswaniPreTrainedModel):
         inputs_embeds: torch.Tensor | None = None,
         decoder_inputs_embeds: torch.Tensor | None = None,
         use_cache: bool | None = None,
+        cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> Seq2SeqModelOutput:
         """Encode `input_ids` (B, S) unless `encoder_outputs` are given, then decode `decoder_input_ids` (B, T).
@@ -286,20 +301,20 @@ class VaswaniModel(VaswaniPreTrainedModel):
             attention_mask=decoder_attention_mask,
             encoder_hidden_states=encoder_outputs.last_hidden_state,
             encoder_attention_mask=attention_mask,
-            past_key_values=past_key_values,
+            past_key_values=choose_cache(past_key_values, cache),
             inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
             **kwargs,
         )
         return Seq2SeqModelOutput(
             last_hidden_state=decoded.last_hidden_state,
-            past_key_values=decoded.past_key_values,
             decoder_hidden_states=decoded.hidden_states,
             decoder_attentions=decoded.attentions,
             cross_attentions=decoded.cross_attentions,
             encoder_last_hidden_state=encoder_outputs.last_hidden_state,
             encoder_hidden_states=encoder_outputs.hidden_states,
             encoder_attentions=encoder_outputs.attentions,
+            **{CACHE: decoded.get(CACHE)},
         )
 
 
@@ -358,6 +373,7 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
         logits_to_keep: int | torch.Tensor = 0,
         num_items_in_batch: torch.Tensor | int | None = None,
         skip_logits: bool | None = None,
+        cache: Cache | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> VaswaniSeq2SeqLMOutput:
         """Return the logits of the next words, and with `labels` the loss of section 5.4.
@@ -387,7 +403,7 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
             decoder_input_ids=decoder_input_ids,
             decoder_attention_mask=decoder_attention_mask,
             encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
+            past_key_values=choose_cache(past_key_values, cache),
             inputs_embeds=inputs_embeds,
             decoder_inputs_embeds=decoder_inputs_embeds,
             use_cache=use_cache,
@@ -409,13 +425,13 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
             loss=loss,
             nll_loss=nll_loss,
             logits=logits,
-            past_key_values=outputs.past_key_values,
             decoder_hidden_states=outputs.decoder_hidden_states,
             decoder_attentions=outputs.decoder_attentions,
             cross_attentions=outputs.cross_attentions,
             encoder_last_hidden_state=outputs.encoder_last_hidden_state,
             encoder_hidden_states=outputs.encoder_hidden_states,
             encoder_attentions=outputs.encoder_attentions,
+            **{CACHE: outputs.get(CACHE)},
         )
 
 

@@ -14,13 +14,19 @@ T tokens so far.
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 import torch
+import transformers
 from torch import nn
-from transformers.cache_utils import Cache
+from transformers import GenerationMixin
+from transformers.cache_utils import EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 
+from .layers_vaswani import CACHE
+
+logger = transformers.utils.logging.get_logger(__name__)
 Length = int | torch.Tensor
 
 ROOM = 16  # tokens by which histories grow
@@ -400,8 +406,38 @@ def find_staying(done: Sequence[bool]) -> list[int] | None:
     return [next(movers, place) if done[place] else place for place in range(count)]
 
 
+def agree(logits: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Return True if `logits` are `expected` up to rounding: their distance is small beside the length of `expected`.
+
+    The coarser dtype of both decides, and the precision of PyTorch's products. Words of probability 0 must be the same.
+    """
+    finite = expected.isfinite()
+    if not torch.equal(logits.isfinite(), finite):
+        return False
+    dtypes = {logits.dtype, expected.dtype}
+    if torch.get_float32_matmul_precision() != "highest":
+        dtypes.add(torch.bfloat16)
+    rounding = max(torch.finfo(dtype).eps for dtype in dtypes)
+    logits, expected = (x.float().masked_fill(~finite, 0.0) for x in (logits, expected))
+    return bool((logits - expected).norm() <= max(2e-5, 4 * rounding) * expected.norm())
+
+
+def prepares_inputs(model) -> bool:
+    """Return True if a subclass or an adapter prepares the inputs of a step instead of transformers."""
+    prepare = getattr(model.prepare_inputs_for_generation, "__func__", None)
+    return prepare is not GenerationMixin.prepare_inputs_for_generation
+
+
+# Of each model whether its steps with a cache equal those without, for kinds of caches and attention.
+CACHES_THAT_WORK: WeakKeyDictionary[nn.Module, dict[tuple, bool]] = WeakKeyDictionary()
+
+
 class ForwardSteps:
     """One call of the model's `forward` for each step.
+
+    Caches come from transformers, and another version may treat them differently. So once for each model its first two
+    steps with a cache are compared with the same steps without one. If they differ, the search goes on without a cache,
+    which is right and slower, and a warning says so.
 
     Args:
         model: a `VaswaniForConditionalGeneration`.
@@ -409,6 +445,7 @@ class ForwardSteps:
         attention_mask: (L, S), 0 at padding of the sources; `None` where nothing is padded.
         num_beams: b.
         cache: of earlier tokens, for L * b rows; without it each step computes all tokens again.
+        forward: computes the steps after the first; by default `model`.
         model_kwargs: further arguments of `forward`, such as `decoder_attention_mask` (L * b, T).
     """
 
@@ -419,35 +456,64 @@ class ForwardSteps:
         attention_mask: torch.Tensor | None,
         *,
         num_beams: int,
-        cache: Cache | None,
+        cache: EncoderDecoderCache | None,
+        forward: Callable | None = None,
         **model_kwargs,
     ):
         self.model, self.cache, self.outputs = model, cache, None
+        self.forward = forward or model
         self.num_cached = 0 if cache is None else int(cache.get_seq_length())
         self.rows = {"states": encoding, "attention_mask": attention_mask}
         self.rows = {name: x.repeat_interleave(num_beams, 0) for name, x in self.rows.items() if x is not None}
         self.rows["decoder_attention_mask"] = model_kwargs.pop("decoder_attention_mask", None)
-        self.model_kwargs = model_kwargs
+        self.model_kwargs = {"logits_to_keep": 1} | model_kwargs
+        if cache is not None:
+            self.kind = type(cache.self_attention_cache), model.config._attn_implementation
+            works = CACHES_THAT_WORK.setdefault(model, {}).get(self.kind)
+            self.is_checked = works is not None or self.num_cached > 0  # a caller's cache may hold more than tokens
+            if works is False:
+                self.cache, self.num_cached = None, 0
 
     def __call__(self, tokens: torch.LongTensor) -> torch.Tensor:
         """Return the logits (L * b, V) after `tokens` (L * b, T)."""
-        rows = {name: x for name, x in self.rows.items() if x is not None and name != "states"}
-        inputs = self.model.prepare_inputs_for_generation(
-            tokens,
-            next_sequence_length=None if self.cache is None else tokens.shape[1] - self.num_cached,
-            past_key_values=self.cache,
-            encoder_outputs=BaseModelOutput(last_hidden_state=self.rows["states"]),
-            use_cache=self.cache is not None,
-            is_first_iteration=self.outputs is None,
-            logits_to_keep=1,
-            **rows,
-            **self.model_kwargs,
-        )
-        # For a static cache transformers makes it four-dimensional, which hides the positions.
-        inputs["decoder_attention_mask"] = rows.get("decoder_attention_mask")
-        self.outputs = self.model(**inputs, return_dict=True)
+        outputs = self._run(self.model if self.outputs is None else self.forward, tokens, self.cache)
+        if self.cache is not None and not self.is_checked:
+            self.is_checked = self.num_cached > 0
+            expected = self._run(self.model, tokens, None)
+            works = agree(outputs.logits[:, -1], expected.logits[:, -1])
+            if self.is_checked or not works:
+                CACHES_THAT_WORK[self.model][self.kind] = works
+            if not works:
+                logger.warning(
+                    f"a step with a cache of earlier tokens gives other logits than without, in transformers "
+                    f"{transformers.__version__} and torch {torch.__version__}. This model searches without a cache, "
+                    f"which is right but slower; another version of transformers may be faster."
+                )
+                outputs, self.cache = expected, None
+        self.outputs = outputs
         self.num_cached = tokens.shape[1]
-        return self.outputs.logits[:, -1].to(torch.float32, copy=True)  # a hook may have kept them
+        return outputs.logits[:, -1].to(torch.float32, copy=True)  # a hook may have kept them
+
+    def _run(self, forward: Callable, tokens: torch.LongTensor, cache: EncoderDecoderCache | None) -> ModelOutput:
+        """Return the output of `forward` after `tokens` (L * b, T), of which `cache` holds the first."""
+        num_new = None if cache is None else tokens.shape[1] - self.num_cached
+        masks = {name: x for name, x in self.rows.items() if x is not None and name != "states"}
+        inputs = {
+            "encoder_outputs": BaseModelOutput(last_hidden_state=self.rows["states"]),
+            "use_cache": cache is not None,
+            CACHE: cache,
+            **masks,
+            **self.model_kwargs,
+        }
+        if prepares_inputs(self.model):
+            inputs = self.model.prepare_inputs_for_generation(
+                tokens, next_sequence_length=num_new, is_first_iteration=self.outputs is None, **inputs
+            )
+            # For a static cache transformers makes it four-dimensional, which hides the positions.
+            inputs["decoder_attention_mask"] = masks.get("decoder_attention_mask")
+        else:
+            inputs["decoder_input_ids"] = tokens if num_new is None else tokens[:, -num_new:]
+        return forward(**inputs, return_dict=True)
 
     def reorder(self, beams: torch.Tensor, staying: torch.Tensor | None) -> None:
         """Reorder cache and encoding by the beams (L, b) of the sentences `staying`, or of all.
