@@ -1,9 +1,10 @@
+import pickle
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
-from transformers import AutoModelForSeq2SeqLM
+from transformers import AutoModelForSeq2SeqLM, TextStreamer
 
 from vaswani_transformer import TranslationPipeline
 from vaswani_transformer import pipeline as vaswani_pipeline
@@ -61,9 +62,22 @@ def test_what_is_no_sentence_is_refused(translate):
         translate([3])
 
 
-def test_what_an_engine_cannot_do_is_refused(translate):
-    with pytest.raises(ValueError, match="call the model's generate"):
-        translate("a dog", custom_generate=lambda *_, **__: None)
+def test_a_pipeline_has_the_model_for_what_an_engine_cannot_do(translate, tmp_path):
+    printed = []
+    streamer = TextStreamer(translate.tokenizer, skip_special_tokens=True)
+    streamer.on_finalized_text = lambda text, stream_end=False: printed.append(text)
+    [found] = translate("a dog runs", streamer=streamer, num_beams=1)
+    assert "".join(printed).endswith(found["translation_text"])
+    assert len(translate("a dog runs", do_sample=True, num_beams=1, num_return_sequences=3)) == 3
+    translate.save_pretrained(tmp_path)
+    assert vaswani_pipeline("translation", model=tmp_path, max_new_tokens=6)(SENTENCES) == translate(SENTENCES)
+
+
+def test_a_pickled_pipeline_translates_as_before(translate):
+    expected = translate(SENTENCES)
+    pickled = pickle.dumps(translate)
+    assert pickle.loads(pickled)(SENTENCES) == expected
+    assert pickle.dumps(translate) == pickled
 
 
 def test_an_engine_samples_one_hypothesis(translate):

@@ -1,7 +1,7 @@
 """An engine computes what `forward` computes, with the weights of the moment it was built."""
 
 import copy
-import functools
+import pickle
 
 import pytest
 import torch
@@ -13,6 +13,13 @@ from vaswani_transformer.engine import steps as engine_steps
 from vaswani_transformer.engine.obstacles import find_obstacle
 from vaswani_transformer.engine.products import PRIVATE_NAMES, Products, find_private
 from vaswani_transformer.engine.steps import EngineSteps
+from vaswani_transformer.model.layers_vaswani import (
+    FeedForward,
+    MultiHeadAttention,
+    Residual,
+    TokenEmbedding,
+    eager_attention,
+)
 from vaswani_transformer.model.search_vaswani import ForwardSteps
 from vaswani_transformer.translation.ensemble import Ensemble
 from vaswani_transformer.translation.translator import Translator
@@ -213,15 +220,17 @@ def test_autocast_changes_nothing_for_an_engine(build_tiny_model, dtype):
         assert torch.equal(model.generate(SOURCE, engine=engine, max_new_tokens=6), expected)
 
 
-@pytest.mark.parametrize("start", [Translator, functools.partial(pipeline, "translation")])
-def test_what_translates_more_than_once_keeps_an_engine(build_translator, start):
+def test_a_translator_keeps_its_weights_and_a_pipeline_those_of_its_model(build_translator):
     model, tokenizer = build_translator(["a dog runs", "ein Hund rennt"])
-    owner = start(model, tokenizer)
-    before = owner(["a dog runs"])
-    for parameter in model.parameters():
-        parameter.data.normal_()
-    assert owner(["a dog runs"]) == before
-    assert start(model, tokenizer)(["a dog runs"]) != before
+    translator, pipe = Translator(model, tokenizer), pipeline("translation", model, tokenizer)
+    before = translator(["a dog runs"])
+    assert [{"translation_text": before[0][0].text}] == pipe(["a dog runs"])
+    assert pipe._find_engine() == pipe._find_engine()
+    torch.nn.init.normal_(model.get_input_embeddings().weight)
+    assert translator(["a dog runs"]) == before
+    after = pipe(["a dog runs"])
+    assert after != [{"translation_text": before[0][0].text}]
+    assert after == pipeline("translation", model, tokenizer)(["a dog runs"])
 
 
 # Where only forward will do
@@ -262,10 +271,13 @@ OBSTACLES = {
         replace_forward,
         r"layers.3.cross_attention_residual.norm \(LayerNorm\) has a hook, .* another forward",
     ),
-    "norm": (replace_norm, r"encoder.layers.1.feed_forward_residual.norm \(RMSNorm\) has"),
+    "norm": (replace_norm, "an engine cannot read its layers .*'RMSNorm' object has no attribute 'bias'"),
     "compile": (compile_part, r"decoder.layers.0 \(DecoderLayer\) has"),
     "inputs": (prepare_otherwise, "a subclass or an adapter prepares its inputs"),
-    "subclass": (lambda model: setattr(model, "__class__", Subclass), r"the model \(Subclass\) has"),
+    "subclass": (
+        lambda model: setattr(model, "__class__", Subclass),
+        "its forward computes other logits than an engine",
+    ),
     "window": (lambda model: setattr(model.config, "attention_window", 3), "its attention is restricted to a window"),
     "training": (lambda model: model.train(), "it is in training mode, in which dropout acts"),
 }
@@ -301,7 +313,7 @@ def test_logits_that_a_hook_has_seen_stay_what_they_were(build_tiny_model):
     model, seen = build_tiny_model(), []
     model.lm_head.register_forward_hook(lambda module, inputs, logits: seen.append((logits, logits.clone())))
     model.generate(SOURCE, max_new_tokens=5)
-    assert len(seen) == 5
+    assert len(seen) == 5 + 2  # two steps are compared with the same steps without a cache
     assert all(torch.equal(logits, copied) for logits, copied in seen)
 
 
@@ -324,6 +336,91 @@ def test_an_engine_samples_in_its_own_dtype(build_tiny_model):
     )
 
 
+# A changed network, in a subclass or a fork
+
+
+class LaterNorm(Residual):
+    def forward(self, x, sublayer_output):
+        return x + self.norm(sublayer_output)
+
+
+class ScaledResidual(Residual):
+    def forward(self, x, sublayer_output):
+        return self.norm(0.5 * x + sublayer_output)
+
+
+class RootMeanSquareNorm(nn.LayerNorm):
+    def forward(self, x):
+        return nn.functional.rms_norm(x, self.normalized_shape, self.weight, self.eps)
+
+
+class ScaledEmbedding(TokenEmbedding):
+    def forward(self, input_ids):
+        return super().forward(input_ids) + 0.5
+
+
+class CappedHead(nn.Linear):
+    def forward(self, x):
+        return super().forward(x).tanh()
+
+
+class BiasedAttention(MultiHeadAttention):
+    def _find_kernel(self, **kwargs):
+        def attend(module, q, k, v, mask, **options):
+            options["scaling"] *= 3  # as a bias would, this changes the weights and not their sum
+            return eager_attention(module, q, k, v, mask, **options)
+
+        return attend
+
+
+class GatedResidual(Residual):
+    def forward(self, x, sublayer_output):
+        return super().forward(x, sublayer_output + self.gate * x)
+
+
+class GatedFeedForward(FeedForward):
+    def forward(self, x):
+        return super().forward(x) * torch.sigmoid(x)
+
+
+CHANGES = {
+    "another place of the norm": (Residual, LaterNorm),
+    "scaled residuals": (Residual, ScaledResidual),
+    "root mean square norm": (nn.LayerNorm, RootMeanSquareNorm),
+    "another embedding": (TokenEmbedding, ScaledEmbedding),
+    "capped logits": (nn.Linear, CappedHead),
+    "other weights of attention": (MultiHeadAttention, BiasedAttention),
+    "a gate": (FeedForward, GatedFeedForward),
+}
+
+
+@pytest.mark.parametrize(("old", "new"), CHANGES.values(), ids=CHANGES)
+def test_a_changed_layer_decodes_as_its_forward_does_and_a_warning_says_so(build_tiny_model, monkeypatch, old, new):
+    model, warnings = build_tiny_model(noise=0.4), []
+    assert model.find_engine() is not None
+    for name, module in model.named_modules():
+        if type(module) is old and (old is not nn.Linear or name == "lm_head"):
+            module.__class__ = new
+    monkeypatch.setattr("vaswani_transformer.engine.engine.logger.warning_once", warnings.append)
+    assert find_obstacle(model) is None
+    for source in (SOURCE, SOURCE.repeat(3, 1)):
+        assert torch.equal(model.generate(source), model.generate(source, use_cache=False))
+    assert {"is searched by its forward" in text for text in warnings} == {True}
+    with pytest.raises(ValueError, match="its forward computes other logits than an engine"):
+        model.build_engine(dtype="bfloat16")
+
+
+def test_a_model_is_compared_with_its_engine_again_after_a_weight_has_changed(build_tiny_model):
+    model = build_tiny_model(noise=0.4)
+
+    residual = model.model.decoder.layers[0].feed_forward_residual
+    residual.__class__ = GatedResidual
+    residual.gate = nn.Parameter(torch.zeros(1))
+    assert model.find_engine() is not None
+    nn.init.constant_(residual.gate, 2.0)
+    assert model.find_engine() is None
+
+
 # Engines of several models, of another dtype
 
 
@@ -344,8 +441,10 @@ def test_an_engine_translates_without_its_model_and_refuses_what_only_forward_gi
     for options in (RECORDED, {"use_cache": False}, {"cache_implementation": "static"}):
         with pytest.raises(ValueError, match=r"an engine, .*: call the model's generate"):
             engine.generate(SOURCE, **options)
-    with pytest.raises(TypeError, match="save the model from which it was built"):
+    with pytest.raises(TypeError, match="save or pickle its model"):
         engine.save_pretrained("nowhere")
+    with pytest.raises(TypeError, match="save or pickle its model"):
+        pickle.dumps(engine)
 
 
 @pytest.mark.parametrize("dtype", ["int4", "nonsense", torch.int32, 5])

@@ -7,19 +7,28 @@ Shapes: L sentences still in the search, b beams, S source tokens, V vocab_size,
 """
 
 import copy
+import weakref
 
 import torch
 from torch import nn
-from transformers.utils import ModelOutput
+from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils import ModelOutput, logging
 
 from ..model.generation_vaswani import VaswaniGenerationMixin
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
+from ..model.search_vaswani import agree
 from .layers import DecoderProducts, EncoderProducts, linear_of
-from .obstacles import find_obstacle
+from .obstacles import describe_state, find_obstacle
 from .products import Products, build_products
 from .steps import EngineSteps
 
+logger = logging.get_logger(__name__)
 MANY_SENTENCES = 8  # in a call; with fewer, packing matrices for it takes longer than it saves
+
+
+# Of each model the states in which it was compared with an engine, and what differed. An engine that only decodes, for
+# one call, was not compared as a whole.
+COMPARED: weakref.WeakKeyDictionary[nn.Module, dict[bool, tuple[tuple, str | None]]] = weakref.WeakKeyDictionary()
 
 
 class Engine(VaswaniGenerationMixin):
@@ -36,6 +45,10 @@ class Engine(VaswaniGenerationMixin):
         model: a model without an obstacle, see `find_obstacle`.
         dtype: of the copies, floating-point; by default that of the model.
         num_sentences: of a single call; the engine then only decodes, without copies. By default it can be kept.
+
+    Attributes:
+        model: a weak reference to the model, which decodes what an engine cannot.
+        state: of the model when the engine was built, see `describe_state`.
     """
 
     @torch.inference_mode(False)  # it may be built during a search, and is used after it
@@ -52,6 +65,7 @@ class Engine(VaswaniGenerationMixin):
         products = Products(dtype, copies=False) if is_short else build_products(dtype, model.device)
         encoder, decoder = model.get_encoder(), model.get_decoder()
         copied = copy.deepcopy if num_sentences is None else lambda module: module  # a call ends before they change
+        self.model, self.state = weakref.ref(model), describe_state(model)
         self.config, self.generation_config = model.config, copied(model.generation_config)
         self.device, self.dtype = model.device, products.dtype
         keep = products.keep
@@ -73,7 +87,10 @@ class Engine(VaswaniGenerationMixin):
         return super().generate(*args, **{"engine": self} | kwargs)
 
     def save_pretrained(self, *args, **kwargs) -> None:
-        raise TypeError("an engine is for one machine and cannot be saved: save the model from which it was built.")
+        """Raise a TypeError: packed matrices are of no use elsewhere."""
+        raise TypeError("an engine is for one process and cannot be saved or pickled: save or pickle its model.")
+
+    __reduce__ = save_pretrained
 
     @torch.inference_mode()
     def encode(self, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None) -> torch.Tensor:
@@ -117,13 +134,87 @@ def build_engine(model: VaswaniForConditionalGeneration, *, dtype: torch.dtype |
     Raises:
         ValueError: where only `forward` computes what the model computes; the message says why.
     """
-    if obstacle := find_obstacle(model):
+    engine = None
+    if not (reason := find_obstacle(model)):
+        engine, reason = _build_compared(model, dtype=dtype)
+    if reason:
         raise ValueError(
-            f"an engine cannot be built of this model: {obstacle}. Without one, generate() calls its forward."
+            f"an engine cannot be built of this model: {reason}. Without one, generate() calls its forward."
         )
-    return Engine(model, dtype=dtype)
+    return engine
 
 
-def find_engine(model: VaswaniForConditionalGeneration, *, num_sentences: int | None = None) -> Engine | None:
-    """Return an engine to keep, or for one call of `num_sentences`; `None` if the model needs its `forward`."""
-    return None if find_obstacle(model) else Engine(model, num_sentences=num_sentences)
+def find_engine(
+    model: VaswaniForConditionalGeneration, *, num_sentences: int | None = None, kept: Engine | None = None
+) -> Engine | None:
+    """Return an engine to keep, or for one call of `num_sentences`; `None` if the model needs its `forward`.
+
+    Args:
+        kept: an engine of `model`, which is returned if the model is still what it was.
+    """
+    if find_obstacle(model):
+        return None
+    if kept is not None and kept.state == describe_state(model):
+        return kept
+    engine, difference = _build_compared(model, num_sentences=num_sentences)
+    if difference:
+        logger.warning_once(
+            f"this model is searched by its forward, which is right but slower than an engine: {difference}."
+        )
+        return None
+    return engine
+
+
+def _build_compared(
+    model: VaswaniForConditionalGeneration,
+    *,
+    dtype: torch.dtype | str | None = None,
+    num_sentences: int | None = None,
+) -> tuple[Engine | None, str | None]:
+    """Return an engine, and in words why it does not compute what `model` computes, or `None`."""
+    compared, state = COMPARED.setdefault(model, {}), describe_state(model)
+    is_whole = num_sentences is None
+    known_state, difference = compared.get(is_whole) or compared.get(True) or (None, None)
+    is_known = known_state == state
+    if is_known and difference:
+        return None, difference
+    products = build_products(dtype or model.dtype, model.device)  # a wrong dtype is the caller's fault
+    try:
+        engine = Engine(model, dtype=products.dtype, num_sentences=num_sentences)
+        if not is_known:
+            alike = engine if engine.dtype == model.dtype else Engine(model)  # rounding would hide small differences
+            difference = (
+                None if _computes_the_same(alike, model) else "its forward computes other logits than an engine"
+            )
+    except Exception as error:  # a changed layer may lack anything that an engine reads
+        engine, difference = None, f"an engine cannot read its layers ({type(error).__name__}: {error})"
+    compared[is_whole] = state, difference
+    return engine, difference
+
+
+@torch.no_grad()
+def _computes_the_same(engine: Engine, model: VaswaniForConditionalGeneration) -> bool:
+    """Return True if `engine` and `model` give the same logits for made-up tokens of two sentences, one padded."""
+    num_sentences, num_beams, source_length, target_length = 2, 2, 5, 3
+    tokens = torch.arange(1, 100, device=model.device) * 7 % model.config.vocab_size
+    source = tokens[: num_sentences * source_length].view(num_sentences, source_length)
+    mask = torch.ones_like(source)
+    mask[1, -2:] = 0
+    expected = model.get_encoder()(input_ids=source, attention_mask=mask)[0]
+    encoding = expected
+    if hasattr(engine, "encoder_layers"):
+        encoding = engine.encode(source, mask)
+        if not agree(encoding[mask.bool()], expected[mask.bool()]):
+            return False
+    target = tokens[-num_sentences * num_beams * target_length :].view(-1, target_length)
+    target[1::num_beams, :2] = target[::num_beams, :2]  # beams begin with the same prompt
+    steps = engine.start(encoding, mask, num_beams=num_beams)
+    steps(target[:, :2])
+    steps.reorder(torch.arange(num_beams, device=model.device).expand(num_sentences, num_beams), None)
+    outputs = model(
+        encoder_outputs=BaseModelOutput(expected.repeat_interleave(num_beams, 0)),
+        attention_mask=mask.repeat_interleave(num_beams, 0),
+        decoder_input_ids=target,
+        logits_to_keep=1,
+    )
+    return agree(steps(target), outputs.logits[:, -1])

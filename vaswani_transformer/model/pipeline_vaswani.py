@@ -69,8 +69,8 @@ class TranslationPipeline(ChunkPipeline):
     the longest sentence of training, `clean_up_tokenization_spaces` to remove spaces before punctuation,
     `return_tensors=True` for `translation_token_ids` instead of the text, or beside it with `return_text=True`.
 
-    With the package, `model` becomes an engine, which translates faster with the weights of that moment. Load the model
-    again to save or train it, to stream, or to draw several samples.
+    With the package, an engine stands beside `model` and translates faster. It holds a second copy of the weights, and
+    is built again after the model has changed. A `Translator`, and so the command line, keeps the engine alone.
     """
 
     _pipeline_calls_generate = True
@@ -79,10 +79,19 @@ class TranslationPipeline(ChunkPipeline):
     _load_feature_extractor = False
     _load_tokenizer = True
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        if getattr(self.model, "find_engine", None) is not None:
-            self.model = self.model.find_engine() or self.model
+    _engine = None  # of the model, once it has translated
+    call_count = 0
+
+    def __getstate__(self) -> dict:
+        """Return what a pickle holds: an engine is built again where it arrives."""
+        return {name: value for name, value in vars(self).items() if name not in ("_engine", "call_count")}
+
+    def _find_engine(self) -> dict[str, Any]:
+        """Return the engine of the model as an argument of `generate`; none without the package or for other models."""
+        if getattr(type(self.model), "find_engine", None) is None:  # adapters have that of the model inside
+            return {}
+        self._engine = self.model.find_engine(kept=self._engine)
+        return {"engine": self._engine}
 
     def __call__(self, inputs: Any, **kwargs) -> Any:
         if not isinstance(inputs, list):
@@ -120,7 +129,8 @@ class TranslationPipeline(ChunkPipeline):
     def _forward(self, model_inputs: dict[str, Any], **generate_kwargs) -> dict[str, Any]:
         is_last = model_inputs.pop("is_last")
         num_sentences = model_inputs["input_ids"].shape[0]
-        tokens = self.model.generate(**model_inputs, **self._prepare_generate_kwargs(generate_kwargs))
+        options = self._find_engine() | self._prepare_generate_kwargs(generate_kwargs)
+        tokens = self.model.generate(**model_inputs, **options)
         if not isinstance(tokens, torch.Tensor):  # return_dict_in_generate
             tokens = tokens.sequences
         source_lengths = model_inputs["attention_mask"].sum(dim=-1)
