@@ -34,13 +34,13 @@ setup(
     py_modules=["vaswani_cli"],
     package_data={"": ["*.html", "*.md", "*.txt"]},
     python_requires=">=3.11",
-    # scripts/check_lower_bounds.sh installs the lowest of each and runs tests.
+    # scripts/check_versions.sh runs the tests with the lowest of each, and with the newest.
     install_requires=[
         "torch>=2.13",
         "transformers>=5.23,<6",
         "huggingface_hub>=1.31",
         "accelerate>=1.15",
-        "datasets>=4.0",
+        "datasets>=4.3",
         "tokenizers>=0.23.1",
         "evaluate>=0.4.6",
         "filelock>=3.16",

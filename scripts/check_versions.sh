@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Runs all tests with the lowest versions that setup.py allows, with those of constraints.txt and with the newest, each
+# in a new virtual environment, and prints a row of a table for each:
+#   bash scripts/check_versions.sh [lowest] [pinned] [newest] [-- arguments for pytest]
+# Takes about fifteen minutes for each. PYTHON names the interpreter to start from, python3 when not set.
+set -euo pipefail
+unset PYTHONPATH
+cd "$(dirname "$0")/.."
+kinds=()
+while [ $# -gt 0 ] && [ "$1" != -- ]; do kinds+=("$1"); shift; done
+[ $# -eq 0 ] || shift
+[ ${#kinds[@]} -gt 0 ] || kinds=(lowest pinned newest)
+
+lowest_versions() {
+    "$1/bin/python" - <<'END'
+import re
+from importlib.metadata import requires
+
+for line in requires("vaswani-transformer"):
+    name, lowest = re.match(r"([\w-]+).*?>=([\d.]+)", line).groups()
+    if name not in ("torch", "ruff") and ("extra ==" not in line or 'extra == "dev"' in line):
+        print(f"{name}=={lowest}")
+END
+}
+
+rows=()
+for kind in "${kinds[@]}"; do
+    folder=$(mktemp -d)
+    trap 'rm -rf "$folder"' EXIT
+    "${PYTHON:-python3}" -m venv "$folder"
+    pip() { "$folder/bin/python" -m pip --quiet "$@"; }
+    # Torch on its own and first: resolved together with the rest, another build of it could be chosen.
+    case $kind in
+    lowest)
+        pip install torch==2.13.0
+        pip install --no-deps --editable .
+        lowest_versions "$folder" | sort -u >"$folder/lowest.txt"
+        pip install --requirement "$folder/lowest.txt"
+        ;;
+    pinned)
+        pip install --constraint constraints.txt torch==2.13.0
+        pip install --constraint constraints.txt --editable ".[dev]"
+        ;;
+    newest)
+        pip install torch
+        pip install --upgrade --upgrade-strategy eager --editable ".[dev]"
+        ;;
+    esac
+    pip check || true
+    log=$folder/log
+    (
+        source "$folder/bin/activate"  # tests call the command `vaswani`
+        python -m pytest -p no:cacheprovider -n 2 --dist loadfile --max-worker-restart 0 "$@"
+    ) | tee "$log" || true
+    versions=$("$folder/bin/python" -c "
+from importlib.metadata import version
+print(' | '.join(version(name) for name in ('torch', 'transformers', 'datasets', 'peft')))")
+    rows+=("| $kind | $versions | $(tail -n 1 "$log" | tr -d =) |")
+    rm -rf "$folder"
+done
+printf '%s\n' "| versions | torch | transformers | datasets | peft | tests |" "|---|---|---|---|---|---|" "${rows[@]}"
