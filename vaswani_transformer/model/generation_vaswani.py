@@ -424,6 +424,8 @@ class VaswaniGenerationMixin(GenerationMixin):
     def adjust_generation_fn(self, *args, **kwargs):
         """Set the search of section 6.1 where a loaded model has no `generation_config.json`."""
         super().adjust_generation_fn(*args, **kwargs)
+        # Python salts this hash. With it no two processes would have the same pickle, and datasets.map no cache.
+        vars(self.generation_config).pop("_original_object_hash", None)
         if getattr(self.generation_config, "_from_model_config", None):
             self.generation_config = build_generation_config(self.config)
 
