@@ -47,7 +47,7 @@ setup(
         "sacrebleu>=2.5",
         "sacremoses>=0.2",
         "safetensors>=0.8",
-        "pyarrow>=18",
+        "pyarrow>=21",
         "tabulate>=0.9",
         "numpy>=1.26",
         "tqdm>=4.66.3",
