@@ -1,12 +1,10 @@
-"""The mean of the last checkpoints of a run (section 6.1): the final model, and a preview before the end."""
+"""The mean of the last checkpoints of a run (section 6.1), its final model; and where its newest model is."""
 
-import functools
 import os
 import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from safetensors.torch import load_file, save
 
@@ -43,6 +41,13 @@ def read_digests(checkpoint: Path) -> dict[str, str]:
         return dict(read_object(path)["files"])
 
 
+def check_checkpoint(folder: Path) -> None:
+    """Raise a ValueError if a file of the model in checkpoint `folder` is damaged."""
+    digests = {name: digest for name, digest in read_digests(folder).items() if "/" not in name}  # old ones: no state
+    if fault := find_damage(folder, digests):
+        raise ValueError(f"{fault}: copy it back, or remove {folder} to do without it.")
+
+
 def read_num_averaged(run: Path) -> int:
     """Return how many checkpoints the recipe of `run` averages."""
     path = run / RECIPE_FILE
@@ -64,10 +69,8 @@ def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
         raise ValueError("there is no checkpoint to average: train first.")
     sums = {}
     for folder in folders:
-        if (folder / COMPLETE).exists():  # other models have no digests, old checkpoints no state
-            digests = {name: digest for name, digest in read_digests(folder).items() if "/" not in name}
-            if fault := find_damage(folder, digests):
-                raise ValueError(f"{fault}: copy it back, or remove {folder} to average without it.")
+        if (folder / COMPLETE).exists():  # other models have no digests
+            check_checkpoint(folder)
         weights = load_file(folder / WEIGHTS)
         for name, tensor in weights.items():
             sums[name] = sums.get(name, 0) + tensor.double()
@@ -82,16 +85,21 @@ def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
 
 
 def read_update(model: Path) -> int | None:
-    """Return the update of the newest checkpoint in the mean in the folder `model`; None if unknown."""
+    """Return the update after which a checkpoint, or the newest one in a mean, was written; None if unknown."""
     path = model / UPDATE
+    if model.name.startswith((PREFIX, STOPPED_PREFIX)):
+        return checkpoint_step(model)
     with blaming(path):
         return int(path.read_text()) if path.exists() else None
 
 
 def find_model_folder(path: Path) -> Path:
-    """Return `path`, or the folder of the newest model of a run: the final one, or the mean of newer checkpoints.
+    """Return `path`, or the folder of the newest model of a run: the final one, or a newer checkpoint.
 
-    That mean is in a temporary folder until the normal end of this process; a line on standard error tells of it.
+    A line on standard error tells of a checkpoint.
+
+    Raises:
+        ValueError: if that checkpoint is damaged.
     """
     model, found = path / MODEL_FOLDER, complete_checkpoints(path / CHECKPOINTS_FOLDER, PREFIX, STOPPED_PREFIX)
     is_finished, reason = (model / "config.json").exists(), "has no final model yet"
@@ -102,15 +110,7 @@ def find_model_folder(path: Path) -> Path:
         if not found or update is None or update >= checkpoint_step(found[-1]):
             return model
         reason = f"was continued after its final model (update {update})"
-    return Path(_average_newest(path, tuple(found[-read_num_averaged(path) :]), reason).name)
-
-
-@functools.cache  # so that a process averages, and says it, once
-def _average_newest(run: Path, folders: tuple[Path, ...], reason: str) -> TemporaryDirectory:
-    """Write the mean of the checkpoints `folders` of `run` to a temporary folder, and say so."""
-    mean = TemporaryDirectory(prefix="vaswani-")
-    average_checkpoints(folders, Path(mean.name))
+    check_checkpoint(found[-1])
     if os.environ.get("RANK", "0") == "0":  # of the processes of a launcher
-        updates = ", ".join(str(checkpoint_step(folder)) for folder in folders)
-        print(f"{run} {reason}: the mean of its newest checkpoints is used (updates {updates})", file=sys.stderr)
-    return mean
+        print(f"{path} {reason}: its newest checkpoint is used ({found[-1].name})", file=sys.stderr)
+    return found[-1]

@@ -5,6 +5,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from huggingface_hub import hf_hub_download
@@ -12,7 +13,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, Pre
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from .averaging import find_model_folder
-from .files import digest_file, read_object
+from .files import MODEL_FOLDER, RECIPE_FILE, digest_files, read_object
 from .model.configuration_vaswani import VaswaniConfig
 from .model.modeling_vaswani import VaswaniForConditionalGeneration
 from .model.pipeline_vaswani import TRANSLATION_TASK
@@ -21,49 +22,85 @@ CARD_FILE = "README.md"
 TOKENIZER_FILES = ("tokenizer.json", "source.spm")  # one of them: ours, or of a model that was MarianMT's
 
 
-def load_translator(
-    folder: str | Path, *, dtype: str | None = None
-) -> tuple[VaswaniForConditionalGeneration, PreTrainedTokenizerFast]:
-    """Load model and tokenizer from a model folder, a run folder (its newest model) or a Hub id.
+class Loaded(NamedTuple):
+    """A model as it was loaded; its name may mean another one by now, as that of a run in training."""
+
+    folder: Path  # of its files; of a model on the Hub, that of the commit in the cache
+    model: VaswaniForConditionalGeneration
+    tokenizer: PreTrainedTokenizerFast
+    fingerprint: str  # of these files; see `fingerprint_model`
+
+    @property
+    def languages(self) -> tuple[str, str] | None:
+        """Source and target language, where the config names them."""
+        return find_languages(vars(self.model.config))
+
+
+def load(name: str | Path, *, dtype: str | None = None) -> Loaded:
+    """Load a model with its tokenizer from a model folder, a run folder (its newest model) or a Hub id.
 
     The model is moved to the GPU if there is one.
 
     Raises:
         FileNotFoundError: if the folder holds no model, or lacks a part of one.
+        OSError: if a file changes while it is loaded, or if the Hub has no such model.
         ValueError: if it is another kind of model, if a file of it is damaged, or if its files do not belong together.
     """
-    path = Path(folder)
+    path = Path(name)
+    options = {} if dtype is None else {"dtype": dtype}
     if path.is_dir():
-        folder = str(_find_model(path))
+        folder = find_model(path)
+        name, revision = str(folder), None
     elif len(path.parts) != 2 or path.is_absolute():  # not of the form owner/name
-        raise FileNotFoundError(f"{folder} does not exist; name a model folder, a run folder or a Hub id.")
-    with naming_damage(folder):
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        raise FileNotFoundError(f"{name} does not exist; name a model folder, a run folder or a Hub id.")
+    else:
+        with naming_damage(name):
+            folder = Path(hf_hub_download(str(name), "config.json")).parent
+        revision = folder.name  # a commit: the parts are loaded from the same
+    with _refusing_changes(folder):
+        model = _load_model(str(name), revision=revision, **options)
+        tokenizer = load_tokenizer(name, revision=revision)
+        fingerprint = fingerprint_model(folder)
+    if len(tokenizer) > model.config.vocab_size:
+        sizes = f"the tokenizer has {len(tokenizer)} entries, the model {model.config.vocab_size}"
+        raise ValueError(f"the files of {name} do not belong together: {sizes}. Copy the model again.")
+    if torch.accelerator.is_available():
+        model.to(torch.accelerator.current_accelerator())
+    return Loaded(folder, model.eval(), tokenizer, fingerprint)
+
+
+def load_translator(
+    name: str | Path, *, dtype: str | None = None
+) -> tuple[VaswaniForConditionalGeneration, PreTrainedTokenizerFast]:
+    """Return the model and tokenizer that `load` loads."""
+    loaded = load(name, dtype=dtype)
+    return loaded.model, loaded.tokenizer
+
+
+def _load_model(name: str, **options) -> VaswaniForConditionalGeneration:
+    """Load a model of this package whose weights are those of its config."""
+    options["trust_remote_code"] = False
+    with naming_damage(name):
+        config = AutoConfig.from_pretrained(name, **options)
     if not isinstance(config, VaswaniConfig):
         raise ValueError(
-            f"{folder} is a model of type {config.model_type!r}, expected {VaswaniConfig.model_type!r}; `vaswani "
+            f"{name} is a model of type {config.model_type!r}, expected {VaswaniConfig.model_type!r}; `vaswani "
             f"convert` makes one of MarianMT's and OPUS-MT's."
         )
-    options = {} if dtype is None else {"dtype": dtype}
     options["attn_implementation"] = "sdpa"  # one that config.json names may be code of others
-    with naming_damage(folder):
+    with naming_damage(name):
         model, report = VaswaniForConditionalGeneration.from_pretrained(
-            folder, trust_remote_code=False, config=config, output_loading_info=True, **options
+            name, config=config, output_loading_info=True, **options
         )
-    tokenizer = load_tokenizer(folder)
     # transformers replaces missing weights by random ones, without an error.
     unmatched = {"missing": report["missing_keys"], "unexpected": report["unexpected_keys"]}
     faults = [f"{what} weights: {', '.join(sorted(keys)[:3])}" for what, keys in unmatched.items() if keys]
-    if len(tokenizer) > model.config.vocab_size:
-        faults.append(f"the tokenizer has {len(tokenizer)} entries, the model {model.config.vocab_size}")
     if faults:
-        raise ValueError(f"the files of {folder} do not belong together: {'; '.join(faults)}. Copy the model again.")
-    if torch.accelerator.is_available():
-        model.to(torch.accelerator.current_accelerator())
-    return model.eval(), tokenizer
+        raise ValueError(f"the files of {name} do not belong together: {'; '.join(faults)}. Copy the model again.")
+    return model
 
 
-def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
+def load_tokenizer(name: str | Path, *, revision: str | None = None) -> PreTrainedTokenizerBase:
     """Load the tokenizer in a folder or on the Hub.
 
     Raises:
@@ -71,7 +108,7 @@ def load_tokenizer(name: str | Path) -> PreTrainedTokenizerBase:
         ImportError: if it needs sentencepiece, which is missing.
     """
     with naming_damage(name):
-        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=False, revision=revision)
 
 
 @contextlib.contextmanager
@@ -92,19 +129,49 @@ def naming_damage(name: str | Path) -> Iterator[None]:
         raise ValueError(f"{name} {reason}") from error
 
 
-def _find_model(path: Path) -> Path:
-    """Return `path` or the newest model of a run, checked to have all parts."""
-    path = find_model_folder(path)
+def find_model(path: Path) -> Path:
+    """Return the folder of a model, `path` or that of the newest model of a run, checked to have all parts.
+
+    Raises:
+        FileNotFoundError: if the run has none yet, or if a part is missing.
+        ValueError: if a file is damaged that transformers would ignore.
+    """
+    folder = find_model_folder(path)
     needed = (("config.json",), TOKENIZER_FILES, ("model.safetensors", "model.safetensors.index.json"))
-    missing = [names[0] for names in needed if not any((path / name).exists() for name in names)]
+    missing = [names[0] for names in needed if not any((folder / name).exists() for name in names)]
+    if len(missing) == len(needed) and (path / RECIPE_FILE).exists():
+        raise FileNotFoundError(
+            f"the run {path} has no checkpoint and no {MODEL_FOLDER}/config.json yet: train until it has one."
+        )
     if missing:
         raise FileNotFoundError(
-            f"{path} is not a whole model: {', '.join(missing)} missing. Name a folder written by save_pretrained "
-            f"(with its tokenizer), or a run folder with a checkpoint."
+            f"{folder} is not a whole model: {', '.join(missing)} missing. Name a folder written by save_pretrained "
+            f"(with its tokenizer), or a run folder."
         )
-    if os.path.lexists(path / GENERATION_CONFIG_NAME):
-        read_object(path / GENERATION_CONFIG_NAME)  # transformers ignores one that it cannot read
-    return path
+    if os.path.lexists(folder / GENERATION_CONFIG_NAME):
+        read_object(folder / GENERATION_CONFIG_NAME)  # transformers ignores one that it cannot read
+    return folder
+
+
+@contextlib.contextmanager
+def _refusing_changes(folder: Path) -> Iterator[None]:
+    """Raise an OSError if a file of the model in `folder` changes or vanishes during the block."""
+    before = _identify_files(folder)
+    try:
+        yield
+    finally:
+        if not before <= _identify_files(folder):
+            raise OSError(f"{folder} changed while it was read, as a run in training does: give the command again.")
+
+
+def _identify_files(folder: Path) -> set[tuple[str, int, int, int]]:
+    found = [(path.name, path.stat()) for path in _list_files(folder)]
+    return {(name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in found}
+
+
+def _list_files(folder: Path) -> list[Path]:
+    """Return the files of a model on which its translations depend."""
+    return [path for path in folder.glob("*") if path.suffix in (".json", ".safetensors", ".spm") and path.is_file()]
 
 
 def find_languages(config: Mapping) -> tuple[str, str] | None:
@@ -114,13 +181,9 @@ def find_languages(config: Mapping) -> tuple[str, str] | None:
     return next((task.groups() for task in tasks if task and task[1]), None)
 
 
-def fingerprint_model(name: str | Path) -> str:
-    """Return a digest of the files of a model that `load_translator` has loaded, equal for copies of it."""
-    folder = find_model_folder(Path(name))
-    if not folder.is_dir():  # a Hub id: the folder of the commit in the cache
-        folder = Path(hf_hub_download(str(name), "config.json", local_files_only=True)).parent
+def fingerprint_model(folder: Path) -> str:
+    """Return a digest of the files of the model in `folder`, equal for copies of it."""
     digest = hashlib.sha256()
-    for part in sorted(folder.iterdir()):
-        if part.suffix in (".json", ".safetensors", ".spm"):
-            digest.update(part.name.encode() + bytes.fromhex(digest_file(part)))
+    for name, content in digest_files(folder, _list_files(folder)).items():
+        digest.update(name.encode() + bytes.fromhex(content))
     return digest.hexdigest()[:16]

@@ -221,7 +221,7 @@ def test_an_error_is_one_line_whoever_wrote_it(monkeypatch, capsys, error, statu
 
 
 def test_a_lack_of_memory_is_one_line_with_advice(monkeypatch, capsys):
-    monkeypatch.setattr(loading, "load_translator", lambda *_, **__: torch.empty(10**15))
+    monkeypatch.setattr(loading, "load", lambda *_, **__: torch.empty(10**15))
     assert cli.main(["translate", "--model", "x"]) == 1
     advice = "a smaller --tokens_per_batch \\(of training: larger --accumulation_steps\\), or shorter sentences"
     assert re.fullmatch(rf"vaswani translate: out of memory \(.*\): give {advice}\.\n", capsys.readouterr().err)
@@ -250,7 +250,7 @@ def test_a_model_that_is_neither_here_nor_on_the_hub_is_named(monkeypatch):
     def refuse(*_, **__):
         raise OSError("no connection")
 
-    monkeypatch.setattr(loading.AutoConfig, "from_pretrained", refuse)
+    monkeypatch.setattr(loading, "hf_hub_download", refuse)
     expected = "there is no folder runs/gone, and the Hub gave no model of that name: no connection"
     with pytest.raises(OSError, match=expected):
         loading.load_translator("runs/gone")

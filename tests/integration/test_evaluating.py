@@ -1,10 +1,12 @@
 """`vaswani evaluate`, with a model and without."""
 
 import json
+import shutil
 
 import pytest
 
 from vaswani_transformer import cli
+from vaswani_transformer.evaluation import scores
 from vaswani_transformer.evaluation.pairs import compute_perplexity
 from vaswani_transformer.evaluation.scores import Score, build_metrics, compute_scores
 from vaswani_transformer.hub.card import METRICS, Evaluation, read_scores
@@ -47,6 +49,29 @@ def test_a_model_is_scored_in_all_ways_with_its_search_and_fingerprint(build_tra
     assert found == Evaluation("newstest2014", [*scores, perplexity], search, fingerprint)
     assert {score.name for score in found.scores} == METRICS.keys()
     assert json.loads(file.read_text())["models"] == [str(tmp_path / "m")]
+
+
+def test_the_fingerprint_is_of_the_scored_model_though_training_goes_on_and_ends(
+    build_translator, files, tmp_path, capsys, monkeypatch
+):
+    build_translator(REFERENCES, vocab_size=300, folder=tmp_path / "later")
+    checkpoint, *_ = newer = [tmp_path / "run" / "checkpoints" / f"step-0000000{number}" for number in (1, 2)]
+    build_translator(CLOSE, vocab_size=300, folder=checkpoint)
+    (checkpoint / "COMPLETE").write_text('{"files": {}}')
+    fingerprint = fingerprint_model(checkpoint)
+
+    def end_training(*args):
+        for folder in (newer[1], tmp_path / "run" / "model"):
+            shutil.copytree(tmp_path / "later", folder)
+        shutil.rmtree(checkpoint)
+        return compute_scores(*args)
+
+    monkeypatch.setattr(scores, "compute_scores", end_training)
+    options = ["--test", files[0], files[0], "--num_beams", "1", "--max_length_offset", "1"]
+    assert cli.main(["evaluate", "--model", str(tmp_path / "run"), *options]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.endswith(f"fingerprint {fingerprint}\n")
+    assert printed.err.count("its newest checkpoint is used (step-00000001)") == 1
 
 
 def test_the_table_has_a_row_for_each_pair_whatever_breaks_its_text(build_translator, tmp_path, capsys):

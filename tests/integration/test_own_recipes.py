@@ -93,7 +93,7 @@ def test_a_run_may_end_earlier_than_planned_but_not_before_what_is_done(data, tm
     stop_after(9)
     assert (run / "checkpoints" / "stopped-00000009").exists()
     assert read_update(find_model_folder(run)) == 9
-    told = f"{run} has no final model yet: the mean of its newest checkpoints is used (updates 8, 9)\n"
+    told = f"{run} has no final model yet: its newest checkpoint is used (stopped-00000009)\n"
     assert capsys.readouterr().err.endswith(told)
     assert train_to(run, data, 8) == 1
     error = capsys.readouterr().err.splitlines()[-1]
@@ -102,11 +102,9 @@ def test_a_run_may_end_earlier_than_planned_but_not_before_what_is_done(data, tm
     assert {path.name for path in (run / "checkpoints").iterdir()} >= {"step-00000008", "step-00000009"}
     assert find_model_folder(run) == run / "model"
     stop_after(11)
-    told = f"{run} was continued after its final model (update 9): the mean of its newest checkpoints is used "
-    mean = weights(find_model_folder(run))
-    assert capsys.readouterr().err.endswith(f"{told}(updates 10, 11)\n")
-    one, other = (weights(path) for path in sorted((run / "checkpoints").glob("*-0000001?")))
-    assert_close(mean, {name: ((one[name].double() + other[name].double()) / 2).float() for name in one})
+    assert find_model_folder(run) == run / "checkpoints" / "stopped-00000011"
+    told = f"{run} was continued after its final model (update 9): its newest checkpoint is used (stopped-00000011)\n"
+    assert capsys.readouterr().err.endswith(told)
     (run / "model" / "README.md").write_text("of update 9")
     assert train_to(run, data, 11) == 0
     assert "README.md is of the model before: remove it" in capsys.readouterr().err

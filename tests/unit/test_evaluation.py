@@ -1,5 +1,6 @@
 import math
 import shutil
+from functools import partial
 
 import pytest
 
@@ -7,7 +8,8 @@ from vaswani_transformer import loading
 from vaswani_transformer.evaluation import pairs as scored_pairs
 from vaswani_transformer.evaluation.pairs import compute_perplexity, score_pairs
 from vaswani_transformer.evaluation.scores import compute_bleu
-from vaswani_transformer.loading import fingerprint_model, load_translator
+from vaswani_transformer.files import digest_file, write_json
+from vaswani_transformer.loading import fingerprint_model, load, load_translator
 from vaswani_transformer.translation.translator import Hypothesis, Translator
 
 SENTENCES = ["a dog runs", "", "two cats sleep on the big bed", " ", "a dog", "the dog runs and runs"]
@@ -69,13 +71,49 @@ def test_a_half_written_folder_is_refused_with_what_it_lacks(saved, name):
         load_translator(saved)
 
 
-def test_a_model_has_one_fingerprint_wherever_it_lies_and_another_when_a_part_changes(saved, tmp_path, monkeypatch):
+@pytest.mark.parametrize("change", ["another model is written", "the folder is removed"])
+def test_a_model_that_changes_while_it_is_loaded_is_refused(saved, monkeypatch, change):
+    load_tokenizer = loading.load_tokenizer
+
+    def meddle(*args, **options):
+        shutil.rmtree(saved)
+        if change == "another model is written":
+            build_checkpoint(saved)
+        return load_tokenizer(*args, **options)
+
+    build_checkpoint = partial(shutil.copytree, shutil.copytree(saved, saved.with_name("other")))
+    monkeypatch.setattr(loading, "load_tokenizer", meddle)
+    with pytest.raises(OSError, match="model changed while it was read, as a run in training does: give the command"):
+        load(saved)
+
+
+def test_a_run_is_served_by_its_newest_checkpoint_unless_that_is_damaged(saved, capsys):
+    checkpoints = saved.parent / "checkpoints"
+    for name in ("step-00000002", "stopped-00000003"):
+        shutil.copytree(saved, checkpoints / name)
+        write_json(checkpoints / name / "COMPLETE", {"files": {"config.json": digest_file(saved / "config.json")}})
+    shutil.rmtree(saved)
+    assert load(saved.parent).folder == checkpoints / "stopped-00000003"
+    told = f"{saved.parent} has no final model yet: its newest checkpoint is used (stopped-00000003)\n"
+    assert capsys.readouterr().err.startswith(told)
+    (checkpoints / "stopped-00000003" / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"stopped-00000003/config\.json is damaged: copy it back, or remove"):
+        load(saved.parent)
+    shutil.rmtree(checkpoints)
+    (saved.parent / "recipe.json").write_text("{}")
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"the run .* has no checkpoint and no model/config.json yet: train until it has one",
+    ):
+        load(saved.parent)
+
+
+def test_a_model_has_one_fingerprint_wherever_it_lies_and_another_when_a_part_changes(saved, tmp_path):
     fingerprint = fingerprint_model(saved)
     shutil.copytree(saved.parent, tmp_path / "copy")
     (saved / "README.md").write_text("a card")
-    monkeypatch.setattr(loading, "hf_hub_download", lambda name, file, **_: str(saved / file))  # as in the cache
-    for name in (saved, str(tmp_path / "copy"), "owner/name"):
-        assert fingerprint_model(name) == fingerprint
+    for name in (saved, saved.parent, str(tmp_path / "copy")):
+        assert load(name).fingerprint == fingerprint
     found = {fingerprint}
     for name in ("model.safetensors", "tokenizer.json", "generation_config.json"):
         content = (saved / name).read_bytes()

@@ -48,7 +48,7 @@ def run(tmp_path):
 @pytest.fixture
 def score(run, tmp_path):
     path = tmp_path / "test.json"
-    path.write_text(json.dumps(FIGURES | {"fingerprint": fingerprint_model(run)}))
+    path.write_text(json.dumps(FIGURES | {"fingerprint": fingerprint_model(run / "model")}))
     return path
 
 
@@ -69,7 +69,7 @@ def test_the_card_says_what_the_run_folder_and_the_scores_say(run, score):
         "| Multi30k test_2016_flickr | perplexity | 5.003 | `per sub-word, no label smoothing` |",
         "| Multi30k test_2016_flickr | chrF2 | 64.10 |",
         "`num_beams:5\\|length_penalty:1.4\\|length_penalty_type:gnmt\\|dtype:bfloat16` |",
-        f"Fingerprint of the scored model: `{fingerprint_model(run)}`.",
+        f"Fingerprint of the scored model: `{fingerprint_model(run / 'model')}`.",
         'model="OWNER/NAME"',
         "development set at the last of the averaged checkpoints: 5.250",
         "more than 256\nsub-words",
@@ -93,7 +93,7 @@ def test_the_metadata_is_what_the_hub_reads_for_each_test_set(run, score):
     ]
     result = data.eval_results[0]
     assert (result.task_type, result.metric_name) == ("translation", "BLEU")
-    assert result.metric_args == {"signature": SIGNATURE, "search": SEARCH, "model": fingerprint_model(run)}
+    assert result.metric_args == {"signature": SIGNATURE, "search": SEARCH, "model": fingerprint_model(run / "model")}
 
 
 @pytest.mark.parametrize(

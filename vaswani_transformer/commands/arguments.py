@@ -3,16 +3,13 @@
 import argparse
 import contextlib
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
-
-from transformers import PreTrainedTokenizerFast
 
 from .. import loading
 from ..data.corpus import Pair, describe_source, open_parallel
 from ..data.phrasebook.pairs import generate_pairs
-from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from .parsers import PHRASEBOOK
 
 
@@ -37,34 +34,32 @@ def describe_inputs(names: list[str], *, split: str, num_pairs: int) -> list[dic
     return describe_source(names, split=split)
 
 
-def search_options(args: argparse.Namespace, tokenizer: PreTrainedTokenizerFast) -> dict[str, object]:
-    """Return the given options of `add_search_options`, as `Translator` takes them.
-
-    Args:
-        tokenizer: of `args.model`.
+def load_members(args: argparse.Namespace) -> list[loading.Loaded]:
+    """Load `args.model` and the further models of its ensemble, whose tokens must be those of the first.
 
     Raises:
         ValueError: if a further model has another vocabulary.
-        FileNotFoundError: if there is no such model or no such file.
+        FileNotFoundError: if there is no such model.
     """
+    names = [args.model, *args.ensemble]
+    members = [loading.load(name, dtype=args.dtype) for name in names]
+    vocabulary = members[0].tokenizer.get_vocab()
+    for name, member in zip(names, members, strict=True):
+        if member.tokenizer.get_vocab() != vocabulary:
+            raise ValueError(
+                f"models of an ensemble must share one vocabulary, and {name} has another than {args.model}: train "
+                f"them on data of one tokenizer (`vaswani prepare --keep_vocabulary MODEL`)."
+            )
+    return members
+
+
+def search_options(args: argparse.Namespace, members: Sequence[loading.Loaded]) -> dict[str, object]:
+    """Return the given options of `add_search_options`, as `Translator` takes them; `members` as of `load_members`."""
     names = ("num_beams", "length_penalty", "max_length_offset")
     options = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     if args.ensemble:
-        options["ensemble"] = [_load_member(name, args.model, tokenizer, dtype=args.dtype) for name in args.ensemble]
+        options["ensemble"] = [member.model for member in members[1:]]
     return options
-
-
-def _load_member(
-    name: str, first: str, tokenizer: PreTrainedTokenizerFast, *, dtype: str | None
-) -> VaswaniForConditionalGeneration:
-    """Load a further model, whose tokens must be those of model `first`, which reads and writes the text."""
-    model, own_tokenizer = loading.load_translator(name, dtype=dtype)
-    if own_tokenizer.get_vocab() != tokenizer.get_vocab():
-        raise ValueError(
-            f"models of an ensemble must share one vocabulary, and {name} has another than {first}: train them on data "
-            f"of one tokenizer (`vaswani prepare --keep_vocabulary MODEL`)."
-        )
-    return model
 
 
 def check_new_folder(folder: Path) -> None:

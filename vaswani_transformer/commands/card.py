@@ -1,21 +1,20 @@
 import argparse
 from pathlib import Path
 
-from ..averaging import find_model_folder
 from ..files import MODEL_FOLDER
-from ..hub.card import CardText, build_card, read_scores
+from ..hub.card import CardText, build_card, read_run, read_scores
 from ..loading import CARD_FILE
 from .arguments import check_output
 
 
 def run(args: argparse.Namespace) -> None:
+    model, output = read_run(args.run_folder).model, args.output
     evaluations = [read_scores(dataset, Path(file)) for dataset, file in args.score]
     facts = {name: getattr(args, name) for name in CardText.__dataclass_fields__}
-    card = build_card(args.run_folder, evaluations=evaluations, text=CardText(**facts))
-    model, output = args.run_folder / MODEL_FOLDER, args.output
+    card = build_card(args.run_folder, model, evaluations=evaluations, text=CardText(**facts))
     if output is None:
         output = model / CARD_FILE
-        if find_model_folder(args.run_folder) != model:
+        if model != args.run_folder / MODEL_FOLDER:
             raise ValueError(f"the newest model of {args.run_folder} is not its final one: name the card by --output.")
         if output.exists():
             raise ValueError(f"{output} exists and may have been edited: remove it, or name it by --output.")

@@ -5,14 +5,13 @@ from dataclasses import asdict
 
 from tqdm import tqdm
 
-from .. import loading
 from ..data.lines import read_lines
 from ..evaluation import scores
 from ..evaluation.pairs import compute_perplexity
 from ..files import write_json
 from ..model.generation_vaswani import Search
 from ..translation.translator import translate
-from .arguments import check_output, open_output, open_reader, search_options
+from .arguments import check_output, load_members, open_output, open_reader, search_options
 
 BREAKS = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")  # would begin another cell or row of the table
 
@@ -32,15 +31,16 @@ def _evaluate_model(args: argparse.Namespace) -> None:
         check_output(path, inputs=args.test)
         if outputs.count(path) > 1:
             raise ValueError(f"{path} is named for two outputs: name another file.")
-    model, tokenizer = loading.load_translator(args.model, dtype=args.dtype)
-    source, target = loading.find_languages(vars(model.config)) or ("en", "de")
+    members = load_members(args)
+    _, model, tokenizer, _ = members[0]
+    source, target = members[0].languages or ("en", "de")
     args.source_language, args.target_language = args.source_language or source, args.target_language or target
     metrics = _build_metrics(args)
     pairs = list(open_reader(args.test, args, split=args.split, num_pairs=args.num_pairs)())
     if not pairs:
         raise ValueError(f"{' and '.join(args.test)} hold no sentence; there is nothing to score.")
     sources, references = zip(*pairs, strict=True)
-    options = search_options(args, tokenizer)
+    options = search_options(args, members)
     with tqdm(total=len(pairs), unit=" sentences", file=sys.stderr, disable=None) as bar:
         size = args.tokens_per_batch
         hypotheses = translate(model, tokenizer, sources, tokens_per_batch=size, on_batch=bar.update, **options)
@@ -60,7 +60,7 @@ def _evaluate_model(args: argparse.Namespace) -> None:
     further = "" if args.dtype is None else f"|dtype:{args.dtype}"
     search = f"{Search.resolve(model.generation_config, **options)}{further}"
     models = [args.model, *args.ensemble]
-    fingerprint = " + ".join(map(loading.fingerprint_model, models))
+    fingerprint = " + ".join(member.fingerprint for member in members)
     print(f"search {search}  model {' + '.join(models)}  fingerprint {fingerprint}")
     if args.json is not None:
         args.json.parent.mkdir(parents=True, exist_ok=True)

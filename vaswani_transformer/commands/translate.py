@@ -1,17 +1,17 @@
 import argparse
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from .. import loading
 from ..attention.alignment import align, format_links
 from ..data.corpus import read_parallel_files
 from ..data.lines import read_lines
+from ..loading import Loaded
 from ..translation.files import find_processes, read_file_windows, read_windows, translate_file, translate_stream
 from ..translation.translator import Translator, format_lines
-from .arguments import check_output, open_output, search_options
+from .arguments import check_output, load_members, open_output, search_options
 
 
 def run(args: argparse.Namespace) -> None:
@@ -27,41 +27,40 @@ def run(args: argparse.Namespace) -> None:
             raise ValueError("--alignments needs --input and --output, three files, without --nbest and --scores.")
     if args.input is not None:
         read_lines(args.input)  # a missing file shows before the model is loaded
-    model, tokenizer = loading.load_translator(args.model, dtype=args.dtype)
-    search = search_options(args, tokenizer)
+    members = load_members(args)
+    settings = _describe(args, members)
     translator = Translator(
-        model,
-        tokenizer,
+        members[0].model,
+        members[0].tokenizer,
         tokens_per_batch=args.tokens_per_batch,
         num_hypotheses=1 if args.nbest is None else args.nbest,
         with_scores=args.scores,
-        **search,
+        **search_options(args, members),
     )
-    del model  # an engine has taken its place
+    aligner = None if args.alignments is None else members[0]
+    del members  # engines have taken the place of their models
     is_numbered = args.nbest is not None
     to_lines = partial(format_lines, is_numbered=is_numbered, is_scored=args.scores)
     if is_resumable:
-        settings = _describe(args) | {"tokens_per_batch": translator.tokens_per_batch}
+        settings["tokens_per_batch"] = translator.tokens_per_batch
         translate_file(translator, args.input, args.output, to_lines=to_lines, settings=settings, processes=processes)
     else:
         with _open_windows(args.input) as windows, open_output(args.output) as output:
             translate_stream(translator, windows, output, to_lines=to_lines)
     processes.destroy_process_group()
-    if args.alignments is not None and processes.is_main_process:
-        model, tokenizer = loading.load_translator(args.model)
+    if aligner is not None and processes.is_main_process:
         with open_output(args.alignments) as file:
-            for links in align(model, tokenizer, read_parallel_files(args.input, args.output)):
+            for links in align(aligner.model, aligner.tokenizer, read_parallel_files(args.input, args.output)):
                 file.write(f"{format_links(links)}\n")
     for warning in translator.find_warnings():
         print(f"vaswani translate: {warning}", file=sys.stderr)
 
 
-def _describe(args: argparse.Namespace) -> dict[str, object]:
+def _describe(args: argparse.Namespace, members: Sequence[Loaded]) -> dict[str, object]:
     """Describe all that decides the output except the input: models by content, not by path."""
     elsewhere = ("command", "debug", "input", "output", "alignments")
     settings = {name: value for name, value in vars(args).items() if name not in elsewhere}
-    settings["model"] = loading.fingerprint_model(args.model)
-    settings["ensemble"] = [loading.fingerprint_model(name) for name in args.ensemble]
+    settings["model"], *settings["ensemble"] = [member.fingerprint for member in members]
     return settings
 
 

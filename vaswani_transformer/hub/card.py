@@ -15,10 +15,10 @@ from string import Template
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from ..averaging import find_model_folder, read_update
+from ..averaging import read_update
 from ..evaluation.scores import BLEU, CHRF, LOWER_CASED, PAPER, PERPLEXITY, TOKENISED, Score
 from ..files import RECIPE_FILE, blaming, read_object
-from ..loading import find_languages, fingerprint_model
+from ..loading import find_languages, find_model, fingerprint_model
 from ..training.cost import RunCost
 from ..training.log import read_log
 from ..training.recipes import RECIPES
@@ -89,15 +89,15 @@ def read_scores(test_set: str, path: Path) -> Evaluation:
         return Evaluation(test_set, scores, str(figures["search"]), str(figures["fingerprint"]))
 
 
-def read_run(folder: Path) -> Run:
-    """Read recipe, log and languages of the run in `folder`, up to its newest model.
+def read_run(folder: Path, model: Path | None = None) -> Run:
+    """Read recipe, log and languages of the run in `folder`, up to the model in its folder `model`, or to its newest.
 
     Raises:
         FileNotFoundError: if a part is missing.
         ValueError: if a part is damaged, or if the log has no line of training.
     """
     cost, log, description = RunCost.read(folder), read_log(folder), read_object(folder / RECIPE_FILE)
-    model = find_model_folder(folder)
+    model = model or find_model(folder)
     config, update = read_object(model / "config.json"), read_update(model)
     log = [line for line in log if update is None or line["update"] <= update]
     dev = [line["dev_perplexity"] for line in log if line.get("dev_perplexity") is not None]
@@ -116,13 +116,15 @@ def read_run(folder: Path) -> Run:
         )
 
 
-def build_card(folder: Path, *, evaluations: Sequence[Evaluation] = (), text: CardText | None = None) -> str:
-    """Build the card of the run in `folder`.
+def build_card(
+    folder: Path, model: Path | None = None, *, evaluations: Sequence[Evaluation] = (), text: CardText | None = None
+) -> str:
+    """Build the card of the run in `folder`; arguments and errors as of `read_run`.
 
     Raises:
-        FileNotFoundError, ValueError: as `read_run`, and ValueError if the scores are of another model.
+        ValueError: if the scores are of another model.
     """
-    run, text = read_run(folder), text or CardText()
+    run, text = read_run(folder, model), text or CardText()
     _check_scores(folder, run, evaluations)
     name = text.name or folder.resolve().name
     source, target = run.languages or ("the source", "the target language")

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from huggingface_hub import HfApi, get_token
 
-from ..averaging import find_model_folder
-from ..files import RECIPE_FILE
-from ..loading import CARD_FILE, load_translator
+from ..averaging import CHECKPOINTS_FOLDER
+from ..files import MODEL_FOLDER, RECIPE_FILE
+from ..loading import CARD_FILE, load
 from ..model.pipeline_vaswani import custom_pipelines
 from ..translation.example import keep_example
 from .card import MODEL_ID, build_card
@@ -58,8 +58,8 @@ def write_upload(model: str | Path, folder: Path, *, repo_id: str) -> None:
     Raises:
         ValueError: as `upload_model`.
     """
-    card = _find_card(Path(model)).replace(MODEL_ID, repo_id)
-    translator, tokenizer = load_translator(model)
+    found, translator, tokenizer, _ = load(model)
+    card = _find_card(found).replace(MODEL_ID, repo_id)
     if tasks := vars(translator.config).get("custom_pipelines"):
         translator.config.custom_pipelines = custom_pipelines(*tasks)  # the code that it names may be foreign
     translator.save_pretrained(folder)
@@ -68,15 +68,13 @@ def write_upload(model: str | Path, folder: Path, *, repo_id: str) -> None:
     (folder / CARD_FILE).write_text(card, encoding="utf-8")
 
 
-def _find_card(model: Path) -> str:
-    """Return the card beside the weights, or build it from the run folder."""
-    folder = find_model_folder(model)
+def _find_card(folder: Path) -> str:
+    """Return the card beside the weights in `folder`, or build it from the run that they are of."""
     if (folder / CARD_FILE).exists():
         return (folder / CARD_FILE).read_text(encoding="utf-8")
-    for run in (model, model.parent):
-        if (run / RECIPE_FILE).exists() and find_model_folder(run) == folder:
-            return build_card(run)
+    for run in folder.parents[:2]:
+        if (run / RECIPE_FILE).exists() and folder.relative_to(run).parts[0] in (MODEL_FOLDER, CHECKPOINTS_FOLDER):
+            return build_card(run, folder)
     raise ValueError(
-        f"{model} has no card: write {CARD_FILE} beside its config.json, by hand or with `vaswani card --run ...`. "
-        f"{model} must be a run folder or a model folder."
+        f"{folder} has no card: write {CARD_FILE} beside its config.json, by hand or with `vaswani card --run ...`."
     )

@@ -18,7 +18,7 @@ from ..data.batching import TokenizedPairs
 from ..data.preparation import DEV_FILE, read_preparation
 from ..devices import allow_tf32, avoid_plans_per_shape, check_processes, choose_precision, compile_once
 from ..files import find_changes, find_damage
-from ..loading import fingerprint_model, load_translator
+from ..loading import Loaded, load
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.pipeline_vaswani import custom_pipelines
@@ -107,8 +107,10 @@ def build_run(
         speed_up_training(model, is_half_precision=accelerator.mixed_precision != "no")
     init_fingerprint = None
     if init_from is not None and not resumable_checkpoints(run / CHECKPOINTS_FOLDER):
-        _take_weights(model, init_from, tokenizer, data)
-        init_fingerprint = fingerprint_model(init_from)
+        trained = load(init_from, dtype="float32")
+        _take_weights(model, trained, tokenizer, name=init_from, data=data)
+        init_fingerprint = trained.fingerprint
+        del trained
     torch.manual_seed(seed + accelerator.process_index)  # ... but different dropout
     optimizer = build_optimizer(model, recipe)
     schedule = inverse_sqrt_schedule(optimizer, d_model=model.config.d_model, warmup_steps=recipe.warmup_updates)
@@ -196,10 +198,10 @@ def _build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast, task: str) 
 
 
 def _take_weights(
-    model: VaswaniForConditionalGeneration, name: str, tokenizer: PreTrainedTokenizerFast, data: Path
+    model: VaswaniForConditionalGeneration, loaded: Loaded, tokenizer: PreTrainedTokenizerFast, *, name: str, data: Path
 ) -> None:
-    """Load the weights of the trained model `name` into `model`."""
-    trained, its_tokenizer = load_translator(name, dtype="float32")
+    """Copy the weights of the `loaded` model, named `name`, into `model`."""
+    _, trained, its_tokenizer, _ = loaded
     fields = VaswaniConfig.__annotations__.keys() - OF_TRAINING - {"vocab_size"}
     theirs, ours = ({field: getattr(it.config, field) for field in fields} for it in (trained, model))
     if changes := list(find_changes(theirs, ours)):

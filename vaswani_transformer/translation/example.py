@@ -3,9 +3,8 @@
 import json
 from pathlib import Path
 
-from ..averaging import find_model_folder
 from ..files import blaming, read_object, write_json
-from ..loading import load_translator
+from ..loading import Loaded, load
 from .translator import Translator
 
 EXAMPLE_FILE = "example.json"
@@ -13,16 +12,15 @@ SOURCE = "Two dogs are playing in the garden."
 TOLERANCE = 1e-3  # of the score, relative: processors round in different ways
 
 
-def compute_example(folder: str | Path, source: str = SOURCE) -> dict[str, str | float]:
-    """Return `source`, its translation by the model in `folder`, and the score of the search."""
-    model, tokenizer = load_translator(folder, dtype="float32")
-    [[found]] = Translator(model, tokenizer, with_scores=True)([source])
+def compute_example(loaded: Loaded, source: str = SOURCE) -> dict[str, str | float]:
+    """Return `source`, its translation by the `loaded` model, and the score of the search."""
+    [[found]] = Translator(loaded.model, loaded.tokenizer, with_scores=True)([source])
     return {"source": source, "translation": found.text, "score": found.score}
 
 
 def keep_example(folder: Path) -> None:
     """Write the example of the model in `folder` beside its weights."""
-    write_json(folder / EXAMPLE_FILE, compute_example(folder))
+    write_json(folder / EXAMPLE_FILE, compute_example(load(folder, dtype="float32")))
 
 
 def check_example(folder: Path) -> str:
@@ -32,13 +30,14 @@ def check_example(folder: Path) -> str:
         ValueError: if the translation or its score differs from that of the time when the model was saved.
         FileNotFoundError: if the folder has no example.
     """
-    path = find_model_folder(folder) / EXAMPLE_FILE
+    loaded = load(folder, dtype="float32")
+    path = loaded.folder / EXAMPLE_FILE
     if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist: vaswani train, average, convert and push write it.")
+        raise FileNotFoundError(f"{path} does not exist: the end of vaswani train, average, convert and push write it.")
     kept = read_object(path)
     with blaming(path):
         source, translation, score = kept["source"], kept["translation"], float(kept["score"])
-    found = compute_example(folder, source)
+    found = compute_example(loaded, source)
     difference = abs(found["score"] - score) / max(1.0, abs(score))
     if found["translation"] != translation or not difference <= TOLERANCE:
         raise ValueError(
