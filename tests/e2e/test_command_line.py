@@ -164,7 +164,10 @@ def test_the_endings_of_text_files_tell_the_languages(tmp_path, capsys, endings,
         (["translate", "--model", "no/such/model"], "no/such/model does not exist; name a model folder"),
         (["train", "--recipe", "huge", "--data", "x", "--output", "y"], "there is no recipe 'huge'"),
         (["average", "--run", "nowhere", "--output", "y"], "nowhere/recipe.json"),
-        (["average", "--run", "nowhere", "--last", "5", "--output", "y"], "holds 0 checkpoints, fewer than --last 5"),
+        (
+            ["average", "--run", "nowhere", "--last", "5", "--output", "y"],
+            "checkpoints in nowhere: 0, fewer than --last 5",
+        ),
         (["prepare", "--train", "gone.en", "gone.de", "--dev", "a", "b", "--output", "y"], "gone.en"),
     ],
 )

@@ -65,7 +65,7 @@ def test_training_takes_the_recipe_of_the_data_and_says_what_it_is_about_to_do(d
     assert ", mixed_precision no, num_processes 1, num_parameters " in second
     assert [line.partition(" -> ")[0] for line in lines if " -> " in line] == [f"  {pair[0]}" for pair in PAIRS[:3]] * 2
     found, model = read_log(tmp_path / "run")[-1]["dev_perplexity"], tmp_path / "run" / "model"
-    assert last == f"averaged 1 checkpoint into {model}: perplexity of the development set {found:.4g}"
+    assert last == f"averaged 1 checkpoint into {model}: perplexity of the development set {found:.6g}"
     assert advice == f"next: vaswani translate --model {tmp_path / 'run'} --input FILE"
 
 

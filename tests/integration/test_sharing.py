@@ -120,7 +120,7 @@ def test_a_continued_run_does_not_upload_the_card_of_its_earlier_end(run, tmp_pa
     (run / "model" / "UPDATE").write_text("50")
     (run / "model" / "README.md").write_text("of update 50")
     write_upload(run, tmp_path / "upload", repo_id="me/tiny")
-    assert "99 updates done" in (tmp_path / "upload" / "README.md").read_text()
+    assert "updates: 99 done" in (tmp_path / "upload" / "README.md").read_text()
 
 
 def test_without_card_privacy_login_or_hub_nothing_is_uploaded(run, hub, tmp_path, monkeypatch, capsys):

@@ -237,8 +237,8 @@ def test_figure_5_prefers_links_that_are_no_fixed_step(tmp_path):
     encoder = np.stack([previous, nested, uniform, nested[::-1]])[None]
     maps = AttentionMaps(words, ["<s>"], encoder, np.ones((1, 4, 1, 1)), rows(1, 4, 1, 6), ["</s>"])
     first, second = (path for path in draw_figures(maps, tmp_path) if re.search(r"figure5.*svg", path.name))
-    assert "layer 1 of 1, heads 2" in first.read_text(encoding="utf-8")
-    assert "layer 1 of 1, heads 4" in second.read_text(encoding="utf-8")
+    assert "layer 1 of 1, head 2" in first.read_text(encoding="utf-8")
+    assert "layer 1 of 1, head 4" in second.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

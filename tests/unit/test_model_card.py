@@ -1,4 +1,5 @@
 import json
+import re
 
 import pytest
 import torch
@@ -59,7 +60,7 @@ def test_the_card_says_what_the_run_folder_and_the_scores_say(run, score):
     for fact in (
         "# my_run",
         "2,598,912 parameters, from en to de, trained on 29,000 captions",
-        "`multi30k_tiny` of `vaswani_transformer`, seed 3; 116 updates done, 8,000 planned",
+        "`multi30k_tiny` of `vaswani_transformer`, seed 3; updates: 116 done, 8,000 planned",
         "| `tokens_per_batch` | `8192` |",
         "Devices: two cores; processes: 2; mixed precision: no. ",
         "1.5 hours of training over all sittings, 3.0 device hours",
@@ -71,7 +72,7 @@ def test_the_card_says_what_the_run_folder_and_the_scores_say(run, score):
         "`num_beams:5\\|length_penalty:1.4\\|length_penalty_type:gnmt\\|dtype:bfloat16` |",
         f"Fingerprint of the scored model: `{fingerprint_model(run / 'model')}`.",
         'model="OWNER/NAME"',
-        "development set at the last of the averaged checkpoints: 5.250",
+        "development set after update 116: 5.250",
         "more than 256\nsub-words",
         "Licence of the weights: apache-2.0.",
     ):
@@ -131,8 +132,8 @@ def test_the_card_of_an_unfinished_run_is_of_its_newest_checkpoints(run, capsys)
     checkpoint = (run / "model").rename(run / "checkpoints" / "step-00000058")
     (checkpoint / "COMPLETE").write_text('{"files": {}}')
     card = build_card(run)
-    assert "seed 3; 58 updates done, 8,000 planned" in card
-    assert "development set at the last of the averaged checkpoints: 700.000" in card
+    assert "seed 3; updates: 58 done, 8,000 planned" in card
+    assert "development set after update 58: 700.000" in card
     assert cli.main(["card", "--run", str(run)]) == 1
     assert "the newest model of" in capsys.readouterr().err
 
@@ -143,6 +144,24 @@ def test_what_nobody_wrote_down_is_said_to_be_unknown(run):
     assert [gap for gap in gaps if gap not in card] == []
     data = ModelCard(card).data
     assert (data.license, data.eval_results) == ("unknown", None)
+
+
+def test_no_field_of_a_run_or_of_scores_writes_html_links_or_rows_into_the_card(run, score):
+    description = json.loads((run / "recipe.json").read_text())
+    text = dict.fromkeys(("mixed_precision", "device", "init_from", "init_fingerprint"), HOSTILE)
+    recipe = description["recipe"] | {"max_length": HOSTILE, HOSTILE: HOSTILE}
+    (run / "recipe.json").write_text(
+        json.dumps(description | text | {"recipe": recipe, "versions": {HOSTILE: HOSTILE}})
+    )
+    scores = [figures | {"signature": HOSTILE} for figures in FIGURES["scores"]]
+    score.write_text(json.dumps(json.loads(score.read_text()) | {"scores": scores, "search": HOSTILE}))
+    card = ModelCard(build_card(run, evaluations=[read_scores(HOSTILE, score)])).text
+    assert all(character.isprintable() or character == "\n" for character in card)
+    prose = re.sub("`[^`\n]*`", "", re.sub(r"\\.", "", card))
+    assert re.findall(r"<|\]\(|!\[|^---|^# (?!my_run)", prose, re.MULTILINE) == []
+    for table in re.findall(r"(?:^\|.*\n)+", card, re.MULTILINE):
+        rows = re.sub(r"\\\|", "", table).splitlines()
+        assert {row.count("|") for row in rows} == {rows[0].count("|")}
 
 
 @pytest.mark.parametrize(("init_from", "name"), [("runs/a", "runs/a"), ("/home/me/a", "a")])

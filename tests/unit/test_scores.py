@@ -49,7 +49,7 @@ def test_without_case_all_scores_are():
 
 
 def test_unequal_numbers_of_sentences_and_no_sentence_are_refused():
-    with pytest.raises(ValueError, match="1 translations cannot be scored against 2 references"):
+    with pytest.raises(ValueError, match="translations: 1, references: 2; line i of one"):
         compute_scores(["a"], ["a", "b"], build_metrics())
     with pytest.raises(ValueError, match="there is no reference; there is nothing to score"):
         compute_scores([], [], build_metrics())

@@ -203,7 +203,8 @@ def _save(
     queries, keys, weights = maps.view(kind)
     layer = paper_layer(len(weights)) if layer is None else layer
     numbers = ", ".join(str(head + 1) for head in heads or ())
-    title = f"{KINDS[kind]}, layer {layer + 1} of {len(weights)}, {f'heads {numbers}' if heads else 'all heads'}"
+    named = f"{'head' if len(heads) == 1 else 'heads'} {numbers}" if heads else "all heads"
+    title = f"{KINDS[kind]}, layer {layer + 1} of {len(weights)}, {named}"
     if place is not None:
         title += f', from "{queries[place]}"'
     figure = draw_attention(queries, keys, weights[layer], heads=heads, query_word=place, title=title)

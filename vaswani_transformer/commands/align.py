@@ -15,7 +15,7 @@ def run(args: argparse.Namespace) -> None:
     gold = None if args.gold is None else list(map(parse_links, read_lines(args.gold)))
     pairs = list(read_parallel_files(args.source, args.target))
     if gold is not None and len(gold) != len(pairs):
-        raise ValueError(f"{args.gold} has {len(gold)} lines, and {args.source} has {len(pairs)}.")
+        raise ValueError(f"the numbers of lines differ: {args.gold} has {len(gold)}, {args.source} has {len(pairs)}.")
     model, tokenizer = loading.load_translator(args.model)
     found = []
     with open_output(args.output) as file:

@@ -10,7 +10,7 @@ def run(args: argparse.Namespace) -> None:
     last = read_num_averaged(args.run_folder) if args.last is None else args.last
     found = complete_checkpoints(args.run_folder / CHECKPOINTS_FOLDER)
     if args.last is not None and len(found) < last:
-        raise ValueError(f"{args.run_folder} holds {len(found)} checkpoints, fewer than --last {last}.")
+        raise ValueError(f"checkpoints in {args.run_folder}: {len(found)}, fewer than --last {last}.")
     folders = found[-last:]
     average_checkpoints(folders, args.output)
     keep_example(args.output)

@@ -6,7 +6,7 @@ from ..training.cost import PAPER_FLOP, RunCost, compute_training_cost, find_rat
 def run(args: argparse.Namespace) -> None:
     cost = RunCost.read(args.run_folder)
     print(
-        f"{args.run_folder}: {cost.updates:,} updates in {cost.seconds / 3600:,.2f} hours, "
+        f"{args.run_folder}: updates {cost.updates:,} in {cost.seconds / 3600:,.2f} hours, "
         f"mixed precision {cost.mixed_precision}\n"
     )
     if args.device is None:

@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> None:
     tally = measure_heads(model, tokenizer, tqdm(pairs, unit=" sentences", file=sys.stderr, disable=None))
     scores = tally.scores()
     print(
-        f"{args.model}, {tally.num_sentences:,} sentences of {args.source}, {tally.num_left_out:,} left out, empty or "
+        f"{args.model}, sentences of {args.source}: {tally.num_sentences:,}, left out {tally.num_left_out:,}, empty or "
         f"longer than {LONGEST_SENTENCE} tokens\n{LEGEND}"
     )
     for kind, name in KINDS.items():

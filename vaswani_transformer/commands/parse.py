@@ -47,6 +47,7 @@ def _warn_of_unsplit_words(sentences: Sequence[str]) -> None:
         found += [word for word in words[-1:] if re.search(r"\w\.$", word)]
     if found:
         print(
-            f"vaswani parse: {len(found)} words hold punctuation: {' '.join(found[:5])} ... Separate it by spaces.",
+            f"vaswani parse: words with punctuation in them: {len(found)}, such as {' '.join(found[:5])} ... "
+            f"Separate it by spaces.",
             file=sys.stderr,
         )

@@ -71,8 +71,8 @@ def compute_scores(hypotheses: Sequence[str], references: Sequence[str], metrics
         raise ValueError("there is no reference; there is nothing to score.")
     if len(hypotheses) != len(references):
         raise ValueError(
-            f"{len(hypotheses)} translations cannot be scored against {len(references)} references: line i of one must "
-            f"translate the source of line i of the other."
+            f"translations: {len(hypotheses)}, references: {len(references)}; line i of one must translate the source "
+            f"of line i of the other."
         )
     return [
         Score(name, metric.corpus_score(list(hypotheses), [list(references)]).score, str(metric.get_signature()))

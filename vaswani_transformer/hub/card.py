@@ -53,7 +53,8 @@ class Run:
     versions: dict
     updates: int  # of that model
     planned_updates: int
-    dev_perplexity: float | None  # of its last checkpoint
+    dev: tuple[int, float] | None  # the update of its last evaluation, and the perplexity of the development set there
+    device: str  # kind of it; empty if unknown
     init: tuple[str, str] | None  # name and fingerprint of the model whose weights it began with
     languages: tuple[str, str] | None  # as given to `vaswani prepare`; the second is `TREES` if the run parses
 
@@ -100,7 +101,7 @@ def read_run(folder: Path, model: Path | None = None) -> Run:
     model = model or find_model(folder)
     config, update = read_object(model / "config.json"), read_update(model)
     log = [line for line in log if update is None or line["update"] <= update]
-    dev = [line["dev_perplexity"] for line in log if line.get("dev_perplexity") is not None]
+    dev = [(line["update"], line["dev_perplexity"]) for line in log if line.get("dev_perplexity") is not None]
     with blaming(folder / RECIPE_FILE):
         origin = str(description["init_from"]), str(description["init_fingerprint"])
         return Run(
@@ -110,7 +111,8 @@ def read_run(folder: Path, model: Path | None = None) -> Run:
             versions=dict(description["versions"]),
             updates=update or max(line["update"] for line in log),
             planned_updates=int(description["recipe"]["num_updates"]),
-            dev_perplexity=dev[-1] if dev else None,
+            dev=dev[-1] if dev else None,
+            device=str(description.get("device", "")),
             init=origin if description["init_from"] else None,
             languages=find_languages(config),
         )
@@ -126,7 +128,7 @@ def build_card(
     """
     run, text = read_run(folder, model), text or CardText()
     _check_scores(folder, run, evaluations)
-    name = text.name or folder.resolve().name
+    name = text.name or plain(folder.resolve().name)
     source, target = run.languages or ("the source", "the target language")
     named = text.license_name or text.license
     licence = f"Licence of the weights: {named}." if named else NO_LICENCE
@@ -144,7 +146,7 @@ def build_card(
         "recipe": _recipe(run),
         "cost": _cost(run, text),
         "scores": _scores(run, evaluations),
-        "max_length": run.recipe.get("max_length", "?"),
+        "max_length": plain(run.recipe.get("max_length", "?")),
         "licence": licence,
     }
     template = PARSER_TEMPLATE if run.is_parser else TEMPLATE
@@ -196,7 +198,7 @@ def _metadata(run: Run, evaluations: Sequence[Evaluation], text: CardText, *, na
 def _recipe(run: Run) -> str:
     names = [name for name, recipe in RECIPES.items() if _is_same_recipe(recipe.to_dict(), run.recipe)]
     named = f"`{names[0]}` of `vaswani_transformer`" if names else "No named recipe of `vaswani_transformer`"
-    lines = [f"{named}, seed {run.cost.seed}; {run.updates:,} updates done, {run.planned_updates:,} planned."]
+    lines = [f"{named}, seed {run.cost.seed}; updates: {run.updates:,} done, {run.planned_updates:,} planned."]
     if run.init:
         name, fingerprint = run.init
         name = Path(name).name if Path(name).is_absolute() else name  # folders of a machine are not for the Hub
@@ -215,10 +217,10 @@ def _is_same_recipe(ours: dict, theirs: dict) -> bool:
 
 def _cost(run: Run, text: CardText) -> str:
     cost, hours = run.cost, run.cost.seconds / 3600
-    versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
+    versions = plain(", ".join(f"{name} {version}" for name, version in run.versions.items()))
     return (
-        f"Devices: {text.hardware or 'not written down'}; processes: {cost.num_processes}; "
-        f"mixed precision: {cost.mixed_precision}. "
+        f"Devices: {text.hardware or plain(run.device) or 'not written down'}; processes: {cost.num_processes}; "
+        f"mixed precision: {plain(cost.mixed_precision)}. "
         f"{hours:.1f} hours of training over all sittings, {hours * cost.num_processes:.1f} device hours; "
         f"{cost.target_tokens:,.0f} target tokens, so {cost.weight_flop:.1e} FLOP by 6 x parameters x "
         f"tokens.\n\nVersions: {versions}."
@@ -233,19 +235,28 @@ def _scores(run: Run, evaluations: Sequence[Evaluation]) -> str:
     lines = []
     for evaluation in evaluations:
         for score in evaluation.scores:
-            names = f"{evaluation.test_set} | {score.name}"
+            names = f"{plain(evaluation.test_set)} | {score.name}"
             lines.append(f"| {names} | {_format(score)} | {code(score.signature)} | {code(evaluation.search)} |")
     if lines:
         lines = ["| test set | metric | score | signature | search |", "|---|---|---|---|---|", *lines]
         lines += ["", f"Fingerprint of the scored model: {code(evaluations[0].fingerprint)}."]
     elif not run.is_parser:
         lines.append("No test set has been scored: `vaswani evaluate --json`, then `vaswani card --score --output`.")
-    if run.dev_perplexity is not None:
-        text = "Perplexity of the development set at the last of the averaged checkpoints"
-        lines += ["", f"{text}: {run.dev_perplexity:.3f} per sub-word."]
+    if run.dev is not None:
+        update, perplexity = run.dev
+        lines += ["", f"Perplexity of the development set after update {update:,}: {perplexity:.3f} per sub-word."]
     return "\n".join(lines)
+
+
+def plain(value: object) -> str:
+    """Return text for Markdown that holds no HTML, link, code, break or invisible character, whatever `value` holds."""
+    return re.sub(r"[\\`<>\[\]|&]", r"\\\g<0>", _visible(str(value)))
 
 
 def code(text: str) -> str:
     """Return `text` as code in a cell of a Markdown table."""
-    return "`{}`".format(text.replace("|", "\\|"))
+    return "`{}`".format(_visible(text).replace("`", "'").replace("|", "\\|"))
+
+
+def _visible(text: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in text)

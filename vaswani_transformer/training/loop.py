@@ -176,7 +176,7 @@ def _average(parts: RunParts) -> Path:
     parts.checkpoints.load_weights(folder)
     found = perplexity(parts.dev_set.compute_loss(parts.model))
     count = "1 checkpoint" if len(last) == 1 else f"{len(last)} checkpoints"
-    parts.log.print(f"averaged {count} into {folder}: perplexity of the development set {found:.4g}")
+    parts.log.print(f"averaged {count} into {folder}: perplexity of the development set {found:.6g}")
     if (folder / CARD_FILE).exists():
         parts.log.print(f"{folder / CARD_FILE} is of the model before: remove it and run vaswani card again")
     return folder
@@ -188,7 +188,7 @@ def _tell_settings(parts: RunParts) -> None:
     meant = {"compile": recipe.compile, "model": {name: getattr(base, name) for name in recipe.model}}
     changes = find_changes(BASE.to_dict() | meant, recipe.to_dict())
     tell("recipe base_en_de with changes: " + (", ".join(changes) or "none"))
-    facts = {"device": parts.accelerator.device.type, "pairs": len(parts.train_pairs)} | description
+    facts = {"device": description["device"], "pairs": len(parts.train_pairs)} | description
     tell(", ".join(f"{name} {value}" for name, value in facts.items() if name != "recipe"))
     if recipe.compile:
         tell("compiling: the first updates take minutes")

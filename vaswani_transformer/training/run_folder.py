@@ -3,7 +3,7 @@
 The same command started again continues from what the folder holds, also with another number of updates or patience:
 
     run/
-        recipe.json         the resolved recipe, seed, fingerprint of the data, precision, processes, versions
+        recipe.json         the resolved recipe, seed, fingerprint of the data, device, precision, processes, versions
         log.jsonl           one line per interval of training, one line per evaluation
         checkpoints/        see `checkpoints`
         model/              the mean of the last checkpoints: the final model

@@ -126,6 +126,7 @@ def build_run(
         "data": preparation["fingerprint"],
         "init_from": init_from,
         "init_fingerprint": init_fingerprint,
+        "device": device,
         "mixed_precision": accelerator.mixed_precision,
         "num_processes": accelerator.num_processes,
         "num_parameters": model.num_parameters(),
