@@ -6,6 +6,7 @@ vaswani translate --model runs/base --input test.en --output test.hyp.de
 """
 
 import argparse
+import io
 import os
 import signal
 import sys
@@ -24,6 +25,18 @@ USER_ERRORS = (ValueError, OSError, FloatingPointError, ImportError)
 EXTRAS = {"matplotlib": "plots", "ctranslate2": "export", "onnxscript": "export"}
 
 
+class Messages(io.FileIO):
+    """Standard error: where a message cannot be written, as on a full disk, it is lost, and the work goes on."""
+
+    def write(self, data: bytes) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:  # the reader has ended the work
+            raise
+        except OSError:
+            return len(data)
+
+
 def build_parser() -> argparse.ArgumentParser:
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog="vaswani", description=__doc__, formatter_class=formatter)
@@ -40,6 +53,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command, or list them if none is given. Errors are one line on standard error, a traceback with --debug."""
+    _prepare_streams()
     args = build_parser().parse_args((sys.argv[1:] if argv is None else argv) or ["--help"])
     try:
         _run(args)
@@ -58,6 +72,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _prepare_streams() -> None:
+    """Let no file of a command take the descriptor of a closed standard stream, whose use becomes an error."""
+    for name, mode in (("stdin", "w"), ("stdout", "r"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - open until the process ends
+    if sys.stderr is sys.__stderr__:
+        file = io.BufferedWriter(Messages(sys.stderr.fileno(), "w", closefd=False))
+        sys.stderr = io.TextIOWrapper(file, sys.stderr.encoding, sys.stderr.errors, line_buffering=True)
+
+
 def _run(args: argparse.Namespace) -> None:
     tune_memory()
     warnings.formatwarning = lambda message, *_, **__: f"vaswani {args.command}: {message}\n"
@@ -66,8 +90,7 @@ def _run(args: argparse.Namespace) -> None:
     command = import_module(f".commands.{args.command}", __package__)
     import_module("transformers").utils.logging.disable_progress_bar()  # of loading and saving weights
     command.run(args)
-    if sys.stdout is not None:
-        sys.stdout.flush()  # here a full disk and a closed pipe are errors of the command, at exit they are not
+    sys.stdout.flush()  # here a full disk and a closed pipe are errors of the command, at exit they are not
 
 
 def _explain(error: BaseException, args: argparse.Namespace) -> tuple[str, int]:
@@ -76,6 +99,9 @@ def _explain(error: BaseException, args: argparse.Namespace) -> tuple[str, int]:
         return str(error), EXIT_CODE
     if isinstance(error, KeyboardInterrupt):
         return "stopped by Ctrl+C", 128 + signal.SIGINT  # as a shell reports it
+    names = [getattr(stream, "name", "") for stream in (sys.stdin, sys.stdout)]
+    if isinstance(error, io.UnsupportedOperation) and os.devnull in names:  # by `_prepare_streams`
+        return f"standard input or output is closed, and {args.command} uses it: open it, or name a file.", 1
     kind, reason = type(error).__name__, str(error)
     if kind in ("OutOfMemoryError", "MemoryError") or "DefaultCPUAllocator" in reason:  # of CUDA, Python and PyTorch
         advice = "--tokens_per_batch (of training: larger --accumulation_steps), or shorter sentences"

@@ -264,6 +264,29 @@ def test_debug_shows_where_an_error_arose():
         cli.main(["--debug", "translate", "--model", "no/such/model"])
 
 
+@pytest.mark.parametrize(
+    ("redirection", "status", "message"),
+    [
+        ("<&-", 1, "standard input or output is closed, and translate uses it: open it, or name a file."),
+        (">&-", 1, "standard input or output is closed, and translate uses it: open it, or name a file."),
+        ("2>&-", 0, ""),
+        ("2>/dev/full", 0, ""),
+    ],
+)
+def test_closed_input_or_output_is_an_error_and_lost_messages_are_none(
+    build_translator, tmp_path, redirection, status, message
+):
+    build_translator(["a dog runs"] * 3, folder=tmp_path / "checkpoints" / "step-00000001")  # a message tells of it
+    (tmp_path / "checkpoints" / "step-00000001" / "COMPLETE").write_text('{"files": {}}')
+    command = [sys.executable, "-m", "vaswani_transformer", "translate", "--model", str(tmp_path)]
+    done = subprocess.run(
+        ["sh", "-c", f'"$@" {redirection}', "sh", *command], input="\n", capture_output=True, text=True, check=False
+    )
+    assert done.returncode == status
+    assert message in done.stderr
+    assert done.stdout == ("" if status else "\n")
+
+
 @pytest.mark.parametrize("command", ["", *(command.__name__ for command in COMMANDS)])
 def test_the_help_of_every_command_has_lines_to_paste_that_it_understands(command, capsys):
     with pytest.raises(SystemExit) as stop:

@@ -52,9 +52,9 @@ def test_bad_input_is_one_line_without_debug_and_a_traceback_with_it(place, caps
 
 
 def test_an_error_of_our_own_tells_its_class_and_how_to_find_its_place(place, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "stdin", None)  # as after `<&-`
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
     assert cli.main(["translate", "--model", "model"]) == 1
-    reason = "AttributeError: 'NoneType' object has no attribute 'buffer'"
+    reason = "AttributeError: '_io.StringIO' object has no attribute 'buffer'"
     assert capsys.readouterr().err == f"vaswani translate: {reason} (vaswani --debug translate ... shows where)\n"
 
 
