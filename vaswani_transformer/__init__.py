@@ -4,7 +4,10 @@ import sys
 
 __version__ = "0.1.0"
 
-if "vaswani_cli" not in sys.modules:  # the command line, whose help need not wait for torch and transformers
+# The command line imports torch and transformers itself: its help need not wait for them, and Ctrl+C is one line. Of
+# `python -m vaswani_transformer` Python imports this file first, under the name -m.
+_is_run = sys.argv[:1] == ["-m"] and ("-m", __name__) in zip(sys.orig_argv, sys.orig_argv[1:], strict=False)
+if "vaswani_cli" not in sys.modules and not _is_run:
     from . import registration  # noqa: F401 - its import registers
     from .data.tokenization import train_tokenizer
     from .model.configuration_vaswani import VaswaniConfig

@@ -1,5 +1,7 @@
 """What is imported, and when: help and usage errors need not wait for torch."""
 
+import os
+import re
 import subprocess
 import sys
 from importlib import import_module, metadata
@@ -48,6 +50,21 @@ def run(program: str, *arguments: str) -> list[str]:
 
 def test_help_version_and_usage_errors_of_every_command_import_neither_torch_nor_transformers():
     assert "usage: vaswani [-h] [--version] [--debug] command ..." in run(ANSWER, *NAMES)
+
+
+def test_run_as_a_module_the_command_line_imports_no_torch_but_a_program_of_others_finds_all(tmp_path):
+    command = [sys.executable, "-X", "importtime", "-m", "vaswani_transformer", "--help"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert "usage: vaswani" in done.stdout
+    assert not re.search(r"\| +(torch|transformers|numpy)$", done.stderr, re.MULTILINE)
+    (tmp_path / "mine.py").write_text("import vaswani_transformer; print(vaswani_transformer.VaswaniConfig.__name__)")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "__init__.py").write_text("import mine")
+    (tmp_path / "own" / "__main__.py").touch()
+    command = [sys.executable, "-m", "own", "vaswani_transformer"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    assert done.stdout == "VaswaniConfig\n"
 
 
 @pytest.mark.parametrize("imports", [OURS + THEIRS, THEIRS + OURS], ids=["ours first", "theirs first"])
