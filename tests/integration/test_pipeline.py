@@ -80,6 +80,13 @@ def test_a_pickled_pipeline_translates_as_before(translate):
     assert pickle.dumps(translate) == pickled
 
 
+def test_a_list_with_half_a_surrogate_pair_is_refused_before_any_work(translate, monkeypatch):
+    monkeypatch.setattr(translate.model, "generate", None)
+    for sentences in (["a dog", "a \ud83d dog"], "a \ud83d dog"):
+        with pytest.raises(ValueError, match=r"half of a surrogate pair, .*: 'a \\ud83d dog'\. Remove it, or decode"):
+            translate(sentences)
+
+
 def test_an_engine_samples_one_hypothesis(translate):
     found = {translate("a dog runs", do_sample=True, num_beams=1)[0]["translation_text"] for _ in range(8)}
     assert len(found) > 1

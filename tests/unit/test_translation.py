@@ -5,6 +5,7 @@ import pytest
 from transformers import GenerationConfig
 
 from vaswani_transformer import VaswaniForConditionalGeneration
+from vaswani_transformer.evaluation.pairs import score_pairs
 from vaswani_transformer.evaluation.scoring import score
 from vaswani_transformer.translation import translator as translation
 from vaswani_transformer.translation.translator import Hypothesis, Translator, format_lines, translate
@@ -27,6 +28,13 @@ def test_translations_keep_the_order_and_the_empty_lines_and_every_sentence_is_r
     alone = [translate(*parts, [sentence], max_new_tokens=8)[0] for sentence in SENTENCES]
     assert together == alone
     assert [bool(text) for text in together] == [True, False, True, False, True, True]
+
+
+def test_half_a_surrogate_pair_is_named_before_any_work(parts, monkeypatch):
+    monkeypatch.setattr(Translator, "translate", None)
+    for work in (translate, lambda *parts: list(score_pairs(*parts[:2], [(text, "a") for text in parts[2]]))):
+        with pytest.raises(ValueError, match=r"half of a surrogate pair, which is no character: 'a \\ud83d dog'"):
+            work(*parts, ["a dog", "a \ud83d dog"])
 
 
 def test_a_translation_is_one_line(parts, monkeypatch):

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 from ..data.batching import plan_batches
 from ..model.loss_vaswani import IGNORE_INDEX
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
-from ..model.pipeline_vaswani import MOST_SOURCE_TOKENS
+from ..model.pipeline_vaswani import MOST_SOURCE_TOKENS, check_sentence
 from .scoring import score
 
 PAIRS_PER_WINDOW = 4_096  # read, sorted by length and scored at a time
@@ -37,6 +37,8 @@ def score_pairs(
     pairs, num_cut = iter(pairs), 0
     while window := list(islice(pairs, PAIRS_PER_WINDOW)):
         sources, targets = map(list, zip(*window, strict=True))
+        for text in sources + targets:
+            check_sentence(text)
         sides = tokenizer(sources, verbose=False).input_ids, tokenizer(text_target=targets, verbose=False).input_ids
         num_cut += sum(len(ids) > MOST_SOURCE_TOKENS for side in sides for ids in side)
         last = MOST_SOURCE_TOKENS - 1  # </s> stays the last token

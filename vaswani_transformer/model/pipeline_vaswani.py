@@ -46,12 +46,19 @@ def register_task(pipeline_class: type[ChunkPipeline]) -> None:
 
 
 def check_sentence(sentence: object) -> None:
-    """Raise a ValueError if `sentence` is not a str."""
+    """Raise a ValueError if `sentence` is not a str, or if it has no UTF-8."""
     if not isinstance(sentence, str):
         raise ValueError(
             f"a sentence to translate is a str, got {type(sentence).__name__}: {sentence!r}. For rows of a "
             f"dataset use transformers.pipelines.pt_utils.KeyDataset(dataset, column)."
         )
+    try:
+        sentence.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"a sentence holds half of a surrogate pair, which is no character: {sentence!r:.200}. Remove it, or "
+            f"decode the text again."
+        ) from error
 
 
 class TranslationPipeline(ChunkPipeline):
@@ -96,6 +103,8 @@ class TranslationPipeline(ChunkPipeline):
     def __call__(self, inputs: Any, **kwargs) -> Any:
         if not isinstance(inputs, list):
             return super().__call__(inputs, **kwargs)
+        for sentence in inputs:  # before any work
+            check_sentence(sentence)
         results = super().__call__(inputs, **kwargs) if inputs else []
         return [result[0] for result in results] if all(len(result) == 1 for result in results) else results
 

@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ..loading import load_translator
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
+from ..model.pipeline_vaswani import check_sentence
 from ..translation.translator import Batch, Translator
 from .linearisation import NORMALISED, linearise, rebuild
 from .trees import Leaf, Tree
@@ -79,6 +80,8 @@ class Parser:
         """
         if isinstance(sentences, str):
             return self([sentences])[0]
+        for sentence in sentences:
+            check_sentence(sentence)
         words = [split_words(sentence) for sentence in sentences]
         trees: list[Tree | None] = [None] * len(sentences)
         batches = self._translator.plan([" ".join(of_sentence) for of_sentence in words])
