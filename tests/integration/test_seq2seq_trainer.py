@@ -106,6 +106,12 @@ def test_every_evaluation_translates_as_generate_does(tokenizer, dataset, tmp_pa
     assert torch.equal(AutoModelForSeq2SeqLM.from_pretrained(tmp_path).generate(**inputs), translations)
 
 
+def test_bleu_of_logits_is_refused_with_the_setting_that_is_missing(tokenizer, dataset, tmp_path):
+    trainer = build_trainer(tmp_path, tokenizer, dataset, compute_metrics=build_compute_metrics(tokenizer))
+    with pytest.raises(ValueError, match="no token ids: a Seq2SeqTrainer needs predict_with_generate=True"):
+        trainer.evaluate()
+
+
 def test_the_search_is_the_fast_one_although_the_trainer_hands_over_labels(tokenizer, dataset, tmp_path, monkeypatch):
     monkeypatch.setattr("vaswani_transformer.model.generation_vaswani.ForwardSteps", None)
     trainer = build_trainer(tmp_path, tokenizer, dataset, predict_with_generate=True)

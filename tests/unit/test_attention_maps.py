@@ -259,6 +259,20 @@ def test_any_kind_layer_heads_and_word_can_be_drawn(maps, tmp_path, view, name, 
     assert title in texts
 
 
+@pytest.mark.parametrize(
+    ("view", "message"),
+    [
+        ({"layer": 3}, "Encoder self-attention has no layer 4: expected one of 1 to 3"),
+        ({"kind": "cross", "layer": 2}, "Encoder-decoder attention has no layer 3: expected one of 1 to 2"),
+        ({"heads": [0, 4]}, "has no head 5: expected one of 1 to 4"),
+        ({"word": "cat"}, "there is no word 'cat' to draw: choose one of "),
+    ],
+)
+def test_what_the_model_or_the_sentence_does_not_have_is_not_drawn(maps, tmp_path, view, message):
+    with pytest.raises(ValueError, match=message):
+        draw_layer(maps, tmp_path, **view)
+
+
 # The page
 
 

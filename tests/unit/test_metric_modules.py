@@ -32,3 +32,16 @@ def test_the_metric_loads_from_its_file_and_scores_as_the_paper_did():
     both = evaluate.combine({"paper": loaded, "again": evaluate.load(FILE, keep_in_memory=True)})
     combined = both.compute(predictions=PREDICTIONS, references=REFERENCES)
     assert combined == {f"{key}_{name}": value for key in ("paper", "again") for name, value in expected.items()}
+
+
+@pytest.mark.parametrize(
+    ("references", "message"),
+    [
+        ([["a", "x"], ["b"]], r"references of each translation: \[1, 2\]; expected as many for each"),
+        ([[], []], r"references of each translation: \[0\]; expected as many for each"),
+    ],
+)
+def test_references_that_are_not_as_many_for_each_translation_are_counted(references, message):
+    loaded = evaluate.load(FILE, keep_in_memory=True)
+    with pytest.raises(ValueError, match=message):
+        loaded.compute(predictions=["a", "b"], references=references)

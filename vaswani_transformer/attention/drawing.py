@@ -143,7 +143,7 @@ def draw_figures(maps: AttentionMaps, folder: str | Path, *, word: str | None = 
     links = _word_links(words, maps.encoder[paper_layer(len(maps.encoder))])
     places = np.arange(len(words))
     reach = (links * abs(places[:, None] - places)).sum(axis=(0, 2))
-    place = int(reach.argmax()) if word is None else words.index(word)
+    place = int(reach.argmax()) if word is None else _find_word(word, words)
     sharp = _best_two(links[:, place].sum(axis=-1))
     structural = _best_two(_structure_scores(links))
     views = {
@@ -179,15 +179,25 @@ def draw_layer(
         word: draw the attention of this query alone; its first place counts.
 
     Raises:
-        ValueError: if `word` is not among the queries.
+        ValueError: if there is no such layer or head, or if `word` is not among the queries.
     """
     queries, _, weights = maps.view(kind)
+    for name, numbers, count in (("layer", [layer or 0], len(weights)), ("head", heads or [], len(weights[0]))):
+        for number in numbers:
+            if not 0 <= number < count:
+                raise ValueError(f"{KINDS[kind]} has no {name} {number + 1}: expected one of 1 to {count}.")
     name = f"{kind}_layer{1 + (paper_layer(len(weights)) if layer is None else layer)}"
     if heads is not None:
         name += "_head" + "_".join(str(head + 1) for head in heads)
-    place = None if word is None else queries.index(word)
+    place = None if word is None else _find_word(word, queries)
     # The place, because a word may hold characters that no file name can.
     return _save(maps, folder, name if place is None else f"{name}_word{place + 1}", kind, layer, heads, place)
+
+
+def _find_word(word: str, words: Sequence[str]) -> int:
+    if word not in words:
+        raise ValueError(f"there is no word {word!r} to draw: choose one of {' '.join(words)}")
+    return words.index(word)
 
 
 def _save(

@@ -32,5 +32,8 @@ class PaperBLEUMetric(evaluate.Metric):
     def _compute(self, predictions, references, **options) -> dict:
         metric = PaperBLEU(**options)
         lists = [[reference] if isinstance(reference, str) else reference for reference in references]
+        counts = sorted({len(of_one) for of_one in lists})
+        if len(counts) != 1 or counts == [0]:
+            raise ValueError(f"references of each translation: {counts}; expected as many for each, at least 1.")
         score = metric.corpus_score(predictions, list(zip(*lists, strict=True)))
         return {name: getattr(score, name) for name in RESULTS} | {"signature": str(metric.get_signature())}

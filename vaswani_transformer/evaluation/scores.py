@@ -119,6 +119,8 @@ def build_compute_metrics(
     metrics = {"sacrebleu": sacrebleu.BLEU(), "paper_bleu": PaperBLEU(language=language)}
 
     def decode(token_ids: np.ndarray) -> list[str]:
+        if not isinstance(token_ids, np.ndarray) or token_ids.dtype.kind not in "iu":
+            raise ValueError("the predictions are no token ids: a Seq2SeqTrainer needs predict_with_generate=True.")
         # The trainer pads both where it joins batches of different length.
         padded = np.where(token_ids == IGNORE_INDEX, tokenizer.pad_token_id, token_ids)
         return tokenizer.batch_decode(padded, skip_special_tokens=True)
