@@ -90,7 +90,7 @@ def read_update(model: Path) -> int | None:
     if model.name.startswith((PREFIX, STOPPED_PREFIX)):
         return checkpoint_step(model)
     with blaming(path):
-        return int(path.read_text()) if path.exists() else None
+        return int(path.read_text()) if path.is_file() else None
 
 
 def find_model_folder(path: Path) -> Path:

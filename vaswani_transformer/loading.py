@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +18,7 @@ from .model.modeling_vaswani import VaswaniForConditionalGeneration
 from .model.pipeline_vaswani import TRANSLATION_TASK
 
 CARD_FILE = "README.md"
+SUFFIXES = (".json", ".safetensors", ".spm")  # of files on which the translations depend
 TOKENIZER_FILES = ("tokenizer.json", "source.spm")  # one of them: ours, or of a model that was MarianMT's
 
 
@@ -134,9 +134,12 @@ def find_model(path: Path) -> Path:
 
     Raises:
         FileNotFoundError: if the run has none yet, or if a part is missing.
-        ValueError: if a file is damaged that transformers would ignore.
+        ValueError: if a file is damaged that transformers would ignore, or is none, such as a pipe.
     """
     folder = find_model_folder(path)
+    for part in folder.glob("[!.]*"):
+        if not part.is_file() and (part.suffix in SUFFIXES or not part.is_dir()):
+            raise ValueError(f"{part} is no file to read, but a folder, a pipe or a broken link: copy the model again.")
     needed = (("config.json",), TOKENIZER_FILES, ("model.safetensors", "model.safetensors.index.json"))
     missing = [names[0] for names in needed if not any((folder / name).exists() for name in names)]
     if len(missing) == len(needed) and (path / RECIPE_FILE).exists():
@@ -148,7 +151,7 @@ def find_model(path: Path) -> Path:
             f"{folder} is not a whole model: {', '.join(missing)} missing. Name a folder written by save_pretrained "
             f"(with its tokenizer), or a run folder."
         )
-    if os.path.lexists(folder / GENERATION_CONFIG_NAME):
+    if (folder / GENERATION_CONFIG_NAME).exists():
         read_object(folder / GENERATION_CONFIG_NAME)  # transformers ignores one that it cannot read
     return folder
 
@@ -170,8 +173,7 @@ def _identify_files(folder: Path) -> set[tuple[str, int, int, int]]:
 
 
 def _list_files(folder: Path) -> list[Path]:
-    """Return the files of a model on which its translations depend."""
-    return [path for path in folder.glob("*") if path.suffix in (".json", ".safetensors", ".spm") and path.is_file()]
+    return [path for path in folder.glob("*") if path.suffix in SUFFIXES and path.is_file()]
 
 
 def find_languages(config: Mapping) -> tuple[str, str] | None:

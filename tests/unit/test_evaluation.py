@@ -1,6 +1,8 @@
 import math
+import os
 import shutil
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -69,6 +71,18 @@ def test_a_half_written_folder_is_refused_with_what_it_lacks(saved, name):
     (saved / name).unlink()
     with pytest.raises(FileNotFoundError, match=rf"is not a whole model: {name} missing"):
         load_translator(saved)
+
+
+@pytest.mark.parametrize("name", ["example.json", "generation_config.json", "config.json", "README.md"])
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("gone"), Path.mkdir])
+def test_a_pipe_a_broken_link_or_a_folder_in_place_of_a_file_is_named_and_not_waited_for(saved, name, make):
+    (saved / name).unlink(missing_ok=True)
+    make(saved / name)
+    if name == "README.md" and make is Path.mkdir:  # no part of the model
+        assert load(saved)
+        return
+    with pytest.raises(ValueError, match=f"{name} is no file to read, but a folder, a pipe or a broken link: copy"):
+        load(saved)
 
 
 @pytest.mark.parametrize("change", ["another model is written", "the folder is removed"])
