@@ -157,6 +157,46 @@ def test_a_process_may_die_before_any_line_of_the_program_and_loses_its_window_o
     assert line_number > 30 * 5
 
 
+def swap(one, other):
+    one.rename(other.with_name("kept"))
+    other.rename(one)
+    other.with_name("kept").rename(other)
+
+
+DAMAGE = {
+    "a bit": lambda one, other: one.write_bytes(bytes([one.read_bytes()[0] ^ 1]) + one.read_bytes()[1:]),
+    "a lost line": lambda one, other: one.write_bytes(b"".join(one.read_bytes().splitlines(keepends=True)[1:])),
+    "a line too many": lambda one, other: one.write_bytes(b"1\t-1.0000\tx\n" + one.read_bytes()),
+    "the end": lambda one, other: one.write_bytes(one.read_bytes()[:-3]),
+    "everything": lambda one, other: one.write_bytes(b""),
+    "another place": lambda one, other: one.write_bytes(other.read_bytes()),
+    "both places": swap,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_window_is_translated_again(paths, damage):
+    with pytest.raises(Killed):
+        translate(Reverser(lives=17), paths)
+    folder = paths[1].with_name("out.partial")
+    damage(*(folder / f"lines-{number:012d}" for number in (1, 8)))
+    translate(Reverser(), paths)
+    assert paths[1].read_text(encoding="utf-8") == EXPECTED
+    assert_done(paths[1])
+
+
+def test_damage_after_the_check_is_no_output(paths, monkeypatch):
+    class Damager(Reverser):
+        def __call__(self, sentences, **options):
+            for path in paths[1].with_name("out.partial").glob("lines-*1"):
+                path.write_bytes(b"")
+            return super().__call__(sentences, **options)
+
+    with pytest.raises(ValueError, match=r"lines-000000000001 was damaged during the translation: repeat the command"):
+        translate(Damager(), paths)
+    assert not paths[1].exists()
+
+
 def test_files_of_the_users_own_in_the_folder_stay(paths):
     folder = paths[1].with_name("out.partial")
     folder.mkdir(parents=True)

@@ -4,19 +4,20 @@ A file is translated in windows of lines. While FILE is being written there is a
 
     FILE.partial/
         settings.json         digests of text and models, the search
-        lines-000000000001    the translations of the window that begins with this line
+        lines-000000000001    the translations of the window that begins with this line, and their seal
         lock                  held by the process that works here
 
-The file of a window appears when it is complete, so a restarted run translates only the missing windows. At the end
-all windows are joined into FILE, which replaces an older FILE in one step, and the folder is removed.
+The file of a window appears when it is complete. Its last 32 bytes are a digest of what precedes them, of its place and
+of the settings, so a restarted run translates only the windows that are missing or damaged. At the end all windows are
+joined into FILE, which replaces an older FILE in one step, and the folder is removed.
 """
 
 import contextlib
 import hashlib
-import shutil
+import json
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import count, islice
 from pathlib import Path
@@ -31,7 +32,7 @@ from ..devices import check_processes
 from ..files import LOCK_FILE, claim, lock_folder, write_whole
 from .translator import Hypothesis, Translator
 
-FORMAT = 3  # of the folder's files
+FORMAT = 4  # of the folder's files
 # A window has as many lines as a batch has tokens, but at least this number. Padding is then 2 % for long sentences and
 # 5 % for short ones at 2,000 tokens; with four times as many lines it would be 1 % and 2 %.
 LEAST_LINES_PER_WINDOW = 4_096
@@ -39,6 +40,8 @@ LINES_PER_STREAM_WINDOW = 1_024  # 7 % padding at 2,000 tokens, but a reader may
 BYTES_PER_READ = 65_536  # as much as a pipe holds
 SETTINGS_FILE = "settings.json"
 WINDOW_FILES = "lines-*"
+
+SEAL_BYTES = hashlib.sha256().digest_size
 
 ToLines = Callable[[Sequence[Hypothesis], int], str]  # hypotheses of a sentence, its number from 1 -> its lines
 
@@ -77,8 +80,8 @@ def translate_file(
     Raises:
         FileNotFoundError: if there is no such file, or if a process on another machine does not see the folder.
         ValueError: if a line is not UTF-8, before the first translation; if text or settings differ from those of the
-            earlier call; if `output` is `source`; if another process writes it; if files in the folder have the names
-            of windows but are not windows.
+            earlier call; if `output` is `source`; if another process writes it; if a window was damaged after it was
+            checked; if files have the names of windows and no settings lie beside them.
     """
     if output.exists() and output.samefile(source):
         raise ValueError(f"{output} is the text to translate, and would be replaced: name another output.")
@@ -87,18 +90,20 @@ def translate_file(
     folder = output.with_name(f"{output.name}.partial")
     size = max(LEAST_LINES_PER_WINDOW, translator.tokens_per_batch)
     windows = {start: folder / f"lines-{start + 1:012d}" for start in range(0, num_lines, size)}
+    settings = {"format": FORMAT, "lines_per_window": size, "text": digest, **settings}
+    key = json.dumps(settings, sort_keys=True)
     with contextlib.ExitStack() as stack:
         if processes.is_main_process:
             folder.mkdir(parents=True, exist_ok=True)
             stack.enter_context(lock_folder(folder))
             claim(
                 folder / SETTINGS_FILE,
-                {"format": FORMAT, "lines_per_window": size, "text": digest, **settings},
+                settings,
                 advice="Give the same text and settings to continue, or remove that folder to start again.",
                 owned=[WINDOW_FILES],
             )
         processes.wait_for_everyone()
-        missing = [start for start, path in windows.items() if not path.exists()]
+        missing = [start for start, path in windows.items() if _read_window(path, f"{start}{key}") is None]
         processes.wait_for_everyone()  # before any window is written, all processes have listed the missing ones
         own = set(missing[processes.process_index :: processes.num_processes])
         with tqdm(
@@ -119,11 +124,12 @@ def translate_file(
                 sentences = list(islice(lines, size))
                 if start in own:
                     translated = enumerate(translator(sentences, on_batch=show), start=start + 1)
+                    window = "".join(to_lines(hypotheses, number) for number, hypotheses in translated).encode()
                     with write_whole(path) as file:
-                        file.writelines(to_lines(hypotheses, number).encode() for number, hypotheses in translated)
+                        file.write(window + _seal(window, f"{start}{key}"))
         processes.wait_for_everyone()
         if processes.is_main_process:
-            _join(windows.values(), folder, output)
+            _join({path: f"{start}{key}" for start, path in windows.items()}, folder, output)
 
 
 def _survey(path: Path) -> tuple[int, str]:
@@ -134,12 +140,29 @@ def _survey(path: Path) -> tuple[int, str]:
     return num_lines, digest.hexdigest()[:16]
 
 
-def _join(windows: Iterable[Path], folder: Path, output: Path) -> None:
-    """Write the `windows` in order to `output`, then remove what translations leave in `folder`."""
+def _seal(lines: bytes, key: str) -> bytes:
+    """Return a digest of the `lines` of a window, and of its place and settings, the `key`."""
+    return hashlib.sha256(key.encode() + lines).digest()
+
+
+def _read_window(path: Path, key: str) -> bytes | None:
+    """Return the lines of a window; `None` if it is missing, damaged, or of another place or other settings."""
+    if not path.exists():
+        return None
+    content = path.read_bytes()
+    lines, seal = content[:-SEAL_BYTES], content[-SEAL_BYTES:]
+    return lines if seal == _seal(lines, key) else None
+
+
+def _join(keys: Mapping[Path, str], folder: Path, output: Path) -> None:
+    """Write the windows, given with their `keys`, in order to `output`; then remove what translations leave there."""
     with write_whole(output, folder / WINDOW_FILES.replace("*", "joined")) as file:
-        for path in windows:
-            with open(path, "rb") as window:
-                shutil.copyfileobj(window, file)
+        for path, key in keys.items():
+            if (lines := _read_window(path, key)) is None:
+                raise ValueError(
+                    f"{path} was damaged during the translation: repeat the command to translate it again."
+                )
+            file.write(lines)
     # Windows first: without the settings beside them they would look like files of the user.
     for path in (*folder.glob(WINDOW_FILES), folder / SETTINGS_FILE, folder / LOCK_FILE):
         path.unlink(missing_ok=True)
