@@ -150,6 +150,31 @@ def test_decoder_inputs_are_the_labels_behind_the_start_token(build_tiny_model):
     assert model.generate(SOURCE)[:, 0].tolist() == [11, 11]
 
 
+@pytest.mark.parametrize("given", ["labels alone", "with decoder inputs"])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("start", [0, 1])
+def test_labels_padded_on_the_left_have_the_loss_of_each_sentence_alone(build_tiny_model, given, training, start):
+    model = build_tiny_model(noise=0.4, dropout=0.0, decoder_start_token_id=start).train(training)
+    rows = [[5, 6, 7, 8, 2], [9, 2], [4, 3, 2]]
+    labels = torch.tensor([[-100] * (5 - len(row)) + row for row in rows])
+    alone = [model(SOURCE[:1], labels=torch.tensor([row]), num_items_in_batch=1, skip_logits=False) for row in rows]
+    inputs = (
+        {} if given == "labels alone" else {"decoder_input_ids": model.prepare_decoder_input_ids_from_labels(labels)}
+    )
+    found = model(SOURCE[:1].expand(3, -1), labels=labels, num_items_in_batch=1, skip_logits=False, **inputs)
+    torch.testing.assert_close(found.loss, sum(one.loss for one in alone))
+    for logits, one, row in zip(found.logits, alone, rows, strict=True):
+        torch.testing.assert_close(logits[-len(row) :], one.logits[0])
+    without_logits = model(SOURCE[:1].expand(3, -1), labels=labels, num_items_in_batch=1, skip_logits=True, **inputs)
+    torch.testing.assert_close(without_logits.loss, found.loss)
+
+
+def test_labels_that_hide_a_prompt_leave_the_decoder_inputs_where_they_are(build_tiny_model):
+    model, inputs = build_tiny_model(noise=0.4), torch.tensor([[0, 30, 5, 6]])
+    found = model(SOURCE[:1], decoder_input_ids=inputs, labels=torch.tensor([[-100, 5, 6, 2]]))
+    torch.testing.assert_close(found.logits, model(SOURCE[:1], decoder_input_ids=inputs).logits)
+
+
 def test_the_loss_is_smoothed_in_training_mode_only(build_tiny_model):
     model = build_tiny_model(dropout=0, label_smoothing=0.2, output_bias=True, noise=0.3)
     logits = model(input_ids=SOURCE, decoder_input_ids=SHIFTED).logits.flatten(0, 1)

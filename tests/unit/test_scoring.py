@@ -110,6 +110,12 @@ def test_pairs_are_rated_in_their_order_whatever_the_batches(translator, monkeyp
         assert found == pytest.approx(expected, abs=1e-4)
 
 
+def test_a_tokenizer_that_pads_on_the_left_changes_no_score(translator, monkeypatch):
+    monkeypatch.setattr(translator[1], "padding_side", "left")
+    for found, expected in zip(score_pairs(*translator, TEXT), expected_of(translator), strict=True):
+        assert found == pytest.approx(expected, abs=1e-4)
+
+
 def test_files_are_rated_on_the_command_line(translator, tmp_path, capsys):
     for part in translator:
         part.save_pretrained(tmp_path / "model")

@@ -12,7 +12,7 @@ from transformers.utils import ModelOutput
 from ..model.generation_vaswani import Search, as_list
 from ..model.layers_vaswani import build_padding_mask
 from ..model.loss_vaswani import IGNORE_INDEX, find_slice_length
-from ..model.modeling_vaswani import VaswaniForConditionalGeneration
+from ..model.modeling_vaswani import VaswaniForConditionalGeneration, count_padding, roll_rows
 
 
 @dataclass
@@ -48,9 +48,9 @@ def score(
 
     Args:
         input_ids: (B, S).
-        labels: (B * n, T) token ids of n translations of each source in turn. -100 is padding, and so is all that
-            follows the first end token of `generation_config`. A translation without an end token is rated as it
-            stands.
+        labels: (B * n, T) token ids of n translations of each source in turn. -100 is padding, on either side, and so
+            is all that follows the first end token of `generation_config`. A translation without an end token is rated
+            as it stands.
         attention_mask: (B, S); derived from the padding when not given.
         options: of `Search`, such as `length_penalty`; those of `generation_config` when not given.
 
@@ -58,6 +58,8 @@ def score(
         ValueError: if a row of `labels` has no token.
     """
     search = Search.resolve(model.generation_config, **options)
+    num_padded = count_padding(labels)
+    labels = roll_rows(labels, num_padded)
     is_end = torch.isin(labels, labels.new_tensor(as_list(search.eos_token_id))).long()
     is_real = (labels != IGNORE_INDEX) & (is_end.cumsum(dim=-1) - is_end == 0)
     if not is_real.any(dim=-1).all():
@@ -73,7 +75,7 @@ def score(
         decoder_input_ids=model.prepare_decoder_input_ids_from_labels(labels),
         use_cache=False,
     )
-    token_log_probs = _select_log_probs(model, outputs.last_hidden_state, labels)
+    token_log_probs = roll_rows(_select_log_probs(model, outputs.last_hidden_state, labels), -num_padded)
     lengths, log_probs = is_real.sum(dim=-1), token_log_probs.sum(dim=-1)
     scores = log_probs / search.penalise(lengths)
     return TranslationScores(log_probs=log_probs, lengths=lengths, scores=scores, token_log_probs=token_log_probs)

@@ -318,6 +318,18 @@ class VaswaniModel(VaswaniPreTrainedModel):
         )
 
 
+def count_padding(labels: torch.LongTensor) -> torch.LongTensor:
+    """Return how many -100 precede the first label of each row of `labels` (B, T), as (B, 1); at most T - 1."""
+    num_padded = (labels == IGNORE_INDEX).long().cumprod(dim=1).sum(dim=1, keepdim=True)
+    return num_padded.clamp(max=labels.shape[1] - 1)
+
+
+def roll_rows(x: torch.Tensor, shifts: torch.LongTensor) -> torch.Tensor:
+    """Return `x` (B, T, ...) with each row rolled to the left by its shift, (B, 1)."""
+    places = (torch.arange(x.shape[1], device=x.device) + shifts) % x.shape[1]
+    return torch.take_along_dim(x, places.view(*places.shape, *[1] * (x.dim() - 2)), dim=1)
+
+
 class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedModel):
     """The Transformer of the paper: `VaswaniModel` and a projection to words that shares the matrix of embeddings."""
 
@@ -337,9 +349,14 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
         self.lm_head = new_embeddings
 
     def prepare_decoder_input_ids_from_labels(self, labels: torch.Tensor) -> torch.Tensor:
-        """Return `labels` (B, T) shifted right, after the start token (section 3.1); -100 becomes padding."""
-        shifted = labels.roll(1, dims=-1)
-        shifted[:, 0] = self.config.decoder_start_token_id
+        """Return `labels` (B, T) shifted right, after the start token (section 3.1); -100 becomes padding.
+
+        Where a row begins with padding, the start token stands before its first label.
+        """
+        num_padded = count_padding(labels)
+        is_before = torch.arange(labels.shape[1], device=labels.device) <= num_padded
+        shifted = labels.roll(1, dims=-1).masked_fill(is_before, IGNORE_INDEX)
+        shifted.scatter_(1, num_padded, self.config.decoder_start_token_id)
         return shifted.masked_fill(shifted == IGNORE_INDEX, self.config.pad_token_id)
 
     def _sum_loss(
@@ -382,7 +399,8 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
         paper.
 
         Args:
-            labels: (B, T) token ids with -100 at padding. By default `decoder_input_ids` are derived from them.
+            labels: (B, T) token ids with -100 at padding, right or left. By default `decoder_input_ids` are derived
+                from them. Padding on the left is moved to the right for the decoder, so that no word attends to it.
             logits_to_keep: compute logits for this number of last positions, or for these positions; 0 for all.
             num_items_in_batch: target tokens of the whole update, over all processes and accumulation steps.
                 The loss is the sum over this batch divided by this number; by default the mean over this batch.
@@ -393,10 +411,18 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
             `loss` (scalar, nats per token), `logits` (B, T, V), in training mode `nll_loss` (the loss without
             smoothing), the output of the encoder, and if requested the cache, hidden states and attention weights.
         """
+        num_padded = None
         if labels is not None:
             use_cache = False
             if decoder_input_ids is None and decoder_inputs_embeds is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+            if decoder_input_ids is not None:
+                num_padded = count_padding(labels)
+                # Before another word than the start token, -100 hides a prompt from the loss, and is no padding.
+                num_padded *= decoder_input_ids.gather(1, num_padded) == self.config.decoder_start_token_id
+                decoder_input_ids = roll_rows(decoder_input_ids, num_padded)
+                if decoder_attention_mask is not None:
+                    decoder_attention_mask = roll_rows(decoder_attention_mask, num_padded)
         outputs: Seq2SeqModelOutput = self.model(
             input_ids,
             attention_mask=attention_mask,
@@ -412,6 +438,10 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
         hidden_states, loss, nll_loss, logits = outputs.last_hidden_state, None, None, None
         if skip_logits is None:
             skip_logits = self.training and labels is not None
+        if num_padded is not None and skip_logits:
+            labels = roll_rows(labels, num_padded)
+        elif num_padded is not None:
+            hidden_states = roll_rows(hidden_states, -num_padded)
         if not skip_logits:
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
             logits = self.lm_head(hidden_states[:, kept])
