@@ -15,6 +15,7 @@ PAIRS = [
     ("", "the dog"),
     ("the", ""),
     ("dog  runs the\u00a0dog .", "runs . ."),
+    ("the\u3000dog runs\u0085the .", "\tthe dog "),
     ("the dog runs . " * 5, "the"),
 ]
 
@@ -35,7 +36,9 @@ def test_a_batch_attends_as_its_pairs_do_one_by_one(build_translator):
     model, tokenizer = build_translator(["the dog runs ."] * 3)
     together = list(attend_words(model, tokenizer, PAIRS))
     for pair, weights in zip(PAIRS, together, strict=True):
-        assert weights.shape[2:] == (len(pair[1].split()), len(pair[0].split()))
+        assert weights.shape[2:] == tuple(
+            len([word for word in side.replace("\t", " ").split(" ") if word]) for side in reversed(pair)
+        )
         (alone,) = attend_words(model, tokenizer, [pair])
         np.testing.assert_allclose(weights, alone, atol=1e-6)
 
@@ -52,6 +55,16 @@ def test_words_beyond_the_limit_have_no_weight_and_the_cut_is_reported(monkeypat
 @given(LINKS)
 def test_links_are_read_as_they_are_written(links):
     assert parse_links(format_links(links)) == links
+
+
+@pytest.mark.parametrize("line", ["0?0", "a-b", "1-2-3", "0-0 1", "0--1", "\u0661-1", "0-0\u00a01-1"])
+def test_a_gold_file_that_holds_something_else_is_named_with_its_line(bundled_model, tmp_path, capsys, line):
+    for name, text in (("source", "I am\nHi"), ("target", "Ich bin\nHallo"), ("gold", f"0-0\n{line}")):
+        (tmp_path / name).write_text(f"{text}\n", encoding="utf-8")
+    files = [f"--{name}={tmp_path / name}" for name in ("source", "target", "gold")]
+    assert cli.main(["align", "--model", str(bundled_model), *files]) == 1
+    assert f"{tmp_path / 'gold'}, line 2: " in (error := capsys.readouterr().err)
+    assert "is no link: write i-j" in error
 
 
 def test_translations_are_aligned_beside_them(bundled_model, tmp_path, capsys):

@@ -3,8 +3,9 @@
     for links in align(model, tokenizer, [("Good morning, Tom.", "Guten Morgen, Tom.")]):
         print(format_links(links))  # 0-0 1-1 2-2
 
-Words are separated by white space. The attention of a target word is taken one step after the word is written, when it
-is the input of the decoder (Chen et al. 2020, "Accurate Word Alignment Induction from Neural Machine Translation").
+Words are separated by ASCII spaces and tabs, as for fast_align and Moses; other spaces are parts of words. The
+attention of a target word is taken one step after the word is written, when it is the input of the decoder (Chen et al.
+2020, "Accurate Word Alignment Induction from Neural Machine Translation").
 With weights A (target words, source words), summed over sub-words,
 
     share[t, s] = A[t, s] / sum of A[:, s]
@@ -13,6 +14,7 @@ and a link joins t and s if their share is the greatest of row t and of column s
 that many target words attend to, such as punctuation, would win the links of other words.
 """
 
+import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress, islice, tee
@@ -26,6 +28,7 @@ from .maps import MOST_TOKENS, eager_evaluation, find_mutual_best
 Pairs = Iterable[tuple[str, str]]  # sentences and their translations
 Links = set[tuple[int, int]]  # (source word, target word), counted from 0
 
+SEPARATED = re.compile(r"[^ \t]+")  # words
 PAIRS_PER_BATCH = 8
 PAIRS_TO_FIND_HEADS = 300
 
@@ -97,7 +100,7 @@ def _encode(tokenizer: PreTrainedTokenizerBase, text: str, side: str) -> tuple[l
 
     Each word is encoded alone, because not every tokenizer knows the places of its tokens.
     """
-    words = text.split()
+    words = SEPARATED.findall(text)
     pieces = tokenizer(**{side: words}, add_special_tokens=False).input_ids if words else []
     lengths = np.array([len(piece) for piece in pieces], dtype=int)
     is_kept = lengths.cumsum() < MOST_TOKENS
@@ -111,8 +114,16 @@ def format_links(links: Links) -> str:
 
 
 def parse_links(line: str) -> Links:
-    """Return the links of one line; the opposite of `format_links`."""
-    return {tuple(map(int, link.split("-"))) for link in line.split()}
+    """Return the links of one line; the opposite of `format_links`.
+
+    Raises:
+        ValueError: for anything else than links i-j.
+    """
+    links = SEPARATED.findall(line)
+    for link in links:
+        if not re.fullmatch("[0-9]+-[0-9]+", link):
+            raise ValueError(f"{link!r} is no link: write i-j, the numbers of a source word and a target word from 0.")
+    return {tuple(map(int, link.split("-"))) for link in links}
 
 
 def score_links(found: Sequence[Links], gold: Sequence[Links]) -> tuple[float, float, float]:
