@@ -2,7 +2,7 @@
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from .averaging import find_model_folder
 from .files import MODEL_FOLDER, RECIPE_FILE, digest_files, read_object
 from .model.configuration_vaswani import VaswaniConfig
 from .model.modeling_vaswani import VaswaniForConditionalGeneration
-from .model.pipeline_vaswani import TRANSLATION_TASK
+from .model.pipeline_vaswani import find_languages
 
 CARD_FILE = "README.md"
 SUFFIXES = (".json", ".safetensors", ".spm")  # of files on which the translations depend
@@ -174,13 +174,6 @@ def _identify_files(folder: Path) -> set[tuple[str, int, int, int]]:
 
 def _list_files(folder: Path) -> list[Path]:
     return [path for path in folder.glob("*") if path.suffix in SUFFIXES and path.is_file()]
-
-
-def find_languages(config: Mapping) -> tuple[str, str] | None:
-    """Return source and target language of a model, by a task in its `config` such as "translation_en_to_de"."""
-    fields = [config.get(name) for name in ("custom_pipelines", "task_specific_params")]
-    tasks = [TRANSLATION_TASK.fullmatch(str(name)) for field in fields if isinstance(field, Mapping) for name in field]
-    return next((task.groups() for task in tasks if task and task[1]), None)
 
 
 def fingerprint_model(folder: Path) -> str:

@@ -6,6 +6,8 @@ import json
 import pytest
 import torch
 import transformers
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from transformers import (
     M2M100Config,
     M2M100Tokenizer,
@@ -15,6 +17,7 @@ from transformers import (
     MBartConfig,
     MBartTokenizer,
     NllbTokenizer,
+    PreTrainedTokenizerFast,
     T5Config,
     T5Tokenizer,
 )
@@ -148,3 +151,14 @@ def test_languages_are_given_to_the_constructor_or_a_call(parts):
     assert other["translation_token_ids"].tolist() != expected
     with pytest.raises(ValueError, match="requires a `src_lang` and a `tgt_lang`"):
         translate(SENTENCES[0])
+
+
+def test_a_sentence_of_one_token_is_translated():
+    words = {"<pad>": 0, "</s>": 1, "hello": 2, "welt": 3}
+    backend = Tokenizer(WordLevel(words, unk_token="welt"))  # adds no </s>
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", eos_token="</s>")
+    model = build_model("t5", tokenizer)
+    translate = transformers.pipeline("translation", model=model, tokenizer=tokenizer, max_new_tokens=4)
+    expected = model.generate(torch.tensor([[2]]), max_new_tokens=4, num_beams=4)
+    assert translate("hello") == [{"translation_text": tokenizer.decode(expected[0], skip_special_tokens=True)}]
+    assert translate("hello") != translate("")

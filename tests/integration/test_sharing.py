@@ -215,6 +215,10 @@ told["search"] = [search.num_beams, search.length_penalty_type, search.max_lengt
 told["tokens"] = tokens(model)
 pipeline = transformers.pipeline("translation_en_to_de", model=name, trust_remote_code=True)
 told["texts"] = [result["translation_text"] for result in pipeline(sentences, max_new_tokens=6)]
+told["other languages"] = [
+    refusal(lambda: transformers.pipeline("translation_de_to_en", model=name, trust_remote_code=True)),
+    refusal(lambda: pipeline("a dog", src_lang="fr", tgt_lang="ja")),
+]
 of_objects = transformers.pipeline("translation", model=model, tokenizer=tokenizer)
 told["of objects"] = [result["translation_text"] for result in of_objects(sentences, max_new_tokens=6)]
 pipeline.save_pretrained(sys.argv[4])
@@ -261,6 +265,8 @@ def test_an_uploaded_model_works_where_the_package_is_not_and_beside_it(run, hub
     assert told["caches"] == [[True], [False]]
     texts = [text if sentence else "" for sentence, text in zip(SENTENCES, texts, strict=True)]
     assert told["texts"] == told["of objects"] == told["saved again"] == texts
+    for refused, given in zip(told["other languages"], ("de to en", "fr to ja"), strict=True):
+        assert refused == f"ValueError: this model translates from en to de, not from {given}."
     assert told["models"] == ["VaswaniForConditionalGeneration"] * 2  # engines are of the package
     assert told["hidden"]
     assert told["both"] == [expected, expected, True, False, False]

@@ -9,7 +9,7 @@ trust_remote_code. This file does not use the package's `Translator`, because it
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -45,6 +45,13 @@ def register_task(pipeline_class: type[ChunkPipeline]) -> None:
     registry.supported_tasks["translation"] = {"impl": pipeline_class, "pt": (AutoModelForSeq2SeqLM,)}
 
 
+def find_languages(config: Mapping) -> tuple[str, str] | None:
+    """Return source and target language of a model, by a task in its `config` such as "translation_en_to_de"."""
+    fields = [config.get(name) for name in ("custom_pipelines", "task_specific_params")]
+    tasks = [TRANSLATION_TASK.fullmatch(str(name)) for field in fields if isinstance(field, Mapping) for name in field]
+    return next((task.groups() for task in tasks if task and task[1]), None)
+
+
 def check_sentence(sentence: object) -> None:
     """Raise a ValueError if `sentence` is not a str, or if it has no UTF-8."""
     if not isinstance(sentence, str):
@@ -75,6 +82,7 @@ class TranslationPipeline(ChunkPipeline):
     Arguments of `generate()` may be given to the constructor or to a call, and those of v4's pipeline: `truncation` to
     the longest sentence of training, `clean_up_tokenization_spaces` to remove spaces before punctuation,
     `return_tensors=True` for `translation_token_ids` instead of the text, or beside it with `return_text=True`.
+    `src_lang` and `tgt_lang`, and languages in the name of the task, must be those of the model.
 
     With the package, an engine stands beside `model` and translates faster. It holds a second copy of the weights, and
     is built again after the model has changed. A `Translator`, and so the command line, keeps the engine alone.
@@ -88,6 +96,10 @@ class TranslationPipeline(ChunkPipeline):
 
     _engine = None  # of the model, once it has translated
     call_count = 0
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._check_languages(**self._preprocess_params)
 
     def __getstate__(self) -> dict:
         """Return what a pickle holds: an engine is built again where it arrives."""
@@ -116,12 +128,29 @@ class TranslationPipeline(ChunkPipeline):
         )
         return preprocess, kwargs, postprocess
 
+    def _read_languages(
+        self, src_lang: str | None = None, tgt_lang: str | None = None, **_: Any
+    ) -> tuple[str | None, str | None]:
+        """Return the given languages, or else those that the task names."""
+        task = TRANSLATION_TASK.fullmatch(self.task)
+        of_task = task.groups() if task else (None, None)
+        return src_lang or of_task[0], tgt_lang or of_task[1]
+
+    def _check_languages(self, **languages: Any) -> None:
+        own = find_languages(vars(self.model.config))
+        given = self._read_languages(**languages)
+        if own is not None and any(name not in (None, expected) for name, expected in zip(given, own, strict=True)):
+            raise ValueError(f"this model translates from {own[0]} to {own[1]}, not from {given[0]} to {given[1]}.")
+
     def preprocess(self, sentence: str, truncation: bool = False, **languages: str) -> Iterator[dict[str, Any]]:
-        """Yield the model inputs of each line of `sentence`; the package checks `src_lang` and `tgt_lang`."""
+        """Yield the model inputs of each line of `sentence`; `languages` are `src_lang` and `tgt_lang`."""
+        self._check_languages(**languages)
         check_sentence(sentence)
         lines = sentence.split("\n")
         for number, line in enumerate(lines, start=1):
-            yield self._encode(line if line.strip() else "", truncation) | {"is_last": number == len(lines)}
+            is_blank = not line.strip()
+            encoded = self._encode("" if is_blank else line, truncation)
+            yield encoded | {"is_blank": is_blank, "is_last": number == len(lines)}
 
     def _encode(self, sentence: str, truncation: bool) -> dict[str, torch.Tensor]:
         # verbose=False: transformers would warn of indexing errors, which sinusoidal positions cannot cause.
@@ -136,22 +165,17 @@ class TranslationPipeline(ChunkPipeline):
         return {name: inputs[name][:, kept] for name in ("input_ids", "attention_mask")}
 
     def _forward(self, model_inputs: dict[str, Any], **generate_kwargs) -> dict[str, Any]:
-        is_last = model_inputs.pop("is_last")
+        marks = {name: model_inputs.pop(name) for name in ("is_blank", "is_last")}
         num_sentences = model_inputs["input_ids"].shape[0]
         options = self._find_engine() | self._prepare_generate_kwargs(generate_kwargs)
         tokens = self.model.generate(**model_inputs, **options)
         if not isinstance(tokens, torch.Tensor):  # return_dict_in_generate
             tokens = tokens.sequences
-        source_lengths = model_inputs["attention_mask"].sum(dim=-1)
-        return {
-            "tokens": tokens.unflatten(0, (num_sentences, -1)),
-            "source_length": source_lengths,
-            "is_last": is_last,
-        }
+        return {"tokens": tokens.unflatten(0, (num_sentences, -1)), **marks}
 
     def postprocess(
         self,
-        model_outputs: list[dict[str, torch.Tensor]],
+        model_outputs: list[dict[str, Any]],
         return_tensors: bool = False,
         return_text: bool | None = None,
         clean_up_tokenization_spaces: bool = False,
@@ -166,10 +190,10 @@ class TranslationPipeline(ChunkPipeline):
             )
         return records
 
-    def _decode(self, line: dict[str, torch.Tensor], clean_up: bool) -> list[tuple[torch.Tensor, str]]:
+    def _decode(self, line: dict[str, Any], clean_up: bool) -> list[tuple[torch.Tensor, str]]:
         """Return tokens and text of each hypothesis of a line."""
         tokens = line["tokens"][0]  # (n, T)
-        if int(line["source_length"]) <= 1:  # nothing but </s>
+        if line["is_blank"]:
             tokens = tokens[:, :1]  # the start token
         texts = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
         if clean_up:  # transformers v5 does not for BPE, even where asked to

@@ -8,9 +8,8 @@ import transformers
 from transformers import Pipeline, PreTrainedModel
 
 from ..averaging import find_model_folder
-from ..loading import find_languages
 from ..model.configuration_vaswani import VaswaniConfig
-from ..model.pipeline_vaswani import TRANSLATION_TASK, TranslationPipeline, check_sentence
+from ..model.pipeline_vaswani import TranslationPipeline, check_sentence
 
 GENERATION_DEFAULTS = {"max_new_tokens": 256, "num_beams": 4}  # those of v4, where a model says nothing
 
@@ -33,44 +32,38 @@ class AnyTranslationPipeline(TranslationPipeline):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self._is_own = self.model.config.model_type == VaswaniConfig.model_type
-        if self._is_own:
-            self._check_languages(**self._preprocess_params)
-        else:
+        if not self._is_own:
             specific = dict((getattr(self.model.config, "task_specific_params", None) or {}).get(self.task, {}))
             self.prefix = specific.pop("prefix", self.prefix) or ""
             self._generate_kwargs = specific | self._generate_kwargs
             self._generation_defaults = GENERATION_DEFAULTS | self._generation_defaults
 
-    def _read_languages(self, src_lang: str | None, tgt_lang: str | None) -> tuple[str | None, str | None]:
-        """Return the given languages, or else those that the task names."""
-        task = TRANSLATION_TASK.fullmatch(self.task)
-        of_task = task.groups() if task else (None, None)
-        return src_lang or of_task[0], tgt_lang or of_task[1]
+    @property
+    def _is_own(self) -> bool:
+        return self.model.config.model_type == VaswaniConfig.model_type
 
-    def _check_languages(self, src_lang: str | None = None, tgt_lang: str | None = None, **_: Any) -> None:
-        own = find_languages(vars(self.model.config))
-        given = self._read_languages(src_lang, tgt_lang)
-        if own is not None and any(name not in (None, expected) for name, expected in zip(given, own, strict=True)):
-            raise ValueError(f"this model translates from {own[0]} to {own[1]}, not from {given[0]} to {given[1]}.")
+    def _check_languages(self, **languages: Any) -> None:
+        if self._is_own:
+            super()._check_languages(**languages)
 
     def preprocess(
         self, sentence: str, truncation: bool = False, src_lang: str | None = None, tgt_lang: str | None = None
     ) -> Iterator[dict[str, Any]]:
         languages = {"src_lang": src_lang, "tgt_lang": tgt_lang}
         if self._is_own:
-            self._check_languages(**languages)
-            yield from super().preprocess(sentence, truncation)
+            yield from super().preprocess(sentence, truncation, **languages)
             return
         check_sentence(sentence)
-        text, options = self.prefix + sentence, {"truncation": truncation, "return_tensors": "pt"}
+        is_blank = not sentence.strip()
+        text = self.prefix + (sentence if not is_blank else self.tokenizer.pad_token)  # a model needs a token to read
+        options = {"truncation": truncation, "return_tensors": "pt"}
         if hasattr(self.tokenizer, "_build_translation_inputs"):
             languages = dict(zip(languages, self._read_languages(**languages), strict=True))
             inputs = self.tokenizer._build_translation_inputs(text, **options, **languages)
         else:
             inputs = self.tokenizer(text, **options)
         inputs.pop("token_type_ids", None)
-        yield {**inputs, "is_last": True}
+        yield {**inputs, "is_blank": is_blank, "is_last": True}
 
 
 def pipeline(
