@@ -8,7 +8,7 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 import transformers
-from hub_stand_in import running_hub
+from hub_stand_in import COMMIT, running_hub
 from safetensors.torch import load_file, save_file
 from tiny_training import DESCRIPTION
 from transformers import AutoModel, AutoModelForSeq2SeqLM, AutoTokenizer
@@ -149,6 +149,23 @@ def run_elsewhere(program, *arguments, hub, folder, home):
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
+
+
+LOAD = """
+import json, sys
+from vaswani_transformer.loading import fingerprint_model, load
+found = load("me/tiny")
+print(json.dumps([found.folder.name, found.fingerprint == fingerprint_model(found.folder), len(found.tokenizer)]))
+"""
+
+
+def test_all_parts_of_a_model_on_the_hub_are_of_the_commit_that_its_name_meant_at_first(run, hub, tmp_path):
+    sharing.upload_model(run, "me/tiny")
+    hub.requests.clear()
+    told = run_elsewhere(LOAD, hub=hub, folder=tmp_path, home=tmp_path / "home")
+    assert told == [COMMIT, True, len(load_translator(run)[1])]
+    of_main = [path for _, path in hub.requests if "/resolve/main/" in path]
+    assert set(of_main) == {"/me/tiny/resolve/main/config.json"}
 
 
 def test_push_to_hub_of_transformers_uploads_what_saving_writes(run, hub):
