@@ -20,6 +20,7 @@ from device import Counts, PretendedGpu
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli
+from vaswani_transformer.engine.engine import Engine
 
 WIDTHS = {"d_model": 16, "d_ff": 32, "num_heads": 4}
 COUNTED_UPDATE = 3  # Adam makes its averages in the first
@@ -79,7 +80,7 @@ def count_search(*, num_sentences: int, num_beams: int, num_steps: int) -> tuple
         on_device = copy.deepcopy(model).to(device)
         inputs = {"input_ids": ids.to(device), "attention_mask": mask.to(device)}
         options = {"num_beams": num_beams, "max_length_offset": 2, "max_new_tokens": steps}
-        engine = on_device.build_engine()
+        engine = Engine(on_device)
         gpu.take_counts()
         return on_device.generate(**inputs, engine=engine, **options), gpu.take_counts()
 

@@ -17,7 +17,7 @@ numbers = {name: [{kind: events.total() for kind, events in vars(counts).items()
 print(json.dumps(numbers))
 """
 # A change that lowers a count lowers its bound.
-MOST_OPERATIONS = 741  # of an update of 6 + 6 layers in float32
+MOST_OPERATIONS = 746  # of an update of 6 + 6 layers in float32, five of them for labels padded on the left
 MOST_OPERATIONS_OF_STEP = 127  # of 6 layers
 
 

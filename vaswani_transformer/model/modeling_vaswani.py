@@ -319,9 +319,8 @@ class VaswaniModel(VaswaniPreTrainedModel):
 
 
 def count_padding(labels: torch.LongTensor) -> torch.LongTensor:
-    """Return how many -100 precede the first label of each row of `labels` (B, T), as (B, 1); at most T - 1."""
-    num_padded = (labels == IGNORE_INDEX).long().cumprod(dim=1).sum(dim=1, keepdim=True)
-    return num_padded.clamp(max=labels.shape[1] - 1)
+    """Return how many -100 precede the first label of each row of `labels` (B, T), as (B, 1)."""
+    return (labels == IGNORE_INDEX).cumprod(dim=1).sum(dim=1, keepdim=True)
 
 
 def roll_rows(x: torch.Tensor, shifts: torch.LongTensor) -> torch.Tensor:
@@ -354,9 +353,11 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
         Where a row begins with padding, the start token stands before its first label.
         """
         num_padded = count_padding(labels)
-        is_before = torch.arange(labels.shape[1], device=labels.device) <= num_padded
-        shifted = labels.roll(1, dims=-1).masked_fill(is_before, IGNORE_INDEX)
-        shifted.scatter_(1, num_padded, self.config.decoder_start_token_id)
+        return roll_rows(self._shift_right(roll_rows(labels, num_padded)), -num_padded)
+
+    def _shift_right(self, labels: torch.Tensor) -> torch.Tensor:
+        shifted = labels.roll(1, dims=-1)
+        shifted[:, 0] = self.config.decoder_start_token_id
         return shifted.masked_fill(shifted == IGNORE_INDEX, self.config.pad_token_id)
 
     def _sum_loss(
@@ -414,15 +415,19 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
         num_padded = None
         if labels is not None:
             use_cache = False
-            if decoder_input_ids is None and decoder_inputs_embeds is None:
-                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        if labels is not None and decoder_inputs_embeds is None:
+            num_padded = count_padding(labels)
             if decoder_input_ids is not None:
-                num_padded = count_padding(labels)
                 # Before another word than the start token, -100 hides a prompt from the loss, and is no padding.
-                num_padded *= decoder_input_ids.gather(1, num_padded) == self.config.decoder_start_token_id
+                first = decoder_input_ids.gather(1, num_padded.clamp(max=labels.shape[1] - 1))
+                num_padded = num_padded * (first == self.config.decoder_start_token_id)
+            aligned = roll_rows(labels, num_padded)
+            if decoder_input_ids is None:
+                decoder_input_ids = self._shift_right(aligned)
+            else:
                 decoder_input_ids = roll_rows(decoder_input_ids, num_padded)
-                if decoder_attention_mask is not None:
-                    decoder_attention_mask = roll_rows(decoder_attention_mask, num_padded)
+            if decoder_attention_mask is not None:
+                decoder_attention_mask = roll_rows(decoder_attention_mask, num_padded)
         outputs: Seq2SeqModelOutput = self.model(
             input_ids,
             attention_mask=attention_mask,
@@ -439,7 +444,7 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
         if skip_logits is None:
             skip_logits = self.training and labels is not None
         if num_padded is not None and skip_logits:
-            labels = roll_rows(labels, num_padded)
+            labels = aligned
         elif num_padded is not None:
             hidden_states = roll_rows(hidden_states, -num_padded)
         if not skip_logits:
