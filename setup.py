@@ -3,9 +3,9 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
-PLOTS = ["matplotlib>=3.8"]
+PLOTS = ["matplotlib>=3.10"]
 CONVERT = ["sentencepiece>=0.2"]
-EXPORT = ["ctranslate2>=4.7", "onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.5"]
+EXPORT = ["ctranslate2>=4.7", "onnx>=1.17", "onnxruntime>=1.20", "onnxscript>=0.6"]
 TOUR = ["ipykernel>=6.29", "nbclient>=0.10", "nbformat>=5.10", *PLOTS]
 LINK_TO_A_FILE = re.compile(r"!?\[([^\]]*)\]\((?!https?://)[^)]*\)")  # leads nowhere outside the repository
 
@@ -48,7 +48,7 @@ setup(
         "sacremoses>=0.2",
         "safetensors>=0.8",
         "pyarrow>=21",
-        "tabulate>=0.9",
+        "tabulate>=0.10",
         "numpy>=1.26",
         "tqdm>=4.66.3",
     ],
@@ -61,7 +61,7 @@ setup(
             "pytest>=8",
             "pytest-xdist>=3.5",
             "hypothesis>=6.100",
-            "peft>=0.21",
+            "peft>=0.21.2",
             "ruff>=0.14",
             *CONVERT,
             *EXPORT,
