@@ -1,12 +1,16 @@
 """Reading parallel text: aligned lines, and inputs that are refused."""
 
+import bz2
 import csv
 import gzip
 import hashlib
 import io
 import json
+import lzma
+import os
 import tempfile
 import tracemalloc
+from functools import partial
 from pathlib import Path
 
 import datasets
@@ -187,9 +191,9 @@ PACKED = gzip.compress(b"a dog\truns\n" * 99)
         ({"a.parquet": b"no parquet here"}, r"a\.parquet cannot be read as parquet"),
         ({"a.jsonl": b'{"en": "a", "de": "b"}\n['}, r"a\.jsonl, line 2: "),
         ({"a.jsonl": b'{"translation":' * 50_000}, r"a\.jsonl, line 1: "),
-        ({"a.jsonl": b"3"}, r"line 1: expected .*columns 'en' and 'de', found"),
+        ({"a.jsonl": b"3"}, r"line 1: expected one JSON object a line"),
         ({"a.jsonl": b'{"translation": {"en": "a", "cs": "b"}}'}, r"line 1: expected .*columns .*, found .*cs"),
-        ({"a.jsonl": b'{"en": "a", "de": null}'}, r"line 1: expected .*text .*None"),
+        ({"a.jsonl": b'{"en": "a", "de": null}'}, r"line 1: the value of column 'de' is null"),
         ({"a.jsonl": b'{"en": "a", "de": "\\ud83d"}'}, r"line 1: .*\\ud83d"),
         ({"a.tsv": b"", "b.tsv": b""}, r"is no parallel text: expected two plain"),
         ({"a.en": b""}, r"is no parallel text: expected two plain"),
@@ -218,3 +222,64 @@ def test_a_source_is_described_by_the_contents_of_its_files_in_any_folder(tmp_pa
     copy = write(tmp_path / "copy" / "train.de", "text de\n")
     assert describe_source([copy], split="train") == described[1:]
     assert describe_source([write(copy, "another\n")], split="train") != described[1:]
+
+
+# What a newcomer gives instead
+
+OTHER_FORMS = {
+    "list.json": ('[{"en": "a", "de": "b"}]', "line 1: expected one JSON object a line"),
+    "indented.json": ('[\n {"en": "a", "de": "b"}\n]', "line 1: .*Write one JSON object a line"),
+    "data.json": ('{"data": [{"en": "a", "de": "b"}]}', "line 1: expected one JSON object a line"),
+    "null.jsonl": ('{"en": "a", "de": null}', "line 1: the value of column 'de' is null"),
+    "semicolons.csv": ("en;de\na;b", "line 2: .*Separate the columns by commas"),
+    "twice.csv": ("en,de,de\na,b,c", "line 2: a column stands twice"),
+    "twice.jsonl": ('{"en": "a", "de": "b", "de": "c"}', "line 1: a column stands twice"),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_FORMS)
+def test_a_form_that_is_not_read_is_called_by_its_name(tmp_path, name):
+    text, message = OTHER_FORMS[name]
+    (tmp_path / name).write_text(f"{text}\n")
+    with pytest.raises(ValueError, match=f"{name}, {message}"):
+        list(open_parallel([tmp_path / name], ("en", "de")))
+
+
+def test_damaged_parquet_is_named(tmp_path):
+    cells = pyarrow.StringArray.from_buffers(1, pyarrow.py_buffer(b"\0\0\0\0\2\0\0\0"), pyarrow.py_buffer(b"\xff\xfe"))
+    for name, columns in (("no_utf_8.parquet", ["en", "de"]), ("twice.parquet", ["en", "en"])):
+        pyarrow.parquet.write_table(
+            pyarrow.Table.from_arrays([cells, pyarrow.array(["b"])], names=columns), tmp_path / name
+        )
+        with pytest.raises(ValueError, match=name):
+            list(open_parallel([tmp_path / name], ("en", "de")))
+
+
+@pytest.mark.parametrize(
+    ("content", "advice"),
+    [
+        ("Über".encode("utf-16"), "It is UTF-16: `iconv -f UTF-16"),
+        (bz2.compress(b"a"), "It is compressed, and only files named .gz"),
+        (lzma.compress(b"a"), "It is compressed, and only files named .gz"),
+        (gzip.compress(b"a"), "It is compressed, and only files named .gz"),
+        ("Über".encode("latin-1"), "iconv -f LATIN1"),
+    ],
+)
+def test_text_that_is_not_utf_8_gets_the_advice_that_helps(tmp_path, content, advice):
+    (tmp_path / "text").write_bytes(content)
+    with pytest.raises(ValueError, match=advice):
+        list(read_lines(tmp_path / "text"))
+
+
+def test_a_folder_is_not_read_in_place_of_a_dataset_of_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own" / "set").mkdir(parents=True)
+    for read in (partial(open_parallel, columns=("en", "de")), describe_source):
+        with pytest.raises(ValueError, match="own/set:default could mean own/set here or a dataset of the Hub"):
+            read(["own/set:default"], split="train")
+
+
+def test_a_pipe_is_refused_where_text_is_read_several_times(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="pipe is no regular file, and text is read several times"):
+        describe_source([tmp_path / "pipe", tmp_path / "pipe"], split="train")

@@ -1,3 +1,4 @@
+import gzip
 import io
 import os
 import sys
@@ -207,6 +208,11 @@ def test_files_of_the_users_own_in_the_folder_stay(paths):
     with pytest.raises(ValueError, match=r"out\.partial/lines-1 would be overwritten"):
         translate(Reverser(lives=0), paths)
     assert {path.read_text() for path in folder.iterdir() if path.name != "lock"} == {"mine"}
+
+
+def test_an_output_that_is_named_gz_is_compressed(paths):
+    translate(Reverser(), (paths[0], paths[1].with_suffix(".gz")))
+    assert gzip.decompress(paths[1].with_suffix(".gz").read_bytes()).decode() == EXPECTED
 
 
 def test_an_output_that_is_a_link_is_followed(paths, tmp_path):

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import gzip
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -69,7 +70,9 @@ def check_new_folder(folder: Path) -> None:
 
 
 def check_output(path: Path | None, *, inputs: Iterable[str | Path | None]) -> None:
-    """Raise a ValueError if `path` is one of the files `inputs`, by whatever name, which would be replaced."""
+    """Raise a ValueError for a folder, or if `path` is one of the files `inputs`, by whatever name."""
+    if path is not None and path.is_dir():
+        raise ValueError(f"{path} is a folder: name a file.")
     for name in inputs:
         if path is not None and name is not None and path.exists() and Path(name).exists() and path.samefile(name):
             raise ValueError(f"{path} is read by this command, and would be replaced: name another output.")
@@ -82,5 +85,6 @@ def open_output(path: Path | None) -> Iterator[TextIO]:
         yield sys.stdout
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8", newline="\n") as file:
+    open_file = gzip.open if path.suffix == ".gz" else open
+    with open_file(path, "wt", encoding="utf-8", newline="\n") as file:
         yield file

@@ -21,6 +21,7 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(
             f"{processes.num_processes} processes can share a file, not a pipe: give --input and --output files."
         )
+    check_output(args.output, inputs=[])
     if args.alignments is not None:
         check_output(args.alignments, inputs=[args.input, args.output])
         if not is_resumable or args.alignments == args.output or args.nbest or args.scores:

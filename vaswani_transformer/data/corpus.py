@@ -52,7 +52,7 @@ def _parse(lines: Iterable[str], ending: str, columns: Columns) -> Iterator[obje
     131,072 characters, so an open quote does not read the whole file.
     """
     if ending in (".jsonl", ".json"):
-        yield from (json.loads(line) for line in lines if line.strip())
+        yield from (json.loads(line, object_pairs_hook=_once) for line in lines if line.strip())
         return
     if ending == ".tsv":
         header, rows = columns, (line.split("\t") for line in lines)
@@ -62,7 +62,15 @@ def _parse(lines: Iterable[str], ending: str, columns: Columns) -> Iterator[obje
     for row in rows:
         if len(row) != len(header):
             raise LookupError(f"expected {len(header)} cells, found {len(row)}")
-        yield dict(zip(header, row, strict=True))
+        yield _once(list(zip(header, row, strict=True)))
+
+
+def _once(cells: Sequence[tuple[str, object]]) -> dict:
+    """Return a record of the named `cells`; raise a LookupError for a name that stands twice."""
+    record = dict(cells)
+    if len(record) < len(cells):
+        raise LookupError(f"a column stands twice: {', '.join(name for name, _ in cells)!r:.200}")
+    return record
 
 
 def _read_records(
@@ -73,7 +81,9 @@ def _read_records(
     try:
         for record in parse(item for item, _ in zip(items, numbers, strict=False)):
             yield _pair_of_record(record, columns)
-    except (LookupError, csv.Error, json.JSONDecodeError, UnicodeEncodeError, RecursionError) as error:
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{place} {next(numbers)}: {error}. Write one JSON object a line.") from error
+    except (LookupError, csv.Error, UnicodeEncodeError, RecursionError) as error:
         raise ValueError(f"{place} {next(numbers)}: {error}") from error
 
 
@@ -81,9 +91,15 @@ def _pair_of_record(record: object, columns: Columns) -> Pair:
     """Return both sides of `{"translation": {"en": ..., "de": ...}}`, or of the inner object alone."""
     inner = record.get("translation") if isinstance(record, dict) else None
     texts = inner if isinstance(inner, dict) else record
-    source, target = map(texts.get, columns) if isinstance(texts, dict) else (None, None)
+    if not isinstance(texts, dict) or any(isinstance(value, list) for value in texts.values()):
+        raise LookupError(f"expected one JSON object a line, with a pair of sentences; found {texts!r:.200}")
+    source, target = map(texts.get, columns)
+    if empty := [name for name in columns if name in texts and texts[name] is None]:
+        raise LookupError(f"the value of column {empty[0]!r} is null: leave the pair out, or give it a text")
     if columns[0] == columns[1] or not (isinstance(source, str) and isinstance(target, str)):
         expected = f"expected text in columns {' and '.join(map(repr, columns))}, found {texts!r:.200}"
+        if any(separator in name for name in texts for separator in ";\t"):
+            raise LookupError(f"{expected}. Separate the columns by commas.")
         raise LookupError(f"{expected}. Give the two names used there as source_column and target_column.")
     f"{source}{target}".encode()  # fails for half of a surrogate pair, which JSON can contain
     return source, target
@@ -91,9 +107,11 @@ def _pair_of_record(record: object, columns: Columns) -> Pair:
 
 def _read_parquet(path: Path) -> Iterator[dict]:
     try:
-        for batch in pyarrow.parquet.ParquetFile(path).iter_batches(ROWS_PER_BATCH):
+        file = pyarrow.parquet.ParquetFile(path)
+        _once([(name, None) for name in file.schema_arrow.names])
+        for batch in file.iter_batches(ROWS_PER_BATCH):
             yield from batch.to_pylist()
-    except (OSError, pyarrow.ArrowException) as error:
+    except (OSError, pyarrow.ArrowException, UnicodeDecodeError) as error:
         raise ValueError(f"{path} cannot be read as parquet: {error}") from error
 
 
@@ -149,14 +167,25 @@ def describe_source(spec: Sequence[str | Path], *, split: str) -> list[dict]:
 
     Raises:
         FileNotFoundError: if a file does not exist.
+        ValueError: for a pipe.
     """
     if _is_on_hub(spec):
         return [{"dataset": spec[0], "split": split}]
-    return [{"file": file.name, "sha256": digest_file(file)} for file in _find_files(spec, split)]
+    files = _find_files(spec, split)
+    for file in files:
+        if file.exists() and not file.is_file():
+            raise ValueError(f"{file} is no regular file, and text is read several times: write it to a file first.")
+    return [{"file": file.name, "sha256": digest_file(file)} for file in files]
 
 
 def _is_on_hub(spec: Sequence[str | Path]) -> bool:
-    return len(spec) == 1 and HUB_ID.fullmatch(str(spec[0])) is not None and not Path(spec[0]).exists()
+    if len(spec) > 1 or HUB_ID.fullmatch(str(spec[0])) is None or Path(spec[0]).exists():
+        return False
+    if (folder := Path(str(spec[0]).partition(":")[0])).exists():
+        raise ValueError(
+            f"{spec[0]} could mean {folder} here or a dataset of the Hub: move that folder, or name its files."
+        )
+    return True
 
 
 def _find_files(spec: Sequence[str | Path], split: str) -> list[Path]:

@@ -1,5 +1,6 @@
 """Lines of UTF-8 text files, one at a time in memory, and a bound on their length."""
 
+import codecs
 import gzip
 import zlib
 from collections.abc import Iterable, Iterator
@@ -8,6 +9,8 @@ from typing import BinaryIO
 
 # Longer lines are cut. A line without end, such as a gigabyte of zeros in a small .gz, would fill the memory.
 MOST_LINE_BYTES = 2**20
+UTF_16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
+COMPRESSED = b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"  # gzip, bzip2, xz, zstd, zip
 
 
 def read_lines(path: Path) -> Iterator[str]:
@@ -49,7 +52,12 @@ def decode_lines(raw_lines: Iterable[bytes], *, name: str) -> Iterator[str]:
             line = raw_line[:MOST_LINE_BYTES].decode(errors=errors)
         except UnicodeDecodeError as error:
             place = f"{name}, line {number}: not UTF-8 at byte offset {error.start} of the line, counted from 0"
-            raise ValueError(f"{place}. Re-encode it, for example with `iconv -f LATIN1 -t UTF-8 {name}`.") from None
+            advice = f"Re-encode it, for example with `iconv -f LATIN1 -t UTF-8 {name}`"
+            if raw_line.startswith(UTF_16):
+                advice = f"It is UTF-16: `iconv -f UTF-16 -t UTF-8 {name}`"
+            elif raw_line.startswith(COMPRESSED):
+                advice = "It is compressed, and only files named .gz are decompressed: decompress it first"
+            raise ValueError(f"{place}. {advice}.") from None
         if number == 1:
             line = line.removeprefix("\ufeff")
         yield line[:-2] if line.endswith("\r\n") else line.removesuffix("\n")

@@ -13,6 +13,7 @@ joined into FILE, which replaces an older FILE in one step, and the folder is re
 """
 
 import contextlib
+import gzip
 import hashlib
 import json
 import sys
@@ -73,7 +74,7 @@ def translate_file(
     bytes of the output.
 
     Args:
-        output: if it is a symbolic link, the file it points to is written.
+        output: if it is a symbolic link, the file it points to is written; compressed if its name ends in `.gz`.
         settings: everything except the text on which the output depends, as JSON values.
         processes: from `find_processes`; on several machines all must see the folder of `output`.
 
@@ -157,12 +158,15 @@ def _read_window(path: Path, key: str) -> bytes | None:
 def _join(keys: Mapping[Path, str], folder: Path, output: Path) -> None:
     """Write the windows, given with their `keys`, in order to `output`; then remove what translations leave there."""
     with write_whole(output, folder / WINDOW_FILES.replace("*", "joined")) as file:
+        writer = gzip.GzipFile("", "wb", fileobj=file, mtime=0) if output.suffix == ".gz" else file
         for path, key in keys.items():
             if (lines := _read_window(path, key)) is None:
                 raise ValueError(
                     f"{path} was damaged during the translation: repeat the command to translate it again."
                 )
-            file.write(lines)
+            writer.write(lines)
+        if writer is not file:
+            writer.close()
     # Windows first: without the settings beside them they would look like files of the user.
     for path in (*folder.glob(WINDOW_FILES), folder / SETTINGS_FILE, folder / LOCK_FILE):
         path.unlink(missing_ok=True)
