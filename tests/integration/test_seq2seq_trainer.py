@@ -112,6 +112,19 @@ def test_bleu_of_logits_is_refused_with_the_setting_that_is_missing(tokenizer, d
         trainer.evaluate()
 
 
+@pytest.mark.parametrize("length", [19, 20, None])
+def test_a_length_that_the_caller_has_set_holds_in_every_batch(tokenizer, dataset, tmp_path, length):
+    model = build_model(tokenizer)
+    model.generation_config.max_length = length
+    rows = dataset.select([9] * 3)
+    options = {"predict_with_generate": True, "per_device_eval_batch_size": 1}
+    found = build_trainer(tmp_path, tokenizer, rows, model=model, **options).predict(rows).predictions
+    lengths = {len(row) - list(row).count(tokenizer.pad_token_id) - list(row).count(-100) for row in found}
+    own = model.generate(**tokenizer(rows["source"][:1], return_tensors="pt"))
+    assert lengths == {own.shape[1]}
+    assert own.shape[1] == length or (length is None and own.shape[1] > 21)
+
+
 def test_the_search_is_the_fast_one_although_the_trainer_hands_over_labels(tokenizer, dataset, tmp_path, monkeypatch):
     monkeypatch.setattr("vaswani_transformer.model.generation_vaswani.ForwardSteps", None)
     trainer = build_trainer(tmp_path, tokenizer, dataset, predict_with_generate=True)

@@ -20,7 +20,7 @@ from tiny_training import PAIRS, TINY, WITHOUT_DROPOUT, assert_close, read_log, 
 from vaswani_transformer import cli
 from vaswani_transformer.data.preparation import Corpus, prepare
 from vaswani_transformer.engine.obstacles import find_obstacle
-from vaswani_transformer.training import checkpoints, loop
+from vaswani_transformer.training import checkpoints, loop, setup
 from vaswani_transformer.training.cpu import HALF_PRECISION
 from vaswani_transformer.training.interruption import Interrupted
 from vaswani_transformer.training.loop import read_updates
@@ -179,6 +179,23 @@ def test_a_full_disk_is_said_and_the_run_goes_on_when_there_is_room(whole, tiny_
             train(TINY, tiny_data, tmp_path, log_interval=3)
     assert names_in(tmp_path / "checkpoints") == ["step-00000002"]
     assert_ends_as(whole, tiny_data, tmp_path)
+
+
+def test_an_error_of_any_class_leaves_the_checkpoints_before(whole, tiny_data, tmp_path):
+    def break_tokenizer(parts):
+        parts.checkpoints.tokenizer = None
+
+    message = r"partial-step-00000004 could not be written: AttributeError: .* before it are intact"
+    with before_update(4, break_tokenizer), pytest.raises(OSError, match=message):
+        train(TINY, tiny_data, tmp_path, log_interval=3)
+    assert names_in(tmp_path / "checkpoints") == ["step-00000002"]
+    assert_ends_as(whole, tiny_data, tmp_path)
+
+
+def test_what_cannot_be_saved_is_refused_before_the_first_update(tiny_data, tmp_path):
+    with patched(setup, "custom_pipelines", lambda task: {task: object()}), pytest.raises(TypeError, match="JSON"):
+        train(TINY, tiny_data, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def names_of_resumable(run):

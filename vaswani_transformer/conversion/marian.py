@@ -12,17 +12,17 @@ by sqrt(d_model) here, and cannot be tied to the projection.
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, GenerationConfig, MarianConfig, MarianMTModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, MarianConfig, MarianMTModel, PreTrainedTokenizerBase
 
 from .. import loading
 from ..model.configuration_vaswani import VaswaniConfig
-from ..model.generation_vaswani import OWN_OPTIONS, Search
+from ..model.generation_vaswani import OWN_OPTIONS, Search, VaswaniGenerationConfig
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from .weight_names import fairseq_name
 
 LAYER_NORM_EPS = 1e-5  # no field of MarianConfig
 TOLERANCE = 1e-4  # of logits: a different network is off by far more
-# Entries of a GenerationConfig that are no options of the search.
+# Entries of a generation config that are no options of the search.
 HOUSEKEEPING = ("_from_model_config", "alignment_heads", "transformers_version")
 MODULES_THAT_WRITE = ("norm", "out_proj", "fc2")  # to the residual stream; the others read from it
 EQUAL_FIELDS = (
@@ -118,7 +118,7 @@ def from_marian(marian: MarianMTModel) -> VaswaniForConditionalGeneration:
         if not marian.config.scale_embedding:
             for stack in (model.model.encoder, model.model.decoder):
                 stack.embed_tokens.weight.div_(config.d_model**0.5)
-    model.generation_config = GenerationConfig(**search_options(marian), length_penalty_type="power")
+    model.generation_config = VaswaniGenerationConfig(**search_options(marian), length_penalty_type="power")
     return model
 
 
@@ -133,7 +133,7 @@ def to_marian(model: VaswaniForConditionalGeneration) -> MarianMTModel:
     options = {name: value for name, value in search_options(model).items() if name not in OWN_OPTIONS}
     if not options.keys() & {"max_length", "max_new_tokens"}:
         options["max_length"] = model.config.max_position_embeddings  # without one, transformers stops at 20 tokens
-    marian.generation_config = GenerationConfig(**options)
+    marian.generation_config = VaswaniGenerationConfig(**options)  # so that it can be saved
     return marian
 
 

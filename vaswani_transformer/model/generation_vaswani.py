@@ -187,6 +187,38 @@ class Search:
 OWN_OPTIONS = {"length_penalty_type", "max_length_offset"}  # of `Search`, not of transformers
 
 
+class DefaultLength(int):
+    """A `max_length` that no caller has set."""
+
+
+class VaswaniGenerationConfig(GenerationConfig):
+    """Options of a search. All that `generate()` accepts can be saved.
+
+    transformers refuses to save options that have no effect beside others, such as a length penalty of one beam. Here
+    they are kept: the penalty divides the scores of greedy search too, and the next call may have more beams.
+    """
+
+    def validate(self, strict: bool = False, **kwargs) -> None:
+        """Raise a ValueError for a wrong value, but not for an option without effect; `strict` before saving."""
+        super().validate(user_set_attributes={"do_sample", "num_beams"})  # warns of no option beside these
+        if strict:
+            Search.resolve(self)
+
+    def update(self, defaults_only: bool = False, **kwargs) -> dict:
+        """Change options as transformers does, and mark the length of its defaults.
+
+        With `predict_with_generate`, transformers' Seq2SeqTrainer (5.23) fills the model's config with the defaults of
+        all options, among them a `max_length` of 20. See `forget_default_length`.
+        """
+        if defaults_only and kwargs == self._get_default_generation_params():
+            kwargs["max_length"] = DefaultLength(kwargs["max_length"])
+        return super().update(defaults_only=defaults_only, **kwargs)
+
+    def to_dict(self) -> dict:
+        """Return the options as JSON has them: tensors and tuples become lists."""
+        return _to_plain(super().to_dict())
+
+
 class Source(NamedTuple):
     """The sentences to translate.
 
@@ -221,6 +253,15 @@ class VaswaniGenerationMixin(GenerationMixin):
     """
 
     find_engine: Callable | None = None
+
+    @property
+    def generation_config(self) -> GenerationConfig:
+        """The options of a search that a call does not give."""
+        return self._generation_config
+
+    @generation_config.setter
+    def generation_config(self, config: GenerationConfig) -> None:
+        self._generation_config = _take_over(config)
 
     @torch.no_grad()
     def generate(
@@ -333,7 +374,7 @@ class VaswaniGenerationMixin(GenerationMixin):
 
         Options of `kwargs` have precedence over those of `generation_config`, and these over the model's own.
         """
-        config = copy.deepcopy(generation_config) if generation_config is not None else GenerationConfig()
+        config = copy.deepcopy(_take_over(generation_config))
         config.update(**self.generation_config.to_dict(), defaults_only=True, allow_custom_entries=True)
         for name in OWN_OPTIONS - vars(config).keys():
             setattr(config, name, None)
@@ -421,18 +462,22 @@ class VaswaniGenerationMixin(GenerationMixin):
             steps(torch.cat([prompt[:1], prompt[:1, -1:]], dim=1))
         return steps.cache is not None
 
-    def adjust_generation_fn(self, *args, **kwargs):
-        """Set the search of section 6.1 where a loaded model has no `generation_config.json`."""
-        super().adjust_generation_fn(*args, **kwargs)
+    def adjust_generation_fn(self, generation_config, from_auto_class, from_pipeline, name, *args, **kwargs):
+        """Set the search of a model that is loaded: without a `generation_config.json` that of section 6.1."""
+        if generation_config is None and name is not None:
+            options = {key: value for key, value in kwargs.items() if key != "trust_remote_code"}
+            try:
+                generation_config = VaswaniGenerationConfig.from_pretrained(name, **options)
+            except OSError:  # there is none
+                generation_config = build_generation_config(self.config)
+        super().adjust_generation_fn(generation_config, from_auto_class, from_pipeline, name, *args, **kwargs)
         # Python salts this hash. With it no two processes would have the same pickle, and datasets.map no cache.
         vars(self.generation_config).pop("_original_object_hash", None)
-        if getattr(self.generation_config, "_from_model_config", None):
-            self.generation_config = build_generation_config(self.config)
 
 
-def build_generation_config(config: VaswaniConfig) -> GenerationConfig:
+def build_generation_config(config: VaswaniConfig) -> VaswaniGenerationConfig:
     """Return the search of section 6.1: beam 4, alpha 0.6, at most 50 tokens more than the source."""
-    return GenerationConfig(
+    return VaswaniGenerationConfig(
         num_beams=4,
         length_penalty=0.6,
         length_penalty_type="gnmt",
@@ -446,15 +491,8 @@ def build_generation_config(config: VaswaniConfig) -> GenerationConfig:
 
 
 def forget_default_length(config: GenerationConfig) -> None:
-    """Remove a `max_length` that no caller has set.
-
-    With `predict_with_generate`, transformers' Seq2SeqTrainer (5.23) fills the model's config with the defaults of all
-    options, among them a `max_length` of 20: from the second evaluation on, translations would end there. Any other
-    length stays, and so does one of 20 without all the other defaults.
-    """
-    defaults = {name: value for name, value in config._get_default_generation_params().items() if value is not None}
-    is_filled = all(getattr(config, name, None) is not None for name in defaults)
-    if is_filled and config.max_length == defaults["max_length"]:
+    """Remove a `max_length` that a trainer filled in; from its second evaluation on, translations would end there."""
+    if isinstance(config.max_length, DefaultLength):
         config.max_length = None
 
 
@@ -474,6 +512,27 @@ def can_raise(processors: LogitsProcessorList) -> bool:
 def as_list(token_ids: TokenIds) -> list[int]:
     """Return one token id, several or none as a list."""
     return [] if token_ids is None else torch.as_tensor(token_ids).flatten().tolist()
+
+
+def _take_over(config: GenerationConfig | None) -> VaswaniGenerationConfig:
+    """Return `config` as a VaswaniGenerationConfig that shares its options, and later changes of them."""
+    if isinstance(config, VaswaniGenerationConfig):
+        return config
+    own = VaswaniGenerationConfig()
+    if config is not None:
+        own.__dict__ = config.__dict__
+    return own
+
+
+def _to_plain(value: object) -> object:
+    """Return `value` with lists in place of tensors, tuples and sets, and of a dict whose keys are tuples."""
+    if hasattr(value, "tolist"):  # of PyTorch and NumPy
+        return value.tolist()
+    if isinstance(value, dict):
+        if any(isinstance(key, tuple) for key in value):
+            return _to_plain(list(value.items()))
+        return {key: _to_plain(x) for key, x in value.items()}
+    return [_to_plain(x) for x in value] if isinstance(value, list | tuple | set) else value
 
 
 def _refuse_others(config: GenerationConfig) -> None:

@@ -15,10 +15,9 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch.optim.lr_scheduler import LRScheduler
-from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ..averaging import (
     COMPLETE,
@@ -30,6 +29,7 @@ from ..averaging import (
     read_digests,
 )
 from ..files import blaming, digest_files, find_damage, write_json
+from ..model.generation_vaswani import VaswaniGenerationConfig
 from .progress import Progress, Tally
 
 STATE_FOLDER, STATE_FILE = "training_state", "state.pt"
@@ -85,9 +85,10 @@ class Checkpoints:
             self.model.save_pretrained(partial)
             self.tokenizer.save_pretrained(partial)
             finish_checkpoint(partial)
-        except (OSError, RuntimeError, SafetensorError) as error:
+        except Exception as error:
             shutil.rmtree(partial, ignore_errors=True)
-            raise OSError(f"{partial} could not be written: {error}. The checkpoints before it are intact.") from error
+            reason = f"{type(error).__name__}: {error}".removeprefix("OSError: ")
+            raise OSError(f"{partial} could not be written: {reason}. The checkpoints before it are intact.") from error
         drop_old_checkpoints(self.folder, keep=self.keep)
 
     def load(self, checkpoint: Path, *, seed: int, warn: Callable[[str], object]) -> None:
@@ -98,7 +99,7 @@ class Checkpoints:
             for name, part in self.stateful.items():
                 part.load_state_dict(state[name])
         self.load_weights(checkpoint)
-        self.model.generation_config = GenerationConfig.from_pretrained(checkpoint)
+        self.model.generation_config = VaswaniGenerationConfig.from_pretrained(checkpoint)
         states, place = state["random_states"], self.accelerator.process_index
         if len(states) == self.accelerator.num_processes:
             _set_random_states(self.accelerator.device, states[place])

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
@@ -195,6 +196,9 @@ def _build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast, task: str) 
     model = VaswaniForConditionalGeneration(config)
     model.generation_config.num_beams = recipe.num_beams
     model.generation_config.length_penalty = recipe.length_penalty
+    with TemporaryDirectory() as folder:  # what cannot be saved is refused before the first update
+        for part in (model.config, model.generation_config, tokenizer):
+            part.save_pretrained(folder)
     return model
 
 

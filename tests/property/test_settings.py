@@ -1,0 +1,139 @@
+"""Every setting that a recipe, a config or generate() accepts can be saved, loaded, converted and exported."""
+
+import json
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from tiny_training import PAIRS, TINY, train
+from transformers import GenerationConfig, MarianMTModel
+
+from vaswani_transformer import VaswaniForConditionalGeneration
+from vaswani_transformer.conversion.marian import to_marian
+from vaswani_transformer.data.preparation import Corpus, prepare
+from vaswani_transformer.loading import load_translator
+from vaswani_transformer.model.configuration_vaswani import POSITION_EMBEDDING_TYPES, POSITION_LAYOUTS
+from vaswani_transformer.model.search_vaswani import LENGTH_PENALTIES
+
+FEW = settings(max_examples=12, phases=[Phase.generate])
+probabilities = st.floats(0, 0.9)
+alphas = st.one_of(st.integers(-10, 10), st.floats(-10, 10))
+token_ids = st.one_of(
+    st.integers(3, 36), st.lists(st.integers(3, 36), min_size=1, max_size=2), st.just(torch.tensor(5))
+)
+searches = {
+    "num_beams": st.integers(1, 3),
+    "length_penalty": alphas,
+    "length_penalty_type": st.sampled_from(list(LENGTH_PENALTIES)),
+    "max_length_offset": st.integers(0, 9),
+    "max_new_tokens": st.integers(1, 9),
+    "max_length": st.sampled_from([5, 20]),
+    "min_new_tokens": st.integers(0, 3),
+    "early_stopping": st.sampled_from([True, False, "never"]),
+    "do_sample": st.booleans(),
+    "temperature": st.floats(0.5, 2),
+    "top_k": st.integers(1, 30),
+    "top_p": st.floats(0.1, 1),
+    "min_p": st.floats(0, 0.5),
+    "typical_p": st.floats(0.1, 0.9),
+    "epsilon_cutoff": st.floats(0.01, 0.1),
+    "cache_implementation": st.sampled_from(["dynamic", "static"]),
+    "repetition_penalty": st.floats(0.5, 2),
+    "no_repeat_ngram_size": st.integers(0, 3),
+    "eos_token_id": token_ids,
+    "forced_eos_token_id": st.integers(3, 36),
+    "suppress_tokens": st.sampled_from([[7], torch.tensor([7, 8]), (9,)]),
+    "bad_words_ids": st.sampled_from([[[7]], [[8, 9]]]),
+    "sequence_bias": st.sampled_from([{(7, 8): -2.0}, [[[7], 1.5]]]),
+    "exponential_decay_length_penalty": st.sampled_from([(2, 1.5), [1, 1.1]]),
+    "renormalize_logits": st.booleans(),
+    "output_scores": st.booleans(),
+    "output_logits": st.booleans(),
+    "output_attentions": st.booleans(),
+    "return_dict_in_generate": st.booleans(),
+}
+models = {
+    "dropout": probabilities,
+    "attention_dropout": probabilities,
+    "label_smoothing": probabilities,
+    "activation_function": st.sampled_from(["relu", "gelu", "silu", "swish", "tanh"]),
+    "attention_bias": st.booleans(),
+    "output_bias": st.booleans(),
+    "position_embedding_type": st.sampled_from(POSITION_EMBEDDING_TYPES),
+    "position_layout": st.sampled_from(POSITION_LAYOUTS),
+    "attention_window": st.integers(1, 9),
+    "tie_word_embeddings": st.booleans(),
+    "use_cache": st.booleans(),
+    "layer_norm_eps": st.floats(1e-9, 1e-3),
+    "d_k": st.integers(1, 5),
+}
+recipes = {
+    "num_beams": st.integers(1, 3),
+    "length_penalty": alphas,
+    "short_first": st.booleans(),
+    "weight_decay": st.floats(0, 0.1),
+    "adam_betas": st.tuples(probabilities, probabilities),
+    "checkpoint_interval": st.sampled_from([(1, "updates"), (1, "epochs")]),
+    "num_averaged_checkpoints": st.integers(1, 3),
+    "patience": st.integers(1, 3),
+}
+
+
+def some(choices):
+    """Draw values for some of the names in `choices`."""
+    return st.fixed_dictionaries({}, optional=choices)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("settings") / "data"
+    prepare([Corpus(lambda: PAIRS)], lambda: PAIRS[:3], folder, vocab_size=300)
+    return folder
+
+
+@FEW
+@given(some(searches), st.booleans())
+def test_options_of_a_search_are_the_same_in_the_model_that_was_saved(build_tiny_model, options, is_foreign):
+    model, source = build_tiny_model(noise=0.1), torch.tensor([[4, 5, 6, 2]])
+
+    def search(model):
+        torch.manual_seed(0)
+        found = model.generate(source)
+        return getattr(found, "sequences", found).tolist()
+
+    if is_foreign:
+        model.generation_config = GenerationConfig(eos_token_id=2, pad_token_id=1, decoder_start_token_id=0)
+    model.generation_config.update(**options, allow_custom_entries=True)
+    expected = search(model)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        loaded = VaswaniForConditionalGeneration.from_pretrained(folder)
+    assert search(loaded) == expected
+    ours, theirs = (it.generation_config.to_dict() for it in (model, loaded))
+    assert {name: theirs[name] for name in options} == {name: ours[name] for name in options}
+
+
+@settings(FEW, max_examples=4)
+@given(st.fixed_dictionaries(recipes), st.fixed_dictionaries(models))
+def test_a_recipe_of_any_settings_is_trained_saved_and_loaded(data, changes, of_model):
+    recipe = replace(TINY, num_updates=2, model=TINY.model | of_model, **changes)
+    with tempfile.TemporaryDirectory() as folder:
+        model = train(recipe, data, Path(folder))
+        loaded, _ = load_translator(model)
+        options = json.loads((model / "generation_config.json").read_text())
+    assert options["num_beams"] == recipe.num_beams
+    assert options["length_penalty"] == recipe.length_penalty
+    assert {name: getattr(loaded.config, name) for name in of_model} == of_model
+
+
+@pytest.mark.parametrize("options", [{"num_beams": 1}, {"num_beams": 1, "length_penalty": 0}, {"temperature": 2.0}])
+def test_options_without_effect_do_not_hinder_a_conversion(build_tiny_model, tmp_path, options):
+    model = build_tiny_model(d_k=4, d_v=4, output_bias=True, attention_bias=True, position_layout="concatenated")
+    model.generation_config.update(**options)
+    to_marian(model).save_pretrained(tmp_path)
+    loaded = MarianMTModel.from_pretrained(tmp_path).generation_config
+    assert {name: getattr(loaded, name) for name in options} == options
