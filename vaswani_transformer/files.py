@@ -1,9 +1,11 @@
 """Files of work that may be stopped at any moment: written whole, checked by digests, claimed by their settings."""
 
 import contextlib
+import ctypes
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
@@ -16,6 +18,8 @@ OF_LIBRARIES = (StrictDataclassError, SafetensorError)  # errors over a damaged 
 LOCK_FILE = "lock"
 MODEL_FOLDER = "model"  # of a run: its final model
 RECIPE_FILE = "recipe.json"  # of a run and of prepared data
+EXAMPLE_FILE = "example.json"  # of a model, see `translation.example`
+RENAME_EXCHANGE, CURRENT_FOLDER = 2, -100  # of Linux
 
 
 @contextlib.contextmanager
@@ -39,6 +43,62 @@ def write_whole(path: Path, unfinished: Path | None = None) -> Iterator[BinaryIO
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
     unfinished.replace(path)
+
+
+@contextlib.contextmanager
+def write_folder(folder: Path, *, stale: Collection[str] = ()) -> Iterator[Path]:
+    """Yield a new folder that takes the place of `folder` in one step, when it is whole and on disk.
+
+    What `folder` holds beside the new files, such as files of the user, is copied into the new one.
+
+    Args:
+        stale: names of files of `folder` that are not copied.
+    """
+    folder = folder.resolve()
+    new, old = (folder.with_name(f".{folder.name}.{end}") for end in ("new", "old"))
+    if old.exists() and not folder.exists():  # left by a kill between the two steps of `_swap`
+        old.rename(folder)
+    for left in (new, old):
+        shutil.rmtree(left, ignore_errors=True)
+    try:
+        new.mkdir(parents=True)
+        yield new
+        if folder.exists():
+            left_out = {*stale, *(path.name for path in new.iterdir())}
+
+            def leave_out(place: str, names: list[str]) -> Collection[str]:
+                return left_out.intersection(names) if Path(place) == folder else ()
+
+            shutil.copytree(folder, new, symlinks=True, dirs_exist_ok=True, ignore=leave_out)
+        for path in (*new.rglob("*"), new):
+            if not path.is_symlink():
+                sync(path)
+        _swap(new, folder, old)
+        sync(folder.parent)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)  # it is unfinished, or what `folder` was
+
+
+def _swap(new: Path, folder: Path, old: Path) -> None:
+    """Let `new` and `folder` exchange their names; elsewhere than on Linux by way of `old`, in two steps."""
+    if not folder.exists():
+        new.rename(folder)
+        return
+    exchange = getattr(ctypes.CDLL(None), "renameat2", None) if os.name == "posix" else None
+    places = CURRENT_FOLDER, os.fsencode(new), CURRENT_FOLDER, os.fsencode(folder)
+    if exchange is None or exchange(*places, RENAME_EXCHANGE):  # some file systems have none
+        folder.rename(old)
+        new.rename(folder)
+        shutil.rmtree(old)
+
+
+def sync(path: Path) -> None:
+    """Wait until the file or folder at `path` is on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_json(path: Path, value: object) -> None:

@@ -5,7 +5,7 @@ import torch
 
 from ..data.preparation import read_preparation
 from ..evaluation.scores import compute_bleu
-from ..files import MODEL_FOLDER, RECIPE_FILE
+from ..files import RECIPE_FILE
 from ..loading import find_languages
 from ..training.interruption import Interrupted, destroy_group_at_exit
 from ..training.loop import train
@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> None:
         score_dev=compute_bleu if args.dev_bleu else None,
     )
     try:
-        train(parts)
+        train(parts, finish=keep_example)
     except Interrupted:  # all processes stop together, when the checkpoint is written
         destroy_group_at_exit()
         raise
@@ -39,8 +39,6 @@ def run(args: argparse.Namespace) -> None:
             f"ended after update {done} of {recipe.num_updates}: {recipe.patience} evaluations in a row without a "
             f"better development loss. To continue, give a larger patience: --set patience={2 * recipe.patience}"
         )
-    if parts.accelerator.is_main_process:
-        keep_example(args.output / MODEL_FOLDER)
     config = parts.accelerator.unwrap_model(parts.model).config
     is_parser = find_languages(vars(config))[1] == "trees"
     parts.log.print(f"next: vaswani {'parse' if is_parser else 'translate'} --model {args.output} --input FILE")

@@ -7,7 +7,6 @@ checkpoints/
     partial-step-00000064/              being written or deleted, left by a killed run, or damaged; never read
 """
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +27,7 @@ from ..averaging import (
     find_checkpoints,
     read_digests,
 )
-from ..files import blaming, digest_files, find_damage, write_json
+from ..files import blaming, digest_files, find_damage, sync, write_json
 from ..model.generation_vaswani import VaswaniGenerationConfig
 from .progress import Progress, Tally
 
@@ -170,20 +169,12 @@ def finish_checkpoint(partial: Path) -> Path:
     """Sync a filled folder, mark it complete last, then rename it into its place, which must be free."""
     paths = list(partial.rglob("*"))
     for path in paths:
-        _sync(path)
+        sync(path)
     write_json(partial / COMPLETE, {"files": digest_files(partial, paths)})
-    _sync(partial)
+    sync(partial)
     final = partial.rename(partial.with_name(partial.name.removeprefix(PARTIAL_PREFIX)))
-    _sync(final.parent)
+    sync(final.parent)
     return final
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def drop_old_checkpoints(folder: Path, *, keep: int) -> None:

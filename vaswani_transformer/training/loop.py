@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from ..averaging import average_checkpoints, complete_checkpoints
 from ..data.batching import Update, UpdateStream
-from ..files import MODEL_FOLDER, find_changes
+from ..files import EXAMPLE_FILE, MODEL_FOLDER, find_changes, write_folder
 from ..loading import CARD_FILE
 from ..model.configuration_vaswani import VaswaniConfig
 from .checkpoints import checkpoint_name
@@ -32,11 +32,15 @@ UPDATES_PER_CHECK = defaultdict(lambda: 10, cpu=1)
 LOADER_WORKERS = defaultdict(lambda: 1, cpu=0, mps=0)
 
 
-def train(parts: RunParts) -> Path:
+def train(parts: RunParts, *, finish: Callable[[Path], object] = lambda model: None) -> Path:
     """Run to the end of the recipe, from the last checkpoint if there is one.
 
     The same global batch gives the same update, however processes and accumulation split it. A run that was stopped
-    ends with the weights of one that never was.
+    ends with the weights of one that never was. The final model appears, or takes the place of an earlier one, in one
+    step.
+
+    Args:
+        finish: called with the folder of the final model before it has its name, to add files.
 
     Returns:
         the folder of the final model, the mean of the last checkpoints.
@@ -55,7 +59,7 @@ def train(parts: RunParts) -> Path:
             if not _is_finished(parts):
                 _run_updates(parts, stop_request)
         accelerator.wait_for_everyone()
-        return _average(parts)
+        return _average(parts, finish)
 
 
 def _run_updates(parts: RunParts, stop_request: StopRequest) -> None:
@@ -166,12 +170,14 @@ def _restore(parts: RunParts, checkpoint: Path | None) -> None:
     log.open(update=progress.update)
 
 
-def _average(parts: RunParts) -> Path:
+def _average(parts: RunParts, finish: Callable[[Path], object]) -> Path:
     """Write the final model, print its perplexity, and return its folder; all processes must call it together."""
     folder = parts.folder / MODEL_FOLDER
     last = complete_checkpoints(parts.checkpoints.folder)[-parts.recipe.num_averaged_checkpoints :]
     if parts.accelerator.is_main_process:
-        average_checkpoints(last, folder)
+        with write_folder(folder, stale=[EXAMPLE_FILE]) as new:
+            average_checkpoints(last, new)
+            finish(new)
     parts.accelerator.wait_for_everyone()
     parts.checkpoints.load_weights(folder)
     found = perplexity(parts.dev_set.compute_loss(parts.model))

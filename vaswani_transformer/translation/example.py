@@ -3,11 +3,10 @@
 import json
 from pathlib import Path
 
-from ..files import blaming, read_object, write_json
+from ..files import EXAMPLE_FILE, blaming, read_object, write_json
 from ..loading import Loaded, load
 from .translator import Translator
 
-EXAMPLE_FILE = "example.json"
 SOURCE = "Two dogs are playing in the garden."
 TOLERANCE = 1e-3  # of the score, relative: processors round in different ways
 

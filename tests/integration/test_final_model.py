@@ -1,0 +1,126 @@
+"""The final model of a run appears, or takes the place of the one before, in one step."""
+
+import ctypes
+import hashlib
+import itertools
+import multiprocessing
+import os
+import shutil
+import sys
+from dataclasses import replace
+
+import pytest
+from tiny_training import PAIRS, TINY, train
+
+from vaswani_transformer import cli
+from vaswani_transformer.data.preparation import Corpus, prepare
+from vaswani_transformer.training import loop
+from vaswani_transformer.training.setup import build_run
+from vaswani_transformer.translation.example import keep_example
+
+CHANGES = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "shutil.copyfile")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are forked")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("final") / "data"
+    prepare([Corpus(lambda: PAIRS)], lambda: PAIRS[:3], folder, vocab_size=300)
+    return folder
+
+
+@pytest.fixture(scope="module", params=["first", "continued"])
+def ends(request, data, tmp_path_factory):
+    """A run before its end, as `train_again` ends it, and the files of its final model before and after."""
+    run = tmp_path_factory.mktemp(request.param)
+    before = {}
+    if request.param == "continued":
+        loop.train(build_run(replace(TINY, num_updates=3), data, run), finish=keep_example)
+        (run / "model" / "README.md").write_text("my card")
+        before = read_files(run / "model")
+        shutil.copytree(run / "model", run / "kept")
+    train(replace(TINY, num_updates=4), data, run)
+    shutil.rmtree(run / "model")
+    if before:
+        (run / "kept").rename(run / "model")
+    whole = shutil.copytree(run, tmp_path_factory.mktemp("whole") / "run")
+    train_again(data, whole)
+    return run, before, read_files(whole / "model")
+
+
+def train_again(data, run):
+    loop.train(build_run(replace(TINY, num_updates=4), data, run), finish=keep_example)
+
+
+def read_files(folder):
+    if not folder.exists():
+        return {}
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+
+
+def die_at(number, parts, connection):
+    """Train to the end, but die before the change of a file of that number; without one, count the changes."""
+    numbers = itertools.count(1)
+    average, is_at_the_end = loop.average_checkpoints, False
+
+    def hook(event, args):
+        is_write = event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR)
+        if is_at_the_end and (is_write or event in CHANGES) and next(numbers) == number:
+            os._exit(9)
+
+    def average_and_count(*args):
+        nonlocal is_at_the_end
+        is_at_the_end = True
+        average(*args)
+
+    sys.addaudithook(hook)
+    loop.average_checkpoints = average_and_count
+    loop.train(parts, finish=keep_example)
+    connection.send(next(numbers) - 1)
+
+
+def kill(number, parts):
+    """Return the number of changes if the process has ended by itself, or `None`."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=die_at, args=(number, parts, theirs))
+    process.start()
+    process.join()
+    assert process.exitcode in (0, 9)
+    return ours.recv() if process.exitcode == 0 else None
+
+
+@pytest.mark.parametrize("steps", ["one step", "two steps"])
+def test_a_kill_before_any_change_of_a_file_leaves_the_model_before_or_the_new_one(
+    ends, data, tmp_path, monkeypatch, steps
+):
+    folder, before, after = ends
+    allowed, run = [before, after], tmp_path / "run"
+    if steps == "two steps":
+        monkeypatch.setattr(ctypes, "CDLL", lambda name: None)
+        allowed.append({})  # for the time between two renames
+    parts = build_run(replace(TINY, num_updates=4), data, run)
+    shutil.copytree(folder, run)
+    num_changes = kill(0, parts)
+    assert num_changes >= 10
+    for number in range(1, num_changes + 1):
+        shutil.rmtree(run)
+        shutil.copytree(folder, run)
+        assert kill(number, parts) is None
+        assert read_files(run / "model") in allowed
+        if number in (5, num_changes - 4, num_changes):
+            assert kill(0, parts)
+            assert read_files(run / "model") == after
+            assert not list(run.glob(".model*"))
+
+
+def test_a_full_disk_leaves_the_model_before_with_its_own_example_and_files(ends, data, tmp_path, little_room, capsys):
+    folder, before, after = ends
+    run = shutil.copytree(folder, tmp_path / "run")
+    with pytest.raises(OSError, match="File too large"), little_room(5_000):
+        train_again(data, run)
+    assert read_files(run / "model") == before
+    train_again(data, run)
+    assert read_files(run / "model") == after
+    assert (run / "model" / "README.md").exists() == bool(before)
+    assert cli.main(["check", "--model", str(run)]) == 0
