@@ -144,7 +144,8 @@ def read_preparation(folder: Path) -> dict:
         raise FileNotFoundError(f"{folder} holds no prepared data; run `vaswani prepare` with --output {folder} first.")
     preparation = read_object(path)
     with blaming(path):
-        itemgetter("fingerprint", "source_language", "target_language", "vocab_size", "files")(preparation)
+        names = "source_language", "target_language", "vocab_size", "max_length", "max_length_ratio"
+        itemgetter("fingerprint", "files", *names)(preparation)
     return preparation
 
 

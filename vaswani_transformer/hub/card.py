@@ -21,7 +21,7 @@ from ..files import RECIPE_FILE, blaming, read_object
 from ..loading import find_languages, find_model, fingerprint_model
 from ..training.cost import RunCost
 from ..training.log import read_log
-from ..training.recipes import RECIPES
+from ..training.recipes import OF_DATA, RECIPES
 
 TEMPLATE = Path(__file__).with_name("card_template.md")
 PARSER_TEMPLATE = Path(__file__).with_name("parser_card_template.md")
@@ -211,7 +211,7 @@ def _recipe(run: Run) -> str:
 
 def _is_same_recipe(ours: dict, theirs: dict) -> bool:
     """Return True if two recipes differ only in their end and in the fields that corpus and device decide."""
-    either = {"vocab_size": None, "compile": None, "num_updates": None, "patience": None}
+    either = dict.fromkeys((*OF_DATA, "compile", "num_updates", "patience"))
     return json.loads(json.dumps(ours | either)) == theirs | either
 
 

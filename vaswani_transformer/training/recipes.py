@@ -10,6 +10,7 @@ from ..bounds import BOUNDS, describe_bounds, is_within_bounds
 from ..files import read_object
 
 WIDTHS = ("d_model", "d_ff", "d_k", "d_v")
+OF_DATA = ("vocab_size", "subword_model", "max_length", "max_length_ratio")  # fields that only `vaswani prepare` reads
 MAY_BE_NONE = ("max_length_ratio", "patience")
 # Fields of `VaswaniConfig` that a recipe does not choose, beside the ids of tokens.
 NO_FIELDS = ("vocab_size", "is_encoder_decoder")

@@ -41,7 +41,7 @@ OF_TRAINING = {"dropout", "attention_dropout", "activation_dropout", "label_smoo
 class RunParts:
     """Everything that `loop.train` works with; see `build_run`."""
 
-    recipe: Recipe  # resolved for the device
+    recipe: Recipe  # resolved for the device and the data
     description: dict  # the contents of recipe.json, without versions
     folder: Path  # of the run
     accumulation_steps: int
@@ -98,6 +98,13 @@ def build_run(
         limit = TOKENS_PER_MICRO_BATCH if device == "cpu" else math.inf
         accumulation_steps = max(1, round(recipe.tokens_per_batch / accelerator.num_processes / limit))
     preparation, tokenizer, (train_pairs, dev_pairs) = _load_data(data, accelerator)
+    recipe = replace(
+        recipe,
+        vocab_size=len(tokenizer),
+        subword_model=type(tokenizer.backend_tokenizer.model).__name__.lower(),
+        max_length=preparation["max_length"],
+        max_length_ratio=preparation["max_length_ratio"],
+    )
 
     torch.manual_seed(seed)  # the same weights everywhere ...
     task = f"translation_{preparation['source_language']}_to_{preparation['target_language']}"
@@ -122,7 +129,7 @@ def build_run(
         keep=recipe.num_averaged_checkpoints,
     )
     description = {
-        "recipe": recipe.to_dict() | {"vocab_size": len(tokenizer)},
+        "recipe": recipe.to_dict(),
         "seed": seed,
         "data": preparation["fingerprint"],
         "init_from": init_from,
