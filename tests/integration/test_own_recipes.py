@@ -59,7 +59,8 @@ def test_training_takes_the_recipe_of_the_data_and_says_what_it_is_about_to_do(d
     assert written["model"] == TINY.model | {"dropout": 0.2}
     assert (written["tokens_per_batch"], written["num_updates"]) == (99, 3)
     first, second, *lines, last, advice = capsys.readouterr().err.splitlines()
-    assert first.startswith("recipe base_en_de with changes: checkpoint_interval was [1500, ")
+    start = f"recipe {data / 'recipe.json'}: base_en_de with changes: checkpoint_interval was [1500, "
+    assert first.startswith(start)
     assert "model.dropout was 0.1, is 0.2" in first
     assert second.startswith("device cpu, pairs 60, seed 0, data ")
     assert ", mixed_precision no, num_processes 1, num_parameters " in second
@@ -164,10 +165,53 @@ def test_a_run_starts_from_trained_weights_and_goes_on_without_reading_them_agai
     assert_close(weights(run / "model"), start)
     assert json.loads((run / "model" / "generation_config.json").read_text()) == search
     assert json.loads((run / "recipe.json").read_text())["init_fingerprint"] == fingerprint
-    assert train_to(run, data, 4, *options[2:]) == 1
+    assert train_to(run, data, 4, "--recipe", data / "recipe.json", *options[2:]) == 1
     error = capsys.readouterr().err
     assert 'begun with other settings: init_from was "' in error
     assert f", is not set. Give the same settings, or name another output folder, with --init_from {run} to" in error
+
+
+def test_a_run_goes_on_with_its_own_settings_if_none_are_given(data, tmp_path, capsys):
+    run, options = tmp_path / "run", ["--recipe", "multi30k_tiny", "--seed", 3, "--divide_widths", 8]
+    changes = ["--set", "num_beams=2", "--set", "model.num_heads=2", "--set", "warmup_updates=5"]
+    assert train_to(run, data, 2, *options, *changes) == 0
+    first, second = capsys.readouterr().err.splitlines()[:2]
+    assert first.startswith("recipe multi30k_tiny with changes: model.d_ff was 256, is 32, ")
+    assert ", seed 3, " in second
+    recorded = json.loads((run / "recipe.json").read_text())
+    assert train_to(run, data, 3, "--set", "patience=4") == 0
+    assert capsys.readouterr().err.startswith(f"recipe {run / 'recipe.json'}: base_en_de with changes: ")
+    ends = {"num_updates": 3, "patience": 4}
+    assert json.loads((run / "recipe.json").read_text()) == recorded | {"recipe": recorded["recipe"] | ends}
+    assert train_to(run, data, 3, *options, *changes, "--set", "patience=4") == 0
+    assert train_to(run, data, 3, "--set", "lr_scale=9") == 1
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "recipe.lr_scale was 2.53, is 9. Give the same settings, or name another output folder, with --init" in error
+
+
+def test_a_run_divided_by_an_option_goes_on_with_the_same_command(data, tmp_path):
+    command = tmp_path / "run", data, 2, "--divide_widths", 2
+    assert train_to(*command) == train_to(*command) == 0
+
+
+@pytest.mark.parametrize("change", ["vocab_size=300", "subword_model=bpe", "max_length=5", "max_length_ratio=1.1"])
+def test_settings_of_the_data_are_refused_by_training_and_the_card_has_those_of_the_data(
+    data, whole, tmp_path, capsys, change
+):
+    assert train_to(tmp_path / "run", data, 2, "--set", change) == 1
+    assert f"again, in another folder, with vaswani prepare --set {change}." in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    assert train_to(tmp_path / "run", data, 2, "--recipe", "iwslt14_de_en", "--divide_widths", 32) == 0
+    recipe = json.loads((tmp_path / "run" / "recipe.json").read_text())["recipe"]
+    prepared = json.loads((data / "preparation.json").read_text())
+    assert {name: recipe[name] for name in ("vocab_size", "max_length", "max_length_ratio", "subword_model")} == {
+        name: prepared[name] for name in ("vocab_size", "max_length", "max_length_ratio")
+    } | {"subword_model": "bpe"}
+
+
+def test_a_run_does_not_begin_inside_a_model(data, whole, capsys):
+    assert train_to(whole / "model", data, 2) == 1
+    assert f"{whole / 'model'} is the folder of a model: name that of a run, or a new one." in capsys.readouterr().err
 
 
 def test_trained_weights_of_another_model_are_refused(data, trained, tmp_path, capsys):

@@ -126,21 +126,21 @@ def train(command: argparse.ArgumentParser) -> None:
     On several devices: accelerate launch -m vaswani_transformer train --data data --output runs/base
     On two CPU cores two processes are faster than two threads:
     ACCELERATE_USE_CPU=true torchrun --nproc_per_node 2 -m vaswani_transformer train --threads 1 --data ... --output ...
-    After SIGTERM or Ctrl+C the present update is saved, and the exit code is 75. The same command continues the run.
-    With a larger --num_updates it continues a finished run.
+    After SIGTERM or Ctrl+C the present update is saved, and the exit code is 75. The same command continues the run, so
+    does one without --recipe and --set. With a larger --num_updates it continues a finished run.
     """
     command.add_argument("--data", type=Path, required=True, help="folder written by `vaswani prepare`")
     command.add_argument("--output", type=output_path, required=True, help="run folder, new or to continue")
-    add_recipe_options(command, default="the recipe of the data")
+    add_recipe_options(command, default="the recipe of the run that goes on, or of the data")
     command.add_argument("--init_from", metavar="MODEL", help="start from its weights (fine-tuning)")
-    add_number(command, "seed", default=0)
+    add_number(command, "seed", help="default: that of the run, or 0")
     add_number(command, "num_updates", help="number of updates; default: that of the recipe")
     add_number(command, "divide_widths", metavar="DIVISOR", help="divides d_model, d_ff, d_k and d_v of the recipe")
     add_number(command, "accumulation_steps", help="micro-batches of an update on each process; more need less memory")
     command.add_argument(
         "--mixed_precision",
         choices=("no", "bf16", "fp16"),
-        help="default: the launcher's, or by device",
+        help="default: that of the run, the launcher's, or by device",
     )
     add_number(command, "log_interval", default=50, help="updates between two lines of the log")
     command.add_argument("--dev_bleu", action="store_true", help="translate the development set at each evaluation")

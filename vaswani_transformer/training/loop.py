@@ -13,13 +13,11 @@ from tqdm import tqdm
 
 from ..averaging import average_checkpoints, complete_checkpoints
 from ..data.batching import Update, UpdateStream
-from ..files import EXAMPLE_FILE, MODEL_FOLDER, find_changes, write_folder
+from ..files import EXAMPLE_FILE, MODEL_FOLDER, write_folder
 from ..loading import CARD_FILE
-from ..model.configuration_vaswani import VaswaniConfig
 from .checkpoints import checkpoint_name
 from .interruption import Interrupted, StopRequest, ignore_first_sigterm
 from .progress import perplexity
-from .recipes import BASE
 from .run_folder import open_run
 from .setup import RunParts
 
@@ -32,7 +30,7 @@ UPDATES_PER_CHECK = defaultdict(lambda: 10, cpu=1)
 LOADER_WORKERS = defaultdict(lambda: 1, cpu=0, mps=0)
 
 
-def train(parts: RunParts, *, finish: Callable[[Path], object] = lambda model: None) -> Path:
+def train(parts: RunParts, *, title: str = "", finish: Callable[[Path], object] = lambda model: None) -> Path:
     """Run to the end of the recipe, from the last checkpoint if there is one.
 
     The same global batch gives the same update, however processes and accumulation split it. A run that was stopped
@@ -40,6 +38,7 @@ def train(parts: RunParts, *, finish: Callable[[Path], object] = lambda model: N
     step.
 
     Args:
+        title: first line to print.
         finish: called with the folder of the final model before it has its name, to add files.
 
     Returns:
@@ -53,7 +52,7 @@ def train(parts: RunParts, *, finish: Callable[[Path], object] = lambda model: N
     """
     accelerator = parts.accelerator
     with open_run(accelerator, parts.folder, parts.description, warn=parts.log.print) as checkpoint:
-        _tell_settings(parts)
+        _tell_settings(parts, title)
         _restore(parts, checkpoint)
         with StopRequest() as stop_request:
             if not _is_finished(parts):
@@ -188,12 +187,11 @@ def _average(parts: RunParts, finish: Callable[[Path], object]) -> Path:
     return folder
 
 
-def _tell_settings(parts: RunParts) -> None:
-    """Print the recipe, as its differences from the base model, and the facts of the run."""
-    recipe, description, tell, base = parts.recipe, parts.description, parts.log.print, VaswaniConfig()
-    meant = {"compile": recipe.compile, "model": {name: getattr(base, name) for name in recipe.model}}
-    changes = find_changes(BASE.to_dict() | meant, recipe.to_dict())
-    tell("recipe base_en_de with changes: " + (", ".join(changes) or "none"))
+def _tell_settings(parts: RunParts, title: str) -> None:
+    """Print `title` and the facts of the run."""
+    recipe, description, tell = parts.recipe, parts.description, parts.log.print
+    if title:
+        tell(title)
     facts = {"device": description["device"], "pairs": len(parts.train_pairs)} | description
     tell(", ".join(f"{name} {value}" for name, value in facts.items() if name != "recipe"))
     if recipe.compile:

@@ -1,6 +1,7 @@
 """The folder of a run: identified by its recipe.json, locked during training, seen by all processes.
 
-The same command started again continues from what the folder holds, also with another number of updates or patience:
+The same command started again, or one without a recipe, continues from what the folder holds, also with another number
+of updates or patience:
 
     run/
         recipe.json         the resolved recipe, seed, fingerprint of the data, device, precision, processes, versions
@@ -20,10 +21,10 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, gather_object
 
 from ..averaging import CHECKPOINTS_FOLDER, checkpoint_step
-from ..files import MODEL_FOLDER, RECIPE_FILE, claim, lock_folder, write_json
+from ..files import MODEL_FOLDER, RECIPE_FILE, claim, lock_folder, read_object, write_json
 from .checkpoints import choose_checkpoint
 from .log import LOG_FILE
-from .recipes import model_defaults
+from .recipes import OF_DATA, model_defaults
 
 PACKAGES = ("torch", "transformers", "accelerate", "tokenizers")
 # Entries of recipe.json that identify a run; the others inform. The settings that say where a run ends may change:
@@ -66,6 +67,13 @@ def open_run(
         yield found
 
 
+def read_settings(folder: Path) -> dict:
+    """Return what recipe.json says of the run in `folder`; nothing if there is no such file, or it describes no run."""
+    path = folder / RECIPE_FILE
+    recorded = read_object(path) if path.exists() else {}
+    return recorded if recorded.keys() >= set(IDENTITY) else {}
+
+
 def claim_run(folder: Path, description: dict, warn: Callable[[str], object]) -> Path | None:
     """Write recipe.json in `folder`, or compare it; return the checkpoint to continue from, if there is one.
 
@@ -73,23 +81,29 @@ def claim_run(folder: Path, description: dict, warn: Callable[[str], object]) ->
         ValueError: as `open_run`, or if fewer updates are asked for than are done.
     """
     path = folder / RECIPE_FILE
-    ends = {name: description["recipe"][name] for name in ENDS}
+    if (folder / "config.json").exists():
+        raise ValueError(f"{folder} is the folder of a model: name that of a run, or a new one.")
+    given = description["recipe"]
+    free = {name: given[name] for name in (*ENDS, *OF_DATA) if name in given}  # the data have their own digest
     recorded = claim(
         path,
         {name: description[name] for name in IDENTITY},
-        advice=f"Give the same settings, or name another output folder, with --init_from {folder} to keep the weights.",
+        advice=(
+            f"Give the same settings, or name another output folder, with --init_from {folder} to keep the weights. "
+            f"Without --recipe, a run goes on with its own settings."
+        ),
         defaults={f"recipe.model.{name}": value for name, value in model_defaults().items()},
         owned=(LOG_FILE, CHECKPOINTS_FOLDER, MODEL_FOLDER),
-        free=[f"recipe.{name}" for name in ENDS],
+        free=[f"recipe.{name}" for name in free],
     )
     checkpoint = choose_checkpoint(folder / CHECKPOINTS_FOLDER, warn)
     if checkpoint is None and (folder / MODEL_FOLDER).exists():
         raise ValueError(f"{folder} holds a final model but no checkpoint to continue from: name another output.")
     done = checkpoint_step(checkpoint) if checkpoint else 0
-    if ends["num_updates"] < done:
-        raise ValueError(f"{folder} has done {done} updates, and num_updates is {ends['num_updates']}.")
+    if free["num_updates"] < done:
+        raise ValueError(f"{folder} has done {done} updates, and num_updates is {free['num_updates']}.")
     information = recorded if done else description | {"versions": describe_versions()}
-    write_json(path, information | {"recipe": recorded["recipe"] | ends})
+    write_json(path, information | {"recipe": recorded["recipe"] | free})
     return checkpoint
 
 
