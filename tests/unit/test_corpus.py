@@ -261,7 +261,7 @@ def test_damaged_parquet_is_named(tmp_path):
         ("Über".encode("utf-16"), "It is UTF-16: `iconv -f UTF-16"),
         (bz2.compress(b"a"), "It is compressed, and only files named .gz"),
         (lzma.compress(b"a"), "It is compressed, and only files named .gz"),
-        (gzip.compress(b"a"), "It is compressed, and only files named .gz"),
+        (gzip.compress(b"a", mtime=0), "It is compressed, and only files named .gz"),
         ("Über".encode("latin-1"), "iconv -f LATIN1"),
     ],
 )
