@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, Pre
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from .averaging import find_model_folder
+from .bounds import BOUNDS, describe_bounds, is_within_bounds
 from .files import MODEL_FOLDER, RECIPE_FILE, digest_files, read_object
 from .model.configuration_vaswani import VaswaniConfig
 from .model.modeling_vaswani import VaswaniForConditionalGeneration
@@ -92,12 +93,38 @@ def _load_model(name: str, **options) -> VaswaniForConditionalGeneration:
         model, report = VaswaniForConditionalGeneration.from_pretrained(
             name, config=config, output_loading_info=True, **options
         )
+        _check_settings(model)
     # transformers replaces missing weights by random ones, without an error.
     unmatched = {"missing": report["missing_keys"], "unexpected": report["unexpected_keys"]}
     faults = [f"{what} weights: {', '.join(sorted(keys)[:3])}" for what, keys in unmatched.items() if keys]
     if faults:
         raise ValueError(f"the files of {name} do not belong together: {'; '.join(faults)}. Copy the model again.")
     return model
+
+
+def _check_settings(model: VaswaniForConditionalGeneration) -> None:
+    """Raise an error for a wrong value in the generation config of `model`: bounds, token ids, heads, rules."""
+    config, options = model.config, vars(model.generation_config)
+    for name, value in options.items():
+        if name in BOUNDS and value is not None and not is_within_bounds(name, value):
+            raise ValueError(f"{name} must be {describe_bounds(name)}, got {value!r}")
+    needed = {"pad_token_id", "eos_token_id", "decoder_start_token_id"}
+    for name in options:
+        ids = options[name] if isinstance(options[name], list) else [options[name]]
+        is_given = name in needed or (name.endswith("_token_id") and ids != [None])
+        if is_given and not all(type(token) is int and 0 <= token < config.vocab_size for token in ids):
+            raise ValueError(f"{name} must be a token below {config.vocab_size:,}, got {options[name]!r}")
+    if (heads := options.get("alignment_heads")) is not None:
+        known = [[layer, head] for layer in range(config.decoder_layers) for head in range(config.num_heads)]
+        # As text, because True == 1.
+        if not isinstance(heads, list) or not heads or not {*map(str, heads)} <= {*map(str, known)}:
+            raise ValueError(
+                f"alignment_heads must be pairs of a layer below {config.decoder_layers} and a head below "
+                f"{config.num_heads}, got {heads!r}"
+            )
+    _, search, _ = model.resolve_search(None, {})
+    model._prepare_special_tokens(search, device="cpu")
+    model._get_logits_processor(search, input_ids_seq_length=1, encoder_input_ids=torch.zeros(1, 1, dtype=torch.long))
 
 
 def load_tokenizer(name: str | Path, *, revision: str | None = None) -> PreTrainedTokenizerBase:
@@ -108,7 +135,10 @@ def load_tokenizer(name: str | Path, *, revision: str | None = None) -> PreTrain
         ImportError: if it needs sentencepiece, which is missing.
     """
     with naming_damage(name):
-        return AutoTokenizer.from_pretrained(name, trust_remote_code=False, revision=revision)
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False, revision=revision)
+        if not isinstance(tokenizer.model_max_length, int | float):
+            raise ValueError(f"model_max_length must be a number, got {tokenizer.model_max_length!r}")
+    return tokenizer
 
 
 @contextlib.contextmanager

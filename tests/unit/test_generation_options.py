@@ -1,15 +1,16 @@
 """Every option of transformers is honoured, handed to transformers, or refused; none is ignored."""
 
 import copy
+from unittest import mock
 
 import pytest
 import torch
 from transformers import GenerationConfig, GenerationMixin
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
-from transformers.generation import BaseStreamer, SynthIDTextWatermarkingConfig
+from transformers.generation import BaseStreamer, SynthIDTextWatermarkingConfig, configuration_utils
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 
-from vaswani_transformer import train_tokenizer
+from vaswani_transformer import VaswaniForConditionalGeneration, train_tokenizer
 from vaswani_transformer.bounds import BOUNDS
 from vaswani_transformer.model.generation_vaswani import MOST_ALPHA, VaswaniGreedyOutput
 
@@ -315,3 +316,21 @@ def test_a_peft_model_translates_with_its_adapter(model):
 
 def test_the_bounds_of_alpha_are_those_of_recipes():
     assert BOUNDS["length_penalty"] == (-MOST_ALPHA, MOST_ALPHA)
+
+
+def test_flex_attention_is_refused_on_a_cpu_before_it_compiles(build_tiny_model):
+    model = build_tiny_model(attention="flex_attention")
+    with pytest.raises(ValueError, match="flex_attention decodes with a cache on GPUs only: load the model with"):
+        model.generate(torch.tensor([[5, 6, 2]]), num_beams=1)
+
+
+@pytest.mark.parametrize("options", [{"num_beams": 1}, {"num_beams": 1, "length_penalty": 2.0}, {"temperature": 3.0}])
+def test_options_without_effect_give_no_warning(build_tiny_model, tmp_path, monkeypatch, options):
+    warn = mock.Mock()
+    monkeypatch.setattr(configuration_utils.logger, "warning_once", warn)
+    model, source = build_tiny_model(), torch.tensor([[5, 6, 2]])
+    model.generate(source, **options)
+    model.generation_config.update(**options)
+    model.save_pretrained(tmp_path)
+    VaswaniForConditionalGeneration.from_pretrained(tmp_path).generate(source)
+    warn.assert_not_called()

@@ -13,6 +13,7 @@ from transformers.activations import ACT2FN
 POSITION_EMBEDDING_TYPES = ("sinusoidal", "learned")
 # Values of `attn_implementation` that can return attention weights: `eager_attention` can read their masks.
 WEIGHT_KERNELS = ("eager", "sdpa")
+MOST_LAYERS = 1_000  # of a stack; a damaged file could ask for all memory
 POSITION_LAYOUTS = ("interleaved", "concatenated", "fairseq")
 
 
@@ -117,6 +118,9 @@ class VaswaniConfig(PreTrainedConfig):
         for name in ("vocab_size", *widths, *layers, "max_position_embeddings"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        for name in layers:
+            if getattr(self, name) > MOST_LAYERS:
+                raise ValueError(f"{name} must be at most {MOST_LAYERS:,}, got {getattr(self, name)}.")
         if self.attention_window is not None and self.attention_window < 1:
             raise ValueError(
                 f"attention_window counts positions and must be at least 1, got {self.attention_window}. "

@@ -305,6 +305,11 @@ class VaswaniGenerationMixin(GenerationMixin):
         search, config, model_kwargs = self.resolve_search(generation_config, kwargs)
         source = _take_source(inputs, model_kwargs, self.config, self.device)
         self._prepare_special_tokens(config, device=(device := source.states.device))
+        if device.type == "cpu" and config.use_cache and self.config._attn_implementation == "flex_attention":
+            raise ValueError(
+                "flex_attention decodes with a cache on GPUs only: load the model with attn_implementation='sdpa', or "
+                "pass use_cache=False."
+            )
         prompt = _prepare_prompt(model_kwargs, config, len(source.states))
         model_config = getattr(engine, "config", self.config)
         limits, must_end = search.find_limits(source.lengths, prompt_length=prompt.shape[1], config=model_config)

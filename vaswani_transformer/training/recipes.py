@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 
+from huggingface_hub.errors import StrictDataclassError
+
 from ..bounds import BOUNDS, describe_bounds, is_within_bounds
 from ..files import read_object
 
@@ -53,6 +55,11 @@ class Recipe:
                 raise ValueError(f"{name} must be {describe_bounds(name)}, got {value!r}.")
         if self.short_first not in (False, True) or self.compile not in (False, True, None):
             raise ValueError("short_first and compile are true or false.")
+        match self.adam_betas:
+            case (int() | float() as one, int() | float() as two) if 0 <= one < 1 and 0 <= two < 1:
+                pass
+            case other:
+                raise ValueError(f"adam_betas are two numbers from 0 to below 1, as in [0.9, 0.98], got {other!r}.")
         match self.checkpoint_interval:
             case (int(amount), "updates" | "epochs") if amount >= 1:
                 pass
@@ -270,6 +277,8 @@ def build_recipe(values: dict) -> Recipe:
 
     of_model = {f"model.{name}" for name in model_defaults()}
     known = Recipe.__annotations__.keys() | of_model
+    if not isinstance(values.get("model", {}), dict):
+        raise ValueError(f"model is an object of fields; change one as in model.dropout=0.3, got {values['model']!r}.")
     fields = {f"model.{name}": value for name, value in values.get("model", {}).items()}
     fields |= {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     fields.pop("model", None)
@@ -278,7 +287,10 @@ def build_recipe(values: dict) -> Recipe:
         near = [field for field in sorted(known) if stem in field] or get_close_matches(name, known) or sorted(known)
         raise ValueError(f"a recipe has no field {name}; choose one of: {', '.join(near)}.")
     model = {name.removeprefix("model."): fields.pop(name) for name in list(fields) if name in of_model}
-    VaswaniConfig(**model)  # checks their types and values
+    try:
+        VaswaniConfig(**model)  # checks their types and values
+    except StrictDataclassError as error:
+        raise ValueError(" ".join(str(error).split())) from error
     return Recipe(**fields, model=model)
 
 
