@@ -46,8 +46,8 @@ def test_an_untrained_model_gets_scores_and_no_names(untrained, files, capsys):
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (["attention", "--kind", "cross", "--layer", "2"], "index 1 is out of bounds for axis 0 with size 1"),
-        (["attention", "--heads", "1", "5"], "index 4 is out of bounds for axis 0 with size 4"),
+        (["attention", "--kind", "cross", "--layer", "2"], "has no layer 2: expected one of 1 to 1"),
+        (["attention", "--heads", "1", "5"], "has no head 5: expected one of 1 to 4"),
     ],
 )
 def test_impossible_requests_are_refused(untrained, tmp_path, command, message, capsys):

@@ -425,7 +425,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         if engine is not None:
             return engine.start(encoded[0], source.mask, num_beams=search.num_beams), encoded
         cache, copies = model_kwargs.pop(CACHE, None), search.num_beams
-        if cache is None and config.cache_implementation is None:
+        if cache is None and (config.cache_implementation is None or config.use_cache is False):
             # As transformers creates it, without two copies of the model's config.
             cache = EncoderDecoderCache(DynamicCache(), DynamicCache()) if config.use_cache else None
         else:

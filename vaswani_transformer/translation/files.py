@@ -148,7 +148,7 @@ def _seal(lines: bytes, key: str) -> bytes:
 
 def _read_window(path: Path, key: str) -> bytes | None:
     """Return the lines of a window; `None` if it is missing, damaged, or of another place or other settings."""
-    if not path.exists():
+    if not path.is_file():
         return None
     content = path.read_bytes()
     lines, seal = content[:-SEAL_BYTES], content[-SEAL_BYTES:]
