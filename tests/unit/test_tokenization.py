@@ -1,4 +1,6 @@
-"""A vocabulary of either kind: any text comes back, also in blocks of sentences, and learning is deterministic."""
+"""Text comes back normalised, also if encoded in blocks of sentences, and the same texts give the same vocabulary."""
+
+from unicodedata import normalize
 
 import pytest
 from hypothesis import example, given, settings
@@ -6,6 +8,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from vaswani_transformer import VaswaniConfig
+from vaswani_transformer.data.normalization import INVISIBLE, is_normalised
 from vaswani_transformer.data.preparation import build_encoder
 from vaswani_transformer.data.tokenization import PIECE_WINDOW, SUBWORD_MODELS, train_tokenizer
 
@@ -27,9 +30,12 @@ def tokenizer(request):
 @given(st.lists(st.text(max_size=20) | st.sampled_from(SPECIAL), min_size=1, max_size=5))
 @example(["", " ", "  two  spaces  ", "\x00\r\n\t\u0085\u2028\ufeff", "</s> <pad> <s> <unk>", "ab" * 3000])
 @example(["e\u0301 \u00e9 \U0001f469\u200d\U0001f469\u200d\U0001f467", "the </s> law</s>"])
-def test_any_text_comes_back_unchanged_and_ends_once_without_unknown_words(tokenizer, texts):
+def test_any_text_comes_back_normalised_and_ends_once_without_unknown_words(tokenizer, texts):
     rows = tokenizer(texts).input_ids
-    assert tokenizer.batch_decode(rows, skip_special_tokens=True) == texts
+    clean = [tokenizer.backend_tokenizer.normalizer.normalize_str(text).lstrip(" ") for text in texts]
+    assert tokenizer.batch_decode(rows, skip_special_tokens=True) == clean
+    assert tokenizer(clean).input_ids == rows
+    assert all(text == same for text, same in zip(texts, clean, strict=True) if is_normalised(text))
     assert [[token for token in row if token < len(SPECIAL)] for row in rows] == [[tokenizer.eos_token_id]] * len(texts)
     assert {row[-1] for row in rows} == {tokenizer.eos_token_id}
     padded = tokenizer(texts, padding=True)
@@ -37,6 +43,49 @@ def test_any_text_comes_back_unchanged_and_ends_once_without_unknown_words(token
     width = max(map(len, rows))
     assert padded.input_ids == [row + [tokenizer.pad_token_id] * (width - len(row)) for row in rows]
     assert padded.attention_mask == [[1] * len(row) + [0] * (width - len(row)) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("typed", "clean"),
+    [
+        ("  \tthe\u00a0law \u2028\u3000is\r\n", "the law is"),
+        ("\ufeffthe\u200b la\u00adw\u200e\x00\x1b", "the law"),
+        ("a \u200b b Auf\u200clage e\u200d\u0301", "a b Auflage \u00e9"),  # nothing invisible between what it joins
+        ("Zu\u0308rich A\u030a \u212b \u1100\u1161", "Z\u00fcrich \u00c5 \u00c5 \uac00"),
+        ("\uff28\uff45\uff4c\uff4c\uff4f\uff01 coe\ufb03cient", "Hello! coefficient"),
+        ("\u200b\u00ad \ufeff\u200d", ""),
+    ],
+)
+def test_text_that_looks_like_clean_text_gets_the_ids_of_clean_text(tokenizer, typed, clean):
+    assert tokenizer.decode(tokenizer(typed).input_ids, skip_special_tokens=True) == clean
+    assert tokenizer(typed).input_ids == tokenizer(clean).input_ids
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\U0001f469\u200d\U0001f4bb \u2764\ufe0f\u200d\U0001f525 \U0001f44d\U0001f3fd 1\ufe0f\u20e3",  # pictures
+        "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f",  # the flag of England
+        "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 \u0915\u094d\u200d\u0937",  # Persian, Hindi
+        "10\u00b2 m\u00b3 1\u00bd H\u2082O \u2122 \u2026 \u201ea\u201c \u2013 \u2019",  # NFKC has others
+    ],
+)
+def test_what_can_be_seen_stays(tokenizer, text):
+    assert tokenizer.decode(tokenizer(text).input_ids, skip_special_tokens=True) == text
+
+
+@given(
+    st.lists(st.text("abcdeXYZ\u00e4\u00e9.,\u4e2d\U0001f600", min_size=1, max_size=5), min_size=1, max_size=6),
+    st.randoms(use_true_random=False),
+)
+def test_what_cannot_be_seen_changes_no_ids(tokenizer, words, random):
+    def disturb(word):
+        letters = [letter + random.choice(["", *INVISIBLE, "\x00", "\x07"]) for letter in normalize("NFD", word)]
+        return random.choice(["", *INVISIBLE]) + "".join(letters)
+
+    spaces = [" ", "  ", "\t", "\u00a0", "\u202f \n", "\r\n", "\u3000"]
+    typed = "".join(random.choice(["", *spaces] if not at else spaces) + disturb(word) for at, word in enumerate(words))
+    assert tokenizer(typed + random.choice(spaces)).input_ids == tokenizer(" ".join(words)).input_ids
 
 
 def test_special_tokens_have_the_ids_of_the_config_and_the_end_stays_when_a_text_is_cut(tokenizer):
@@ -53,7 +102,7 @@ def test_the_auto_class_loads_the_same_tokenizer_beside_a_model(tokenizer, tiny_
     tiny_model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
-    texts = [*TEXTS[:3], "", "  two  spaces ", "</s> <pad>", "\u00e9\u2028\U0001f600"]
+    texts = [*TEXTS[:3], "", "two spaces", "</s> <pad>", "\u00e9\U0001f600"]
     encoded = loaded(texts, text_target=texts)
     assert encoded.data == tokenizer(texts, text_target=texts).data
     assert loaded.batch_decode(encoded.input_ids, skip_special_tokens=True) == texts
@@ -99,7 +148,7 @@ def test_word_pieces_are_the_longest_that_fit_in_short_parts_of_a_long_word():
         rest = rest[len(pieces[-1]) :]
     assert tokenizer.convert_ids_to_tokens(tokenizer("abcde").input_ids) == [*pieces, "</s>"]
     parts = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("ab" * 3000)
-    assert len(parts) == 6000 // PIECE_WINDOW
+    assert len(parts) == 6000 // PIECE_WINDOW + 1  # with the space of the first word
     assert max(len(part) for part, _ in parts) == PIECE_WINDOW == 200
 
 
@@ -121,4 +170,5 @@ def test_transformers_trains_another_of_the_same_kind(subword_model):
     texts = [" zwei ##Häuser </s>", "two sentences"] * 5
     other = tokenizer.train_new_from_iterator([texts], 280, continuing_subword_prefix="")
     assert (len(other), other.special_tokens_map) == (280, tokenizer.special_tokens_map)
-    assert other.batch_decode(other(texts).input_ids, skip_special_tokens=True) == texts
+    clean = list(map(str.strip, texts))
+    assert other.batch_decode(other(texts).input_ids, skip_special_tokens=True) == clean

@@ -1,15 +1,17 @@
 """One vocabulary for source and target (section 5.1): byte-pair encoding, or word pieces for English-French.
 
-Both work on bytes, so decoding restores any Unicode text, and no word is unknown. The result is a plain
-`PreTrainedTokenizerFast`, which `AutoTokenizer` loads without code of this package.
+Both work on bytes, so decoding restores any text as `normalization` left it, and no word is unknown. The result is a
+plain `PreTrainedTokenizerFast`, which `AutoTokenizer` loads without code of this package.
 """
 
 import json
 from collections.abc import Iterable
 from itertools import islice, takewhile
 
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
+
+from .normalization import build_normalizer, is_normalised
 
 SUBWORD_MODELS = ("bpe", "wordpiece")
 # In the order of their ids, which are the defaults of VaswaniConfig.
@@ -47,16 +49,19 @@ def train_tokenizer(
     if vocab_size < smallest:
         raise ValueError(f"vocab_size must be at least {smallest} (256 bytes, special tokens), got {vocab_size}.")
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.normalizer = normalizers.Prepend(" ")
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    # The space of the first word is no part of the normalised text, where tokens that a user adds are looked for.
+    first_space = pre_tokenizers.Metaspace(replacement=" ", prepend_scheme="first", split=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([first_space, pre_tokenizers.ByteLevel(add_prefix_space=False)])
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         special_tokens=list(SPECIAL_TOKENS.values()),
         initial_alphabet=sorted(alphabet),
         show_progress=False,
     )
-    texts = iter(texts)
+    normalizer = build_normalizer()
+    texts = (text if is_normalised(text) else normalizer.normalize_str(text) for text in texts)
     tokenizer.train_from_iterator(iter(lambda: list(islice(texts, TEXTS_PER_BATCH)), []), trainer)
+    tokenizer.normalizer = normalizer
     learnt = tokenizer.get_vocab_size()
     if learnt < vocab_size and (size := learnt // SIZE_MULTIPLE * SIZE_MULTIPLE) >= smallest:
         tokenizer = _leave_out_last_entries(tokenizer, size=size)

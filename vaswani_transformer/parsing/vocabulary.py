@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from tokenizers import AddedToken
+from tokenizers.normalizers import NFC, Prepend, Sequence
 from transformers import PreTrainedTokenizerFast
 
 from ..data.corpus import Pair
@@ -29,6 +30,8 @@ def learn_vocabulary(
     symbols = sorted(brackets) + [NORMALISED] * (found - brackets <= {NORMALISED})
     sentences = (sentence for sentence, _ in filter_pairs(read_train(), Counter()))
     tokenizer = train_tokenizer(sentences, vocab_size=vocab_size - len(symbols), subword_model=subword_model)
+    # Words are those of the treebank, also if one is a no-break space: only composition leaves their number as it is.
+    tokenizer.backend_tokenizer.normalizer = Sequence([NFC(), Prepend(" ")])
     # normalized: matched with the space before them, which is how every word of this tokenizer begins.
     tokenizer.add_tokens([AddedToken(symbol, normalized=True) for symbol in symbols])
     return tokenizer
