@@ -172,3 +172,15 @@ def test_transformers_trains_another_of_the_same_kind(subword_model):
     assert (len(other), other.special_tokens_map) == (280, tokenizer.special_tokens_map)
     clean = list(map(str.strip, texts))
     assert other.batch_decode(other(texts).input_ids, skip_special_tokens=True) == clean
+
+
+@pytest.mark.parametrize("text", ["<2de> the law", "the <2de> law", "the<2de>law <2de><2de> law", "law <2de>"])
+def test_an_added_token_is_found_in_text_and_what_stands_around_it_comes_back(text, tmp_path):
+    tokenizer = train_tokenizer(TEXTS, vocab_size=320)
+    tokenizer.add_tokens(["<2de>"])
+    tokenizer.save_pretrained(tmp_path)
+    for loaded in (tokenizer, AutoTokenizer.from_pretrained(tmp_path)):
+        ids = loaded(f"{text} \u00a0").input_ids
+        assert ids.count(loaded.convert_tokens_to_ids("<2de>")) == text.count("<2de>")
+        assert loaded.decode(ids, skip_special_tokens=True) == text
+        assert loaded("law </s> law").input_ids.count(loaded.eos_token_id) == 1

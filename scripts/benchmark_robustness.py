@@ -1,0 +1,80 @@
+"""Print what a model makes of text as people type it: BLEU of the same sentences, each time disturbed in another way.
+
+python scripts/benchmark_robustness.py --model model_cards/everyday_en_de --source dev.en --target dev.de
+"""
+
+import argparse
+import random
+import re
+from pathlib import Path
+
+import sacrebleu
+
+import vaswani_transformer
+
+EMOJI = ["😀", "😂", "❤️", "👍", "🎉", "🙏🏽", "🔥", "😭", "👩\u200d💻", "🇩🇪", "✨", "🚀"]
+FULL_WIDTH = {code: code + 0xFEE0 for code in range(0x21, 0x7F)}
+CURLY = str.maketrans({"'": "\u2019", '"': "\u201d"})
+
+
+def swap_letters(word: str, draw: random.Random) -> str:
+    if len(word) < 3 or draw.random() >= 0.15:
+        return word
+    at = draw.randrange(len(word) - 1)
+    return word[:at] + word[at + 1] + word[at] + word[at + 2 :]
+
+
+CHANGES = {
+    "clean": lambda text, draw: text,
+    "four spaces in front": lambda text, draw: "    " + text,
+    "a tab in front": lambda text, draw: "\t" + text,
+    "a byte order mark in front": lambda text, draw: "\ufeff" + text,
+    "a quotation mark in front, and of the reference": lambda text, draw: '"' + text,
+    "a bullet in front, and of the reference": lambda text, draw: "- " + text,
+    "a number in front, and of the reference": lambda text, draw: "3. " + text,
+    "a carriage return behind": lambda text, draw: text + "\r",
+    "double spaces": lambda text, draw: text.replace(" ", "  "),
+    "a no-break space": lambda text, draw: text.replace(" ", "\u00a0", 1),
+    "a zero-width space": lambda text, draw: text.replace(" ", "\u200b ", 1),
+    "a soft hyphen in the first long word": lambda text, draw: re.sub(r"(\w\w)(\w{3})", "\\1\u00ad\\2", text, count=1),
+    "curly quotes": lambda text, draw: re.sub(r'"([^"]*)"', "\u201c\\1\u201d", text).translate(CURLY),
+    "marks of full width": lambda text, draw: re.sub("[.,!?]", lambda mark: mark[0].translate(FULL_WIDTH), text),
+    "all of full width": lambda text, draw: text.translate(FULL_WIDTH),
+    "capitals, scored in lower case": lambda text, draw: text.upper(),
+    "title case, scored in lower case": lambda text, draw: re.sub(r"\S+", lambda word: word[0].capitalize(), text),
+    "lower case": lambda text, draw: text.lower(),
+    "no final period": lambda text, draw: text.removesuffix("."),
+    "no final period, nor in the reference": lambda text, draw: text.removesuffix("."),
+    "swapped letters in 15 % of the words": lambda text, draw: re.sub(r"\w+", lambda w: swap_letters(w[0], draw), text),
+    "an emoji behind, and of the reference": lambda text, draw: f"{text} {draw.choice(EMOJI)}",
+    "three sentences in a line": lambda text, draw: text,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("--model", "--source", "--target"):
+        parser.add_argument(name, required=True)
+    for name, default in (("--sentences", 300), ("--seed", 0)):
+        parser.add_argument(name, type=int, default=default)
+    args = parser.parse_args()
+    texts = [Path(side).read_text(encoding="utf-8").rstrip("\n").split("\n") for side in (args.source, args.target)]
+    pairs = random.Random(args.seed).sample(list(zip(*texts, strict=True)), args.sentences)
+    translate = vaswani_transformer.pipeline("translation", model=args.model)
+    for name, change in CHANGES.items():
+        size = 3 if name.startswith("three") else 1
+        rows = [map(" ".join, zip(*pairs[at : at + size], strict=True)) for at in range(0, len(pairs), size)]
+        sources, references = zip(*rows, strict=True)
+        seeds = range(args.seed, args.seed + len(rows))
+        typed, same = (list(map(change, side, map(random.Random, seeds))) for side in (sources, references))
+        found = [output["translation_text"] for output in translate(typed)]
+        references = same if "the reference" in name else references
+        score = sacrebleu.corpus_bleu(found, [references], lowercase="scored" in name).score
+        kept = sum(text.split()[-1] in output for text, output in zip(typed, found, strict=True)) / len(found)
+        broken = sum("\ufffd" in output for output in found) / len(found)
+        more = f", kept {kept:.0%}, U+FFFD in {broken:.0%}" if "emoji" in name else ""
+        print(f"{name:48} {score:5.1f}{more}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
