@@ -291,8 +291,9 @@ class VaswaniGenerationMixin(GenerationMixin):
 
         Args:
             engine: an object with `encode` and `start`, such as `build_engine()` returns, built once for many calls. It
-                has the weights of that time, samples with one beam too, and returns no `past_key_values`. It cannot
-                give attention weights or hidden states, use a cache of the caller, or read padded prompts.
+                has the weights of that time, samples with one beam too, and returns no `past_key_values`. What it
+                cannot do (attention weights, hidden states, a cache of the caller, padded prompts) `forward` does, if
+                the engine is of this model.
 
         Raises:
             ValueError: for options that the search does not honour or transformers refuses.
