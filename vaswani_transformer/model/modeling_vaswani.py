@@ -326,7 +326,7 @@ def count_padding(labels: torch.LongTensor) -> torch.LongTensor:
 def roll_rows(x: torch.Tensor, shifts: torch.LongTensor) -> torch.Tensor:
     """Return `x` (B, T, ...) with each row rolled to the left by its shift, (B, 1)."""
     places = (torch.arange(x.shape[1], device=x.device) + shifts) % x.shape[1]
-    return torch.take_along_dim(x, places.view(*places.shape, *[1] * (x.dim() - 2)), dim=1)
+    return x.gather(1, places[(..., *[None] * (x.dim() - 2))].expand_as(x))
 
 
 class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedModel):
