@@ -34,7 +34,7 @@ def test_a_list_gives_a_flat_list_of_what_its_sentences_give_alone(translate):
     assert translate([]) == []
 
 
-@pytest.mark.parametrize("blank", ["", "   ", " \t", "\u3000"])
+@pytest.mark.parametrize("blank", ["", "   ", " \t", "\u3000", "\u200b", "\u00ad\ufeff", "\x00 \u200e"])
 def test_a_sentence_of_blanks_stays_empty(translate, blank):
     assert translate(blank) == [{"translation_text": ""}]
     assert translate([blank, "a dog"], num_return_sequences=2, batch_size=2)[0] == [{"translation_text": ""}] * 2
@@ -44,6 +44,9 @@ def test_the_lines_of_a_sentence_are_translated_one_by_one(translate):
     first, _, third, _ = (found["translation_text"] for found in translate(SENTENCES))
     expected = [{"translation_text": f"{first}\n\n{third}"}]
     assert translate("\n".join(SENTENCES[:3])) == expected
+    for line_break in ("\r\n", "\r"):
+        expected_then = [{"translation_text": expected[0]["translation_text"].replace("\n", line_break)}]
+        assert translate(line_break.join(SENTENCES[:3])) == expected_then
     assert translate(["a dog", "\n".join(SENTENCES[:3])], batch_size=3)[1:] == expected
     assert len(translate("a dog\ntwo cats", num_return_sequences=2)) == 2
 

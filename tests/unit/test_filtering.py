@@ -25,7 +25,12 @@ def test_every_pair_is_kept_unchanged_and_in_order_or_counted_once(pairs, ratio,
 @pytest.mark.parametrize(
     ("options", "kept", "dropped", "reason"),
     [
-        ({}, [("a", "a"), ("a", "a"), ("a", " b " * 99)], [(" ", "b"), ("a", "\u2028")], "empty"),
+        (
+            {},
+            [("a", "a"), ("a", "a"), ("a", " b " * 99)],
+            [(" ", "b"), ("a", "\u2028"), ("\ufeff\xad", "b"), ("a", " \u200b")],
+            "empty",
+        ),
         ({"max_length_ratio": 1.5}, [("a b", "c d e"), ("a b c", "d e")], [("a", "b c"), ("a b c d", "e")], "unequal"),
         ({"seen": set()}, [("a", "b"), ("a", "c"), ("ab", "c"), ("a", "bc")], [(" a", "b ")], "duplicate"),
         ({}, [(LONGEST, "a"), ("a", LONGEST)], [(ENDLESS, "a"), ("a", ENDLESS)], "endless"),

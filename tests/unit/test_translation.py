@@ -173,8 +173,8 @@ def test_lines_are_translated_one_by_one_and_empty_translations_are_counted(buil
     model, tokenizer = build_translator(["the dog runs ."] * 3)
     translator = Translator(model, tokenizer, with_scores=True, max_new_tokens=4)
     [first], _, [third] = translator(["the dog", "", "runs ."])
-    [together] = translator(["the dog\n\nruns ."])[0]
-    assert together.text == f"{first.text}\n\n{third.text}"
+    [together] = translator(["the dog\r\n\rruns ."])[0]
+    assert together.text == f"{first.text}\r\n\r{third.text}"
     assert together.score == pytest.approx(first.score + third.score)
     assert translator.find_warnings() == []
     translator = Translator(model, tokenizer, forced_bos_token_id=tokenizer.eos_token_id)

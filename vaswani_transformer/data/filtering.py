@@ -4,6 +4,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
+from ..model.pipeline_vaswani import is_blank
 from .corpus import Pair
 
 # Longer texts are not sentences. The time to learn a vocabulary from one word is quadratic in its bytes: 0.1 s for this
@@ -44,7 +45,7 @@ def _reason_to_drop(source: str, target: str, max_length_ratio: float | None, se
     if max(len(source), len(target)) > MOST_CHARACTERS:
         return "endless"
     source, target = source.strip(), target.strip()
-    if not source or not target:
+    if is_blank(source) or is_blank(target):
         return "empty"
     if max_length_ratio is not None:
         shorter, longer = sorted(len(side.split()) for side in (source, target))

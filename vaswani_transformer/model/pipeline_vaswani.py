@@ -9,6 +9,7 @@ trust_remote_code. This file does not use the package's `Translator`, because it
 """
 
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ logger = transformers.utils.logging.get_logger(__name__)
 # Longer lines are cut: a megabyte in one line is not a sentence, and the time of a search is quadratic in its tokens.
 MOST_SOURCE_TOKENS = 4_096
 LANGUAGE = r"([A-Za-z]+(?:[-_][A-Za-z0-9]{1,8})*)"  # en, en-US, zh_Hant_TW
+LINE_BREAK = re.compile("(\r\n|\n|\r)")
 TRANSLATION_TASK = re.compile(f"translation(?:_{LANGUAGE}_to_{LANGUAGE})?")
 
 
@@ -50,6 +52,11 @@ def find_languages(config: Mapping) -> tuple[str, str] | None:
     fields = [config.get(name) for name in ("custom_pipelines", "task_specific_params")]
     tasks = [TRANSLATION_TASK.fullmatch(str(name)) for field in fields if isinstance(field, Mapping) for name in field]
     return next((task.groups() for task in tasks if task and task[1]), None)
+
+
+def is_blank(text: str) -> bool:
+    """Return True if `text` has nothing to translate: white space, control and format characters alone."""
+    return all(character.isspace() or unicodedata.category(character) in ("Cc", "Cf") for character in text)
 
 
 def check_sentence(sentence: object) -> None:
@@ -146,11 +153,11 @@ class TranslationPipeline(ChunkPipeline):
         """Yield the model inputs of each line of `sentence`; `languages` are `src_lang` and `tgt_lang`."""
         self._check_languages(**languages)
         check_sentence(sentence)
-        lines = sentence.split("\n")
-        for number, line in enumerate(lines, start=1):
-            is_blank = not line.strip()
-            encoded = self._encode("" if is_blank else line, truncation)
-            yield encoded | {"is_blank": is_blank, "is_last": number == len(lines)}
+        parts = [*LINE_BREAK.split(sentence), ""]  # in turn a line and its break
+        for at in range(0, len(parts), 2):
+            line = parts[at]
+            marks = {"line_break": parts[at + 1], "is_blank": is_blank(line), "is_last": at == len(parts) - 2}
+            yield self._encode("" if marks["is_blank"] else line, truncation) | marks
 
     def _encode(self, sentence: str, truncation: bool) -> dict[str, torch.Tensor]:
         # verbose=False: transformers would warn of indexing errors, which sinusoidal positions cannot cause.
@@ -165,7 +172,7 @@ class TranslationPipeline(ChunkPipeline):
         return {name: inputs[name][:, kept] for name in ("input_ids", "attention_mask")}
 
     def _forward(self, model_inputs: dict[str, Any], **generate_kwargs) -> dict[str, Any]:
-        marks = {name: model_inputs.pop(name) for name in ("is_blank", "is_last")}
+        marks = {name: model_inputs.pop(name) for name in ("line_break", "is_blank", "is_last")}
         num_sentences = model_inputs["input_ids"].shape[0]
         options = self._find_engine() | self._prepare_generate_kwargs(generate_kwargs)
         tokens = self.model.generate(**model_inputs, **options)
@@ -185,20 +192,18 @@ class TranslationPipeline(ChunkPipeline):
         for hypothesis in zip(*lines, strict=True):  # n times, each with the tokens and the text of every line
             tokens, texts = zip(*hypothesis, strict=True)
             record = {"translation_token_ids": torch.cat(tokens)} if return_tensors else {}
-            records.append(
-                record | ({"translation_text": "\n".join(texts)} if return_text or not return_tensors else {})
-            )
+            records.append(record | ({"translation_text": "".join(texts)} if return_text or not return_tensors else {}))
         return records
 
     def _decode(self, line: dict[str, Any], clean_up: bool) -> list[tuple[torch.Tensor, str]]:
-        """Return tokens and text of each hypothesis of a line."""
+        """Return tokens and text of each hypothesis of a line, with its break."""
         tokens = line["tokens"][0]  # (n, T)
         if line["is_blank"]:
             tokens = tokens[:, :1]  # the start token
         texts = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
         if clean_up:  # transformers v5 does not for BPE, even where asked to
             texts = map(self.tokenizer.clean_up_tokenization, texts)
-        return list(zip(tokens, texts, strict=True))
+        return [(row, text + line["line_break"]) for row, text in zip(tokens, texts, strict=True)]
 
 
 if "translation" not in pipelines.PIPELINE_REGISTRY.supported_tasks:  # so that pipelines of loaded objects work too

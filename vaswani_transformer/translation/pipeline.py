@@ -9,7 +9,7 @@ from transformers import Pipeline, PreTrainedModel
 
 from ..averaging import find_model_folder
 from ..model.configuration_vaswani import VaswaniConfig
-from ..model.pipeline_vaswani import TranslationPipeline, check_sentence
+from ..model.pipeline_vaswani import TranslationPipeline, check_sentence, is_blank
 
 GENERATION_DEFAULTS = {"max_new_tokens": 256, "num_beams": 4}  # those of v4, where a model says nothing
 
@@ -54,8 +54,8 @@ class AnyTranslationPipeline(TranslationPipeline):
             yield from super().preprocess(sentence, truncation, **languages)
             return
         check_sentence(sentence)
-        is_blank = not sentence.strip()
-        text = self.prefix + (sentence if not is_blank else self.tokenizer.pad_token)  # a model needs a token to read
+        marks = {"line_break": "", "is_blank": is_blank(sentence), "is_last": True}
+        text = self.prefix + (self.tokenizer.pad_token if marks["is_blank"] else sentence)  # a model needs a token
         options = {"truncation": truncation, "return_tensors": "pt"}
         if hasattr(self.tokenizer, "_build_translation_inputs"):
             languages = dict(zip(languages, self._read_languages(**languages), strict=True))
@@ -63,7 +63,7 @@ class AnyTranslationPipeline(TranslationPipeline):
         else:
             inputs = self.tokenizer(text, **options)
         inputs.pop("token_type_ids", None)
-        yield {**inputs, "is_blank": is_blank, "is_last": True}
+        yield {**inputs, **marks}
 
 
 def pipeline(

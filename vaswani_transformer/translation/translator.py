@@ -17,7 +17,7 @@ from ..data.batching import plan_batches
 from ..devices import avoid_plans_per_shape
 from ..engine.engine import find_engine
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
-from ..model.pipeline_vaswani import MOST_SOURCE_TOKENS, check_sentence
+from ..model.pipeline_vaswani import LINE_BREAK, MOST_SOURCE_TOKENS, check_sentence, is_blank
 from .ensemble import Ensemble
 
 TOKENS_PER_BATCH = {"cpu": 2_000}  # more would not fit the caches of a processor
@@ -104,15 +104,15 @@ class Translator:
         """
         for sentence in sentences:
             check_sentence(sentence)
-        lines_of = [sentence.split("\n") for sentence in sentences]
-        lines = [line for of_sentence in lines_of for line in of_sentence]
+        parts_of = [LINE_BREAK.split(sentence) for sentence in sentences]  # in turn a line and its break
+        lines = [line for parts in parts_of for line in parts[::2]]
         translations: list[list[Hypothesis]] = [[]] * len(lines)
         for batch in self.plan(lines):
             for row, hypotheses in zip(batch.rows, self.translate(batch), strict=True):
                 translations[row] = hypotheses
             on_batch(len(batch.rows))
         rest = iter(translations)
-        return [join_lines(list(islice(rest, len(of_sentence)))) for of_sentence in lines_of]
+        return [join_lines(list(islice(rest, len(parts[::2]))), parts[1::2]) for parts in parts_of]
 
     def plan(self, sentences: Sequence[str]) -> list[Batch]:
         """Return batches that hold each sentence once: empty ones first, then the longest, which need most memory."""
@@ -142,7 +142,7 @@ class Translator:
         hypotheses = list(map(Hypothesis, texts, scores))
         n = self.num_hypotheses
         self.num_sentences += len(batch.ids)
-        self.num_empty += sum(not best.text.strip() for best in hypotheses[::n])
+        self.num_empty += sum(is_blank(best.text) for best in hypotheses[::n])
         return [hypotheses[start : start + n] for start in range(0, len(hypotheses), n)]
 
     def search(self, ids: Sequence[list[int]], **options) -> ModelOutput:
@@ -170,7 +170,7 @@ class Translator:
     def _encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each sentence, `</s>` included; none for a blank sentence."""
         ids: list[list[int]] = [[] for _ in sentences]
-        rows = [row for row, sentence in enumerate(sentences) if sentence.strip()]
+        rows = [row for row, sentence in enumerate(sentences) if not is_blank(sentence)]
         for start in range(0, len(rows), TEXTS_PER_CALL):
             some_rows = rows[start : start + TEXTS_PER_CALL]
             # verbose=False: transformers would warn of indexing errors, which sinusoidal positions cannot cause.
@@ -196,12 +196,16 @@ def translate(
     return translations
 
 
-def join_lines(lines: Sequence[list[Hypothesis]]) -> list[Hypothesis]:
+def join_lines(lines: Sequence[list[Hypothesis]], breaks: Sequence[str]) -> list[Hypothesis]:
     """Return the hypotheses of a sentence from those of its lines: the best of each line, the second best, ..."""
     if len(lines) == 1:
         return lines[0]
+    ends = [*breaks, ""]
     return [
-        Hypothesis("\n".join(line.text for line in hypothesis), sum(line.score or 0.0 for line in hypothesis))
+        Hypothesis(
+            "".join(line.text + end for line, end in zip(hypothesis, ends, strict=True)),
+            sum(line.score or 0.0 for line in hypothesis),
+        )
         for hypothesis in zip(*lines, strict=True)
     ]
 
