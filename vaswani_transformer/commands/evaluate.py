@@ -10,6 +10,7 @@ from ..evaluation import scores
 from ..evaluation.pairs import compute_perplexity
 from ..files import write_json
 from ..model.generation_vaswani import Search
+from ..model.pipeline_vaswani import LINE_BREAK
 from ..translation.translator import translate
 from .arguments import check_output, load_members, open_output, open_reader, search_options
 
@@ -46,7 +47,7 @@ def _evaluate_model(args: argparse.Namespace) -> None:
         hypotheses = translate(model, tokenizer, sources, tokens_per_batch=size, on_batch=bar.update, **options)
     if args.translations is not None:
         with open_output(args.translations) as output:
-            output.writelines(hypothesis.replace("\n", " ") + "\n" for hypothesis in hypotheses)
+            output.writelines(LINE_BREAK.sub(" ", hypothesis) + "\n" for hypothesis in hypotheses)
     if args.table is not None:
         rows = [("source", "hypothesis", "reference"), *zip(sources, hypotheses, references, strict=True)]
         with open_output(args.table) as output:

@@ -138,7 +138,7 @@ class Translator:
         tokens = found.sequences
         scores = found.sequences_scores.tolist() if self.with_scores else [None] * len(tokens)
         # One line for one line: a model may learn line breaks from its training text.
-        texts = (text.replace("\n", " ") for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True))
+        texts = (LINE_BREAK.sub(" ", text) for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True))
         hypotheses = list(map(Hypothesis, texts, scores))
         n = self.num_hypotheses
         self.num_sentences += len(batch.ids)
