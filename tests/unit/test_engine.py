@@ -421,6 +421,14 @@ def test_a_model_is_compared_with_its_engine_again_after_a_weight_has_changed(bu
     assert model.find_engine() is None
 
 
+def test_a_lack_of_memory_is_no_difference_of_a_model(build_tiny_model, monkeypatch):
+    model = build_tiny_model()
+    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+        patch.setattr("vaswani_transformer.engine.engine.Engine", lambda *_, **__: (_ for _ in ()).throw(MemoryError))
+        model.find_engine()
+    assert model.find_engine() is not None
+
+
 # Engines of several models, of another dtype
 
 
@@ -439,7 +447,7 @@ def test_an_engine_translates_without_its_model_and_refuses_what_only_forward_gi
     del model
     assert torch.equal(engine.generate(SOURCE), expected)
     for options in (RECORDED, {"use_cache": False}, {"cache_implementation": "static"}):
-        with pytest.raises(ValueError, match=r"an engine, .*: call the model's generate"):
+        with pytest.raises(ValueError, match=r"an engine has no .*: call the model's generate"):
             engine.generate(SOURCE, **options)
     with pytest.raises(TypeError, match="save or pickle its model"):
         engine.save_pretrained("nowhere")

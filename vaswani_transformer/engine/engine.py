@@ -186,6 +186,8 @@ def _build_compared(
             difference = (
                 None if _computes_the_same(alike, model) else "its forward computes other logits than an engine"
             )
+    except (MemoryError, torch.OutOfMemoryError):  # it says nothing about the layers, and may not last
+        raise
     except Exception as error:  # a changed layer may lack anything that an engine reads
         engine, difference = None, f"an engine cannot read its layers ({type(error).__name__}: {error})"
     compared[is_whole] = state, difference

@@ -450,9 +450,7 @@ class VaswaniGenerationMixin(GenerationMixin):
     def _replace_engine(self, engine, asked: str) -> None:
         """Leave what is `asked` to the model's `forward` if `engine` is of this model; else raise a ValueError."""
         if engine is not None and getattr(engine, "model", lambda: None)() is not self:
-            raise ValueError(
-                f"an engine, as in pipelines, has no {asked}, or it is misspelt: call the model's generate()."
-            )
+            raise ValueError(f"an engine has no {asked}, or it is misspelt: call the model's generate().")
 
     def _has_working_cache(self, source: Source, prompt: torch.LongTensor) -> bool:
         """Return False if steps with a cache differ from those without, by the first of the sentences."""
