@@ -423,9 +423,10 @@ def test_a_model_is_compared_with_its_engine_again_after_a_weight_has_changed(bu
 
 def test_a_lack_of_memory_is_no_difference_of_a_model(build_tiny_model, monkeypatch):
     model = build_tiny_model()
-    with monkeypatch.context() as patch, pytest.raises(MemoryError):
+    with monkeypatch.context() as patch:
         patch.setattr("vaswani_transformer.engine.engine.Engine", lambda *_, **__: (_ for _ in ()).throw(MemoryError))
-        model.find_engine()
+        with pytest.raises(MemoryError):
+            model.find_engine()
     assert model.find_engine() is not None
 
 
