@@ -1,15 +1,16 @@
-"""Give a byte-pair model pieces in capitals, each with the embedding of its small twin, before training on capitals.
+"""Give a byte-pair model pieces in capitals and in title case, before it is trained on text that has them.
 
-    python scripts/add_capitals.py --model model_cards/everyday_en_de --number 1800 --output FOLDER
+    python scripts/add_capitals.py --model model_cards/everyday_en_de --source train.en --target train.de --output START
 
-A vocabulary learnt from ordinary text cuts STATION into letters, of which a model knows nothing. Here each piece of
-small letters, the commonest first, gets one in capitals, whose merge stands behind all others: other text is cut as
-before.
+A vocabulary learnt from ordinary text cuts STATION into letters, of which a model knows nothing. Here the pieces that
+the text uses most get twins: in capitals, and those of the source also in title case. A twin's embedding is that of its
+piece, moved as the embeddings of twins that exist differ on average. The new merges stand behind all others.
 """
 
 import argparse
 import json
-from itertools import pairwise
+from collections import Counter
+from itertools import islice, pairwise
 
 import torch
 from tokenizers import Tokenizer, decoders, pre_tokenizers
@@ -17,13 +18,21 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import vaswani_transformer  # noqa: F401 - its import registers the model
 
+LINES = 60_000  # enough to count pieces
 
-def in_capitals(piece: str) -> str:
-    """Return a piece in the letters of ByteLevel in capitals, or as it is where it holds part of a character."""
+
+def as_piece(text: str) -> str:
+    """Return a text in the letters of ByteLevel."""
+    return "".join(part for part, _ in pre_tokenizers.ByteLevel(False, use_regex=False).pre_tokenize_str(text))
+
+
+def find_twins(piece: str, *, starts_title: bool) -> list[str]:
+    """Return a piece in capitals and, if it starts a word, in title case: none if it holds part of a character."""
     text = decoders.ByteLevel().decode([piece])
     if "\ufffd" in text or "ß" in text:
-        return piece
-    return "".join(word for word, _ in pre_tokenizers.ByteLevel(False, use_regex=False).pre_tokenize_str(text.upper()))
+        return []
+    twins = [text.upper(), text.title()] if starts_title and text.startswith(" ") else [text.upper()]
+    return [as_piece(twin) for twin in twins if twin != text]
 
 
 def cut(piece: str, ranks: dict[tuple[str, str], int]) -> list[str]:
@@ -35,43 +44,68 @@ def cut(piece: str, ranks: dict[tuple[str, str], int]) -> list[str]:
     return parts
 
 
-def add_capitals(model: dict, number: int) -> dict[int, int]:
-    """Add up to `number` pieces in capitals to the "model" of tokenizer.json; return the ids of their small twins."""
+def count_twins(tokenizer: Tokenizer, sides: list[str]) -> Counter[tuple[str, str]]:
+    """Count how often each twin with its piece would be used if all text were in capitals, and half in title case."""
+    counts: Counter[tuple[str, str]] = Counter()
+    tokenizer.no_padding()
+    for is_target, side in enumerate(sides):
+        with open(side, encoding="utf-8") as lines:
+            encodings = tokenizer.encode_batch(list(islice(lines, LINES)), add_special_tokens=False)
+        pieces = Counter(piece for encoding in encodings for piece in encoding.tokens)
+        for piece, count in pieces.items():
+            capitals, *title = find_twins(piece, starts_title=not is_target) or [piece]
+            counts.update({(capitals, piece): count} | {(twin, piece): count // 2 for twin in title})
+    return counts
+
+
+def add_twins(model: dict, counts: Counter[tuple[str, str]], number: int) -> None:
+    """Add up to `number` pieces to the "model" of tokenizer.json: the commonest twins, and the parts they need."""
     vocab = model["vocab"]
     ranks = {tuple(pair): rank for rank, pair in enumerate(model["merges"])}
-    twins: dict[int, int] = {}
-    for left, right in list(ranks):
-        large = in_capitals(left + right)
-        if large not in vocab and len(twins) < number and len(pair := cut(large, ranks)) == 2:
-            twins[len(vocab)] = vocab[left + right]
-            vocab[large] = len(vocab)
-            ranks[tuple(pair)] = len(ranks)
+    end = len(vocab) + number
+    for (twin, _), _ in counts.most_common():
+        while twin not in vocab and len(vocab) < end:
+            left, right, *_ = cut(twin, ranks)
+            ranks[left, right] = len(ranks)
+            vocab.setdefault(left + right, len(vocab))
     model["merges"] = [list(pair) for pair in ranks]
-    return twins
+
+
+def move_embeddings(embedding: torch.Tensor, vocab: dict[str, int], old_size: int) -> None:
+    """Set the rows of new pieces `(vocab_size, d_model)` from `old_size` on: by their twins, or else to the mean."""
+    twins = {piece: find_twins(piece, starts_title=True) for piece in vocab}
+    known = embedding[:old_size].clone()
+    embedding[old_size:] = known.mean(dim=0)
+    for kind in (-1, 0):  # capitals last: a piece of one letter has one twin
+        ids = torch.tensor(
+            [[vocab[piece], vocab[found[kind]]] for piece, found in twins.items() if found and found[kind] in vocab]
+        )
+        small, large = ids[ids[:, 0] < old_size].T
+        is_known = large < old_size
+        move = (known[large[is_known]] - known[small[is_known]]).mean(dim=0)
+        embedding[large[~is_known]] = known[small[~is_known]] + move
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--number", type=int, default=1800)
-    parser.add_argument("--output", required=True)
+    for name in ("--model", "--source", "--target", "--output"):
+        parser.add_argument(name, required=True)
+    parser.add_argument("--number", type=int, default=3300)
     args = parser.parse_args()
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     model = AutoModelForSeq2SeqLM.from_pretrained(args.model)
-    state = json.loads(tokenizer.backend_tokenizer.to_str())
-    twins = add_capitals(state["model"], args.number)
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    state = json.loads(backend.to_str())
+    old_size = len(state["model"]["vocab"])
+    add_twins(state["model"], count_twins(backend, [args.source, args.target]), args.number)
     model.resize_token_embeddings(len(state["model"]["vocab"]), mean_resizing=False)
-    # One direction for all: the output layer tells capitals from small letters before each piece has learnt to.
-    direction = torch.randn(model.config.d_model, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        embedding = model.get_input_embeddings().weight
-        small = embedding[list(twins.values())]
-        embedding[list(twins)] = small + 0.3 * small.norm(dim=1).mean() * direction / direction.norm()
+        move_embeddings(model.get_input_embeddings().weight, state["model"]["vocab"], old_size)
     model.save_pretrained(args.output)
     type(tokenizer)(tokenizer_object=Tokenizer.from_str(json.dumps(state)), **tokenizer.init_kwargs).save_pretrained(
         args.output
     )
-    print(f"{len(twins)} pieces added")
+    print(f"{len(state['model']['vocab']) - old_size} pieces added")
 
 
 if __name__ == "__main__":

@@ -1,16 +1,18 @@
 """Text comes back normalised, also if encoded in blocks of sentences, and the same texts give the same vocabulary."""
 
+import copy
 from unicodedata import normalize
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tokenizers import normalizers
 from transformers import AutoTokenizer
 
 from vaswani_transformer import VaswaniConfig
 from vaswani_transformer.data.normalization import INVISIBLE, is_normalised
 from vaswani_transformer.data.preparation import build_encoder
-from vaswani_transformer.data.tokenization import PIECE_WINDOW, SUBWORD_MODELS, train_tokenizer
+from vaswani_transformer.data.tokenization import PIECE_WINDOW, SUBWORD_MODELS, cuts_words_apart, train_tokenizer
 
 TEXTS = ["The law will never be perfect.", "Das Gesetz wird nie vollkommen sein.", "a house, a garden"] * 3
 SMALLEST = 260
@@ -111,9 +113,20 @@ def test_the_auto_class_loads_the_same_tokenizer_beside_a_model(tokenizer, tiny_
 
 @given(texts=st.lists(sentences, min_size=1, max_size=8))
 @example(texts=["a\t \tb", "a \t c", "  ", "", "law", "law law", "law </s>"])
-def test_a_block_has_the_ids_of_each_sentence_by_itself_also_if_encoded_by_words(tokenizer, texts):
-    for by_words in (True, False):
-        assert build_encoder(tokenizer, by_words=by_words)(texts) == tokenizer(texts).input_ids
+def test_a_block_has_the_ids_of_each_sentence_by_itself(tokenizer, texts):
+    joining = copy.deepcopy(tokenizer)
+    joining.add_tokens(["law law"])
+    for each in (tokenizer, joining):
+        assert build_encoder(each)(texts) == each(texts).input_ids
+
+
+@each_model
+def test_a_vocabulary_is_known_to_cut_words_apart_unless_it_was_changed(subword_model):
+    backend = train_tokenizer(TEXTS, vocab_size=SMALLEST + 8, subword_model=subword_model).backend_tokenizer
+    backend.enable_padding()
+    assert cuts_words_apart(backend)
+    backend.normalizer = normalizers.Replace(" ", "_")
+    assert not cuts_words_apart(backend)
 
 
 @each_model

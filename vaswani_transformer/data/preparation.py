@@ -24,7 +24,7 @@ from ..files import blaming, claim, digest_files, read_object, write_json
 from .batching import CORPORA_FILE, OFFSET_TYPE, SIDES, TOKEN_TYPE
 from .corpus import Pair
 from .filtering import filter_pairs, summarise
-from .tokenization import train_tokenizer
+from .tokenization import cuts_words_apart, train_tokenizer
 
 FORMAT = 6  # of the folder's files
 PREPARATION_FILE = "preparation.json"
@@ -107,8 +107,7 @@ def prepare(
         log(f"{folder} is complete: nothing to do")
         return read_preparation(folder)
     dev_pairs = list(read_dev())  # errors in these few pairs show before the long work
-    is_learnt = tokenizer is None
-    if is_learnt:
+    if tokenizer is None:
         keep = partial(filter_pairs, max_length_ratio=max_length_ratio, seen=set() if drop_duplicates else None)
         tokenizer = _learn_vocabulary(corpora, keep, log, vocab_size, subword_model)
     tokenizer = copy.deepcopy(tokenizer)
@@ -118,7 +117,7 @@ def prepare(
         new = Path(work, "data")
         tokenizer.save_pretrained(new)
         log("tokenising")
-        encode = build_encoder(tokenizer, by_words=is_learnt)
+        encode = build_encoder(tokenizer)
         dev_texts: list[Pair] = []
         dev = _store([Corpus(lambda: dev_pairs)], new / "dev", encode, max_length, filter_pairs, texts=dev_texts)
         write_json(new / DEV_FILE, dev_texts)
@@ -160,12 +159,10 @@ def _learn_vocabulary(
     return train_tokenizer(chain.from_iterable(kept), vocab_size=vocab_size, subword_model=subword_model)
 
 
-def build_encoder(tokenizer: PreTrainedTokenizerFast, *, by_words: bool) -> Callable[[Sequence[str]], list[list[int]]]:
+def build_encoder(tokenizer: PreTrainedTokenizerFast) -> Callable[[Sequence[str]], list[list[int]]]:
     """Return a function that encodes many sentences as `tokenizer` does.
 
-    Args:
-        by_words: encode each different word once, which takes half of the time. This needs a tokenizer of
-            `train_tokenizer`: others may have tokens that join words.
+    Where no token can hold two words, each different word is encoded once, which takes half of the time.
 
     Raises:
         ValueError: if the tokenizer does not end a sentence with `</s>`.
@@ -190,7 +187,7 @@ def build_encoder(tokenizer: PreTrainedTokenizerFast, *, by_words: bool) -> Call
         ids = dict(zip(different, encode(different, add_special_tokens=False), strict=True))
         return [[*chain.from_iterable(map(ids.__getitem__, words)), end_id] for words in split]
 
-    return encode_by_words if by_words else encode
+    return encode_by_words if cuts_words_apart(encoder) else encode
 
 
 def _store(

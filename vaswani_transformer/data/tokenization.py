@@ -91,6 +91,23 @@ def train_tokenizer(
     )
 
 
+def cuts_words_apart(tokenizer: Tokenizer) -> bool:
+    """Return whether `tokenizer` differs in its vocabulary alone from one of `train_tokenizer`.
+
+    Then no token holds two words. Others may have tokens that do.
+    """
+    states = [json.loads(tokenizer.to_str())]
+    subword_model = "wordpiece" if states[0]["model"]["type"] == "WordPiece" else "bpe"
+    smallest = len(pre_tokenizers.ByteLevel.alphabet()) + len(SPECIAL_TOKENS)
+    states.append(
+        json.loads(train_tokenizer([], vocab_size=smallest, subword_model=subword_model).backend_tokenizer.to_str())
+    )
+    for state in states:
+        state["model"] |= {"vocab": None, "merges": None}
+        state |= {"truncation": None, "padding": None}
+    return states[0] == states[1]
+
+
 def _leave_out_last_entries(tokenizer: Tokenizer, *, size: int) -> Tokenizer:
     """Return the byte-pair encoding with only the first `size` entries."""
     state = json.loads(tokenizer.to_str())
