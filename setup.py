@@ -5,6 +5,7 @@ from setuptools import find_packages, setup
 
 PLOTS = ["matplotlib>=3.10"]
 CONVERT = ["sentencepiece>=0.2"]
+SENTENCES = ["sentencex>=1.0.32"]
 EXPORT = ["ctranslate2>=4.7", "onnx>=1.17", "onnxruntime>=1.31", "onnxscript>=0.6"]
 TOUR = ["ipykernel>=6.29", "nbclient>=0.10", "nbformat>=5.10", *PLOTS]
 LINK_TO_A_FILE = re.compile(r"!?\[([^\]]*)\]\((?!https?://)[^)]*\)")  # leads nowhere outside the repository
@@ -57,6 +58,7 @@ setup(
         "tour": TOUR,
         "convert": CONVERT,
         "export": EXPORT,
+        "sentences": SENTENCES,
         "dev": [
             "pytest>=8",
             "pytest-xdist>=3.5",
@@ -65,6 +67,7 @@ setup(
             "ruff>=0.14",
             *CONVERT,
             *EXPORT,
+            *SENTENCES,
             *TOUR,
         ],
     },

@@ -47,7 +47,7 @@ CHANGES = {
     "no final period, nor in the reference": lambda text, draw: text.removesuffix("."),
     "swapped letters in 15 % of the words": lambda text, draw: re.sub(r"\w+", lambda w: swap_letters(w[0], draw), text),
     "an emoji behind, and of the reference": lambda text, draw: f"{text} {draw.choice(EMOJI)}",
-    "three sentences in a line": lambda text, draw: text,
+    **dict.fromkeys(("three sentences in a line", "three in a line, split_sentences"), lambda text, draw: text),
 }
 
 
@@ -60,14 +60,14 @@ def main() -> None:
     args = parser.parse_args()
     texts = [Path(side).read_text(encoding="utf-8").rstrip("\n").split("\n") for side in (args.source, args.target)]
     pairs = random.Random(args.seed).sample(list(zip(*texts, strict=True)), args.sentences)
-    translate = vaswani_transformer.pipeline("translation", model=args.model)
+    translate = vaswani_transformer.pipeline("translation", model=args.model, batch_size=64)
     for name, change in CHANGES.items():
         size = 3 if name.startswith("three") else 1
         rows = [map(" ".join, zip(*pairs[at : at + size], strict=True)) for at in range(0, len(pairs), size)]
         sources, references = zip(*rows, strict=True)
         seeds = range(args.seed, args.seed + len(rows))
         typed, same = (list(map(change, side, map(random.Random, seeds))) for side in (sources, references))
-        found = [output["translation_text"] for output in translate(typed)]
+        found = [output["translation_text"] for output in translate(typed, split_sentences="split" in name)]
         references = same if "the reference" in name else references
         score = sacrebleu.corpus_bleu(found, [references], lowercase="scored" in name).score
         kept = sum(text.split()[-1] in output for text, output in zip(typed, found, strict=True)) / len(found)

@@ -4,7 +4,7 @@ import math
 import pytest
 from transformers import GenerationConfig
 
-from vaswani_transformer import VaswaniForConditionalGeneration
+from vaswani_transformer import VaswaniForConditionalGeneration, pipeline
 from vaswani_transformer.evaluation.pairs import score_pairs
 from vaswani_transformer.evaluation.scoring import score
 from vaswani_transformer.translation import translator as translation
@@ -180,3 +180,21 @@ def test_lines_are_translated_one_by_one_and_empty_translations_are_counted(buil
     translator = Translator(model, tokenizer, forced_bos_token_id=tokenizer.eos_token_id)
     translator(["the dog\n\nruns ."])
     assert translator.find_warnings() == ["2 of 2 translations are empty."]
+
+
+def test_bytes_of_no_character_are_left_out_and_counted_unless_the_source_has_some(parts, monkeypatch):
+    model, tokenizer = parts
+    monkeypatch.setattr(tokenizer, "batch_decode", lambda tokens, **_: ["x \ufffd y"] * len(tokens))
+    sentences, expected = ["a dog", "a \ufffd dog"], ["x y", "x \ufffd y"]
+    translator = Translator(model, tokenizer, max_new_tokens=2)
+    assert [best.text for [best] in translator(sentences)] == expected
+    assert translator.find_warnings() == ["1 of 2 translations had bytes of no character, which were left out."]
+    found = pipeline("translation", model=model, tokenizer=tokenizer)(sentences, max_new_tokens=2)
+    assert [output["translation_text"] for output in found] == expected
+
+
+def test_lines_in_a_script_that_the_training_text_had_not_are_counted(build_translator):
+    model, tokenizer = build_translator(["Die schöne Stadt", "Ένα μικρό σπίτι"] * 9)
+    translator = Translator(model, tokenizer, max_new_tokens=2)
+    translator(["a dog", "Dvořák fährt", "μήλο: 5 € 😀", "Привет", "the word 犬", "\u3000"])
+    assert translator.find_warnings() == ["lines with letters of a script that the vocabulary does not know: 2."]

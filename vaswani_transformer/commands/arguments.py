@@ -56,7 +56,7 @@ def load_members(args: argparse.Namespace) -> list[loading.Loaded]:
 
 def search_options(args: argparse.Namespace, members: Sequence[loading.Loaded]) -> dict[str, object]:
     """Return the given options of `add_search_options`, as `Translator` takes them; `members` as of `load_members`."""
-    names = ("num_beams", "length_penalty", "max_length_offset")
+    names = ("num_beams", "length_penalty", "max_length_offset", "split_sentences")
     options = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     if args.ensemble:
         options["ensemble"] = [member.model for member in members[1:]]

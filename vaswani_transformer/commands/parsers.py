@@ -68,6 +68,8 @@ def add_search_options(command: argparse.ArgumentParser) -> None:
     add_number(decoding, "max_length_offset", help="limit of a translation: this many tokens more than its source")
     ensemble = {"nargs": "+", "default": [], "metavar": "MODEL"}
     decoding.add_argument("--ensemble", **ensemble, help="further models; their probabilities are averaged")
+    text = "translate the sentences of a line one by one; needs sentencex"
+    decoding.add_argument("--split_sentences", action="store_true", help=text)
     add_number(decoding, "tokens_per_batch", help="padded source tokens; default: 2,000 on a CPU, 8,192 elsewhere")
 
 

@@ -26,6 +26,8 @@ def run(args: argparse.Namespace) -> None:
         check_output(args.alignments, inputs=[args.input, args.output])
         if not is_resumable or args.alignments == args.output or args.nbest or args.scores:
             raise ValueError("--alignments needs --input and --output, three files, without --nbest and --scores.")
+        if args.split_sentences:
+            raise ValueError("--alignments are of single sentences: split them into lines, without --split_sentences.")
     if args.input is not None:
         read_lines(args.input)  # a missing file shows before the model is loaded
     members = load_members(args)

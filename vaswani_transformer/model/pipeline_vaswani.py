@@ -11,6 +11,7 @@ trust_remote_code. This file does not use the package's `Translator`, because it
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -23,6 +24,10 @@ logger = transformers.utils.logging.get_logger(__name__)
 MOST_SOURCE_TOKENS = 4_096
 LANGUAGE = r"([A-Za-z]+(?:[-_][A-Za-z0-9]{1,8})*)"  # en, en-US, zh_Hant_TW
 LINE_BREAK = re.compile("(\r\n|\n|\r)")
+# The end of a sentence and the beginning of the next. A period ends one behind a word: "3. May" and "J. K." are none.
+SEVERAL_SENTENCES = re.compile(
+    r"([!?]|(?<=[^\W\d_A-Z]{3})(?<!Prof)\.)[^\w\s.!?,;:-]*\s+[^\w\s.!?,;:-]*[A-ZÀ-ÞΆ-ΫЀ-Я]|[\u3002\uff01\uff1f]\w"
+)
 TRANSLATION_TASK = re.compile(f"translation(?:_{LANGUAGE}_to_{LANGUAGE})?")
 
 
@@ -59,6 +64,47 @@ def is_blank(text: str) -> bool:
     return all(character.isspace() or unicodedata.category(character) in ("Cc", "Cf") for character in text)
 
 
+def split_text(text: str, language: str | None = None) -> list[tuple[str, str]]:
+    """Return the lines of `text`, each with its line break; with a `language` sentences, each with the space behind it.
+
+    Joined, they are `text`. White space in front of the first sentence follows an empty one.
+
+    Args:
+        language: of the text, such as "en" or "en-US"; sentencex takes one that it does not know for English.
+
+    Raises:
+        ImportError: if there is a `language` and no sentencex.
+    """
+    parts = [*LINE_BREAK.split(text), ""]  # in turn a line and its break
+    lines = list(zip(parts[::2], parts[1::2], strict=True))
+    if language is None:
+        return lines
+    try:  # so that transformers does not ask for it when it loads this file
+        from sentencex import segment
+    except ImportError as error:
+        raise ImportError("split_sentences needs a library: pip install sentencex") from error
+    at, edges = 0, []  # of the sentences, without the white space around them
+    for part in parts:
+        # It knows no other white space than spaces between sentences, and panics at some.
+        for sentence in segment(re.split("[-_]", language)[0].lower(), re.sub(r"\s", " ", part)):
+            start, end = at + len(sentence) - len(sentence.lstrip()), at + len(sentence.rstrip())
+            edges += [start, end] if start < end else []
+            at += len(sentence)
+    if at != len(text):
+        raise ValueError(f"sentencex returned {at} of {len(text)} characters: {text!r:.200}. Split it into sentences.")
+    if not edges:
+        return lines
+    if edges[0] > 0:
+        edges = [0, 0, *edges]
+    pieces = [text[start:end] for start, end in pairwise([*edges, len(text)])]
+    return list(zip(pieces[::2], pieces[1::2], strict=True))
+
+
+def drop_broken(translation: str, source: str) -> str:
+    """Return `translation` without U+FFFD, which stands for bytes of no character, unless its `source` holds one."""
+    return translation if "\ufffd" in source else re.sub(" *\ufffd+", "", translation)
+
+
 def check_sentence(sentence: object) -> None:
     """Raise a ValueError if `sentence` is not a str, or if it has no UTF-8."""
     if not isinstance(sentence, str):
@@ -84,7 +130,8 @@ class TranslationPipeline(ChunkPipeline):
 
     As in transformers v4 a list of sentences gives a flat list of such dicts, any other iterable a list for each
     sentence; with `num_return_sequences=n` each sentence yields a list of n dicts, best first. The lines of a sentence
-    are translated one by one and joined again; a blank line stays empty.
+    are translated one by one and joined again; a blank line stays empty. With `split_sentences=True` (needs sentencex)
+    a text is split further, into its sentences, and keeps the white space between them.
 
     Arguments of `generate()` may be given to the constructor or to a call, and those of v4's pipeline: `truncation` to
     the longest sentence of training, `clean_up_tokenization_spaces` to remove spaces before punctuation,
@@ -101,6 +148,7 @@ class TranslationPipeline(ChunkPipeline):
     _load_feature_extractor = False
     _load_tokenizer = True
 
+    _splits_lines = True
     _engine = None  # of the model, once it has translated
     call_count = 0
 
@@ -128,7 +176,7 @@ class TranslationPipeline(ChunkPipeline):
         return [result[0] for result in results] if all(len(result) == 1 for result in results) else results
 
     def _sanitize_parameters(self, **kwargs) -> tuple[dict, dict, dict]:
-        of_input = ("truncation", "src_lang", "tgt_lang")
+        of_input = ("truncation", "split_sentences", "src_lang", "tgt_lang")
         of_output = ("return_tensors", "return_text", "clean_up_tokenization_spaces")
         preprocess, postprocess = (
             {name: kwargs.pop(name) for name in names if name in kwargs} for names in (of_input, of_output)
@@ -149,17 +197,25 @@ class TranslationPipeline(ChunkPipeline):
         if own is not None and any(name not in (None, expected) for name, expected in zip(given, own, strict=True)):
             raise ValueError(f"this model translates from {own[0]} to {own[1]}, not from {given[0]} to {given[1]}.")
 
-    def preprocess(self, sentence: str, truncation: bool = False, **languages: str) -> Iterator[dict[str, Any]]:
-        """Yield the model inputs of each line of `sentence`; `languages` are `src_lang` and `tgt_lang`."""
+    def preprocess(
+        self, sentence: str, truncation: bool = False, split_sentences: bool = False, **languages: str
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the model inputs of each line or sentence of `sentence`; `languages` are `src_lang` and `tgt_lang`."""
         self._check_languages(**languages)
         check_sentence(sentence)
-        parts = [*LINE_BREAK.split(sentence), ""]  # in turn a line and its break
-        for at in range(0, len(parts), 2):
-            line = parts[at]
-            marks = {"line_break": parts[at + 1], "is_blank": is_blank(line), "is_last": at == len(parts) - 2}
-            yield self._encode("" if marks["is_blank"] else line, truncation) | marks
+        own = find_languages(vars(self.model.config)) or ("en",)
+        language = (self._read_languages(**languages)[0] or own[0]) if split_sentences else None
+        parts = split_text(sentence, language) if language or self._splits_lines else [(sentence, "")]
+        for number, (text, space) in enumerate(parts, start=1):
+            if not split_sentences and SEVERAL_SENTENCES.search(text):
+                logger.warning_once(
+                    "a line seems to hold several sentences, and its translation may leave one out: give "
+                    "split_sentences=True, or split it."
+                )
+            marks = {"source": text, "space": space, "is_last": number == len(parts)}
+            yield self._encode("" if is_blank(text) else text, truncation, **languages) | marks
 
-    def _encode(self, sentence: str, truncation: bool) -> dict[str, torch.Tensor]:
+    def _encode(self, sentence: str, truncation: bool, **languages: str) -> dict[str, torch.Tensor]:
         # verbose=False: transformers would warn of indexing errors, which sinusoidal positions cannot cause.
         inputs = self.tokenizer(sentence, truncation=truncation, return_tensors="pt", verbose=False)
         num_tokens = inputs["input_ids"].shape[1]
@@ -172,7 +228,7 @@ class TranslationPipeline(ChunkPipeline):
         return {name: inputs[name][:, kept] for name in ("input_ids", "attention_mask")}
 
     def _forward(self, model_inputs: dict[str, Any], **generate_kwargs) -> dict[str, Any]:
-        marks = {name: model_inputs.pop(name) for name in ("line_break", "is_blank", "is_last")}
+        marks = {name: model_inputs.pop(name) for name in ("source", "space", "is_last")}
         num_sentences = model_inputs["input_ids"].shape[0]
         options = self._find_engine() | self._prepare_generate_kwargs(generate_kwargs)
         tokens = self.model.generate(**model_inputs, **options)
@@ -196,14 +252,15 @@ class TranslationPipeline(ChunkPipeline):
         return records
 
     def _decode(self, line: dict[str, Any], clean_up: bool) -> list[tuple[torch.Tensor, str]]:
-        """Return tokens and text of each hypothesis of a line, with its break."""
+        """Return tokens and text of each hypothesis of a line, with the space behind it."""
         tokens = line["tokens"][0]  # (n, T)
-        if line["is_blank"]:
+        if is_blank(line["source"]):
             tokens = tokens[:, :1]  # the start token
         texts = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
         if clean_up:  # transformers v5 does not for BPE, even where asked to
             texts = map(self.tokenizer.clean_up_tokenization, texts)
-        return [(row, text + line["line_break"]) for row, text in zip(tokens, texts, strict=True)]
+        whole = [drop_broken(text, line["source"]) + line["space"] for text in texts]
+        return list(zip(tokens, whole, strict=True))
 
 
 if "translation" not in pipelines.PIPELINE_REGISTRY.supported_tasks:  # so that pipelines of loaded objects work too

@@ -1,6 +1,5 @@
 """`pipeline("translation")` as in transformers v4, for models of this package and every other encoder-decoder."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ from transformers import Pipeline, PreTrainedModel
 
 from ..averaging import find_model_folder
 from ..model.configuration_vaswani import VaswaniConfig
-from ..model.pipeline_vaswani import TranslationPipeline, check_sentence, is_blank
+from ..model.pipeline_vaswani import TranslationPipeline
 
 GENERATION_DEFAULTS = {"max_new_tokens": 256, "num_beams": 4}  # those of v4, where a model says nothing
 
@@ -24,7 +23,7 @@ class AnyTranslationPipeline(TranslationPipeline):
     A model of this package is served as by `TranslationPipeline`, for its own languages. Another model gets the prefix
     and the search options that `task_specific_params` of its config has for the task (T5). Where its tokenizer needs
     languages (mBART, M2M100, NLLB), they are those of the call, the constructor or the task name. Its text is not split
-    at line breaks.
+    at line breaks, but into sentences where `split_sentences` is given.
 
     Raises:
         ValueError: if the tokenizer needs languages and none are given, or if our model has others.
@@ -39,6 +38,10 @@ class AnyTranslationPipeline(TranslationPipeline):
             self._generation_defaults = GENERATION_DEFAULTS | self._generation_defaults
 
     @property
+    def _splits_lines(self) -> bool:
+        return self._is_own
+
+    @property
     def _is_own(self) -> bool:
         return self.model.config.model_type == VaswaniConfig.model_type
 
@@ -46,24 +49,18 @@ class AnyTranslationPipeline(TranslationPipeline):
         if self._is_own:
             super()._check_languages(**languages)
 
-    def preprocess(
-        self, sentence: str, truncation: bool = False, src_lang: str | None = None, tgt_lang: str | None = None
-    ) -> Iterator[dict[str, Any]]:
-        languages = {"src_lang": src_lang, "tgt_lang": tgt_lang}
+    def _encode(self, sentence: str, truncation: bool, **languages: str) -> dict[str, Any]:
         if self._is_own:
-            yield from super().preprocess(sentence, truncation, **languages)
-            return
-        check_sentence(sentence)
-        marks = {"line_break": "", "is_blank": is_blank(sentence), "is_last": True}
-        text = self.prefix + (self.tokenizer.pad_token if marks["is_blank"] else sentence)  # a model needs a token
+            return super()._encode(sentence, truncation)
+        text = self.prefix + (sentence or self.tokenizer.pad_token)  # a model needs a token
         options = {"truncation": truncation, "return_tensors": "pt"}
         if hasattr(self.tokenizer, "_build_translation_inputs"):
-            languages = dict(zip(languages, self._read_languages(**languages), strict=True))
-            inputs = self.tokenizer._build_translation_inputs(text, **options, **languages)
+            source, target = self._read_languages(**languages)
+            inputs = self.tokenizer._build_translation_inputs(text, **options, src_lang=source, tgt_lang=target)
         else:
             inputs = self.tokenizer(text, **options)
         inputs.pop("token_type_ids", None)
-        yield {**inputs, **marks}
+        return dict(inputs)
 
 
 def pipeline(

@@ -4,8 +4,10 @@ The sentences alone decide which of them share a batch, so every process that tr
 """
 
 import math
+import unicodedata
 import warnings
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
 
@@ -17,7 +19,16 @@ from ..data.batching import plan_batches
 from ..devices import avoid_plans_per_shape
 from ..engine.engine import find_engine
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
-from ..model.pipeline_vaswani import LINE_BREAK, MOST_SOURCE_TOKENS, check_sentence, is_blank
+from ..model.pipeline_vaswani import (
+    LINE_BREAK,
+    MOST_SOURCE_TOKENS,
+    SEVERAL_SENTENCES,
+    check_sentence,
+    drop_broken,
+    find_languages,
+    is_blank,
+    split_text,
+)
 from .ensemble import Ensemble
 
 TOKENS_PER_BATCH = {"cpu": 2_000}  # more would not fit the caches of a processor
@@ -54,11 +65,14 @@ class Translator:
             not given, 2,000 on a CPU and 8,192 on other devices.
         num_hypotheses: different translations of each sentence; the beam must be as wide.
         with_scores: give the scores of the search.
+        split_sentences: translate the sentences of a text one by one, and keep the white space between them. The
+            library sentencex finds them, by the source language of the model's config or as English.
         ensemble: further models that translate together with this one, by the mean of their probabilities.
         generate_kwargs: for `generate`.
 
     Raises:
         ValueError: if the beam is too narrow for what is asked.
+        ImportError: if sentences are to be split and sentencex is missing.
     """
 
     def __init__(
@@ -69,6 +83,7 @@ class Translator:
         tokens_per_batch: int | None = None,
         num_hypotheses: int = 1,
         with_scores: bool = False,
+        split_sentences: bool = False,
         ensemble: Sequence[VaswaniForConditionalGeneration] = (),
         **generate_kwargs,
     ):
@@ -81,6 +96,8 @@ class Translator:
             )
         self.tokenizer, self.device = tokenizer, model.device
         self.num_hypotheses, self.with_scores = num_hypotheses, with_scores
+        self.language = (find_languages(vars(model.config)) or ("en",))[0] if split_sentences else None
+        split_text("", self.language)  # a missing library shows before any work
         self.tokens_per_batch = tokens_per_batch or TOKENS_PER_BATCH.get(model.device.type, 8_192)
         # An engine replaces its model, whose memory is then free.
         members = [find_engine(member) or member for member in (model, *ensemble)]
@@ -89,30 +106,43 @@ class Translator:
             generate_kwargs["engine"] = Ensemble(members)
         self.generate_kwargs = generate_kwargs
         # Counts so far of sentences that are not blank: all, longer than the longest in training, cut to their first
-        # `MOST_SOURCE_TOKENS`, and with an empty translation.
-        self.num_sentences = self.num_over_long = self.num_cut = self.num_empty = 0
+        # `MOST_SOURCE_TOKENS`, with an empty translation, and with one that lost bytes of no character.
+        self.num_sentences = self.num_over_long = self.num_cut = self.num_empty = self.num_broken = 0
+        # And of lines that seem to hold several sentences, which were not split, and with letters of unknown scripts.
+        self.num_several = self.num_foreign = 0
 
     def __call__(
         self, sentences: Sequence[str], *, on_batch: Callable[[int], object] = lambda num_sentences: None
     ) -> list[list[Hypothesis]]:
         """Return the hypotheses of each sentence, best first.
 
-        The lines of a sentence are translated one by one and joined again; its score is the sum of theirs.
+        The lines of a sentence, or with `split_sentences` its sentences, are translated one by one and joined again;
+        its score is the sum of theirs.
 
         Args:
-            on_batch: called with the number of lines after each batch.
+            on_batch: called after each batch with its share of `sentences`; the shares add up to their number.
         """
         for sentence in sentences:
             check_sentence(sentence)
-        parts_of = [LINE_BREAK.split(sentence) for sentence in sentences]  # in turn a line and its break
-        lines = [line for parts in parts_of for line in parts[::2]]
-        translations: list[list[Hypothesis]] = [[]] * len(lines)
-        for batch in self.plan(lines):
+        parts_of = [split_text(sentence, self.language) for sentence in sentences]
+        texts = [text for parts in parts_of for text, _ in parts]
+        if self.language is None:
+            self.num_several += sum(SEVERAL_SENTENCES.search(text) is not None for text in texts)
+        self.num_foreign += sum(not text.isascii() and not find_scripts(text) <= self.scripts for text in texts)
+        translations: list[list[Hypothesis]] = [[]] * len(texts)
+        done = 0
+        for batch in self.plan(texts):
             for row, hypotheses in zip(batch.rows, self.translate(batch), strict=True):
                 translations[row] = hypotheses
-            on_batch(len(batch.rows))
+            before, done = done, done + len(batch.rows)
+            on_batch(done * len(sentences) // len(texts) - before * len(sentences) // len(texts))
         rest = iter(translations)
-        return [join_lines(list(islice(rest, len(parts[::2]))), parts[1::2]) for parts in parts_of]
+        return [join_parts(list(islice(rest, len(parts))), parts) for parts in parts_of]
+
+    @cached_property
+    def scripts(self) -> frozenset[str]:
+        """The scripts of the letters in the vocabulary; the training text had few letters of others, or none."""
+        return find_scripts("".join(self.tokenizer.batch_decode([[token] for token in range(len(self.tokenizer))])))
 
     def plan(self, sentences: Sequence[str]) -> list[Batch]:
         """Return batches that hold each sentence once: empty ones first, then the longest, which need most memory."""
@@ -138,9 +168,13 @@ class Translator:
         tokens = found.sequences
         scores = found.sequences_scores.tolist() if self.with_scores else [None] * len(tokens)
         # One line for one line: a model may learn line breaks from its training text.
-        texts = (LINE_BREAK.sub(" ", text) for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True))
-        hypotheses = list(map(Hypothesis, texts, scores))
+        texts = [LINE_BREAK.sub(" ", text) for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True)]
         n = self.num_hypotheses
+        for at, text in enumerate(texts):
+            if "\ufffd" in text:
+                texts[at] = drop_broken(text, self.tokenizer.decode(batch.ids[at // n]))
+                self.num_broken += at % n == 0 and texts[at] != text
+        hypotheses = list(map(Hypothesis, texts, scores))
         self.num_sentences += len(batch.ids)
         self.num_empty += sum(is_blank(best.text) for best in hypotheses[::n])
         return [hypotheses[start : start + n] for start in range(0, len(hypotheses), n)]
@@ -164,6 +198,12 @@ class Translator:
             ),
             f"sentences cut to their first {MOST_SOURCE_TOKENS:,} tokens: {self.num_cut}. Split them.": self.num_cut,
             f"{self.num_empty} of {self.num_sentences} translations are empty.": self.num_empty,
+            f"{self.num_broken} of {self.num_sentences} translations had bytes of no character, which were left out.": (
+                self.num_broken
+            ),
+            f"lines with letters of a script that the vocabulary does not know: {self.num_foreign}.": self.num_foreign,
+            f"lines that seem to hold several sentences, of which one may be left out: {self.num_several}. Split them, "
+            f"or give --split_sentences.": self.num_several,
         }
         return [text for text, count in counts.items() if count]
 
@@ -196,17 +236,26 @@ def translate(
     return translations
 
 
-def join_lines(lines: Sequence[list[Hypothesis]], breaks: Sequence[str]) -> list[Hypothesis]:
-    """Return the hypotheses of a sentence from those of its lines: the best of each line, the second best, ..."""
-    if len(lines) == 1:
-        return lines[0]
-    ends = [*breaks, ""]
+def find_scripts(text: str) -> frozenset[str]:
+    """Return the scripts of the letters of `text`, as Unicode names them: LATIN, GREEK, CJK."""
+    letters = [letter for letter in set(text) if unicodedata.category(letter) in ("Lu", "Ll", "Lt", "Lo")]
+    names = (unicodedata.name(letter, "") for letter in unicodedata.normalize("NFKC", "".join(letters)))
+    return frozenset(name.split()[0] for name in names if name)
+
+
+def join_parts(found: Sequence[list[Hypothesis]], parts: Sequence[tuple[str, str]]) -> list[Hypothesis]:
+    """Return the hypotheses of a text from those `found` for its `parts`: the best of each, the second best, ...
+
+    A part is a line or a sentence with the space behind it, as `split_text` returns it.
+    """
+    if len(parts) > 1:  # a blank part has one hypothesis
+        found = [some[:1] * len(some) if is_blank(text) else some for some, (text, _) in zip(found, parts, strict=True)]
     return [
         Hypothesis(
-            "".join(line.text + end for line, end in zip(hypothesis, ends, strict=True)),
-            sum(line.score or 0.0 for line in hypothesis),
+            "".join(part.text + space for part, (_, space) in zip(hypothesis, parts, strict=True)),
+            None if any(part.score is None for part in hypothesis) else sum(part.score for part in hypothesis),
         )
-        for hypothesis in zip(*lines, strict=True)
+        for hypothesis in zip(*found, strict=True)
     ]
 
 

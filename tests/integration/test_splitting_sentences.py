@@ -1,0 +1,158 @@
+"""Texts of several sentences: split by sentencex and translated one by one, or counted."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from vaswani_transformer import cli
+from vaswani_transformer import pipeline as vaswani_pipeline
+from vaswani_transformer.model.pipeline_vaswani import SEVERAL_SENTENCES, custom_pipelines, split_text
+from vaswani_transformer.translation.translator import Translator, translate
+
+OPTION = {"split_sentences": True}
+SENTENCES = ["A dog runs.", "Two cats sleep!", "Does Dr. Smith see J. K. Rowling?", "A dog."]
+PARAGRAPH = "  {}\u2028{} \r\n\n {}\u3000\t{} "
+
+
+@pytest.fixture
+def sentencex():
+    return pytest.importorskip("sentencex", reason='needs pip install ".[sentences]"')
+
+
+@pytest.fixture(scope="module")
+def folder(build_translator, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved")
+    build_translator(SENTENCES * 3, folder=folder, custom_pipelines=custom_pipelines("translation_en-US_to_de"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pipe(folder):
+    return vaswani_pipeline("translation", model=folder, max_new_tokens=6)
+
+
+@pytest.fixture
+def paragraph(tmp_path, folder):
+    """Arguments that translate a file with `PARAGRAPH` in two lines, and the path of the output."""
+    text, output = tmp_path / "text", tmp_path / "output"
+    text.write_bytes(PARAGRAPH.replace("\r\n\n", "\n").format(*SENTENCES).encode())
+    names = ["--model", folder, "--input", text, "--output", output, "--max_length_offset", 1]
+    return ["translate", *map(str, names)], output
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(st.one_of(st.sampled_from(" .!?。\n\r\t\u2028\u00a0\"'()ABcd3"), st.characters(codec="utf-8"))))
+@pytest.mark.parametrize("language", ["en", "de-CH", "ja", "xx", None])
+def test_the_parts_of_any_text_joined_are_the_text(sentencex, language, text):
+    parts = split_text(text, language)
+    assert "".join(sentence + space for sentence, space in parts) == text
+    if language and not text.isspace():
+        assert all(sentence == sentence.strip() and not space.strip() for sentence, space in parts)
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "sentences"),
+    [
+        ("en", PARAGRAPH.format(*SENTENCES), ["", *SENTENCES]),
+        ("zh_Hant", "我喜歡狗。你呢?\u2029好!", ["我喜歡狗。", "你呢?", "好!"]),
+        ("ja", "犬が走る。猫は?", ["犬が走る。", "猫は?"]),
+        ("de", "Am 3. Mai kam Dr. Maier. „Gut.“ Er ging z. B. nach Hause.", None),
+        ("en", "I am J.\u2028K. Rowling", ["I am J.\u2028K. Rowling"]),  # sentencex alone panics
+        ("en", " \n ", [" ", " "]),
+    ],
+)
+def test_sentences_are_found_in_many_languages_and_behind_any_white_space(sentencex, language, text, sentences):
+    expected = sentences or ["Am 3. Mai kam Dr. Maier.", "„Gut.“", "Er ging z. B. nach Hause."]
+    assert [sentence for sentence, _ in split_text(text, language)] == expected
+
+
+def test_a_paragraph_is_translated_as_its_sentences_are_one_by_one(sentencex, pipe, paragraph):
+    text = PARAGRAPH.format(*SENTENCES)
+    alone = [found["translation_text"] for found in pipe(SENTENCES)]
+    expected = PARAGRAPH.format(*alone)
+    assert pipe(["A dog.", text], **OPTION, batch_size=3)[1] == {"translation_text": expected}
+    assert pipe(text)[0]["translation_text"] != expected
+    constructed = vaswani_pipeline("translation", model=pipe.model, tokenizer=pipe.tokenizer, **OPTION)
+    assert constructed(text, max_new_tokens=6)[0]["translation_text"] == expected
+    assert translate(pipe.model, pipe.tokenizer, [text, ""], **OPTION, max_new_tokens=6) == [expected, ""]
+    command, output = paragraph
+    assert cli.main([*command, "--split_sentences"]) == 0
+    alone = translate(pipe.model, pipe.tokenizer, SENTENCES, max_length_offset=1)
+    assert output.read_bytes().decode() == PARAGRAPH.replace("\r\n\n", "\n").format(*alone) + "\n"
+
+
+def test_hypotheses_of_a_paragraph_are_joined_and_their_scores_added(sentencex, pipe):
+    options = {"num_hypotheses": 2, "with_scores": True, "max_new_tokens": 6}
+    counts = []
+    translator = Translator(pipe.model, pipe.tokenizer, **OPTION, **options)
+    [found, _] = translator([" A dog runs. A dog. ", "A dog."], on_batch=counts.append)
+    parts = Translator(pipe.model, pipe.tokenizer, **options)(["A dog runs.", "A dog."])
+    for n, hypothesis in enumerate(found):
+        assert hypothesis.text == f" {parts[0][n].text} {parts[1][n].text} "
+        assert hypothesis.score == pytest.approx(parts[0][n].score + parts[1][n].score)
+    assert sum(counts) == 2  # a bar counts lines
+
+
+def test_work_with_split_sentences_does_not_continue_work_without(sentencex, paragraph, monkeypatch, capsys):
+    command, _ = paragraph
+    with monkeypatch.context() as patch:
+        patch.setattr(Translator, "translate", None)
+        assert cli.main([*command, "--split_sentences"]) == 1
+    assert cli.main(command) == 1
+    assert "split_sentences was true, is false" in capsys.readouterr().err
+
+
+def test_scores_of_split_sentences_say_so(sentencex, folder, paragraph, capsys):
+    text = paragraph[0][4]
+    assert cli.main(["evaluate", "--model", str(folder), "--test", text, text, "--split_sentences"]) == 0
+    printed = capsys.readouterr()
+    assert "|split_sentences  model" in printed.out
+    assert "several" not in printed.err
+
+
+def test_alignments_of_split_sentences_are_refused(paragraph, tmp_path, capsys):
+    assert cli.main([*paragraph[0], "--split_sentences", "--alignments", str(tmp_path / "links")]) == 1
+    assert "--alignments are of single sentences: split them into lines" in capsys.readouterr().err
+
+
+def test_lines_of_several_sentences_are_counted_and_the_option_is_named(pipe, paragraph, capsys, monkeypatch):
+    assert cli.main(paragraph[0]) == 0
+    assert "several sentences, of which one may be left out: 2. Split them, or give --split_sentences." in (
+        capsys.readouterr().err
+    )
+    told = []
+    monkeypatch.setattr("vaswani_transformer.model.pipeline_vaswani.logger.warning_once", told.append)
+    pipe("A dog.\nA dog.")
+    assert not told
+    pipe("A dog. A dog.")
+    assert "give split_sentences=True" in told[0]
+
+
+def test_single_sentences_are_not_counted_as_several():
+    singles = [
+        *SENTENCES,
+        "J. K. Rowling.",
+        "On 3. May he came.",
+        "Well... No",
+        "Mr. X",
+        "a.m. and p.m.",
+        "Yahoo! is",
+        "3.5",
+    ]
+    assert [text for text in singles if SEVERAL_SENTENCES.search(text)] == []
+    several = ["A dog. A cat", '"Who?" (He.)', "Gut!  „Er geht.“", "猫。犬。", "Он идёт. Я иду.", "It is hot. Élan"]
+    assert all(map(SEVERAL_SENTENCES.search, several))
+
+
+def test_a_missing_library_is_named_and_lost_characters_are_an_error(pipe, paragraph, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentencex", None)
+    assert cli.main([*paragraph[0], "--split_sentences"]) == 1
+    assert "pip install sentencex" in capsys.readouterr().err
+    with pytest.raises(ImportError, match="pip install sentencex"):
+        pipe("A dog.", **OPTION)
+    monkeypatch.setitem(sys.modules, "sentencex", SimpleNamespace(segment=lambda language, text: [text[:4]]))
+    with pytest.raises(ValueError, match=r"sentencex returned 4 of 6 characters: 'A dog\.'"):
+        pipe("A dog.", **OPTION)
