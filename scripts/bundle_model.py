@@ -21,6 +21,7 @@ def write_bundle(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, fol
     tied = model.all_tied_weights_keys  # second names of a matrix, which save_pretrained leaves out
     weights = {name: value.to(torch.bfloat16) for name, value in model.state_dict().items() if name not in tied}
     model.save_pretrained(folder, state_dict=weights)
+    tokenizer.backend_tokenizer.no_padding()  # a tokenizer remembers how it was called last
     tokenizer.save_pretrained(folder)
     for code in folder.glob("*_vaswani.py"):
         code.unlink()

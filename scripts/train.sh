@@ -19,7 +19,8 @@
 #                               the score. Do not compare it with the paper's, on Section 23 after 40,000 trees
 #
 # In the environment: RUN, the run folder (runs/NAME); PREPARED, a folder of prepared data that runs can share (RUN/data);
-# INIT_FROM, a parser to start from; LAUNCH, the command that starts the processes. Two processes on two CPU cores:
+# INIT_FROM, a parser, or a model for everyday_en_de, to start from; OPUSTRAINER, the Python of an environment that has
+# opustrainer, for everyday_en_de; LAUNCH, the command that starts the processes. Two processes on two CPU cores:
 #   ACCELERATE_USE_CPU=true LAUNCH="torchrun --nproc_per_node 2 -m vaswani_transformer" \
 #       bash scripts/train.sh everyday_en_de FOLDER --threads 1 --mixed_precision bf16
 # The number of processes changes the time and the draws of dropout, nothing else; --accumulation_steps N needs less memory.
@@ -69,12 +70,17 @@ case $name in
         prepare+=(--dev "$folder/news_en-de/newstest2013".{en,de}) tests=("$folder/news_en-de/newstest2014".{en,de})
         ;;
     everyday_en_de)
+        mkdir -p "$run"
+        if [ ! -e "$run/text" ]; then # as people type it: the shares are in disturbed_text.json
+            "${OPUSTRAINER:-python}" scripts/disturb_text.py "$folder" "$run/partial"
+            mv "$run/partial" "$run/text"
+        fi
         for corpus in tatoeba_en_de europarl_en_de more_en_de/{debian_website,ethereum_org,fastapi_docs} \
             more_en_de/{mlqe_pe_wikipedia,mozilla_www,ms_dynamics365_business,ms_dynamics365_projops_insights}; do
-            prepare+=(--train "$folder/$corpus/train".{en,de})
+            prepare+=(--train "$run/text/$corpus/train".{en,de})
         done
         tests=("$folder/tatoeba_en_de/dev".{en,de})
-        prepare+=(--weights 2 1 1 1 1 1 1 1 1 --dev "${tests[@]}") # everyday sentences are seen twice per epoch
+        prepare+=(--dev "${tests[@]}" ${INIT_FROM:+--keep_vocabulary "$INIT_FROM"}) train=(${INIT_FROM:+--init_from "$INIT_FROM"})
         ;;
     multi30k_lc | multi30k_raw)
         recipe=multi30k_tiny infix=

@@ -38,7 +38,7 @@ def names_in(path: Path) -> set[str]:
 
 
 def test_the_readme_is_short():
-    assert len(README.splitlines()) <= 100
+    assert len(README.splitlines()) <= 110
 
 
 def test_every_row_of_the_map_of_the_paper_is_read():

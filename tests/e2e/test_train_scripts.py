@@ -51,7 +51,7 @@ def record(tmp_path):
         ("iwslt14_de_en", "iwslt14_de_en", ["train.de", "train.en"], ["test.de", "test.en"]),
         ("general_en_de_small", "general_en_de_small", ["tatoeba_en_de/train.en", "tatoeba_en_de/train.de"],
          ["news_en-de/newstest2014.en", "news_en-de/newstest2014.de"]),
-        ("everyday_en_de", "everyday_en_de", ["tatoeba_en_de/train.en", "tatoeba_en_de/train.de"],
+        ("everyday_en_de", "everyday_en_de", [f"run/text/tatoeba_en_de/train.{side}" for side in ("en", "de")],
          ["tatoeba_en_de/dev.en", "tatoeba_en_de/dev.de"]),
         ("multi30k_lc", "multi30k_tiny", ["train.lc.norm.tok.en", "train.lc.norm.tok.de"],
          ["test_2016_flickr.lc.norm.tok.en", "test_2016_flickr.lc.norm.tok.de"]),
@@ -64,6 +64,7 @@ def test_a_name_prepares_trains_and_scores_its_recipe(record, tmp_path, name, re
     sample = tmp_path / "treebank_wsj_sample" / "wsj_sample.mrg"
     sample.parent.mkdir()
     sample.write_text("".join(f"{number}\n" for number in range(1, 3915)))
+    (tmp_path / "run" / "text").mkdir(parents=True)  # as OpusTrainer disturbed it
     folder = [] if "wmt" in train[0] else [str(tmp_path)]
     commands = record("train.sh", name, *folder, "--seed", "7", RUN=f"{tmp_path}/run")
     prepare, training, *_, score = commands
@@ -84,7 +85,10 @@ def test_a_name_prepares_trains_and_scores_its_recipe(record, tmp_path, name, re
         parts = [(tmp_path / "run" / f"{part}.mrg").read_text() for part in ("train", "dev", "test")]
         assert ("".join(parts), [part.count("\n") for part in parts]) == (sample.read_text(), [3314, 300, 300])
     if name == "everyday_en_de":
-        assert prepare.weights == [2, *[1] * (len(prepare.train) - 1)]
+        copies = json.loads((SCRIPTS / "disturbed_text.json").read_text())["copies"]
+        assert [source for source, _ in prepare.train] == [
+            f"{tmp_path}/run/text/{corpus}/train.en" for corpus in copies
+        ]
 
 
 def test_reduced_rows_stand_to_base_as_in_the_paper_and_their_best_epoch_is_scored(record, tmp_path):
