@@ -207,7 +207,7 @@ class TranslationPipeline(ChunkPipeline):
         language = (self._read_languages(**languages)[0] or own[0]) if split_sentences else None
         parts = split_text(sentence, language) if language or self._splits_lines else [(sentence, "")]
         for number, (text, space) in enumerate(parts, start=1):
-            if not split_sentences and SEVERAL_SENTENCES.search(text):
+            if self._splits_lines and not split_sentences and SEVERAL_SENTENCES.search(text):
                 logger.warning_once(
                     "a line seems to hold several sentences, and its translation may leave one out: give "
                     "split_sentences=True, or split it."
