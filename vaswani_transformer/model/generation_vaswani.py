@@ -2,8 +2,9 @@
 
 Of transformers' search only `generate()` is overridden. It calls these private methods of `GenerationMixin`:
 `_prepare_special_tokens`, `_validate_model_kwargs`, `_get_logits_processor`, `_get_stopping_criteria`,
-`_prepare_cache_for_generation`, `_valid_auto_compile_criteria` and `_has_unfinished_sequences`; of a config it calls
-`_get_default_generation_params` and reads `_decoder_start_token_tensor`, and it sets `_eos_token_tensor`.
+`_prepare_cache_for_generation`, `_valid_auto_compile_criteria` and `_has_unfinished_sequences`. Of a config it calls
+`_get_default_generation_params`, reads `_decoder_start_token_tensor` and `_attn_implementation`, and sets
+`_eos_token_tensor`.
 
 Shapes: B sentences, b beams, S source tokens, P tokens of a prompt.
 """

@@ -1,0 +1,34 @@
+"""The search uses private names of transformers: its docstring lists them, and transformers still has them."""
+
+import ast
+import inspect
+import re
+
+import pytest
+from transformers import GenerationConfig
+
+from vaswani_transformer import VaswaniForConditionalGeneration
+from vaswani_transformer.model import generation_vaswani
+
+LISTED = set(re.findall(r"`(_\w+)`", generation_vaswani.__doc__))
+
+
+def is_set_on_self(node):
+    return isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self"
+
+
+def test_the_docstring_lists_every_private_name_of_others():
+    tree = ast.parse(inspect.getsource(generation_vaswani))
+    nodes = list(ast.walk(tree))
+    used = {node.attr for node in nodes if isinstance(node, ast.Attribute) and re.match("_[^_]", node.attr)}
+    own = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    own |= {node.attr for node in nodes if isinstance(node, ast.Attribute) and is_set_on_self(node)}
+    assert used - own == LISTED
+
+
+@pytest.mark.parametrize("name", sorted(LISTED))
+def test_transformers_still_has_the_private_name(name, build_translator):
+    model, _ = build_translator(["a dog"])
+    config = GenerationConfig(eos_token_id=2, decoder_start_token_id=0)
+    model._prepare_special_tokens(config, device=model.device)
+    assert any(hasattr(holder, name) for holder in (VaswaniForConditionalGeneration, config, model.config))
