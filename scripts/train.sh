@@ -80,7 +80,8 @@ case $name in
             prepare+=(--train "$run/text/$corpus/train".{en,de})
         done
         tests=("$folder/tatoeba_en_de/dev".{en,de})
-        prepare+=(--dev "${tests[@]}" ${INIT_FROM:+--keep_vocabulary "$INIT_FROM"}) train=(${INIT_FROM:+--init_from "$INIT_FROM"})
+        prepare+=(--dev "${tests[@]}" ${INIT_FROM:+--keep_vocabulary "$INIT_FROM"})
+        train=(${INIT_FROM:+--init_from "$INIT_FROM"})
         ;;
     multi30k_lc | multi30k_raw)
         recipe=multi30k_tiny infix=
