@@ -82,7 +82,8 @@ def move_embeddings(embedding: torch.Tensor, vocab: dict[str, int], old_size: in
         )
         small, large = ids[ids[:, 0] < old_size].T
         is_known = large < old_size
-        move = (known[large[is_known]] - known[small[is_known]]).mean(dim=0)
+        moves = known[large[is_known]] - known[small[is_known]]
+        move = moves.mean(dim=0) if len(moves) else 0  # a vocabulary of small letters has no twins to learn from
         embedding[large[~is_known]] = known[small[~is_known]] + move
 
 

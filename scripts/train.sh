@@ -72,7 +72,7 @@ case $name in
     everyday_en_de)
         mkdir -p "$run"
         if [ ! -e "$run/text" ]; then # as people type it: the shares are in disturbed_text.json
-            "${OPUSTRAINER:-python}" scripts/disturb_text.py "$folder" "$run/partial"
+            "${OPUSTRAINER:?name the Python of an environment that has opustrainer: pip install opustrainer}" scripts/disturb_text.py "$folder" "$run/partial"
             mv "$run/partial" "$run/text"
         fi
         for corpus in tatoeba_en_de europarl_en_de more_en_de/{debian_website,ethereum_org,fastapi_docs} \

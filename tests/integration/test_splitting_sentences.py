@@ -37,7 +37,8 @@ def pipe(folder):
 @pytest.fixture
 def paragraph(tmp_path, folder):
     """Arguments that translate a file with `PARAGRAPH` in two lines, and the path of the output."""
-    text, output = tmp_path / "text", tmp_path / "output"
+    text = tmp_path / "text"
+    output = tmp_path / "output"
     text.write_bytes(PARAGRAPH.replace("\r\n\n", "\n").format(*SENTENCES).encode())
     names = ["--model", folder, "--input", text, "--output", output, "--max_length_offset", 1]
     return ["translate", *map(str, names)], output
@@ -143,7 +144,16 @@ def test_single_sentences_are_not_counted_as_several():
         "3.5",
     ]
     assert [text for text in singles if SEVERAL_SENTENCES.search(text)] == []
-    several = ["A dog. A cat", '"Who?" (He.)', "Gut!  „Er geht.“", "猫。犬。", "Он идёт. Я иду.", "It is hot. Élan"]
+    several = [
+        "A dog. A cat",
+        '"Who?" (He.)',
+        "Gut!  „Er geht.“",
+        "猫。犬。",
+        "猫。 犬",
+        "मैं आया। वह गया।",
+        "Он идёт. Я иду.",
+        "It is hot. Élan",
+    ]
     assert all(map(SEVERAL_SENTENCES.search, several))
 
 

@@ -185,10 +185,13 @@ def test_lines_are_translated_one_by_one_and_empty_translations_are_counted(buil
 def test_bytes_of_no_character_are_left_out_and_counted_unless_the_source_has_some(parts, monkeypatch):
     model, tokenizer = parts
     monkeypatch.setattr(tokenizer, "batch_decode", lambda tokens, **_: ["x \ufffd y"] * len(tokens))
-    sentences, expected = ["a dog", "a \ufffd dog"], ["x y", "x \ufffd y"]
+    sentences = ["a dog", "a \ufffd dog"]
+    expected = ["x y", "x \ufffd y"]
     translator = Translator(model, tokenizer, max_new_tokens=2)
     assert [best.text for [best] in translator(sentences)] == expected
-    assert translator.find_warnings() == ["1 of 2 translations had bytes of no character, which were left out."]
+    assert translator.find_warnings() == [
+        "1 of 2 translations had bytes of no character, such as half of an emoji: they were left out."
+    ]
     found = pipeline("translation", model=model, tokenizer=tokenizer)(sentences, max_new_tokens=2)
     assert [output["translation_text"] for output in found] == expected
 
@@ -197,4 +200,6 @@ def test_lines_in_a_script_that_the_training_text_had_not_are_counted(build_tran
     model, tokenizer = build_translator(["Die schöne Stadt", "Ένα μικρό σπίτι"] * 9)
     translator = Translator(model, tokenizer, max_new_tokens=2)
     translator(["a dog", "Dvořák fährt", "μήλο: 5 € 😀", "Привет", "the word 犬", "\u3000"])
-    assert translator.find_warnings() == ["lines with letters of a script that the vocabulary does not know: 2."]
+    assert translator.find_warnings() == [
+        "lines with letters of a script that the vocabulary does not know: 2. Leave them out, or train on such text."
+    ]

@@ -58,7 +58,8 @@ def _evaluate_model(args: argparse.Namespace) -> None:
     found.append(scores.Score(scores.PERPLEXITY, value, "per sub-word, no label smoothing"))
     alone = f", {args.model} alone" if args.ensemble else ""
     print(f"perplexity {value:.3f} per sub-word, no label smoothing{alone}")
-    further = ("" if args.dtype is None else f"|dtype:{args.dtype}") + "|split_sentences" * args.split_sentences
+    further = "" if args.dtype is None else f"|dtype:{args.dtype}"
+    further += "|split_sentences" if args.split_sentences else ""
     search = f"{Search.resolve(model.generation_config, **options)}{further}"
     models = [args.model, *args.ensemble]
     fingerprint = " + ".join(member.fingerprint for member in members)

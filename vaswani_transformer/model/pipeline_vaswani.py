@@ -24,9 +24,11 @@ logger = transformers.utils.logging.get_logger(__name__)
 MOST_SOURCE_TOKENS = 4_096
 LANGUAGE = r"([A-Za-z]+(?:[-_][A-Za-z0-9]{1,8})*)"  # en, en-US, zh_Hant_TW
 LINE_BREAK = re.compile("(\r\n|\n|\r)")
-# The end of a sentence and the beginning of the next. A period ends one behind a word: "3. May" and "J. K." are none.
+# The end of a sentence and the beginning of the next. A period counts behind three small letters, because "3. May" and
+# "J. K." end nothing. Scripts without capitals have full stops of their own.
 SEVERAL_SENTENCES = re.compile(
-    r"([!?]|(?<=[^\W\d_A-Z]{3})(?<!Prof)\.)[^\w\s.!?,;:-]*\s+[^\w\s.!?,;:-]*[A-ZÀ-ÞΆ-ΫЀ-Я]|[\u3002\uff01\uff1f]\w"
+    r"([!?]|(?<=[^\W\d_A-Z]{3})(?<!Prof)\.)[^\w\s.!?,;:-]*\s+[^\w\s.!?,;:-]*[A-ZÀ-ÞΆ-ΫЀ-Я]"
+    r"|[\u3002\uff01\uff1f\u0964\u061f\u06d4]\s*\w"
 )
 TRANSLATION_TASK = re.compile(f"translation(?:_{LANGUAGE}_to_{LANGUAGE})?")
 
@@ -83,7 +85,8 @@ def split_text(text: str, language: str | None = None) -> list[tuple[str, str]]:
         from sentencex import segment
     except ImportError as error:
         raise ImportError("split_sentences needs a library: pip install sentencex") from error
-    at, edges = 0, []  # of the sentences, without the white space around them
+    at = 0
+    edges = []  # of the sentences, without the white space around them
     for part in parts:
         # It knows no other white space than spaces between sentences, and panics at some.
         for sentence in segment(re.split("[-_]", language)[0].lower(), re.sub(r"\s", " ", part)):
@@ -203,8 +206,10 @@ class TranslationPipeline(ChunkPipeline):
         """Yield the model inputs of each line or sentence of `sentence`; `languages` are `src_lang` and `tgt_lang`."""
         self._check_languages(**languages)
         check_sentence(sentence)
-        own = find_languages(vars(self.model.config)) or ("en",)
-        language = (self._read_languages(**languages)[0] or own[0]) if split_sentences else None
+        language = None
+        if split_sentences:
+            own, _ = find_languages(vars(self.model.config)) or ("en", None)
+            language = self._read_languages(**languages)[0] or own
         parts = split_text(sentence, language) if language or self._splits_lines else [(sentence, "")]
         for number, (text, space) in enumerate(parts, start=1):
             if self._splits_lines and not split_sentences and SEVERAL_SENTENCES.search(text):
@@ -258,9 +263,13 @@ class TranslationPipeline(ChunkPipeline):
             tokens = tokens[:, :1]  # the start token
         texts = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
         if clean_up:  # transformers v5 does not for BPE, even where asked to
-            texts = map(self.tokenizer.clean_up_tokenization, texts)
-        whole = [drop_broken(text, line["source"]) + line["space"] for text in texts]
-        return list(zip(tokens, whole, strict=True))
+            texts = list(map(self.tokenizer.clean_up_tokenization, texts))
+        whole = [drop_broken(text, line["source"]) for text in texts]
+        if whole != texts:
+            logger.warning_once(
+                "a translation had bytes of no character, such as half of an emoji: they were left out."
+            )
+        return [(row, text + line["space"]) for row, text in zip(tokens, whole, strict=True)]
 
 
 if "translation" not in pipelines.PIPELINE_REGISTRY.supported_tasks:  # so that pipelines of loaded objects work too

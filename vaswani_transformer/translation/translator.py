@@ -134,8 +134,9 @@ class Translator:
         for batch in self.plan(texts):
             for row, hypotheses in zip(batch.rows, self.translate(batch), strict=True):
                 translations[row] = hypotheses
-            before, done = done, done + len(batch.rows)
-            on_batch(done * len(sentences) // len(texts) - before * len(sentences) // len(texts))
+            before = done * len(sentences) // len(texts)
+            done += len(batch.rows)
+            on_batch(done * len(sentences) // len(texts) - before)
         rest = iter(translations)
         return [join_parts(list(islice(rest, len(parts))), parts) for parts in parts_of]
 
@@ -198,10 +199,10 @@ class Translator:
             ),
             f"sentences cut to their first {MOST_SOURCE_TOKENS:,} tokens: {self.num_cut}. Split them.": self.num_cut,
             f"{self.num_empty} of {self.num_sentences} translations are empty.": self.num_empty,
-            f"{self.num_broken} of {self.num_sentences} translations had bytes of no character, which were left out.": (
-                self.num_broken
-            ),
-            f"lines with letters of a script that the vocabulary does not know: {self.num_foreign}.": self.num_foreign,
+            f"{self.num_broken} of {self.num_sentences} translations had bytes of no character, such as half of an "
+            f"emoji: they were left out.": (self.num_broken),
+            f"lines with letters of a script that the vocabulary does not know: {self.num_foreign}. Leave them out, or "
+            f"train on such text.": self.num_foreign,
             f"lines that seem to hold several sentences, of which one may be left out: {self.num_several}. Split them, "
             f"or give --split_sentences.": self.num_several,
         }
@@ -248,7 +249,7 @@ def join_parts(found: Sequence[list[Hypothesis]], parts: Sequence[tuple[str, str
 
     A part is a line or a sentence with the space behind it, as `split_text` returns it.
     """
-    if len(parts) > 1:  # a blank part has one hypothesis
+    if len(parts) > 1:  # a blank part has one hypothesis, which stands in all of the text
         found = [some[:1] * len(some) if is_blank(text) else some for some, (text, _) in zip(found, parts, strict=True)]
     return [
         Hypothesis(
