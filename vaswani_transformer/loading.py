@@ -122,7 +122,7 @@ def _check_settings(model: VaswaniForConditionalGeneration) -> None:
                 f"alignment_heads must be pairs of a layer below {config.decoder_layers} and a head below "
                 f"{config.num_heads}, got {heads!r}"
             )
-    _, search, _ = model.resolve_search(None, {})
+    _, search, _ = model.resolve_options(None, {})
     model._prepare_special_tokens(search, device="cpu")
     model._get_logits_processor(search, input_ids_seq_length=1, encoder_input_ids=torch.zeros(1, 1, dtype=torch.long))
 

@@ -1,21 +1,37 @@
-"""Register the model with the Auto classes and pipelines of transformers, and with its engine."""
+"""Register the model with the Auto classes and pipelines of transformers, and with the faster code of this package."""
 
-from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, pipelines
 
 from .engine.engine import build_engine, find_engine
+from .engine.search import FastBeamSearch
+from .kernels.cross_entropy import sum_loss_by_slices
 from .model.configuration_vaswani import VaswaniConfig
+from .model.generation_vaswani import VaswaniGenerationMixin
 from .model.modeling_vaswani import VaswaniForConditionalGeneration, VaswaniModel
-from .model.pipeline_vaswani import register_task
+from .model.pipeline_vaswani import TRANSLATION_TASK
 from .translation.pipeline import AnyTranslationPipeline
+
+
+def register_task() -> None:
+    """Make `transformers.pipeline("translation", ...)` and "translation_en_to_de" build an `AnyTranslationPipeline`."""
+    registry = pipelines.PIPELINE_REGISTRY
+    # transformers v5 refuses the name before it looks at what is registered, and knows no names with languages.
+    pipelines.REMOVED_TASKS.pop("translation", None)
+    check_task = registry.check_task
+    registry.check_task = lambda task: check_task("translation" if TRANSLATION_TASK.fullmatch(task) else task)
+    # register_pipeline() would make save_pretrained() of the pipeline forget the languages of a model.
+    registry.supported_tasks["translation"] = {"impl": AnyTranslationPipeline, "pt": (AutoModelForSeq2SeqLM,)}
+
 
 AutoConfig.register(VaswaniConfig.model_type, VaswaniConfig)
 AutoModel.register(VaswaniConfig, VaswaniModel)
 AutoModelForSeq2SeqLM.register(VaswaniConfig, VaswaniForConditionalGeneration)
-
-register_task(AnyTranslationPipeline)
+register_task()
 # With the package no pipeline of a model is custom: transformers would ask for trust in the code saved with the model.
 VaswaniConfig.custom_pipelines = property(
     lambda config: {}, lambda config, tasks: vars(config).update(custom_pipelines=tasks)
 )
+VaswaniGenerationMixin.search_class = FastBeamSearch
 VaswaniForConditionalGeneration.build_engine = build_engine
 VaswaniForConditionalGeneration.find_engine = find_engine
+VaswaniForConditionalGeneration.sum_loss_by_slices = staticmethod(sum_loss_by_slices)

@@ -64,10 +64,11 @@ def compare(engine, model, *, dtype="float32", source=SOURCE, prompt=(0,), num_s
     assert_near(encoding[mask > 0], encoded.last_hidden_state[mask > 0], dtype)
     cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
     by_forward = ForwardSteps(model, encoded[0], mask, num_beams=NUM_BEAMS, cache=cache)
-    kinds = engine.start(encoding, mask, num_beams=NUM_BEAMS), by_forward
-    tokens = torch.tensor([prompt] * len(source) * NUM_BEAMS)
+    prompts = torch.tensor([prompt] * len(source))
+    by_engine, logits = engine.start(encoding, mask, prompt=prompts, num_beams=NUM_BEAMS)
+    kinds, tokens = (by_engine, by_forward), prompts.repeat_interleave(NUM_BEAMS, dim=0)
     for step in range(num_steps):
-        assert_near(*(steps(tokens) for steps in kinds), dtype)
+        assert_near(by_engine(tokens) if step else logits, by_forward(tokens), dtype)
         num_open = len(tokens) // NUM_BEAMS
         beams = torch.randint(NUM_BEAMS, (num_open, NUM_BEAMS))
         staying = torch.tensor([0, 2]) if step == leaving_at else None
@@ -306,7 +307,7 @@ def test_another_kernel_autocast_and_a_hook_on_all_modules_are_named_too(build_t
     assert found == "a hook is registered for all modules"
     assert "another class" in find_obstacle(nn.Linear(2, 2))
     model.set_attn_implementation("flex_attention")
-    assert "not of 'flex_attention'" in find_obstacle(model)
+    assert "kernel 'flex_attention' does not declare" in find_obstacle(model)
 
 
 def test_logits_that_a_hook_has_seen_stay_what_they_were(build_tiny_model):
@@ -448,7 +449,7 @@ def test_an_engine_translates_without_its_model_and_refuses_what_only_forward_gi
     del model
     assert torch.equal(engine.generate(SOURCE), expected)
     for options in (RECORDED, {"use_cache": False}, {"cache_implementation": "static"}):
-        with pytest.raises(ValueError, match=r"an engine has no .*: call the model's generate"):
+        with pytest.raises(ValueError, match=r"an engine cannot decode with .*: call the model's generate"):
             engine.generate(SOURCE, **options)
     with pytest.raises(TypeError, match="save or pickle its model"):
         engine.save_pretrained("nowhere")

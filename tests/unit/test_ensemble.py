@@ -109,8 +109,8 @@ def test_inputs_of_one_model_are_refused(model):
     ],
     ids=" ".join,
 )
-def test_what_is_of_one_model_is_refused_of_an_ensemble_and_of_an_engine_alone(model, options):
+def test_an_ensemble_and_an_engine_alone_refuse_options_that_need_one_model(model, options):
     engine = model.build_engine()
     for one, decoder in ((model, {"engine": Ensemble([model])}), (engine, {})):
-        with pytest.raises(ValueError, match=r"an engine has no .*: call the model's generate"):
+        with pytest.raises(ValueError, match=r"an engine cannot decode with .*: call the model's generate"):
             one.generate(SOURCE, **decoder, **options)

@@ -15,8 +15,9 @@ from transformers.generation import (
 )
 
 from vaswani_transformer import VaswaniForConditionalGeneration
+from vaswani_transformer.engine.search import FastBeamSearch, find_best_sums
 from vaswani_transformer.model.generation_vaswani import MOST_ALPHA
-from vaswani_transformer.model.search_vaswani import LENGTH_PENALTIES, best_sums, find_staying
+from vaswani_transformer.model.search_vaswani import LENGTH_PENALTIES
 from vaswani_transformer.translation.ensemble import Ensemble
 
 START, PAD, END = 0, 1, 2
@@ -182,7 +183,7 @@ def test_the_search_ends_when_nothing_can_win_any_more(build_tiny_model):
 
 @given(st.lists(st.booleans(), min_size=1, max_size=200))
 def test_all_open_sentences_stay_and_batches_have_few_sizes(done):
-    staying = find_staying(done)
+    staying = FastBeamSearch.find_staying(None, done)
     places = list(range(len(done))) if staying is None else staying
     still_open = {place for place, is_done in enumerate(done) if not is_done}
     assert still_open <= set(places)
@@ -205,7 +206,7 @@ def test_the_best_continuations_are_those_that_sorting_all_of_them_gives(num_sen
     log_probs = torch.stack([torch.randperm(num_beams * vocab_size) for _ in range(num_sentences)]).float()
     log_probs = log_probs.unflatten(1, (num_beams, vocab_size))
     scores = torch.randint(1000, (num_sentences, num_beams)).float() + torch.arange(num_beams) / num_beams
-    sums, beams, words = best_sums(scores, log_probs, count)
+    sums, beams, words = find_best_sums(scores, log_probs, count)
     expected = (scores[..., None] + log_probs).flatten(1).topk(count)
     assert torch.equal(sums, expected.values)
     assert torch.equal(beams * vocab_size + words, expected.indices)

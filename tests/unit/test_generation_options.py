@@ -293,7 +293,7 @@ def test_a_filled_max_length_of_20_does_not_end_translations(model):
     expected = model.generate(long, suppress_tokens=[END])
     try:
         model.generation_config = copy.deepcopy(before)  # as a Seq2SeqTrainer fills it
-        model.generation_config.update(**GenerationConfig._get_default_generation_params(), defaults_only=True)
+        model.generation_config.update(**before._get_default_generation_params(), defaults_only=True)
         assert torch.equal(model.generate(long, suppress_tokens=[END]), expected)
         assert model.generate(long, suppress_tokens=[END], max_length=20).shape[1] == 20
     finally:

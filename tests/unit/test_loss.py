@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from vaswani_transformer.model import loss_vaswani
-from vaswani_transformer.model.loss_vaswani import sum_label_smoothed_loss
+from vaswani_transformer.kernels import cross_entropy
+from vaswani_transformer.kernels.cross_entropy import sum_loss_by_slices
 
 
 @pytest.fixture
@@ -16,17 +16,17 @@ def sample():
 @pytest.mark.parametrize("needed", [0, 1, 2])
 def test_one_gradient_is_computed_without_the_others(sample, needed):
     *tensors, labels = sample
-    loss, _ = sum_label_smoothed_loss(*tensors, labels, label_smoothing=0.1)
+    loss, _ = sum_loss_by_slices(*tensors, labels, label_smoothing=0.1)
     expected = torch.autograd.grad(loss, tensors)[needed]
     frozen = [tensor.detach().requires_grad_(i == needed) for i, tensor in enumerate(tensors)]
-    sum_label_smoothed_loss(*frozen, labels, label_smoothing=0.1)[0].backward()
+    sum_loss_by_slices(*frozen, labels, label_smoothing=0.1)[0].backward()
     torch.testing.assert_close(frozen[needed].grad, expected)
     assert [tensor.grad is None for tensor in frozen].count(False) == 1
 
 
 def test_a_batch_without_targets_has_no_loss_and_no_gradient(sample):
     hidden, weight, bias, labels = sample
-    loss, nll = sum_label_smoothed_loss(hidden, weight, bias, torch.full_like(labels, -100), label_smoothing=0.1)
+    loss, nll = sum_loss_by_slices(hidden, weight, bias, torch.full_like(labels, -100), label_smoothing=0.1)
     loss.backward()
     assert loss == nll == 0
     assert (weight.grad == 0).all()
@@ -38,7 +38,7 @@ def test_the_compiled_formula_is_the_same_and_the_likelihood_has_no_gradient(sam
     results = []
     for compiling in (False, True):
         monkeypatch.setattr(torch.compiler, "is_compiling", lambda found=compiling: found)
-        loss, nll = sum_label_smoothed_loss(*tensors, labels, label_smoothing=0.1)
+        loss, nll = sum_loss_by_slices(*tensors, labels, label_smoothing=0.1)
         assert not nll.requires_grad
         results.append((loss, nll, *torch.autograd.grad(loss, tensors)))
     torch.testing.assert_close(results[1], results[0])
@@ -48,8 +48,8 @@ def test_the_compiled_formula_is_the_same_and_the_likelihood_has_no_gradient(sam
 def test_half_precision_accumulates_in_float32(sample, dtype):
     *tensors, labels = sample
     halves = [tensor.detach().to(dtype).requires_grad_() for tensor in tensors]
-    loss, nll = sum_label_smoothed_loss(*halves, labels, label_smoothing=0.1)
-    exact, _ = sum_label_smoothed_loss(*(t.double() for t in halves), labels, label_smoothing=0.1)
+    loss, nll = sum_loss_by_slices(*halves, labels, label_smoothing=0.1)
+    exact, _ = sum_loss_by_slices(*(t.double() for t in halves), labels, label_smoothing=0.1)
     assert loss.dtype == nll.dtype == torch.float32
     assert loss.item() == pytest.approx(exact.item(), rel=0.01)
     assert all(g.dtype == dtype for g in torch.autograd.grad(loss, halves))
@@ -58,8 +58,8 @@ def test_half_precision_accumulates_in_float32(sample, dtype):
 def test_ignored_rows_may_be_masked_instead_of_selected(sample):
     # As on a GPU, where selecting would synchronise.
     hidden, weight, bias, labels = sample
-    selected = sum_label_smoothed_loss(hidden, weight, bias, labels, label_smoothing=0.1)
-    masked = loss_vaswani._SlicedCrossEntropy.apply(hidden, weight, bias, labels, 0.1, torch.float64)
+    selected = sum_loss_by_slices(hidden, weight, bias, labels, label_smoothing=0.1)
+    masked = cross_entropy._SlicedCrossEntropy.apply(hidden, weight, bias, labels, 0.1, torch.float64)
     expected = torch.autograd.grad(selected[0], (hidden, weight, bias))
     for one, other in zip(
         [*masked, *torch.autograd.grad(masked[0], (hidden, weight, bias))], [*selected, *expected], strict=True
@@ -81,16 +81,16 @@ def test_ignored_rows_may_be_masked_instead_of_selected(sample):
 )
 def test_a_slice_has_d_model_tokens_within_limits(device, d_model, vocab_size, dtype, expected):
     hidden_states = torch.empty(3, d_model, dtype=dtype, device=device)
-    assert loss_vaswani.find_slice_length(hidden_states, vocab_size) == expected
+    assert cross_entropy.find_slice_length(hidden_states, vocab_size) == expected
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 0.05), (torch.float64, 1e-12)])
 def test_autocast_keeps_the_dtypes_of_gradients_and_does_not_change_float64(sample, dtype, tolerance):
     *tensors, labels = sample
     tensors = [tensor.detach().to(dtype).requires_grad_() for tensor in tensors]
-    expected = sum_label_smoothed_loss(*tensors, labels, label_smoothing=0.1)
+    expected = sum_loss_by_slices(*tensors, labels, label_smoothing=0.1)
     with torch.autocast("cpu", torch.bfloat16):
-        found = sum_label_smoothed_loss(*tensors, labels, label_smoothing=0.1)
+        found = sum_loss_by_slices(*tensors, labels, label_smoothing=0.1)
         assert torch.is_autocast_enabled("cpu")
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
     for ours, theirs in zip(
@@ -103,6 +103,6 @@ def test_autocast_keeps_the_dtypes_of_gradients_and_does_not_change_float64(samp
 def test_a_large_scale_of_the_loss_does_not_overflow_half_precision(sample):
     hidden, weight, _, labels = sample
     hidden = hidden.detach().half().requires_grad_()
-    loss, _ = sum_label_smoothed_loss(hidden, weight.detach().half() / 1000, None, labels, label_smoothing=0.1)
+    loss, _ = sum_loss_by_slices(hidden, weight.detach().half() / 1000, None, labels, label_smoothing=0.1)
     (loss * 2.0**17).backward()
     assert hidden.grad.isfinite().all()

@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 
+from vaswani_transformer.engine.search import FastBeamSearch
 from vaswani_transformer.model.search_vaswani import BeamSearch, run_search
 
 START, PAD, END, VOCAB_SIZE = 0, 1, 2, 5
@@ -49,10 +50,10 @@ class TableSteps:
         self.prefixes = moved if staying is None else [moved[place] for place in staying.tolist()]
 
 
-def translate(table, *, num_beams=ENOUGH_BEAMS, num_best=3, alpha=0.6, may_evict=True):
+def translate(table, *, num_beams=ENOUGH_BEAMS, num_best=3, alpha=0.6, may_evict=True, search_class=BeamSearch):
     """What `run_search` finds, its steps, and whether all was decided before each of them and at the end."""
     limits = torch.tensor(LIMITS)
-    search = BeamSearch(
+    search = search_class(
         torch.full((num_beams * len(LIMITS), 1), START),
         num_beams=num_beams,
         num_kept=num_best,
@@ -69,7 +70,7 @@ def translate(table, *, num_beams=ENOUGH_BEAMS, num_best=3, alpha=0.6, may_evict
         told.append(all_done)
         return not all_done
 
-    run_search(search, steps, may_evict=may_evict, continues=continues)
+    run_search(search, steps, steps(search.flat_tokens), may_evict=may_evict, continues=continues)
     return search.best(num_best), steps, told
 
 
@@ -98,16 +99,18 @@ def check(found, log_probs_of, *, alpha=0.6, num_best=3):
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
 @pytest.mark.parametrize("may_evict", [True, False])
-def test_a_beam_as_wide_as_needed_finds_the_best_of_all_translations(seed, alpha, may_evict):
+@pytest.mark.parametrize("search_class", [BeamSearch, FastBeamSearch])
+def test_a_beam_as_wide_as_needed_finds_the_best_of_all_translations(seed, alpha, may_evict, search_class):
     table = build_table(seed)
-    found, *_ = translate(table, alpha=alpha, may_evict=may_evict)
+    found, *_ = translate(table, alpha=alpha, may_evict=may_evict, search_class=search_class)
     check(found, lambda prefix: table[prefix].log_softmax(-1), alpha=alpha)
 
 
 @pytest.mark.parametrize("may_evict", [True, False])
-def test_sentences_that_are_done_leave_if_they_may_and_the_search_ends_with_the_last(may_evict):
+@pytest.mark.parametrize("search_class", [BeamSearch, FastBeamSearch])
+def test_sentences_that_are_done_leave_if_they_may_and_the_search_ends_with_the_last(may_evict, search_class):
     table = build_table(0)
-    found, steps, told = translate(table, num_beams=2, num_best=1, may_evict=may_evict)
+    found, steps, told = translate(table, num_beams=2, num_best=1, may_evict=may_evict, search_class=search_class)
     assert told == [False] * len(steps.rows) + [True]
     assert len(steps.rows) <= max(LIMITS)
     assert (steps.rows[-1] < steps.rows[0]) == may_evict

@@ -9,7 +9,7 @@ from ..data.lines import read_lines
 from ..evaluation import scores
 from ..evaluation.pairs import compute_perplexity
 from ..files import write_json
-from ..model.generation_vaswani import Search
+from ..model.generation_vaswani import SearchOptions
 from ..model.pipeline_vaswani import LINE_BREAK
 from ..translation.translator import translate
 from .arguments import check_output, load_members, open_output, open_reader, search_options
@@ -60,7 +60,7 @@ def _evaluate_model(args: argparse.Namespace) -> None:
     print(f"perplexity {value:.3f} per sub-word, no label smoothing{alone}")
     further = "" if args.dtype is None else f"|dtype:{args.dtype}"
     further += "|split_sentences" if args.split_sentences else ""
-    search = f"{Search.resolve(model.generation_config, **options)}{further}"
+    search = f"{SearchOptions.resolve(model.generation_config, **options)}{further}"
     models = [args.model, *args.ensemble]
     fingerprint = " + ".join(member.fingerprint for member in members)
     print(f"search {search}  model {' + '.join(models)}  fingerprint {fingerprint}")

@@ -16,7 +16,7 @@ from transformers import AutoConfig, MarianConfig, MarianMTModel, PreTrainedToke
 
 from .. import loading
 from ..model.configuration_vaswani import VaswaniConfig
-from ..model.generation_vaswani import OWN_OPTIONS, Search, VaswaniGenerationConfig
+from ..model.generation_vaswani import OWN_OPTIONS, SearchOptions, VaswaniGenerationConfig
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from .weight_names import fairseq_name
 
@@ -74,7 +74,7 @@ def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTo
     lines = [f"MarianMTModel in {output}. Its logits differ by {difference:.1e} at most."]
     if model.config.layer_norm_eps != LAYER_NORM_EPS:
         lines.append(f"Marian's layer_norm_eps is always {LAYER_NORM_EPS}, not {model.config.layer_norm_eps}.")
-    search = Search.resolve(model.generation_config)
+    search = SearchOptions.resolve(model.generation_config)
     options = {name: getattr(search, name) for name in sorted(OWN_OPTIONS)}
     differing = [f"{name}={value!r}" for name, value in options.items() if value not in ("power", None, 0)]
     if differing:

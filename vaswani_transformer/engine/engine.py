@@ -109,23 +109,28 @@ class Engine(VaswaniGenerationMixin):
                 x = layer(x, mask)
         return x
 
-    def start(self, encoding: torch.Tensor, source_mask: torch.Tensor | None, *, num_beams: int) -> EngineSteps:
-        """Return the steps of a search.
+    def start(
+        self, encoding: torch.Tensor, source_mask: torch.Tensor | None, *, prompt: torch.LongTensor, num_beams: int
+    ) -> tuple[EngineSteps, torch.Tensor]:
+        """Return the steps of a search after its prompt, and the logits (L * b, V) of the first words.
 
         Args:
             encoding: (L, S, D) of the sources.
             source_mask: (L, S), 0 at padding; `None` where nothing is padded.
+            prompt: (L, P), the tokens with which the translations begin.
             num_beams: b.
         """
-        return EngineSteps(
+        steps = EngineSteps(
             layers=self.decoder_layers,
             embed=lambda tokens: nn.functional.embedding(tokens, self.target_embedding) * self.embed_scale,
             positions=self.target_positions,
             project=self.project,
             encoding=encoding.to(self.dtype),
             source_mask=source_mask,
+            prompt=prompt,
             num_beams=num_beams,
         )
+        return steps, steps.read(prompt)
 
 
 def build_engine(model: VaswaniForConditionalGeneration, *, dtype: torch.dtype | str | None = None) -> Engine:
@@ -209,9 +214,9 @@ def _computes_the_same(engine: Engine, model: VaswaniForConditionalGeneration) -
         if not agree(encoding[mask.bool()], expected[mask.bool()]):
             return False
     target = tokens[-num_sentences * num_beams * target_length :].view(-1, target_length)
-    target[1::num_beams, :2] = target[::num_beams, :2]  # beams begin with the same prompt
-    steps = engine.start(encoding, mask, num_beams=num_beams)
-    steps(target[:, :2])
+    prompt = target[::num_beams, :2]
+    target[1::num_beams, :2] = prompt
+    steps, _ = engine.start(encoding, mask, prompt=prompt, num_beams=num_beams)
     steps.reorder(torch.arange(num_beams, device=model.device).expand(num_sentences, num_beams), None)
     outputs = model(
         encoder_outputs=BaseModelOutput(expected.repeat_interleave(num_beams, 0)),

@@ -14,7 +14,6 @@ from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.search_vaswani import prepares_inputs
 from .products import find_private
 
-KERNELS = (*WEIGHT_KERNELS, "vaswani_half_precision")  # the last is that of training on CPUs
 HARMLESS_HOOKS = (output_capturing.__name__, modeling_utils.__name__)  # modules of transformers that define them
 
 
@@ -26,8 +25,10 @@ def find_obstacle(model) -> str | None:
         return "it is in training mode, in which dropout acts; call model.eval()"
     if model.config.attention_window is not None:
         return "its attention is restricted to a window"
-    if model.config._attn_implementation not in KERNELS:
-        return f"an engine computes the attention of {KERNELS}, not of {model.config._attn_implementation!r}"
+    kernel = model.config._attn_implementation
+    declares = getattr(ALL_ATTENTION_FUNCTIONS.get(kernel), "computes_equation_1", False)
+    if kernel not in WEIGHT_KERNELS and not declares:
+        return f"its attention kernel {kernel!r} does not declare that it computes equation 1"
     if (has_hooks := find_private("has_global_hooks")) and has_hooks():
         return "a hook is registered for all modules"
     if prepares_inputs(model):

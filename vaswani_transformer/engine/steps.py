@@ -13,6 +13,7 @@ from ..model.layers_vaswani import PositionEncoding, split_heads
 from .layers import DecoderProducts
 from .products import Product
 
+HIDDEN = -torch.inf  # in an additive mask
 ROOM = 16  # steps for which `LayerSteps` makes room at least
 FEW_KEYS = 32  # shorter searches do not evict keys that no hypothesis needs
 # The number of slots is a multiple of this, so that few different numbers occur: a register of AVX-512 has so many
@@ -91,14 +92,18 @@ class LayerSteps:
 
 
 class EngineSteps:
-    """The steps of one search.
+    """The steps of one search, after its prompt.
 
     Args:
         layers: of the decoder.
         embed: token ids (...) -> (..., D).
         positions: what is added to the embeddings.
         project: (..., D) -> logits.
-        encoding, source_mask, num_beams: see `Engine.start`.
+        encoding, source_mask, prompt, num_beams: see `Engine.start`.
+
+    Attributes:
+        num_keys: slots in use.
+        mask: (L, b, N), 0 at the keys that a beam sees, `HIDDEN` at the others.
     """
 
     outputs = None
@@ -112,19 +117,40 @@ class EngineSteps:
         project: Product,
         encoding: torch.Tensor,
         source_mask: torch.Tensor | None,
+        prompt: torch.LongTensor,
         num_beams: int,
     ):
-        self.decoder_layers, self.embed, self.encode_positions, self.project = layers, embed, positions, project
-        self.encoding, self.given_mask, self.num_beams = encoding, source_mask, num_beams
-        self.layers: list[LayerSteps] = []  # from the first step on
+        self.embed, self.project, self.num_beams = embed, project, num_beams
+        self.device, prompt_length = encoding.device, prompt.shape[1]
+        num_idle = _count_idle_keys(encoding)
+        attend = _attend_few if _can_attend_unfused(encoding, source_mask) else _attend_fused
+        self.source_mask = _as_additive(source_mask, encoding, num_idle=num_idle)
+        with torch.inference_mode(), self._without_autocast():
+            self.layers = [LayerSteps(layer, attend, encoding, num_idle=num_idle) for layer in layers]
+        self.positions = _count_positions(positions, self.device)
+        self.mask, self.num_keys = encoding.new_zeros(len(encoding), num_beams, prompt_length), prompt_length
+        self.next_mask = encoding.new_full((num_beams, num_beams), HIDDEN).fill_diagonal_(0.0)  # of a step's own keys
+        self.most_keys = max(FEW_KEYS, 2 * prompt_length)
+
+    def read(self, prompt: torch.LongTensor) -> torch.Tensor:
+        """Return the logits (L * b, V) after `prompt` (L, P), computed once for the equal beams of a sentence."""
+        num_sentences, length = prompt.shape
+        positions = torch.cat([next(self.positions) for _ in range(length)]).repeat(num_sentences, 1)
+        causal = _pad_slots(self.mask.new_full((1, length, length), HIDDEN).triu(1), length)
+        with self._without_autocast():
+            x = self._run_layers(prompt.flatten(), positions, slice(length), causal)
+            logits = self.project(x.view(num_sentences, length, -1)[:, -1])
+        return logits.repeat_interleave(self.num_beams, dim=0)
 
     def __call__(self, tokens: torch.LongTensor) -> torch.Tensor:
-        """Return the logits (L * b, V) after `tokens` (L * b, T)."""
-        with torch.autocast(self.encoding.device.type, enabled=False):  # an engine has the dtype it was built in
-            if not self.layers:
-                return self._read_prompt(tokens)
-            slots = slice(self.num_keys - self.num_beams, self.num_keys)
+        """Return the logits (L * b, V) after `tokens` (L * b, T), of which the last is new."""
+        slots = slice(self.num_keys - self.num_beams, self.num_keys)
+        with self._without_autocast():
             return self.project(self._run_layers(tokens[:, -1], next(self.positions), slots, self.mask))
+
+    def _without_autocast(self) -> torch.autocast:
+        """Return a context in which an engine computes in the dtype that it was built in."""
+        return torch.autocast(self.device.type, enabled=False)
 
     @torch.inference_mode()  # a step takes 6 % less; the logits, made outside, are ordinary tensors again
     def _run_layers(
@@ -136,28 +162,6 @@ class EngineSteps:
         for layer in self.layers:
             x = layer(x, slots, mask[:, None], self.source_mask)
         return x
-
-    def _read_prompt(self, tokens: torch.LongTensor) -> torch.Tensor:
-        """Return the logits (L * b, V) of the first step, computed once for the equal beams of a sentence."""
-        num_beams, prompt_length, states = self.num_beams, tokens.shape[1], self.encoding
-        prompt = tokens[::num_beams]  # (L, P)
-        num_idle = _count_idle_keys(states)
-        self.source_mask = _as_additive(self.given_mask, states, num_idle=num_idle)
-        attend = _attend_few if _can_attend_unfused(states, self.given_mask) else _attend_fused
-        with torch.inference_mode():
-            self.layers = [LayerSteps(layer, attend, states, num_idle=num_idle) for layer in self.decoder_layers]
-        self.positions = _count_positions(self.encode_positions, tokens.device)
-        positions = torch.cat([next(self.positions) for _ in range(prompt_length)])
-        self.hidden = torch.finfo(states.dtype).min
-        causal = states.new_full((1, prompt_length, prompt_length), self.hidden).triu(1)
-        causal = self._pad_slots(causal, prompt_length)
-        x = self._run_layers(prompt.flatten(), positions.repeat(len(prompt), 1), slice(prompt_length), causal)
-        # (L, b, N): 0 at the keys that a beam sees. `next_mask` is for the keys of the next step.
-        self.mask, self.num_keys = states.new_zeros(len(states), num_beams, prompt_length), prompt_length
-        self.next_mask = states.new_full((num_beams, num_beams), self.hidden).fill_diagonal_(0.0)
-        self.most_keys = max(FEW_KEYS, 2 * prompt_length)
-        logits = self.project(x.view(*prompt.shape, -1)[:, -1])
-        return logits.repeat_interleave(num_beams, dim=0)
 
     def reorder(self, beams: torch.Tensor, staying: torch.Tensor | None) -> None:
         """Continue from the beams (L, b) of the sentences `staying`, or of all."""
@@ -173,13 +177,8 @@ class EngineSteps:
         if self.num_keys >= self.most_keys:
             mask = self._evict_keys(mask)
         start, self.num_keys = self.num_keys, self.num_keys + self.num_beams
-        self.mask = self._pad_slots(mask, self.num_keys)
+        self.mask = _pad_slots(mask, self.num_keys)
         self.mask[:, :, start : self.num_keys] = self.next_mask
-
-    def _pad_slots(self, mask: torch.Tensor, num_keys: int) -> torch.Tensor:
-        """Return `mask` (..., N) with slots for `num_keys` keys, up to a multiple of `VECTOR`; new slots are hidden."""
-        missing = -(-num_keys // VECTOR) * VECTOR - mask.shape[-1]
-        return nn.functional.pad(mask, (0, missing), value=self.hidden) if missing > 0 else mask
 
     def _evict_keys(self, mask: torch.Tensor) -> torch.Tensor:
         """Drop the keys that no beam sees from the layers and from `mask` (L, b, N).
@@ -196,6 +195,12 @@ class EngineSteps:
             for layer in self.layers:
                 layer.evict(first + kept[:, None])
         return mask.gather(2, kept[:, None].expand(-1, mask.shape[1], -1))
+
+
+def _pad_slots(mask: torch.Tensor, num_keys: int) -> torch.Tensor:
+    """Return `mask` (..., N) with slots for `num_keys` keys, up to a multiple of `VECTOR`; new slots are hidden."""
+    missing = -(-num_keys // VECTOR) * VECTOR - mask.shape[-1]
+    return nn.functional.pad(mask, (0, missing), value=HIDDEN) if missing > 0 else mask
 
 
 def _count_positions(encode: PositionEncoding, device: torch.device) -> Iterator[torch.Tensor]:
@@ -245,7 +250,7 @@ def _join_heads(context: torch.Tensor) -> torch.Tensor:
 
 
 def _count_idle_keys(encoding: torch.Tensor) -> int:
-    """Keys to add to those of a source (L, S, D), so that attention to it is computed sooner.
+    """Return how many hidden keys to append to a source (L, S, D): attention is faster at multiples of 16.
 
     With 12 to 15 keys both kinds of attention on a CPU took 1.2 to 2.4 times as long as with 16, with 28 to 31 1.1 to
     1.3 times as long as with 32, but with 17 to 20 less: it pays where at least half of the register is there already.
@@ -256,7 +261,7 @@ def _count_idle_keys(encoding: torch.Tensor) -> int:
 
 
 def _as_additive(mask: torch.Tensor | None, encoding: torch.Tensor, *, num_idle: int) -> torch.Tensor | None:
-    """What the scores of a source (L, S, D) get added, (L, 1, 1, S + num_idle); `None` where nothing is hidden.
+    """Return the additive mask of a source (L, S, D), (L, 1, 1, S + num_idle); `None` if no key is hidden.
 
     A boolean mask would be turned into this by every call of fused attention.
     """
@@ -264,8 +269,8 @@ def _as_additive(mask: torch.Tensor | None, encoding: torch.Tensor, *, num_idle:
         if not num_idle:
             return None
         mask = encoding.new_ones(encoding.shape[:2])
-    additive = encoding.new_zeros(mask.shape).masked_fill(mask == 0, -torch.inf)[:, None, None]
-    return nn.functional.pad(additive, (0, num_idle), value=-torch.inf)
+    additive = encoding.new_zeros(mask.shape).masked_fill(mask == 0, HIDDEN)[:, None, None]
+    return nn.functional.pad(additive, (0, num_idle), value=HIDDEN)
 
 
 def _keep(x: torch.Tensor, staying: torch.LongTensor, moved: torch.LongTensor) -> torch.Tensor:

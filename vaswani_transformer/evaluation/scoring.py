@@ -9,9 +9,10 @@ import torch
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput
 
-from ..model.generation_vaswani import Search, as_list
+from ..kernels.cross_entropy import find_slice_length
+from ..model.generation_vaswani import SearchOptions, as_list
 from ..model.layers_vaswani import build_padding_mask
-from ..model.loss_vaswani import IGNORE_INDEX, find_slice_length
+from ..model.loss_vaswani import IGNORE_INDEX
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration, count_padding, roll_rows
 
 
@@ -52,12 +53,12 @@ def score(
             is all that follows the first end token of `generation_config`. A translation without an end token is rated
             as it stands.
         attention_mask: (B, S); derived from the padding when not given.
-        options: of `Search`, such as `length_penalty`; those of `generation_config` when not given.
+        options: of `SearchOptions`, such as `length_penalty`; those of `generation_config` when not given.
 
     Raises:
         ValueError: if a row of `labels` has no token.
     """
-    search = Search.resolve(model.generation_config, **options)
+    search = SearchOptions.resolve(model.generation_config, **options)
     num_padded = count_padding(labels)
     labels = roll_rows(labels, num_padded)
     is_end = torch.isin(labels, labels.new_tensor(as_list(search.eos_token_id))).long()

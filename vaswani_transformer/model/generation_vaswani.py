@@ -1,9 +1,9 @@
-"""`generate()` with the search of section 6.1 of the paper: every option is resolved once, then the loop runs.
+"""`generate()` with the search of section 6.1 of the paper: read the call, start the steps, search, pack the result.
 
 Of transformers' search only `generate()` is overridden. It calls these private methods of `GenerationMixin`:
 `_prepare_special_tokens`, `_validate_model_kwargs`, `_get_logits_processor`, `_get_stopping_criteria`,
 `_prepare_cache_for_generation`, `_valid_auto_compile_criteria` and `_has_unfinished_sequences`. Of a config it calls
-`_get_default_generation_params`, reads `_decoder_start_token_tensor` and `_attn_implementation`, and sets
+and overrides `_get_default_generation_params`, reads `_decoder_start_token_tensor` and `_attn_implementation`, and sets
 `_eos_token_tensor`.
 
 Shapes: B sentences, b beams, S source tokens, P tokens of a prompt.
@@ -40,7 +40,7 @@ MOST_ALPHA = 10.0  # ((5 + 10,000) / 6)^10 is 1e32, which float32 holds
 TokenIds = int | list[int] | torch.Tensor | None
 
 # Options that transformers turns into logits processors and stopping criteria, or that do not concern the search. Our
-# loop honours these and those of `Search`; any other option that differs from its default is refused.
+# loop honours these and those of `SearchOptions`; any other option that differs from its default is refused.
 OF_TRANSFORMERS = {
     *("min_length", "min_new_tokens", "max_time", "stop_strings", "forced_bos_token_id", "bos_token_id"),
     *("repetition_penalty", "encoder_repetition_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"),
@@ -55,7 +55,7 @@ RAISING = (ExponentialDecayLengthPenalty, SequenceBiasLogitsProcessor, Watermark
 
 
 @dataclass(frozen=True)
-class Search:
+class SearchOptions:
     """The options of a search, each resolved to one value.
 
     Args:
@@ -111,10 +111,11 @@ class Search:
             raise ValueError(f"length_penalty must be from -{MOST_ALPHA} to {MOST_ALPHA}, got {self.length_penalty}.")
 
     @classmethod
-    def resolve(cls, config: GenerationConfig, **given) -> "Search":
+    def resolve(cls, config: GenerationConfig, **given) -> "SearchOptions":
         """Return the search of `config`; options `given` that are not `None` have precedence."""
         names = [field.name for field in fields(cls)]
         asked = {name: getattr(config, name, None) if given.get(name) is None else given[name] for name in names}
+        asked["max_length"] = asked["max_length"] or None  # 0 is no limit, see `VaswaniGenerationConfig`
         return cls(**{name: value for name, value in asked.items() if value is not None})
 
     def __str__(self) -> str:
@@ -152,13 +153,24 @@ class Search:
             return own.clamp(min=1), torch.ones_like(must_end)
         return torch.minimum(limits, own).clamp(min=1), must_end | (own <= most)
 
+    def find_flags(self) -> dict[str, bool]:
+        """Return the arguments of `forward` that make it return what is to be recorded."""
+        names = ("output_attentions", "output_hidden_states")
+        return {name: True for name in names if getattr(self, name) and self.return_dict_in_generate}
+
     def start(
-        self, prompt: torch.LongTensor, limits: torch.LongTensor, must_end: torch.BoolTensor, *, can_rise: bool = False
+        self,
+        prompt: torch.LongTensor,
+        limits: torch.LongTensor,
+        must_end: torch.BoolTensor,
+        *,
+        can_rise: bool = False,
+        search_class: type[BeamSearch] = BeamSearch,
     ) -> BeamSearch:
         """Return the hypotheses of a search from `prompt` (B, P); for the other arguments see `BeamSearch`."""
         # With the exact bound, hypotheses that are not returned cannot change those that are.
         is_exact = self.early_stopping == "never"
-        return BeamSearch(
+        return search_class(
             prompt.repeat_interleave(self.num_beams, dim=0),
             num_beams=self.num_beams,
             num_kept=self.num_return_sequences if is_exact else self.num_beams,
@@ -185,11 +197,7 @@ class Search:
         return {name: () for name, flag in asked.items() if flag and self.return_dict_in_generate}
 
 
-OWN_OPTIONS = {"length_penalty_type", "max_length_offset"}  # of `Search`, not of transformers
-
-
-class DefaultLength(int):
-    """A `max_length` that no caller has set."""
+OWN_OPTIONS = {"length_penalty_type", "max_length_offset"}  # of `SearchOptions`, not of transformers
 
 
 class VaswaniGenerationConfig(GenerationConfig):
@@ -203,21 +211,21 @@ class VaswaniGenerationConfig(GenerationConfig):
         """Raise a ValueError for a wrong value, but not for an option without effect; `strict` before saving."""
         super().validate(user_set_attributes={"do_sample", "num_beams"})  # warns of no option beside these
         if strict:
-            Search.resolve(self)
+            SearchOptions.resolve(self)
 
-    def update(self, defaults_only: bool = False, **kwargs) -> dict:
-        """Change options as transformers does, and mark the length of its defaults.
+    @staticmethod
+    def _get_default_generation_params() -> dict:
+        """Return transformers' defaults with 0 for `max_length`, which is no limit here: `max_length_offset` limits.
 
-        With `predict_with_generate`, transformers' Seq2SeqTrainer (5.23) fills the model's config with the defaults of
-        all options, among them a `max_length` of 20. See `forget_default_length`.
+        With `predict_with_generate`, transformers' Seq2SeqTrainer writes these defaults into the config of a model. Its
+        translations would end at 20 tokens from then on.
         """
-        if defaults_only and kwargs == self._get_default_generation_params():
-            kwargs["max_length"] = DefaultLength(kwargs["max_length"])
-        return super().update(defaults_only=defaults_only, **kwargs)
+        return GenerationConfig._get_default_generation_params() | {"max_length": 0}
 
     def to_dict(self) -> dict:
         """Return the options as JSON has them: tensors and tuples become lists."""
-        return _to_plain(super().to_dict())
+        options = _to_plain(super().to_dict())
+        return options | {"max_length": options.get("max_length") or None}
 
 
 class Source(NamedTuple):
@@ -238,6 +246,58 @@ class Source(NamedTuple):
     lengths: torch.LongTensor
 
 
+@dataclass(frozen=True)
+class Call:
+    """What one call of `generate` asks for.
+
+    Attributes:
+        options: of the search.
+        source: the sentences.
+        prompt: (B, P), the tokens with which the translations begin.
+        limits, must_end: (B,) each, see `SearchOptions.find_limits`.
+        config: all options, among them those that transformers reads.
+        model_kwargs: further arguments of `forward`.
+        given: options and arguments of `forward` as the caller gave them.
+        tokenizer: of the caller, for `stop_strings`.
+        synced_gpus: True if processes make their steps together.
+    """
+
+    options: SearchOptions
+    source: Source
+    prompt: torch.LongTensor
+    limits: torch.LongTensor
+    must_end: torch.BoolTensor
+    config: GenerationConfig
+    model_kwargs: dict
+    given: dict
+    tokenizer: object
+    synced_gpus: bool
+
+    @property
+    def needs_forward(self) -> bool:
+        """True if each step needs the model's `forward`, because an engine does not return what is asked for."""
+        return bool(
+            self.synced_gpus
+            or not self.options.start_records().keys() <= {"scores", "logits"}
+            or self.config.cache_implementation is not None
+            or self.config.use_cache is False
+            or any(value is not None for value in self.model_kwargs.values())
+        )
+
+    def is_for_transformers(self, *, has_guide: bool, has_engine: bool) -> bool:
+        """Return True if transformers' own loop decodes: with a streamer or an assistant, and samples of one beam.
+
+        Raises:
+            ValueError: for a guide and several beams.
+        """
+        has_guide = has_guide or self.config.prompt_lookup_num_tokens is not None
+        if has_guide and self.options.num_beams > 1:
+            raise ValueError("a streamer and an assistant follow one hypothesis: pass num_beams=1.")
+        is_sampling = self.options.do_sample and self.options.num_beams == 1
+        has_many_samples = self.options.num_return_sequences > 1
+        return has_guide or bool(self.config.is_assistant) or (is_sampling and (has_many_samples or not has_engine))
+
+
 @dataclass
 class VaswaniGreedyOutput(GenerateEncoderDecoderOutput):
     """The output of transformers' greedy search, and `sequences_scores` (B,), log P / lp as in beam search."""
@@ -251,9 +311,11 @@ class VaswaniGenerationMixin(GenerationMixin):
     Attributes:
         find_engine: a method that returns an engine, to keep or for one call with a number of sentences, or `None` if
             the model needs `forward`. The package sets it; `None` without the package.
+        search_class: the hypotheses of a search. The package sets a faster one with the same results.
     """
 
     find_engine: Callable | None = None
+    search_class: type[BeamSearch] = BeamSearch
 
     @property
     def generation_config(self) -> GenerationConfig:
@@ -300,84 +362,89 @@ class VaswaniGenerationMixin(GenerationMixin):
             ValueError: for options that the search does not honour or transformers refuses.
             FloatingPointError: if the model's scores are not finite.
         """
-        kwargs.pop("labels", None)  # a Seq2SeqTrainer passes them with the source
-        forget_default_length(self.generation_config)
+        call = self.read_call(inputs, generation_config, kwargs, engine=engine, synced_gpus=synced_gpus)
+        rules = {
+            "logits_processor": logits_processor,
+            "stopping_criteria": stopping_criteria,
+            "prefix_allowed_tokens_fn": prefix_allowed_tokens_fn,
+        }
+        has_guide = streamer is not None or assistant_model is not None
+        if custom_generate is not None or call.is_for_transformers(has_guide=has_guide, has_engine=engine is not None):
+            self._replace_engine(engine, "a streamer, an assistant, custom_generate or several samples")
+            guides = {"assistant_model": assistant_model, "streamer": streamer, "custom_generate": custom_generate}
+            return self._delegate(call, inputs, generation_config, synced_gpus=synced_gpus, **rules, **guides)
+
+        _refuse_others(call.config)
+        steps, logits, encoded = self._start_steps(call, engine)
+        processors, criteria = self._build_rules(call, **rules)
+        hypotheses = call.options.start(
+            call.prompt,
+            call.limits,
+            call.must_end,
+            can_rise=can_raise(processors),
+            search_class=self.search_class,
+        )
+        records = call.options.start_records()
+        # Rules, records and readers of the cache may depend on the places of rows in the batch.
+        is_cache_read = call.options.return_dict_in_generate or call.model_kwargs.get(CACHE) is not None
+        has_readers = is_cache_read and getattr(steps, "cache", None) is not None
+        run_search(
+            hypotheses,
+            steps,
+            logits,
+            processors=processors or None,
+            criteria=criteria or None,
+            records=records,
+            may_evict=not (call.synced_gpus or records or criteria or processors or has_readers),
+            continues=lambda all_done: self._has_unfinished_sequences(all_done, call.synced_gpus, logits.device),
+        )
+        return _pack(call.options, hypotheses, steps, encoded, records)
+
+    def read_call(
+        self,
+        inputs: torch.Tensor | None,
+        generation_config: GenerationConfig | None,
+        kwargs: dict,
+        *,
+        engine=None,
+        synced_gpus: bool | None = None,
+    ) -> Call:
+        """Return what a call of `generate` asks for, with every option resolved and the lengths limited."""
+        given = {name: value for name, value in kwargs.items() if name not in ("labels", "past_key_values", "cache")}
         if not kwargs.keys().isdisjoint(("past_key_values", "cache")):
-            kwargs[CACHE] = choose_cache(kwargs.pop("past_key_values", None), kwargs.pop("cache", None))
-        search, config, model_kwargs = self.resolve_search(generation_config, kwargs)
+            given[CACHE] = choose_cache(kwargs.get("past_key_values"), kwargs.get("cache"))
+        options, config, model_kwargs = self.resolve_options(generation_config, given)
         source = _take_source(inputs, model_kwargs, self.config, self.device)
-        self._prepare_special_tokens(config, device=(device := source.states.device))
+        device = source.states.device
+        self._prepare_special_tokens(config, device=device)
         if device.type == "cpu" and config.use_cache and self.config._attn_implementation == "flex_attention":
             raise ValueError(
                 "flex_attention decodes with a cache on GPUs only: load the model with attn_implementation='sdpa', or "
                 "pass use_cache=False."
             )
         prompt = _prepare_prompt(model_kwargs, config, len(source.states))
-        model_config = getattr(engine, "config", self.config)
-        limits, must_end = search.find_limits(source.lengths, prompt_length=prompt.shape[1], config=model_config)
-        guided = any(x is not None for x in (streamer, assistant_model, config.prompt_lookup_num_tokens))
-        if guided and search.num_beams > 1:
-            raise ValueError("a streamer and an assistant follow one hypothesis: pass num_beams=1.")
-        is_sampling = search.do_sample and (engine is None or search.num_return_sequences > 1)
-        if guided or (search.num_beams == 1 and is_sampling) or config.is_assistant or custom_generate is not None:
-            self._replace_engine(engine, "streamer, assistant, custom_generate or several samples")
-            if config.use_cache is not False and not self._has_working_cache(source, prompt):
-                kwargs["use_cache"] = False
-            kwargs = {name: value for name, value in kwargs.items() if name not in OWN_OPTIONS}
-            kwargs |= {"attention_mask": source.mask, "custom_generate": custom_generate, "max_length": None}
-            if kwargs.get("decoder_input_ids") is not None:
-                kwargs["decoder_input_ids"] = prompt
-                kwargs["decoder_attention_mask"] = model_kwargs.get("decoder_attention_mask")
-            kwargs["max_new_tokens"] = int(limits.max())
-            rules = logits_processor, stopping_criteria, prefix_allowed_tokens_fn
-            return super().generate(inputs, generation_config, *rules, synced_gpus, assistant_model, streamer, **kwargs)
-
-        _refuse_others(config)
-        synced_gpus = is_deepspeed_zero3_enabled() if synced_gpus is None else synced_gpus
-        tokenizer, longest = model_kwargs.pop("tokenizer", None), prompt.shape[1] + int(limits.max())
-        given = search, source, engine, config, model_kwargs
-        steps, encoded = self._start_steps(*given, synced_gpus=synced_gpus, max_length=longest)
-        config.forced_eos_token_id = config.max_length = None  # applied by the search, as are the end tokens below
-        processors = self._get_logits_processor(
-            generation_config=config,
-            input_ids_seq_length=prompt.shape[1],
-            encoder_input_ids=source.states,
-            prefix_allowed_tokens_fn=prefix_allowed_tokens_fn,
-            logits_processor=logits_processor,
-            device=device,
+        limits, must_end = options.find_limits(
+            source.lengths,
+            prompt_length=prompt.shape[1],
+            config=getattr(engine, "config", self.config),
         )
-        config._eos_token_tensor = None
-        criteria = self._get_stopping_criteria(config, stopping_criteria or StoppingCriteriaList(), tokenizer=tokenizer)
-        hypotheses = search.start(prompt, limits, must_end, can_rise=can_raise(processors))
-        records = search.start_records()
-        # Rules, records and readers of the cache may depend on the places of rows in the batch.
-        has_cache = getattr(steps, "cache", None) is not None
-        is_cache_read = has_cache and (search.return_dict_in_generate or kwargs.get(CACHE) is not None)
-        run_search(
-            hypotheses,
-            steps,
-            processors=processors or None,
-            criteria=criteria or None,
-            records=records,
-            may_evict=not (synced_gpus or records or criteria or processors or is_cache_read),
-            continues=lambda all_done: self._has_unfinished_sequences(all_done, synced_gpus, device),
+        return Call(
+            options=options,
+            source=source,
+            prompt=prompt,
+            limits=limits,
+            must_end=must_end,
+            config=config,
+            tokenizer=model_kwargs.pop("tokenizer", None),
+            model_kwargs=model_kwargs,
+            given=given,
+            synced_gpus=is_deepspeed_zero3_enabled() if synced_gpus is None else synced_gpus,
         )
-        tokens, scores, parents = hypotheses.best(search.num_return_sequences)
-        if not search.return_dict_in_generate:
-            return tokens
-        cache = getattr(steps, "cache", None)
-        output = {"sequences": tokens, "sequences_scores": scores, CACHE: cache, **records}
-        for name in ("attentions", "hidden_states"):
-            if encoded is not None and getattr(search, f"output_{name}"):
-                output[f"encoder_{name}"] = encoded.get(name)
-        if search.num_beams == 1:
-            return VaswaniGreedyOutput(**output)
-        return GenerateBeamEncoderDecoderOutput(beam_indices=parents, **output)
 
-    def resolve_search(
+    def resolve_options(
         self, generation_config: GenerationConfig | None, kwargs: dict
-    ) -> tuple[Search, GenerationConfig, dict]:
-        """Return the search of a call, all its options for transformers, and the arguments of `forward`.
+    ) -> tuple[SearchOptions, GenerationConfig, dict]:
+        """Return the options of a call for our search, all its options for transformers, and arguments of `forward`.
 
         Options of `kwargs` have precedence over those of `generation_config`, and these over the model's own.
         """
@@ -386,72 +453,131 @@ class VaswaniGenerationMixin(GenerationMixin):
         for name in OWN_OPTIONS - vars(config).keys():
             setattr(config, name, None)
         model_kwargs = config.update(**kwargs)
-        search = Search.resolve(config)
+        options = SearchOptions.resolve(config)
         config.update(**config._get_default_generation_params(), defaults_only=True)
-        return search, config, model_kwargs
+        return options, config, model_kwargs
 
-    def _start_steps(
+    def _delegate(
+        self, call: Call, inputs: torch.Tensor | None, generation_config: GenerationConfig | None, **arguments
+    ) -> torch.LongTensor | ModelOutput:
+        """Return what transformers' own loop decodes, up to the longest limit of the batch."""
+        options = {name: value for name, value in call.given.items() if name not in OWN_OPTIONS}
+        options["attention_mask"] = call.source.mask
+        options["max_length"], options["max_new_tokens"] = None, int(call.limits.max())
+        if call.given.get("decoder_input_ids") is not None:
+            options["decoder_input_ids"] = call.prompt
+            options["decoder_attention_mask"] = call.model_kwargs.get("decoder_attention_mask")
+        if call.config.use_cache is not False and not self._has_working_cache(call.source, call.prompt):
+            options["use_cache"] = False
+        return super().generate(inputs, generation_config, **arguments, **options)
+
+    def _build_rules(
         self,
-        search: Search,
-        source: Source,
-        engine,
-        config: GenerationConfig,
-        model_kwargs: dict,
+        call: Call,
         *,
-        synced_gpus: bool,
-        max_length: int,
-    ) -> tuple[Steps, ModelOutput | None]:
-        """Return the steps of a search, by an engine unless `forward` is needed, and the output of the encoder."""
-        needs_forward = bool(
-            synced_gpus
-            or not search.start_records().keys() <= {"scores", "logits"}
-            or config.cache_implementation is not None
-            or config.use_cache is False
-            or any(value is not None for value in model_kwargs.values())
+        logits_processor: LogitsProcessorList | None,
+        stopping_criteria: StoppingCriteriaList | None,
+        prefix_allowed_tokens_fn: Callable[[int, torch.Tensor], list[int]] | None,
+    ) -> tuple[LogitsProcessorList, StoppingCriteriaList]:
+        """Return what transformers makes of options and arguments that change scores or end hypotheses.
+
+        Our search itself applies the limits, the end tokens and a forced end, so the config that transformers reads
+        here has none. The end tokens go last, because the processor of a least length needs them.
+        """
+        config = copy.copy(call.config)
+        config.forced_eos_token_id = config.max_length = None
+        processors = self._get_logits_processor(
+            generation_config=config,
+            input_ids_seq_length=call.prompt.shape[1],
+            encoder_input_ids=call.source.states,
+            prefix_allowed_tokens_fn=prefix_allowed_tokens_fn,
+            logits_processor=logits_processor,
+            device=call.source.states.device,
         )
-        asked = ("output_attentions", "output_hidden_states")
-        flags = {name: True for name in asked if search.return_dict_in_generate and getattr(search, name)}
-        encoded = source.encoded
-        if needs_forward:
-            engine = self._replace_engine(engine, ", ".join(model_kwargs | flags) or "this cache")
-            self._validate_model_kwargs(model_kwargs.copy())
+        config._eos_token_tensor = None
+        criteria = self._get_stopping_criteria(
+            config, stopping_criteria or StoppingCriteriaList(), tokenizer=call.tokenizer
+        )
+        return processors, criteria
+
+    def _start_steps(self, call: Call, engine) -> tuple[Steps, torch.Tensor, ModelOutput | None]:
+        """Return the steps of a search, their first logits (B * b, V), and the output of the encoder if it was called.
+
+        An engine makes the steps unless they need `forward`.
+        """
+        source, encoded = call.source, call.source.encoded
+        start = {"prompt": call.prompt, "num_beams": call.options.num_beams}
+        flags = call.options.find_flags()
+        if call.needs_forward:
+            engine = self._replace_engine(engine, ", ".join(call.model_kwargs | flags) or "this cache")
+            self._validate_model_kwargs(call.model_kwargs.copy())
         if encoded is None and engine is not None and source.ids is not None:
-            return engine.start(engine.encode(source.ids, source.mask), source.mask, num_beams=search.num_beams), None
+            encoding = engine.encode(source.ids, source.mask)
+            return *engine.start(encoding, source.mask, **start), None
         if encoded is None:
             encoded = self.get_encoder()(
                 input_ids=source.ids, inputs_embeds=source.embeds, attention_mask=source.mask, **flags
             )
         # An engine has no cache to return.
-        if engine is None and not (needs_forward or search.return_dict_in_generate) and self.find_engine is not None:
+        may_find = self.find_engine is not None and not (call.needs_forward or call.options.return_dict_in_generate)
+        if engine is None and may_find:
             engine = self.find_engine(num_sentences=len(source.states))
         if engine is not None:
-            return engine.start(encoded[0], source.mask, num_beams=search.num_beams), encoded
-        cache, copies = model_kwargs.pop(CACHE, None), search.num_beams
+            return *engine.start(encoded[0], source.mask, **start), encoded
+        steps = self._build_forward_steps(call, encoded)
+        return steps, steps(call.prompt.repeat_interleave(call.options.num_beams, dim=0)), encoded
+
+    def _build_forward_steps(self, call: Call, encoded: ModelOutput) -> ForwardSteps:
+        """Return the steps by `forward`, with the cache that the call asks for."""
+        config, source, num_beams = call.config, call.source, call.options.num_beams
+        cache = call.model_kwargs.get(CACHE)
         if cache is None and (config.cache_implementation is None or config.use_cache is False):
             # As transformers creates it, without two copies of the model's config.
             cache = EncoderDecoderCache(DynamicCache(), DynamicCache()) if config.use_cache else None
         else:
             place = {CACHE: cache, "encoder_outputs": encoded}
-            sizes = len(source.states), max_length - 1
-            self._prepare_cache_for_generation(config, place, GenerationMode.BEAM_SEARCH, *sizes)
+            num_tokens = call.prompt.shape[1] + int(call.limits.max()) - 1  # the last is not read
+            self._prepare_cache_for_generation(
+                config, place, GenerationMode.BEAM_SEARCH, len(source.states), num_tokens
+            )
             cache = place[CACHE]
             cache = cache if isinstance(cache, EncoderDecoderCache) else EncoderDecoderCache(cache, DynamicCache())
         forward = None
         if config.cache_implementation is not None and self._valid_auto_compile_criteria({CACHE: cache}, config):
             forward = self.get_compiled_call(config.compile_config)
-        model_kwargs = {
-            name: x.repeat_interleave(copies, 0) if isinstance(x, torch.Tensor) else x
-            for name, x in model_kwargs.items()
+        arguments = {
+            name: x.repeat_interleave(num_beams, 0) if isinstance(x, torch.Tensor) else x
+            for name, x in call.model_kwargs.items()
+            if name != CACHE
         }
-        steps = ForwardSteps(
-            self, encoded[0], source.mask, num_beams=copies, cache=cache, forward=forward, **model_kwargs, **flags
+        return ForwardSteps(
+            self,
+            encoded[0],
+            source.mask,
+            num_beams=num_beams,
+            cache=cache,
+            forward=forward,
+            **arguments,
+            **call.options.find_flags(),
         )
-        return steps, encoded
 
     def _replace_engine(self, engine, asked: str) -> None:
         """Leave what is `asked` to the model's `forward` if `engine` is of this model; else raise a ValueError."""
         if engine is not None and getattr(engine, "model", lambda: None)() is not self:
-            raise ValueError(f"an engine has no {asked}, or it is misspelt: call the model's generate().")
+            raise ValueError(
+                f"an engine cannot decode with {asked}: call the model's generate(), or correct a misspelt name."
+            )
+
+    def build_engine(self, *, dtype: torch.dtype | str | None = None):
+        """Return an engine of this model, which decodes faster; see `vaswani_transformer.engine.engine.build_engine`.
+
+        Raises:
+            ImportError: without the package, because engines do not travel with a model.
+        """
+        raise ImportError(
+            "engines come with the package: pip install vaswani-transformer, import it, and load the model without "
+            "trust_remote_code."
+        )
 
     def _has_working_cache(self, source: Source, prompt: torch.LongTensor) -> bool:
         """Return False if steps with a cache differ from those without, by the first of the sentences."""
@@ -495,12 +621,6 @@ def build_generation_config(config: VaswaniConfig) -> VaswaniGenerationConfig:
     )
 
 
-def forget_default_length(config: GenerationConfig) -> None:
-    """Remove a `max_length` that a trainer filled in; from its second evaluation on, translations would end there."""
-    if isinstance(config.max_length, DefaultLength):
-        config.max_length = None
-
-
 def can_raise(processors: LogitsProcessorList) -> bool:
     """Return True if log P may be above 0 after `processors`, so that a hypothesis may gain by a further token.
 
@@ -517,6 +637,32 @@ def can_raise(processors: LogitsProcessorList) -> bool:
 def as_list(token_ids: TokenIds) -> list[int]:
     """Return one token id, several or none as a list."""
     return [] if token_ids is None else torch.as_tensor(token_ids).flatten().tolist()
+
+
+def _pack(
+    options: SearchOptions,
+    hypotheses: BeamSearch,
+    steps: Steps,
+    encoded: ModelOutput | None,
+    records: dict[str, tuple],
+) -> torch.LongTensor | ModelOutput:
+    """Return the best hypotheses as tokens, or with all that was recorded in the output class of transformers."""
+    tokens, scores, parents = hypotheses.best(options.num_return_sequences)
+    if not options.return_dict_in_generate:
+        return tokens
+    output = {
+        "sequences": tokens,
+        "sequences_scores": scores,
+        CACHE: getattr(steps, "cache", None),
+        **records,
+    }
+    for name in options.find_flags():
+        if encoded is not None:
+            name = name.replace("output", "encoder")
+            output[name] = encoded.get(name.removeprefix("encoder_"))
+    if options.num_beams == 1:
+        return VaswaniGreedyOutput(**output)
+    return GenerateBeamEncoderDecoderOutput(beam_indices=parents, **output)
 
 
 def _take_over(config: GenerationConfig | None) -> VaswaniGenerationConfig:
@@ -542,7 +688,10 @@ def _to_plain(value: object) -> object:
 
 def _refuse_others(config: GenerationConfig) -> None:
     """Raise a ValueError for an option that our loop does not honour."""
-    allowed, defaults = OF_TRANSFORMERS | {x.name for x in fields(Search)}, config._get_default_generation_params()
+    allowed, defaults = (
+        OF_TRANSFORMERS | {x.name for x in fields(SearchOptions)},
+        config._get_default_generation_params(),
+    )
     for name, value in vars(config).items():
         if name in allowed or name.startswith("_") or value is None or value is False:
             continue  # some are tensors, which cannot be compared below

@@ -3,6 +3,7 @@
 Shapes: B batch, T target length, S source length, D d_model, V vocab_size.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Unpack
 
@@ -22,7 +23,7 @@ from transformers.utils.generic import TransformersKwargs, merge_with_config_def
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_vaswani import VaswaniConfig
-from .generation_vaswani import VaswaniGenerationMixin, build_generation_config, forget_default_length
+from .generation_vaswani import VaswaniGenerationMixin, build_generation_config
 from .layers_vaswani import (
     CACHE,
     DecoderLayer,
@@ -36,7 +37,7 @@ from .layers_vaswani import (
     mask_encoder,
     mask_source,
 )
-from .loss_vaswani import IGNORE_INDEX, sum_label_smoothed_loss, sum_label_smoothed_loss_of_logits
+from .loss_vaswani import IGNORE_INDEX, sum_label_smoothed_loss
 from .pipeline_vaswani import custom_pipelines
 
 AUTO_MAP = {
@@ -101,8 +102,6 @@ class VaswaniPreTrainedModel(PreTrainedModel):
         self.config.auto_map = dict(AUTO_MAP)
         if vars(self.config).get("custom_pipelines") is None:
             self.config.custom_pipelines = custom_pipelines(*vars(self.config).get("task_specific_params") or ())
-        if self.can_generate():
-            forget_default_length(self.generation_config)
         super().save_pretrained(*args, **kwargs)
 
     def _refuse_unknown(self, arguments: dict) -> None:
@@ -330,7 +329,14 @@ def roll_rows(x: torch.Tensor, shifts: torch.LongTensor) -> torch.Tensor:
 
 
 class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedModel):
-    """The Transformer of the paper: `VaswaniModel` and a projection to words that shares the matrix of embeddings."""
+    """The Transformer of the paper: `VaswaniModel` and a projection to words that shares the matrix of embeddings.
+
+    Attributes:
+        sum_loss_by_slices: computes the loss of section 5.4 from hidden states, without storing all logits; `None` if
+            the logits are stored. The package sets it, see `vaswani_transformer.kernels.cross_entropy`.
+    """
+
+    sum_loss_by_slices: Callable | None = None
 
     def __init__(self, config: VaswaniConfig):
         super().__init__(config)
@@ -365,15 +371,19 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the sums over `labels` (B, T) of the loss with and without label smoothing.
 
-        They are computed from `logits`, or without `logits` from `hidden_states` slice by slice, to save memory.
+        They are computed from `logits`, or if these are `None` from `hidden_states` (B, T, D).
         """
         head, label_smoothing = self.lm_head, self.config.label_smoothing if self.training else 0.0
-        if type(head) is not nn.Linear or head._forward_hooks or head._forward_pre_hooks or "forward" in vars(head):
-            # Call an adapter or a hook, which the loss by slices would bypass.
-            logits = head(hidden_states) if logits is None else logits
-        if logits is not None:
-            return sum_label_smoothed_loss_of_logits(logits, labels, label_smoothing=label_smoothing)
-        return sum_label_smoothed_loss(hidden_states, head.weight, head.bias, labels, label_smoothing=label_smoothing)
+        # An adapter or a hook must be called, which a loss by slices would bypass.
+        is_plain = not (
+            type(head) is not nn.Linear or head._forward_hooks or head._forward_pre_hooks or "forward" in vars(head)
+        )
+        if logits is None and is_plain and self.sum_loss_by_slices is not None:
+            return self.sum_loss_by_slices(
+                hidden_states, head.weight, head.bias, labels, label_smoothing=label_smoothing
+            )
+        logits = head(hidden_states) if logits is None else logits
+        return sum_label_smoothed_loss(logits, labels, label_smoothing=label_smoothing)
 
     @can_return_tuple
     def forward(

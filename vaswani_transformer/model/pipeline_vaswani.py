@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 import transformers
-from transformers import AutoModelForSeq2SeqLM, pipelines
 from transformers.pipelines.base import ChunkPipeline
 
 logger = transformers.utils.logging.get_logger(__name__)
@@ -40,18 +39,6 @@ def custom_pipelines(*tasks: str) -> dict[str, dict]:
     """
     entry = {"impl": "pipeline_vaswani.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"]}
     return dict.fromkeys(("translation", *filter(TRANSLATION_TASK.fullmatch, tasks)), entry)
-
-
-def register_task(pipeline_class: type[ChunkPipeline]) -> None:
-    """Make `transformers.pipeline("translation", ...)` and "translation_en_to_de" build a `pipeline_class`."""
-    registry = pipelines.PIPELINE_REGISTRY
-    if "translation" not in registry.supported_tasks:
-        # transformers v5 refuses the name before it looks at what is registered, and knows no names with languages.
-        pipelines.REMOVED_TASKS.pop("translation", None)
-        check_task = registry.check_task
-        registry.check_task = lambda task: check_task("translation" if TRANSLATION_TASK.fullmatch(task) else task)
-    # register_pipeline() would make save_pretrained() of the pipeline forget the languages of a model.
-    registry.supported_tasks["translation"] = {"impl": pipeline_class, "pt": (AutoModelForSeq2SeqLM,)}
 
 
 def find_languages(config: Mapping) -> tuple[str, str] | None:
@@ -270,7 +257,3 @@ class TranslationPipeline(ChunkPipeline):
                 "a translation had bytes of no character, such as half of an emoji: they were left out."
             )
         return [(row, text + line["space"]) for row, text in zip(tokens, whole, strict=True)]
-
-
-if "translation" not in pipelines.PIPELINE_REGISTRY.supported_tasks:  # so that pipelines of loaded objects work too
-    register_task(TranslationPipeline)

@@ -31,8 +31,6 @@ logger = transformers.utils.logging.get_logger(__name__)
 Length = int | torch.Tensor
 
 ROOM = 16  # tokens by which histories grow
-NUM_COLUMNS = 256  # at least, of `best_sums`
-FEW_SUMS = 100_000  # folding them takes as long as PyTorch's `topk`
 
 
 class LengthPenalty(NamedTuple):
@@ -227,7 +225,7 @@ class BeamSearch:
         count = 1 if self.num_beams == 1 else count
         log_probs = log_probs.unflatten(0, self.scores.shape)
         if not self.do_sample:
-            return best_sums(self.scores, log_probs, count)
+            return self.best_sums(log_probs, count)
         totals = (self.scores[:, :, None] + log_probs).flatten(1)  # (L, b * V)
         # Continuations of probability 0 can still be sampled: at the limit of a sentence others may be fewer than
         # `count`. The softmax is NaN where no hypothesis is open.
@@ -236,6 +234,21 @@ class BeamSearch:
         scores, order = totals.gather(1, choice).sort(descending=True)
         choice = choice.gather(1, order)
         return scores, choice // vocab_size, choice % vocab_size
+
+    def best_sums(self, log_probs: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the `count` greatest sums of the scores and `log_probs` (L, b, V) of each sentence, greatest first.
+
+        Equal sums have no defined order.
+
+        Returns:
+            the sums, their beams and their words, each (L, count).
+        """
+        sums, places = (self.scores[..., None] + log_probs).flatten(1).topk(count)
+        return sums, places // log_probs.shape[-1], places % log_probs.shape[-1]
+
+    def find_staying(self, done: Sequence[bool]) -> list[int] | None:
+        """Return the places of the sentences to continue with; `None` for all."""
+        return [place for place, is_done in enumerate(done) if not is_done] if any(done) else None
 
     def _grow(self, beams: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
         """Return the histories of `beams` (L, n), each with one more word, (2, L, n, T + 1 and room)."""
@@ -269,39 +282,6 @@ class BeamSearch:
             # way to the limit: that of the limit, or the present one where alpha is negative.
             penalty = self.limit_penalties.clamp(min=penalty)
         return best_open / penalty <= worst
-
-
-def best_sums(
-    scores: torch.Tensor, log_probs: torch.Tensor, count: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the `count` greatest sums of `scores` (L, b) and `log_probs` (L, b, V) of each sentence, greatest first.
-
-    PyTorch's `topk` is slow for many numbers. So the words of a beam are folded into columns: the `count` columns with
-    the greatest maxima, which are fast to compute, hold the `count` greatest sums. Equal sums have no defined order,
-    as for `topk`.
-
-    Returns:
-        the sums, their beams and their words, each (L, count).
-    """
-    num_beams, vocab_size = log_probs.shape[1:]
-    depth = vocab_size // NUM_COLUMNS
-    if log_probs.numel() < FEW_SUMS or depth < 8 or count > NUM_COLUMNS:
-        # The best sums of a sentence are among the best of each of its beams.
-        best, words = log_probs.topk(min(count, vocab_size))
-        sums, choice = (scores[..., None] + best).flatten(1).topk(count)
-        return sums, choice // best.shape[-1], words.flatten(1).gather(1, choice)
-    width = vocab_size // depth
-    folded = log_probs[..., : depth * width].unflatten(2, (depth, width))
-    columns = (folded.amax(dim=2) + scores[..., None]).flatten(1).topk(count, sorted=False).indices  # (L, count)
-    first = columns // width * vocab_size + columns % width
-    inside = first[:, None] + torch.arange(0, depth * width, width, device=first.device)[:, None]  # (L, depth, count)
-    starts = torch.arange(0, num_beams * vocab_size, vocab_size, device=first.device)
-    behind = starts[:, None] + torch.arange(depth * width, vocab_size, device=first.device)  # (b, words not folded)
-    places = torch.cat([inside.flatten(1), behind.flatten().expand(len(first), -1)], dim=1)
-    sums = log_probs.flatten(1).gather(1, places) + scores.gather(1, places // vocab_size)
-    sums, choice = sums.topk(count)
-    places = places.gather(1, choice)
-    return sums, places // vocab_size, places % vocab_size
 
 
 def _pick(history: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
@@ -343,6 +323,7 @@ class Steps(Protocol):
 def run_search(
     search: BeamSearch,
     steps: Steps,
+    logits: torch.Tensor,
     *,
     processors: Callable[[torch.LongTensor, torch.Tensor], torch.Tensor] | None = None,
     criteria: Callable[[torch.LongTensor, tuple | None], torch.Tensor] | None = None,
@@ -353,6 +334,7 @@ def run_search(
     """Grow the hypotheses of `search` until every sentence is decided.
 
     Args:
+        logits: (B * b, V) of the words after the prompt; they are overwritten.
         processors: further changes of scores, (rows, T) tokens and (rows, V) -> (rows, V): of log P with beams, of
             the logits with a single hypothesis, as in transformers.
         criteria: further ends of hypotheses, tokens and recorded scores -> (rows,) True where one is finished.
@@ -363,7 +345,7 @@ def run_search(
     """
     all_done, last_limit, records = False, max(search.limit_lengths), records or {}
     while continues(all_done):
-        logits = steps(search.flat_tokens).float()
+        logits = (steps(search.flat_tokens) if search.length else logits).float()
         if all_done:  # with `synced_gpus` the other processes still need this one's forward passes
             continue
         given = logits.clone() if "logits" in records else None
@@ -385,26 +367,11 @@ def run_search(
         beams = search.advance(log_probs, stops)
         done = search.done.tolist()
         all_done = search.length == last_limit or all(done)
-        staying = find_staying(done) if may_evict and not all_done else None
+        staying = search.find_staying(done) if may_evict and not all_done else None
         if staying is not None:
             staying = torch.tensor(staying, device=beams.device)
             search.evict(staying)
         steps.reorder(beams, staying)
-
-
-def find_staying(done: Sequence[bool]) -> list[int] | None:
-    """Return the places of the sentences to continue with, the last ones in the gaps; `None` for all.
-
-    Some decided sentences stay, so that batches have few sizes: oneDNN builds kernels for each new size, which took 8 %
-    of a search of 64 sentences.
-    """
-    count = len(done) - sum(done)
-    unit = 2 ** max(0, (count - 1).bit_length() - 3)  # at most four sizes between two powers of 2
-    count = -(-count // unit) * unit
-    if count >= len(done):
-        return None
-    movers = (place for place in range(count, len(done)) if not done[place])
-    return [next(movers, place) if done[place] else place for place in range(count)]
 
 
 def agree(logits: torch.Tensor, expected: torch.Tensor, *, noise: float = 0.0) -> bool:

@@ -60,5 +60,6 @@ def half_precision_attention(
     return attend(module, query, key, value, attention_mask, **kwargs)
 
 
+half_precision_attention.computes_equation_1 = True  # so engines may stand in for it
 ALL_ATTENTION_FUNCTIONS.register(HALF_PRECISION, half_precision_attention)
 ALL_MASK_ATTENTION_FUNCTIONS.register(HALF_PRECISION, sdpa_mask)

@@ -48,18 +48,27 @@ class Ensemble:
             for member in self.members
         ]
 
-    def start(self, encodings: list[torch.Tensor], source_mask: torch.Tensor | None, *, num_beams: int) -> Steps:
-        """Return the steps of a search; for the arguments see `Engine.start`."""
+    def start(
+        self,
+        encodings: list[torch.Tensor],
+        source_mask: torch.Tensor | None,
+        *,
+        prompt: torch.LongTensor,
+        num_beams: int,
+    ) -> tuple[Steps, torch.Tensor]:
+        """Return the steps of a search, and log P of its first words; for the arguments see `Engine.start`."""
         if not isinstance(encodings, list):
             raise ValueError("an ensemble encodes input_ids with each of its models: encoder_outputs cannot be given.")
-        steps = []
+        started = []
         for member, encoding in zip(self.members, encodings, strict=True):
             if isinstance(member, Engine):
-                steps.append(member.start(encoding, source_mask, num_beams=num_beams))
+                started.append(member.start(encoding, source_mask, prompt=prompt, num_beams=num_beams))
             else:
                 cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
-                steps.append(ForwardSteps(member, encoding, source_mask, num_beams=num_beams, cache=cache))
-        return EnsembleSteps(steps)
+                steps = ForwardSteps(member, encoding, source_mask, num_beams=num_beams, cache=cache)
+                started.append((steps, steps(prompt.repeat_interleave(num_beams, dim=0))))
+        steps, logits = zip(*started, strict=True)
+        return EnsembleSteps(steps), _combine(logits)
 
 
 class EnsembleSteps:
@@ -71,8 +80,8 @@ class EnsembleSteps:
         self.members = members
 
     def __call__(self, tokens: torch.LongTensor) -> torch.Tensor:
-        """(L * b, T) -> log of the mean probability of each next word, (L * b, V)."""
-        return mean_log_probs([steps(tokens).float().log_softmax(dim=-1) for steps in self.members])
+        """Return log of the mean probability of each next word, (L * b, V), after `tokens` (L * b, T)."""
+        return _combine([steps(tokens) for steps in self.members])
 
     def reorder(self, beams: torch.Tensor, staying: torch.Tensor | None) -> None:
         """Continue from the beams (L, b) of the sentences `staying`, or of all."""
@@ -80,7 +89,12 @@ class EnsembleSteps:
             steps.reorder(beams, staying)
 
 
-def mean_log_probs(log_probs_of_models: list[torch.Tensor]) -> torch.Tensor:
+def _combine(logits_of_models: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return log of the mean probability of each word, (L * b, V), from the logits of each model."""
+    return mean_log_probs([logits.float().log_softmax(dim=-1) for logits in logits_of_models])
+
+
+def mean_log_probs(log_probs_of_models: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return log of the mean of probabilities, from the logarithms; exact where all are equal, unlike a logsumexp."""
     log_probs = torch.stack(log_probs_of_models)
     highest = log_probs.amax(dim=0).clamp(min=torch.finfo(log_probs.dtype).min)

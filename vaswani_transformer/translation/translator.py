@@ -88,7 +88,7 @@ class Translator:
         **generate_kwargs,
     ):
         avoid_plans_per_shape(model.device.type)
-        search, *_ = model.resolve_search(generate_kwargs.get("generation_config"), generate_kwargs)
+        search, *_ = model.resolve_options(generate_kwargs.get("generation_config"), generate_kwargs)
         if not 1 <= num_hypotheses <= search.num_beams:
             raise ValueError(
                 f"a beam of {search.num_beams} gives 1 to {search.num_beams} translations of a sentence, "

@@ -1,0 +1,65 @@
+"""A beam search that computes what `BeamSearch` computes, and takes less time for large vocabularies and batches."""
+
+from collections.abc import Sequence
+
+import torch
+
+from ..model.search_vaswani import BeamSearch
+
+NUM_COLUMNS = 256  # at least, of `find_best_sums`
+FEW_SUMS = 100_000  # folding them takes as long as PyTorch's `topk`
+
+
+class FastBeamSearch(BeamSearch):
+    """A `BeamSearch` that finds the best continuations faster, and drops decided sentences in few steps."""
+
+    def best_sums(self, log_probs: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return what `BeamSearch.best_sums` returns."""
+        return find_best_sums(self.scores, log_probs, count)
+
+    def find_staying(self, done: Sequence[bool]) -> list[int] | None:
+        """Return the places of the sentences to continue with, the last ones in the gaps; `None` for all.
+
+        Some decided sentences stay, so that batches have few sizes: oneDNN builds kernels for each new size, which took
+        8 % of a search of 64 sentences.
+        """
+        count = len(done) - sum(done)
+        unit = 2 ** max(0, (count - 1).bit_length() - 3)  # at most four sizes between two powers of 2
+        count = -(-count // unit) * unit
+        if count >= len(done):
+            return None
+        movers = (place for place in range(count, len(done)) if not done[place])
+        return [next(movers, place) if done[place] else place for place in range(count)]
+
+
+def find_best_sums(
+    scores: torch.Tensor, log_probs: torch.Tensor, count: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the `count` greatest sums of `scores` (L, b) and `log_probs` (L, b, V) of each sentence, greatest first.
+
+    PyTorch's `topk` is slow for many numbers. So the words of a beam are folded into columns: the `count` columns with
+    the greatest maxima, which are fast to compute, hold the `count` greatest sums. Equal sums have no defined order,
+    as for `topk`.
+
+    Returns:
+        the sums, their beams and their words, each (L, count).
+    """
+    num_beams, vocab_size = log_probs.shape[1:]
+    depth = vocab_size // NUM_COLUMNS
+    if log_probs.numel() < FEW_SUMS or depth < 8 or count > NUM_COLUMNS:
+        # The best sums of a sentence are among the best of each of its beams.
+        best, words = log_probs.topk(min(count, vocab_size))
+        sums, choice = (scores[..., None] + best).flatten(1).topk(count)
+        return sums, choice // best.shape[-1], words.flatten(1).gather(1, choice)
+    width = vocab_size // depth
+    folded = log_probs[..., : depth * width].unflatten(2, (depth, width))
+    columns = (folded.amax(dim=2) + scores[..., None]).flatten(1).topk(count, sorted=False).indices  # (L, count)
+    first = columns // width * vocab_size + columns % width
+    inside = first[:, None] + torch.arange(0, depth * width, width, device=first.device)[:, None]  # (L, depth, count)
+    starts = torch.arange(0, num_beams * vocab_size, vocab_size, device=first.device)
+    behind = starts[:, None] + torch.arange(depth * width, vocab_size, device=first.device)  # (b, words not folded)
+    places = torch.cat([inside.flatten(1), behind.flatten().expand(len(first), -1)], dim=1)
+    sums = log_probs.flatten(1).gather(1, places) + scores.gather(1, places // vocab_size)
+    sums, choice = sums.topk(count)
+    places = places.gather(1, choice)
+    return sums, places // vocab_size, places % vocab_size

@@ -1,0 +1,1 @@
+"""Faster kernels for training: the loss, and on CPUs attention and dropout."""

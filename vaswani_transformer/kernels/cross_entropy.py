@@ -1,0 +1,152 @@
+"""The loss of section 5.4 without storing all logits. With logits z, for one token y
+
+    loss = logsumexp(z) - (1 - eps) z_y - eps mean(z)        dloss/dz = softmax(z) - (1 - eps) onehot(y) - eps / V
+
+Loss and gradient of a token need its logits only once. So the code below computes logits, loss and gradient for a slice
+of the tokens at a time. All logits of 25,000 tokens with a vocabulary of 37,000 would be three matrices of 3.7 GB. Only
+`torch.compile` gets the plain formula and one matrix of logits, because it fuses the operations itself.
+"""
+
+import contextlib
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+from ..model.loss_vaswani import IGNORE_INDEX, sum_label_smoothed_loss
+
+LOGITS_PER_SLICE = 2**28  # enough to keep a GPU busy
+LEAST_LOGITS_ON_CPU, MOST_LOGITS_ON_CPU = 2**20, 2**26  # smaller slices are slow, larger ones need too much memory
+
+
+def sum_loss_by_slices(
+    hidden_states: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    labels: torch.Tensor,
+    *,
+    label_smoothing: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the loss of section 5.4 for the logits `hidden_states` @ `weight`.T + `bias`, summed over the labels.
+
+    Args:
+        hidden_states: (..., d_model), the output of the decoder.
+        weight: (vocab_size, d_model), the pre-softmax projection.
+        bias: (vocab_size,) or None.
+        labels: (...), token ids; positions with -100 are ignored.
+        label_smoothing: eps in [0, 1).
+
+    Returns:
+        Two scalars, see `sum_label_smoothed_loss`.
+    """
+    real = labels != IGNORE_INDEX
+    if not torch.compiler.is_compiling():
+        if labels.device.type == "cpu":
+            hidden_states, labels = hidden_states[real], labels[real]
+        # On other devices padding stays: selecting rows would synchronise with the device, which takes longer.
+        kind, dtype = labels.device.type, hidden_states.dtype
+        without_autocast = contextlib.nullcontext()
+        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind) and dtype != torch.float64:
+            dtype = torch.get_autocast_dtype(kind)
+            # Autocast would convert the weights for each slice, and the softmax to float32 and back.
+            without_autocast = torch.autocast(kind, enabled=False)
+        with without_autocast:
+            return _SlicedCrossEntropy.apply(
+                hidden_states.flatten(0, -2), weight, bias, labels.flatten(), label_smoothing, dtype
+            )
+    # Padding stays for the compiler too: selecting rows would make the shapes depend on the data.
+    logits = nn.functional.linear(hidden_states, weight, bias)
+    return sum_label_smoothed_loss(logits, labels, label_smoothing=label_smoothing)
+
+
+class _SlicedCrossEntropy(torch.autograd.Function):
+    """Loss and gradients slice by slice. The forward pass computes the gradients, the backward pass scales them."""
+
+    @staticmethod
+    def forward(ctx, hidden_states, weight, bias, labels, label_smoothing, dtype):
+        need_hidden, need_weight, need_bias = ctx.needs_input_grad[:3]
+        accumulate = torch.promote_types(dtype, torch.float32)
+        ctx.dtypes = (hidden_states.dtype, weight.dtype, None if bias is None else bias.dtype)
+        hidden_states, weight = hidden_states.to(dtype), weight.to(dtype)
+        bias = None if bias is None else bias.to(dtype)
+        real = labels != IGNORE_INDEX
+        labels = labels.where(real, 0)
+        # Hidden states of padding are zero, and so add nothing to products; `is_real` masks the other sums.
+        hidden_states = hidden_states * real[:, None]
+        num_tokens, vocab_size = hidden_states.shape[0], weight.shape[0]
+        grad_hidden = torch.empty_like(hidden_states) if need_hidden else None
+        grad_weight = torch.zeros_like(weight, dtype=accumulate) if need_weight else None
+        grad_bias = torch.zeros_like(bias, dtype=accumulate) if need_bias else None
+
+        # The mean of the logits over the vocabulary is the product with the mean row of the matrix.
+        mean_row = weight.mean(dim=0, dtype=accumulate)
+        mean_logits = hidden_states.to(accumulate) @ mean_row
+        if bias is not None:
+            mean_logits = mean_logits + bias.mean(dtype=accumulate)
+        loss, nll = -label_smoothing * (mean_logits * real).sum(), mean_logits.new_zeros(())
+
+        slice_length = min(num_tokens, find_slice_length(hidden_states, vocab_size))
+        # All slices share two buffers, because allocating such a buffer takes as long as the products.
+        logits_buffer, probs_buffer = hidden_states.new_empty(2, slice_length, vocab_size)
+        for start in range(0, num_tokens, max(1, slice_length)):
+            rows = slice(start, start + slice_length)
+            h, y, is_real = hidden_states[rows], labels[rows, None], real[rows, None]
+            logits = torch.mm(h, weight.t(), out=logits_buffer[: len(h)])
+            if bias is not None:
+                logits += bias
+            chosen, greatest = logits.gather(1, y), logits.amax(dim=-1, keepdim=True)
+            grad_logits = torch.softmax(logits, dim=-1, out=probs_buffer[: len(h)])
+            # logsumexp(z) = z_w - log P(w) for each word w. The most likely word is used: its probability is at least
+            # 1 / V, while that of y could be 0 in half precision. Its rounding costs less than that of the logits.
+            log_normaliser = greatest.to(accumulate) - grad_logits.amax(dim=-1, keepdim=True).to(accumulate).log()
+            nll = nll + ((log_normaliser - chosen) * is_real).sum()
+            loss = loss + ((log_normaliser - (1 - label_smoothing) * chosen) * is_real).sum()
+            if not (need_hidden or need_weight or need_bias):
+                continue
+            grad_logits.scatter_add_(1, y, torch.full_like(y, label_smoothing - 1, dtype=grad_logits.dtype))
+            if need_bias:
+                grad_bias += (grad_logits * is_real).sum(dim=0, dtype=accumulate)
+            if need_hidden:
+                grad_hidden[rows] = grad_logits @ weight
+            if need_weight:
+                _add_product(grad_weight, grad_logits.T, h)
+        # The term -eps / V is equal in all entries of dloss/dz: its share of each gradient is added once.
+        if need_hidden:
+            grad_hidden -= (label_smoothing * mean_row).to(grad_hidden.dtype)
+            grad_hidden *= real[:, None]
+        if need_weight:
+            grad_weight -= label_smoothing / vocab_size * hidden_states.sum(dim=0, dtype=accumulate)
+        if need_bias:
+            grad_bias -= label_smoothing / vocab_size * real.sum().to(accumulate)
+        ctx.gradients = (grad_hidden, grad_weight, grad_bias)
+        ctx.mark_non_differentiable(nll)
+        return loss, nll
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_loss, _):
+        grads = [
+            # Multiplied in the dtype of the loss: its scale may overflow in half precision.
+            None if gradient is None else (gradient.to(grad_loss.dtype) * grad_loss).to(dtype)
+            for gradient, dtype in zip(ctx.gradients, ctx.dtypes, strict=True)
+        ]
+        return (*grads, None, None, None)
+
+
+def find_slice_length(hidden_states: torch.Tensor, vocab_size: int) -> int:
+    """Return the number of tokens of a slice, for `hidden_states` (..., D)."""
+    if hidden_states.device.type == "cpu":
+        # A slice reads the matrix (V, D) and its logits (tokens, V) from memory: with D tokens both take equally long.
+        # Half precision needs twice as many, because the gradient of the matrix is still added in float32. With slices
+        # of 28 tokens (V 37,000, D 512) the loss took 2.5 times as long, in bfloat16 10 times.
+        d_model = hidden_states.shape[-1] * (2 if hidden_states.dtype.itemsize < 4 else 1)
+        return min(max(d_model, LEAST_LOGITS_ON_CPU // vocab_size), max(1, MOST_LOGITS_ON_CPU // vocab_size))
+    return max(1, LOGITS_PER_SLICE // vocab_size)
+
+
+def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+    """Add `left` @ `right` to `total`; on a CPU, which has many slices, in one pass over `total`."""
+    if total.device.type == "cpu" and total.dtype == left.dtype:
+        total.addmm_(left, right)
+    else:
+        total += left @ right
