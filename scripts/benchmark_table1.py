@@ -32,8 +32,8 @@ from benchmark_common import (
 from torch import nn
 
 from vaswani_transformer import VaswaniConfig
+from vaswani_transformer.kernels.window import WINDOW
 from vaswani_transformer.model.layers_vaswani import MultiHeadAttention
-from vaswani_transformer.training.window import WINDOW
 
 Forward = Callable[[torch.Tensor], torch.Tensor]
 

@@ -29,7 +29,7 @@ from transformers import (
 
 import vaswani_transformer  # noqa: F401 - the Auto classes know our models from here on
 from vaswani_transformer.data.corpus import read_parallel_files
-from vaswani_transformer.evaluation.scores import build_compute_metrics
+from vaswani_transformer.evaluation.metrics import build_compute_metrics
 from vaswani_transformer.training.interruption import destroy_group_at_exit
 from vaswani_transformer.training.seq2seq_trainer import load_token_batches
 

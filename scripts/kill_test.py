@@ -26,7 +26,7 @@ from safetensors.torch import load_file
 
 from vaswani_transformer.data.phrasebook.pairs import generate_pairs
 from vaswani_transformer.data.preparation import Corpus, prepare
-from vaswani_transformer.training.checkpoints import PARTIAL_PREFIX, resumable_checkpoints
+from vaswani_transformer.runs import PARTIAL_PREFIX, resumable_checkpoints
 from vaswani_transformer.training.loop import train
 from vaswani_transformer.training.recipes import PHRASEBOOK
 from vaswani_transformer.training.setup import build_run

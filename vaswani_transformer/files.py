@@ -16,9 +16,6 @@ from safetensors import SafetensorError
 
 OF_LIBRARIES = (StrictDataclassError, SafetensorError)  # errors over a damaged file
 LOCK_FILE = "lock"
-MODEL_FOLDER = "model"  # of a run: its final model
-RECIPE_FILE = "recipe.json"  # of a run and of prepared data
-EXAMPLE_FILE = "example.json"  # of a model, see `translation.example`
 RENAME_EXCHANGE, CURRENT_FOLDER = 2, -100  # of Linux
 
 

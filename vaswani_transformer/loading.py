@@ -9,18 +9,13 @@ from typing import NamedTuple
 import torch
 from huggingface_hub import hf_hub_download
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
-from transformers.utils import GENERATION_CONFIG_NAME
 
-from .averaging import find_model_folder
 from .bounds import BOUNDS, describe_bounds, is_within_bounds
-from .files import MODEL_FOLDER, RECIPE_FILE, digest_files, read_object
+from .files import digest_files
 from .model.configuration_vaswani import VaswaniConfig
 from .model.modeling_vaswani import VaswaniForConditionalGeneration
 from .model.pipeline_vaswani import find_languages
-
-CARD_FILE = "README.md"
-SUFFIXES = (".json", ".safetensors", ".spm")  # of files on which the translations depend
-TOKENIZER_FILES = ("tokenizer.json", "source.spm")  # one of them: ours, or of a model that was MarianMT's
+from .runs import SUFFIXES, find_model
 
 
 class Loaded(NamedTuple):
@@ -157,33 +152,6 @@ def naming_damage(name: str | Path) -> Iterator[None]:
         if "trust_remote_code" in str(error):  # transformers has no class for it
             reason = "can only be read by the Python code that comes with it, and such code is not run."
         raise ValueError(f"{name} {reason}") from error
-
-
-def find_model(path: Path) -> Path:
-    """Return the folder of a model, `path` or that of the newest model of a run, checked to have all parts.
-
-    Raises:
-        FileNotFoundError: if the run has none yet, or if a part is missing.
-        ValueError: if a file is damaged that transformers would ignore, or is none, such as a pipe.
-    """
-    folder = find_model_folder(path)
-    for part in folder.glob("[!.]*"):
-        if not part.is_file() and (part.suffix in SUFFIXES or not part.is_dir()):
-            raise ValueError(f"{part} is no file to read, but a folder, a pipe or a broken link: copy the model again.")
-    needed = (("config.json",), TOKENIZER_FILES, ("model.safetensors", "model.safetensors.index.json"))
-    missing = [names[0] for names in needed if not any((folder / name).exists() for name in names)]
-    if len(missing) == len(needed) and (path / RECIPE_FILE).exists():
-        raise FileNotFoundError(
-            f"the run {path} has no checkpoint and no {MODEL_FOLDER}/config.json yet: train until it has one."
-        )
-    if missing:
-        raise FileNotFoundError(
-            f"{folder} is not a whole model: {', '.join(missing)} missing. Name a folder written by save_pretrained "
-            f"(with its tokenizer), or a run folder."
-        )
-    if (folder / GENERATION_CONFIG_NAME).exists():
-        read_object(folder / GENERATION_CONFIG_NAME)  # transformers ignores one that it cannot read
-    return folder
 
 
 @contextlib.contextmanager

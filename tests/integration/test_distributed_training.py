@@ -19,7 +19,7 @@ from accelerate.state import AcceleratorState, GradientState
 from tiny_training import TINY, WITHOUT_DROPOUT, assert_close, timeless, train, weights
 from torch.multiprocessing import ProcessRaisedException
 
-from vaswani_transformer.evaluation import scores
+from vaswani_transformer.evaluation import metrics
 from vaswani_transformer.translation.translator import Translator
 
 RECIPE = replace(TINY, num_updates=5)
@@ -119,8 +119,8 @@ def sum_up_translations(*args, **place):
     """A checksum of the translated development set, in more batches than there are processes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sacrebleu, "BLEU", Checksum)
-        patch.setattr(scores, "Translator", partial(Translator, tokens_per_batch=50))
-        return scores.compute_bleu(*args, **place)
+        patch.setattr(metrics, "Translator", partial(Translator, tokens_per_batch=50))
+        return metrics.compute_bleu(*args, **place)
 
 
 def test_all_processes_together_translate_the_development_set_as_one_does(tiny_data, tmp_path):

@@ -6,9 +6,9 @@ import shutil
 import pytest
 
 from vaswani_transformer import cli
-from vaswani_transformer.evaluation import scores
-from vaswani_transformer.evaluation.pairs import compute_perplexity
-from vaswani_transformer.evaluation.scores import Score, build_metrics, compute_scores
+from vaswani_transformer.evaluation import metrics
+from vaswani_transformer.evaluation.likelihood import compute_perplexity
+from vaswani_transformer.evaluation.metrics import Score, build_metrics, compute_scores
 from vaswani_transformer.hub.card import METRICS, Evaluation, read_scores
 from vaswani_transformer.loading import fingerprint_model, load_translator
 from vaswani_transformer.model.pipeline_vaswani import custom_pipelines
@@ -66,7 +66,7 @@ def test_the_fingerprint_is_of_the_scored_model_though_training_goes_on_and_ends
         shutil.rmtree(checkpoint)
         return compute_scores(*args)
 
-    monkeypatch.setattr(scores, "compute_scores", end_training)
+    monkeypatch.setattr(metrics, "compute_scores", end_training)
     options = ["--test", files[0], files[0], "--num_beams", "1", "--max_length_offset", "1"]
     assert cli.main(["evaluate", "--model", str(tmp_path / "run"), *options]) == 0
     printed = capsys.readouterr()

@@ -8,7 +8,7 @@ import torch
 
 from vaswani_transformer import VaswaniForConditionalGeneration
 from vaswani_transformer.cli import main
-from vaswani_transformer.translation.example import EXAMPLE_FILE
+from vaswani_transformer.runs import EXAMPLE_FILE
 
 SAVED = Path(__file__).parent / "saved_model"  # by commit 3f4d6d0, with another layout of the code
 

@@ -8,7 +8,7 @@ import torch
 from tiny_training import PAIRS, TINY, assert_close, read_log, weights
 
 from vaswani_transformer import cli
-from vaswani_transformer.averaging import find_model_folder, read_update
+from vaswani_transformer.runs import find_model_folder, read_update
 from vaswani_transformer.training import loop
 
 

@@ -18,7 +18,7 @@ from transformers import AutoModelForSeq2SeqLM, DataCollatorForSeq2Seq, Seq2SeqT
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, pipeline, train_tokenizer
 from vaswani_transformer.data.batching import plan_updates
-from vaswani_transformer.evaluation.scores import build_compute_metrics
+from vaswani_transformer.evaluation.metrics import build_compute_metrics
 from vaswani_transformer.training.interruption import destroy_group_at_exit
 from vaswani_transformer.training.seq2seq_trainer import TokenBatchSampler, load_token_batches
 

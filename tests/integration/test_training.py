@@ -20,8 +20,9 @@ from tiny_training import PAIRS, TINY, WITHOUT_DROPOUT, assert_close, read_log, 
 from vaswani_transformer import cli
 from vaswani_transformer.data.preparation import Corpus, prepare
 from vaswani_transformer.engine.obstacles import find_obstacle
-from vaswani_transformer.training import checkpoints, loop, setup
-from vaswani_transformer.training.cpu import HALF_PRECISION
+from vaswani_transformer.kernels.cpu import HALF_PRECISION
+from vaswani_transformer.runs import resumable_checkpoints
+from vaswani_transformer.training import loop, setup
 from vaswani_transformer.training.interruption import Interrupted
 from vaswani_transformer.training.loop import read_updates
 from vaswani_transformer.training.optimizer import inverse_sqrt_lr
@@ -199,7 +200,7 @@ def test_what_cannot_be_saved_is_refused_before_the_first_update(tiny_data, tmp_
 
 
 def names_of_resumable(run):
-    return [path.name for path in checkpoints.resumable_checkpoints(run / "checkpoints")]
+    return [path.name for path in resumable_checkpoints(run / "checkpoints")]
 
 
 def flip(path):

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vaswani_transformer.training import window
+from vaswani_transformer.kernels import window
 
 
 def softmax_in_the_window(q, k, v, *, r, is_causal, visible):

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vaswani_transformer.training import window
+from vaswani_transformer.kernels import window
 
 FEW = settings(max_examples=12)
 EXACT = {"rtol": 0, "atol": 1e-10}

@@ -5,14 +5,8 @@ import pytest
 import torch
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
-from vaswani_transformer.attention.heads import (
-    FEWEST_PLACES,
-    LONGEST_SENTENCE,
-    HeadScore,
-    HeadTally,
-    measure_heads,
-)
-from vaswani_transformer.attention.maps import AttentionMaps, collect_attention
+from vaswani_transformer.attention.heads import FEWEST_PLACES, HeadScore, HeadTally, measure_heads
+from vaswani_transformer.attention.maps import MOST_TOKENS, AttentionMaps, collect_attention
 from vaswani_transformer.data.phrasebook.pairs import generate_pairs
 from vaswani_transformer.data.tokenization import train_tokenizer
 
@@ -211,7 +205,7 @@ def test_batches_give_the_scores_of_single_sentences(pairs, tokenizer):
 
 
 def test_empty_and_endless_pairs_are_left_out_and_counted(pairs, tokenizer):
-    long = "a " * LONGEST_SENTENCE
+    long = "a " * MOST_TOKENS
     tally = measure_heads(
         build_model(tokenizer), tokenizer, [(" ", "b"), ("a", ""), (long, "b"), ("a", long), *pairs[:3]]
     )

@@ -12,14 +12,9 @@ import torch
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
 from vaswani_transformer.attention import maps as attention_maps
 from vaswani_transformer.attention.drawing import draw_attention, draw_figures, draw_layer, save_figure
-from vaswani_transformer.attention.maps import (
-    CONTINUATION,
-    AttentionMaps,
-    collect_attention,
-    collect_attention_batch,
-    head_colours,
-)
-from vaswani_transformer.attention.page import build_html
+from vaswani_transformer.attention.maps import AttentionMaps, collect_attention, collect_attention_batch
+from vaswani_transformer.attention.page import build_html, head_colours
+from vaswani_transformer.attention.words import CONTINUATION, choose_reader, split_words
 from vaswani_transformer.conversion.fairseq_dictionary import build_tokenizer
 from vaswani_transformer.data.tokenization import train_tokenizer
 
@@ -155,13 +150,13 @@ def test_split_characters_and_spelled_special_tokens_are_readable(model, tokeniz
 
 
 def test_words_of_sentencepiece_and_of_fairseq_are_read_too():
-    read = attention_maps._choose_reader(SimpleNamespace(get_vocab=lambda: {"▁ä": 0, "pfel": 1}))
-    assert attention_maps._pieces_and_words(["▁ä", "pfel", "</s>", "▁b"], [0, 0, 1, 0], read) == (
+    read = choose_reader(SimpleNamespace(get_vocab=lambda: {"▁ä": 0, "pfel": 1}))
+    assert split_words(["▁ä", "pfel", "</s>", "▁b"], [0, 0, 1, 0], read) == (
         ["ä", "·pfel", "</s>", "b"],
         [("äpfel", 2), ("</s>", 1), ("b", 1)],
     )
-    read = attention_maps._choose_reader(build_tokenizer(["<s>", "<pad>", "</s>", "<unk>", "the", "ba@@", "rks", "."]))
-    assert attention_maps._pieces_and_words(["the", "ba@@", "rks", "."], [0] * 4, read) == (
+    read = choose_reader(build_tokenizer(["<s>", "<pad>", "</s>", "<unk>", "the", "ba@@", "rks", "."]))
+    assert split_words(["the", "ba@@", "rks", "."], [0] * 4, read) == (
         ["the", "ba", "·rks", "."],
         [("the", 1), ("barks", 2), (".", 1)],
     )

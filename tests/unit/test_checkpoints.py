@@ -8,14 +8,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from vaswani_transformer import cli
-from vaswani_transformer.averaging import average_checkpoints, complete_checkpoints
-from vaswani_transformer.training.checkpoints import (
-    checkpoint_name,
-    choose_checkpoint,
-    drop_old_checkpoints,
-    finish_checkpoint,
-    resumable_checkpoints,
-)
+from vaswani_transformer.averaging import average_checkpoints
+from vaswani_transformer.runs import checkpoint_name, complete_checkpoints, resumable_checkpoints
+from vaswani_transformer.training.checkpoints import choose_checkpoint, drop_old_checkpoints, finish_checkpoint
 
 
 def write_model(folder, *, seed, d_model=4):

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from vaswani_transformer import loading
-from vaswani_transformer.evaluation import pairs as scored_pairs
-from vaswani_transformer.evaluation.pairs import compute_perplexity, score_pairs
-from vaswani_transformer.evaluation.scores import compute_bleu
+from vaswani_transformer.evaluation import likelihood
+from vaswani_transformer.evaluation.likelihood import compute_perplexity, score_pairs
+from vaswani_transformer.evaluation.metrics import compute_bleu
 from vaswani_transformer.files import digest_file, write_json
 from vaswani_transformer.loading import fingerprint_model, load, load_translator
 from vaswani_transformer.translation.translator import Hypothesis, Translator
@@ -43,7 +43,7 @@ def test_perplexity_is_that_of_teacher_forcing_whatever_the_batches(translator):
 
 def test_long_lines_are_cut_on_both_sides_with_a_warning(translator, monkeypatch):
     model, tokenizer = translator
-    monkeypatch.setattr(scored_pairs, "MOST_SOURCE_TOKENS", 5)
+    monkeypatch.setattr(likelihood, "MOST_SOURCE_TOKENS", 5)
     fits, long = "a a a a", "a a a a a a"
     assert [len(tokenizer(text).input_ids) for text in (fits, long)] == [5, 7]
     with pytest.warns(UserWarning, match="sources and targets cut to their first 5 tokens: 3. Split them"):

@@ -13,6 +13,7 @@ PACKAGE = Path(vaswani_transformer.__file__).parent
 FLOORS = [
     {"model"},
     {"engine", "kernels", "memory", "devices", "files", "bounds"},
+    {"runs"},
     {"averaging", "data"},
     {"loading"},
     {"attention", "training"},

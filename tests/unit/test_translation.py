@@ -5,8 +5,7 @@ import pytest
 from transformers import GenerationConfig
 
 from vaswani_transformer import VaswaniForConditionalGeneration, pipeline
-from vaswani_transformer.evaluation.pairs import score_pairs
-from vaswani_transformer.evaluation.scoring import score
+from vaswani_transformer.evaluation.likelihood import score, score_pairs
 from vaswani_transformer.translation import translator as translation
 from vaswani_transformer.translation.translator import Hypothesis, Translator, format_lines, translate
 

@@ -1,1 +1,7 @@
 """Figures 3 to 5: attention maps, drawings, a page to explore, scores of heads, word alignments."""
+
+KINDS = {  # the three uses of attention in the model (section 3.2.3)
+    "encoder": "Encoder self-attention",
+    "decoder": "Decoder self-attention",
+    "cross": "Encoder-decoder attention",
+}

@@ -21,15 +21,14 @@ from itertools import compress, islice, tee
 
 import numpy as np
 import torch
-from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .maps import MOST_TOKENS, eager_evaluation, find_mutual_best
+from .maps import MOST_TOKENS, PAIRS_PER_BATCH, eager_evaluation, find_mutual_best, pad_right
 
 Pairs = Iterable[tuple[str, str]]  # sentences and their translations
 Links = set[tuple[int, int]]  # (source word, target word), counted from 0
 
 SEPARATED = re.compile(r"[^ \t]+")  # words
-PAIRS_PER_BATCH = 8
 PAIRS_TO_FIND_HEADS = 300
 
 
@@ -68,17 +67,11 @@ def attend_words(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pai
     """
     pairs, num_cut = iter(pairs), 0
     start, end = model.config.decoder_start_token_id, tokenizer.eos_token_id
-
-    def pad(rows: list[list[int]]) -> BatchEncoding:
-        return tokenizer.pad({"input_ids": rows}, padding_side="right", return_tensors="pt").to(model.device)
-
     while batch := list(islice(pairs, PAIRS_PER_BATCH)):
         encoded = [(_encode(tokenizer, pair[0], "text"), _encode(tokenizer, pair[1], "text_target")) for pair in batch]
         num_cut += sum(any(is_cut for *_, is_cut in sides) for sides in encoded)
-        sources, targets = (
-            pad([[*ids, end] for (ids, *_), _ in encoded]),
-            pad([[start, *ids] for _, (ids, *_) in encoded]),
-        )
+        sources = pad_right(model, tokenizer, [[*ids, end] for (ids, *_), _ in encoded])
+        targets = pad_right(model, tokenizer, [[start, *ids] for _, (ids, *_) in encoded])
         # Without the logits, and without the attention of the encoder, which take more memory.
         with eager_evaluation(model), torch.no_grad():
             attentions = model.get_decoder()(

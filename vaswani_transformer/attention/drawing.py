@@ -20,8 +20,10 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Rectangle
 from matplotlib.textpath import text_to_path
 
-from .kinds import KINDS
-from .maps import AttentionMaps, head_colours, is_word, paper_layer
+from . import KINDS
+from .maps import AttentionMaps, paper_layer
+from .page import head_colours
+from .words import is_word
 
 _WORD_STEP = 0.26
 _LINES_HEIGHT = 1.9

@@ -34,16 +34,15 @@ from typing import NamedTuple
 import numpy as np
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .kinds import KINDS
-from .maps import AttentionMaps, collect_attention_batch, find_mutual_best, is_word
+from . import KINDS
+from .maps import MOST_TOKENS, PAIRS_PER_BATCH, AttentionMaps, collect_attention_batch, find_mutual_best
+from .words import is_word
 
 Pair = tuple[str, str]
 Links = np.ndarray  # (T, S), or (..., T, S) if it depends on the weights: True where query and key are in a relation
 
 FEWEST_PLACES = 20  # a share of few words may be large by chance
 FAR = 5  # words
-LONGEST_SENTENCE = 512  # tokens per side
-PAIRS_PER_BATCH = 8  # the longest need 400 MB for each kind, with 6 layers of 8 heads
 NO_CHOICE = 1 - 1e-6  # a uniform share of at least this is 1 up to rounding
 
 
@@ -200,7 +199,7 @@ def _share(weights: np.ndarray, links: Links) -> np.ndarray:
 def measure_heads(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pairs: Iterable[Pair]) -> HeadTally:
     """Measure all heads on sentences and their translations, a batch at a time; memory does not grow with their number.
 
-    Pairs with an empty side or more than `LONGEST_SENTENCE` tokens on a side are left out and counted.
+    Pairs with an empty side or more than `MOST_TOKENS` tokens on a side are left out and counted.
 
     Args:
         model: an encoder-decoder, on any device.
@@ -214,7 +213,7 @@ def measure_heads(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pa
         kept = [
             row
             for row, pair in enumerate(batch)
-            if all(text.strip() for text in pair) and max(len(sources[row]), len(targets[row])) <= LONGEST_SENTENCE
+            if all(text.strip() for text in pair) and max(len(sources[row]), len(targets[row])) <= MOST_TOKENS
         ]
         tally.num_left_out += len(batch) - len(kept)
         if kept:

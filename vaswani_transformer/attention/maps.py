@@ -5,24 +5,19 @@
 Shapes: L layers, H heads, T queries, S keys. Layers and heads are counted from 0.
 """
 
-import colorsys
-import re
-import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import groupby
 
 import numpy as np
 import torch
 from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+from .words import Words, choose_reader, split_words
 
 SIDES = {"encoder": ("source", "source"), "decoder": ("target", "target"), "cross": ("output", "source")}
 MOST_TOKENS = 512  # per side: 6 layers of 8 heads make a page of 50 MB, or twice that with sub-words
-CONTINUATION = "·"  # shown before a piece that continues the word of the piece before it
-
-Words = list[tuple[str, int]]  # the words of a sentence: text, number of tokens
+PAIRS_PER_BATCH = 8  # the longest need 400 MB for each kind, with 6 layers of 8 heads
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,11 +71,6 @@ def paper_layer(layers: int) -> int:
     return max(0, layers - 2)
 
 
-def is_word(text: str) -> bool:
-    """Return True for a word of the language, False for punctuation, signs and special tokens."""
-    return any(c.isalnum() for c in text) and not re.fullmatch(r"<[^<>]*>", text)
-
-
 def _merge(weights: np.ndarray, query_lengths: list[int], key_lengths: list[int]) -> np.ndarray:
     """Return weights (..., T, S) by words: the sum over the keys of a word, the mean over its queries."""
     starts = [np.cumsum([0, *lengths[:-1]]) for lengths in (query_lengths, key_lengths)]
@@ -130,11 +120,7 @@ def collect_attention_batch(
         source_ids: tokens of each sentence.
         target_ids: tokens of each translation, without the start token; by default the model translates.
     """
-
-    def pad(rows: Sequence[list[int]]) -> BatchEncoding:
-        return tokenizer.pad({"input_ids": rows}, padding_side="right", return_tensors="pt").to(model.device)
-
-    inputs = pad(source_ids)
+    inputs = pad_right(model, tokenizer, source_ids)
     start, end = model.config.decoder_start_token_id, tokenizer.eos_token_id
     with eager_evaluation(model), torch.no_grad():
         if target_ids is None:
@@ -147,7 +133,7 @@ def collect_attention_batch(
             decoded = [[start, *ids] for ids in target_ids]
         outputs = model(
             **inputs,
-            decoder_input_ids=pad([ids[:-1] for ids in decoded]).input_ids,
+            decoder_input_ids=pad_right(model, tokenizer, [ids[:-1] for ids in decoded]).input_ids,
             output_attentions=True,
             use_cache=False,
             return_dict=True,
@@ -156,12 +142,12 @@ def collect_attention_batch(
     weights = {  # (B, L, H, T, S)
         kind: torch.stack(outputs[f"{kind}_attentions"], dim=1).float().cpu().numpy() for kind in SIDES
     }
-    special, read_token = tokenizer.added_tokens_decoder, _choose_reader(tokenizer)
+    special, read_token = tokenizer.added_tokens_decoder, choose_reader(tokenizer)
     maps = []
     for row, (source, tokens) in enumerate(zip(source_ids, decoded, strict=True)):
         pieces, words = {}, {}
         for side, ids in (("source", source), ("target", tokens[:-1]), ("output", tokens[1:])):
-            pieces[f"{side}_tokens"], words[side] = _pieces_and_words(
+            pieces[f"{side}_tokens"], words[side] = split_words(
                 tokenizer.convert_ids_to_tokens(ids), [token_id in special for token_id in ids], read_token
             )
         lengths = {"source": len(source), "target": len(tokens) - 1, "output": len(tokens) - 1}
@@ -171,6 +157,11 @@ def collect_attention_batch(
         }
         maps.append(AttentionMaps(**pieces, **own, words=words))
     return maps
+
+
+def pad_right(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: Sequence[list[int]]) -> BatchEncoding:
+    """Return rows of token ids with their mask, padded on the right, on the device of `model`."""
+    return tokenizer.pad({"input_ids": rows}, padding_side="right", return_tensors="pt").to(model.device)
 
 
 def find_mutual_best(weights: np.ndarray) -> np.ndarray:
@@ -194,81 +185,3 @@ def eager_evaluation(model: PreTrainedModel) -> Iterator[None]:
         model.set_attn_implementation(implementation)
         for module, training in modes:
             module.training = training
-
-
-# GPT-2's printable symbol of every byte -> the byte.
-_BYTE_SYMBOLS = {symbol: byte for byte, symbol in bytes_to_unicode().items()}
-
-
-def _pieces_and_words(
-    tokens: list[str], verbatim: list[bool], read_token: Callable[[str], bytes]
-) -> tuple[list[str], Words]:
-    """Return the readable text of every token, and the words they form.
-
-    A piece that continues a word is shown after `CONTINUATION`. Special and added tokens stand `verbatim`, as words.
-    """
-    pieces: list[str] = []
-    words: Words = []
-    for is_verbatim, run in groupby(zip(verbatim, tokens, strict=True), key=lambda pair: pair[0]):
-        run_tokens = [token for _, token in run]
-        if is_verbatim:
-            pieces += run_tokens
-            words += [(token, 1) for token in run_tokens]
-            continue
-        for word in _split_words(list(map(read_token, run_tokens))):
-            first, *rest = map(_readable, word)
-            pieces += [first, *(CONTINUATION + piece for piece in rest)]
-            words.append((_readable(b"".join(word)), len(word)))
-    return pieces, words
-
-
-def _choose_reader(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], bytes]:
-    """Return the function from a token to its bytes, with the spaces at its ends."""
-    vocabulary = tokenizer.get_vocab()
-    if _BYTE_SYMBOLS.keys() <= vocabulary.keys():
-        return lambda token: bytes(_BYTE_SYMBOLS[symbol] for symbol in token)
-    if any("\u2581" in token for token in vocabulary):  # SentencePiece's sign for a space
-        return lambda token: token.replace("\u2581", " ").encode()
-    # fairseq's tokens are the text between spaces, with @@ at the end if the word continues.
-    return lambda token: f"{token} ".replace("@@ ", "").encode()
-
-
-def _split_words(pieces: list[bytes]) -> list[list[bytes]]:
-    """Group consecutive pieces by the word of their first byte after spaces."""
-    # By bytes, because a piece may end inside a character. A byte of no character becomes one surrogate.
-    text = b"".join(pieces).decode("utf-8", errors="surrogateescape")
-    word_of_byte: list[int] = []
-    index = 0
-    for kind, run in groupby(text, key=_character_class):
-        word_of_byte += [index] * len("".join(run).encode("utf-8", errors="surrogateescape"))
-        index += kind != "space"  # spaces belong to the word after them
-    grouped: dict[int, list[bytes]] = {}
-    end = 0
-    for piece in pieces:
-        end += len(piece)
-        first = end - max(1, len(piece.lstrip(b" ")))
-        grouped.setdefault(word_of_byte[first], []).append(piece)
-    return list(grouped.values())
-
-
-def _character_class(character: str) -> str:
-    """Return "word" for letters, marks and digits, "sign" for other signs, "space" for what separates words."""
-    if character.isspace():
-        return "space"
-    category = unicodedata.category(character)
-    return "word" if category[0] in "LMN" or category in ("Cf", "Cs") else "sign"  # Cf: joiners inside words
-
-
-def _readable(piece: bytes) -> str:
-    """Return bytes as text without outer spaces, with codes for invalid bytes and invisible characters."""
-    text = piece.decode("utf-8", errors="backslashreplace")
-    text = text.strip(" ") or "␣" * len(text)
-    # Joiners inside words stay.
-    return "".join(c if c.isprintable() or c in "\u200c\u200d" else c.encode("unicode_escape").decode() for c in text)
-
-
-def head_colours(num_heads: int) -> list[str]:
-    """Return one colour per head as #rrggbb, all readable on white and on black."""
-    # Neighbours in hue differ in lightness too.
-    colours = [colorsys.hls_to_rgb(head / num_heads, 0.42 + 0.16 * (head % 2), 0.7) for head in range(num_heads)]
-    return ["#" + "".join(f"{round(channel * 255):02x}" for channel in colour) for colour in colours]

@@ -4,6 +4,7 @@ Path("attention.html").write_text(build_html(collect_attention(model, tokenizer,
 """
 
 import base64
+import colorsys
 import html
 import json
 from pathlib import Path
@@ -11,8 +12,8 @@ from string import Template
 
 import numpy as np
 
-from .kinds import KINDS
-from .maps import SIDES, AttentionMaps, head_colours, paper_layer
+from . import KINDS
+from .maps import SIDES, AttentionMaps, paper_layer
 
 # A `string.Template`: no other dollar sign may stand in it. Its policy line lets the page load nothing at all.
 TEMPLATE = Path(__file__).with_name("page.html")
@@ -36,6 +37,13 @@ def build_html(maps: AttentionMaps, title: str = "Attention", *, kind: str = "en
     return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         title=html.escape(title), data=_to_json(kinds), opening=_to_json(opening)
     )
+
+
+def head_colours(num_heads: int) -> list[str]:
+    """Return one colour per head as #rrggbb, all readable on white and on black; the drawings have the same."""
+    # Neighbours in hue differ in lightness too.
+    colours = [colorsys.hls_to_rgb(head / num_heads, 0.42 + 0.16 * (head % 2), 0.7) for head in range(num_heads)]
+    return ["#" + "".join(f"{round(channel * 255):02x}" for channel in colour) for colour in colours]
 
 
 def _describe(maps: AttentionMaps, kind: str) -> dict:

@@ -1,6 +1,7 @@
 import argparse
 
-from ..averaging import CHECKPOINTS_FOLDER, average_checkpoints, complete_checkpoints, read_num_averaged
+from ..averaging import average_checkpoints
+from ..runs import CHECKPOINTS_FOLDER, complete_checkpoints, read_num_averaged
 from ..translation.example import keep_example
 from .arguments import check_new_folder
 

@@ -1,9 +1,8 @@
 import argparse
 from pathlib import Path
 
-from ..files import MODEL_FOLDER
 from ..hub.card import CardText, build_card, read_run, read_scores
-from ..loading import CARD_FILE
+from ..runs import CARD_FILE, MODEL_FOLDER
 from .arguments import check_output
 
 

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from tqdm import tqdm
 
 from ..data.lines import read_lines
-from ..evaluation import scores
-from ..evaluation.pairs import compute_perplexity
+from ..evaluation import metrics
+from ..evaluation.likelihood import compute_perplexity
 from ..files import write_json
 from ..model.generation_vaswani import SearchOptions
 from ..model.pipeline_vaswani import LINE_BREAK
@@ -21,9 +21,9 @@ def run(args: argparse.Namespace) -> None:
     _evaluate_files(args) if args.model is None else _evaluate_model(args)
 
 
-def _build_metrics(args: argparse.Namespace) -> dict[str, scores.Metric]:
+def _build_metrics(args: argparse.Namespace) -> dict[str, metrics.Metric]:
     language = args.target_language or "de"
-    return scores.build_metrics(tokenize=args.tokenize, lowercase=args.lowercase, language=language)
+    return metrics.build_metrics(tokenize=args.tokenize, lowercase=args.lowercase, language=language)
 
 
 def _evaluate_model(args: argparse.Namespace) -> None:
@@ -36,7 +36,7 @@ def _evaluate_model(args: argparse.Namespace) -> None:
     _, model, tokenizer, _ = members[0]
     source, target = members[0].languages or ("en", "de")
     args.source_language, args.target_language = args.source_language or source, args.target_language or target
-    metrics = _build_metrics(args)
+    measures = _build_metrics(args)
     pairs = list(open_reader(args.test, args, split=args.split, num_pairs=args.num_pairs)())
     if not pairs:
         raise ValueError(f"{' and '.join(args.test)} hold no sentence; there is nothing to score.")
@@ -52,10 +52,10 @@ def _evaluate_model(args: argparse.Namespace) -> None:
         rows = [("source", "hypothesis", "reference"), *zip(sources, hypotheses, references, strict=True)]
         with open_output(args.table) as output:
             output.writelines("\t".join(BREAKS.sub(" ", text) for text in row) + "\n" for row in rows)
-    found = scores.compute_scores(hypotheses, references, metrics)
+    found = metrics.compute_scores(hypotheses, references, measures)
     print(*found, sep="\n")
     value = compute_perplexity(model, tokenizer, pairs)
-    found.append(scores.Score(scores.PERPLEXITY, value, "per sub-word, no label smoothing"))
+    found.append(metrics.Score(metrics.PERPLEXITY, value, "per sub-word, no label smoothing"))
     alone = f", {args.model} alone" if args.ensemble else ""
     print(f"perplexity {value:.3f} per sub-word, no label smoothing{alone}")
     further = "" if args.dtype is None else f"|dtype:{args.dtype}"
@@ -72,4 +72,4 @@ def _evaluate_model(args: argparse.Namespace) -> None:
 
 def _evaluate_files(args: argparse.Namespace) -> None:
     hypotheses, references = (list(read_lines(path)) for path in (args.hypotheses, args.references))
-    print(*scores.compute_scores(hypotheses, references, _build_metrics(args)), sep="\n")
+    print(*metrics.compute_scores(hypotheses, references, _build_metrics(args)), sep="\n")

@@ -6,8 +6,9 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 from .. import loading
-from ..attention.heads import FEWEST_PLACES, LONGEST_SENTENCE, RELATIONS, HeadScore, measure_heads
-from ..attention.kinds import KINDS
+from ..attention import KINDS
+from ..attention.heads import FEWEST_PLACES, RELATIONS, HeadScore, measure_heads
+from ..attention.maps import MOST_TOKENS
 from ..data.corpus import read_parallel_files
 from ..data.lines import read_lines
 from ..translation.translator import translate
@@ -33,7 +34,7 @@ def run(args: argparse.Namespace) -> None:
     scores = tally.scores()
     print(
         f"{args.model}, sentences of {args.source}: {tally.num_sentences:,}, left out {tally.num_left_out:,}, empty or "
-        f"longer than {LONGEST_SENTENCE} tokens\n{LEGEND}"
+        f"longer than {MOST_TOKENS} tokens\n{LEGEND}"
     )
     for kind, name in KINDS.items():
         print(f"\n{name}: score by layer and head, * named\n\n{_format_scores([s for s in scores if s.kind == kind])}")

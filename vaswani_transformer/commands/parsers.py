@@ -7,7 +7,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from ..attention.kinds import KINDS
+from ..attention import KINDS
 from ..bounds import BOUNDS, describe_bounds, is_within_bounds
 
 OF_FILES = ("hypotheses", "references", "target_language", "tokenize", "lowercase")  # arguments of `evaluate`

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerFast
 
-from ..averaging import find_model_folder
 from ..data.corpus import Pair, describe_source
 from ..data.filtering import summarise
 from ..data.preparation import Corpus, prepare, read_all
-from ..files import RECIPE_FILE, write_json
+from ..files import write_json
 from ..loading import load_tokenizer
 from ..parsing.linearisation import read_pairs
 from ..parsing.vocabulary import check_vocabulary, learn_vocabulary
+from ..runs import RECIPE_FILE, find_model_folder
 from ..training.recipes import load_recipe
 from .arguments import describe_inputs, open_reader
 

@@ -5,7 +5,7 @@ from tqdm import tqdm
 
 from .. import loading
 from ..data.corpus import read_parallel_files
-from ..evaluation.pairs import score_pairs
+from ..evaluation.likelihood import score_pairs
 
 
 def run(args: argparse.Namespace) -> None:

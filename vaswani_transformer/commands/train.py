@@ -4,9 +4,10 @@ from dataclasses import replace
 import torch
 
 from ..data.preparation import read_preparation
-from ..evaluation.scores import compute_bleu
-from ..files import RECIPE_FILE, find_changes
+from ..evaluation.metrics import compute_bleu
+from ..files import find_changes
 from ..loading import find_languages
+from ..runs import RECIPE_FILE
 from ..training.interruption import Interrupted, destroy_group_at_exit
 from ..training.loop import train
 from ..training.recipes import (

@@ -21,14 +21,13 @@ from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast
 
 from ..files import blaming, claim, digest_files, read_object, write_json
+from ..runs import DEV_FILE, PREPARATION_FILE
 from .batching import CORPORA_FILE, OFFSET_TYPE, SIDES, TOKEN_TYPE
 from .corpus import Pair
 from .filtering import filter_pairs, summarise
 from .tokenization import cuts_words_apart, train_tokenizer
 
 FORMAT = 6  # of the folder's files
-PREPARATION_FILE = "preparation.json"
-DEV_FILE = "dev.json"
 # The vocabulary is learnt from at most this number of pairs, every k-th of all, with equal weights. Learning needs
 # 1.2 KB of memory per different word: gigabytes for the paper's 4.5M pairs.
 VOCABULARY_PAIRS = 500_000

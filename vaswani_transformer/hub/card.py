@@ -15,10 +15,10 @@ from string import Template
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from ..averaging import read_update
-from ..evaluation.scores import BLEU, CHRF, LOWER_CASED, PAPER, PERPLEXITY, TOKENISED, Score
-from ..files import RECIPE_FILE, blaming, read_object
-from ..loading import find_languages, find_model, fingerprint_model
+from ..evaluation.metrics import BLEU, CHRF, LOWER_CASED, PAPER, PERPLEXITY, TOKENISED, Score
+from ..files import blaming, read_object
+from ..loading import find_languages, fingerprint_model
+from ..runs import RECIPE_FILE, find_model, read_update
 from ..training.cost import RunCost
 from ..training.log import read_log
 from ..training.recipes import OF_DATA, RECIPES

@@ -11,10 +11,9 @@ from pathlib import Path
 
 from huggingface_hub import HfApi, get_token
 
-from ..averaging import CHECKPOINTS_FOLDER
-from ..files import MODEL_FOLDER, RECIPE_FILE
-from ..loading import CARD_FILE, load
+from ..loading import load
 from ..model.pipeline_vaswani import custom_pipelines
+from ..runs import CARD_FILE, CHECKPOINTS_FOLDER, MODEL_FOLDER, RECIPE_FILE
 from ..translation.example import keep_example
 from .card import MODEL_ID, build_card
 

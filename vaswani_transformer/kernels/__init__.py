@@ -1,1 +1,1 @@
-"""Faster kernels for training: the loss, and on CPUs attention and dropout."""
+"""Faster loss, attention and dropout for training, and restricted self-attention in linear time."""

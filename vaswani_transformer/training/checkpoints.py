@@ -1,11 +1,4 @@
-"""Checkpoints: written whole or not at all, read back to the bit, kept as long as needed.
-
-Beside the files that `averaging` names:
-
-checkpoints/
-    step-00000057/training_state/       optimizer, schedule, random states of every process, place in the data
-    partial-step-00000064/              being written or deleted, left by a killed run, or damaged; never read
-"""
+"""Checkpoints: written whole or not at all, read back to the bit, kept as long as needed; `runs` names their files."""
 
 import shutil
 from collections.abc import Callable
@@ -18,21 +11,24 @@ from safetensors.torch import load_file
 from torch.optim.lr_scheduler import LRScheduler
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from ..averaging import (
+from ..files import blaming, digest_files, find_damage, sync, write_json
+from ..model.generation_vaswani import VaswaniGenerationConfig
+from ..runs import (
     COMPLETE,
+    PARTIAL_PREFIX,
     PREFIX,
+    STATE_FOLDER,
     STOPPED_PREFIX,
     WEIGHTS,
+    checkpoint_name,
     complete_checkpoints,
     find_checkpoints,
     read_digests,
+    resumable_checkpoints,
 )
-from ..files import blaming, digest_files, find_damage, sync, write_json
-from ..model.generation_vaswani import VaswaniGenerationConfig
 from .progress import Progress, Tally
 
-STATE_FOLDER, STATE_FILE = "training_state", "state.pt"
-PARTIAL_PREFIX = "partial-"
+STATE_FILE = "state.pt"
 STATES_TO_KEEP = 2  # if the last checkpoint is damaged, the run continues from the one before
 
 
@@ -124,17 +120,6 @@ def _set_random_states(device: torch.device, states: dict[str, torch.Tensor]) ->
     torch.set_rng_state(states["cpu"])
     if device.type != "cpu":
         torch.get_device_module(device).set_rng_state(states["device"])
-
-
-def checkpoint_name(step: int, *, is_scheduled: bool = True) -> str:
-    """Return the name of a whole checkpoint; `finish_checkpoint` removes `PARTIAL_PREFIX` in front of it."""
-    return f"{PREFIX if is_scheduled else STOPPED_PREFIX}{step:08d}"
-
-
-def resumable_checkpoints(folder: Path) -> list[Path]:
-    """Return complete checkpoints that still hold the state of training, oldest first."""
-    found = complete_checkpoints(folder, PREFIX, STOPPED_PREFIX)
-    return [path for path in found if (path / STATE_FOLDER).exists()]
 
 
 def choose_checkpoint(folder: Path, warn: Callable[[str], object]) -> Path | None:

@@ -4,8 +4,9 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..files import RECIPE_FILE, blaming, read_object
-from .log import LOG_FILE, read_log
+from ..files import blaming, read_object
+from ..runs import LOG_FILE, RECIPE_FILE
+from .log import read_log
 
 # The paper, sections 5.2 and 6.1, on eight P100: hours, and FLOP of table 2 (English-German).
 PAPER_DEVICES, PAPER_DEVICE = 8, "P100"

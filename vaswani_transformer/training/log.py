@@ -8,8 +8,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from ..files import blaming, write_whole
-
-LOG_FILE = "log.jsonl"
+from ..runs import LOG_FILE
 
 
 class Log:

@@ -11,11 +11,10 @@ import torch
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
-from ..averaging import average_checkpoints, complete_checkpoints
+from ..averaging import average_checkpoints
 from ..data.batching import Update, UpdateStream
-from ..files import EXAMPLE_FILE, MODEL_FOLDER, write_folder
-from ..loading import CARD_FILE
-from .checkpoints import checkpoint_name
+from ..files import write_folder
+from ..runs import CARD_FILE, EXAMPLE_FILE, MODEL_FOLDER, checkpoint_name, complete_checkpoints
 from .interruption import Interrupted, StopRequest, ignore_first_sigterm
 from .progress import perplexity
 from .run_folder import open_run

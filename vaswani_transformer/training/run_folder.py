@@ -1,14 +1,7 @@
 """The folder of a run: identified by its recipe.json, locked during training, seen by all processes.
 
 The same command started again, or one without a recipe, continues from what the folder holds, also with another number
-of updates or patience:
-
-    run/
-        recipe.json         the resolved recipe, seed, fingerprint of the data, device, precision, processes, versions
-        log.jsonl           one line per interval of training, one line per evaluation
-        checkpoints/        see `checkpoints`
-        model/              the mean of the last checkpoints: the final model
-        lock                names the process that trains here
+of updates or patience. `runs` names its files.
 """
 
 import contextlib
@@ -20,10 +13,9 @@ from pathlib import Path
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, gather_object
 
-from ..averaging import CHECKPOINTS_FOLDER, checkpoint_step
-from ..files import MODEL_FOLDER, RECIPE_FILE, claim, lock_folder, read_object, write_json
+from ..files import claim, lock_folder, read_object, write_json
+from ..runs import CHECKPOINTS_FOLDER, LOG_FILE, MODEL_FOLDER, RECIPE_FILE, checkpoint_step
 from .checkpoints import choose_checkpoint
-from .log import LOG_FILE
 from .recipes import OF_DATA, model_defaults
 
 PACKAGES = ("torch", "transformers", "accelerate", "tokenizers")

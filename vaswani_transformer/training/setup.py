@@ -14,23 +14,23 @@ from accelerate.utils import broadcast_object_list, parse_flag_from_env
 from torch.optim.lr_scheduler import LRScheduler
 from transformers import PreTrainedTokenizerFast
 
-from ..averaging import CHECKPOINTS_FOLDER
 from ..data.batching import TokenizedPairs
-from ..data.preparation import DEV_FILE, read_preparation
+from ..data.preparation import read_preparation
 from ..devices import allow_tf32, avoid_plans_per_shape, check_processes, choose_precision, compile_once
 from ..files import find_changes, find_damage
+from ..kernels.cpu import speed_up_training
+from ..kernels.window import WINDOW
 from ..loading import Loaded, load
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.pipeline_vaswani import custom_pipelines
-from .checkpoints import Checkpoints, resumable_checkpoints
-from .cpu import speed_up_training
+from ..runs import CHECKPOINTS_FOLDER, DEV_FILE, resumable_checkpoints
+from .checkpoints import Checkpoints
 from .development import DevelopmentSet
 from .log import Log
 from .optimizer import build_optimizer, inverse_sqrt_schedule
 from .progress import Progress, Tally
 from .recipes import Recipe
-from .window import WINDOW
 
 TOKENS_PER_MICRO_BATCH = 4_096  # padded tokens per side, on a CPU: it then stays in the cache, and is padded less
 # Fields of a model that may change between two trainings: they do not change what its weights mean.

@@ -3,8 +3,9 @@
 import json
 from pathlib import Path
 
-from ..files import EXAMPLE_FILE, blaming, read_object, write_json
+from ..files import blaming, read_object, write_json
 from ..loading import Loaded, load
+from ..runs import EXAMPLE_FILE
 from .translator import Translator
 
 SOURCE = "Two dogs are playing in the garden."

@@ -6,9 +6,9 @@ from typing import Any
 import transformers
 from transformers import Pipeline, PreTrainedModel
 
-from ..averaging import find_model_folder
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.pipeline_vaswani import TranslationPipeline
+from ..runs import find_model_folder
 
 GENERATION_DEFAULTS = {"max_new_tokens": 256, "num_beams": 4}  # those of v4, where a model says nothing
 

@@ -2,9 +2,8 @@ import pytest
 import torch
 
 from vaswani_transformer import cli, train_tokenizer
-from vaswani_transformer.evaluation import pairs, scoring
-from vaswani_transformer.evaluation.pairs import score_pairs
-from vaswani_transformer.evaluation.scoring import score
+from vaswani_transformer.evaluation import likelihood
+from vaswani_transformer.evaluation.likelihood import score, score_pairs
 
 PAD, END = 1, 2
 SENTENCES = [[9, 2], [5, 6, 7, 8, 2], [21, 9, 30, 4, 12, 35, 2], [8, 3, 21, 2]]
@@ -65,7 +64,7 @@ def test_what_follows_the_end_is_padding(model):
 
 def test_slices_change_nothing(model, monkeypatch):
     expected = score(model, SOURCE, LABELS)
-    monkeypatch.setattr(scoring, "find_slice_length", lambda *_: 3)
+    monkeypatch.setattr(likelihood, "find_slice_length", lambda *_: 3)
     torch.testing.assert_close(score(model, SOURCE, LABELS).token_log_probs, expected.token_log_probs)
 
 
@@ -104,7 +103,7 @@ def expected_of(translator) -> list[tuple[float, int, float]]:
 
 @pytest.mark.parametrize(("tokens_per_batch", "window"), [(8_192, 4_096), (8_192, 3), (1, 4_096)])
 def test_pairs_are_rated_in_their_order_whatever_the_batches(translator, monkeypatch, tokens_per_batch, window):
-    monkeypatch.setattr(pairs, "PAIRS_PER_WINDOW", window)
+    monkeypatch.setattr(likelihood, "PAIRS_PER_WINDOW", window)
     actual = list(score_pairs(*translator, TEXT, tokens_per_batch=tokens_per_batch))
     for found, expected in zip(actual, expected_of(translator), strict=True):
         assert found == pytest.approx(expected, abs=1e-4)

@@ -4,8 +4,8 @@ import sacrebleu
 from transformers import EvalPrediction
 
 from vaswani_transformer import train_tokenizer
+from vaswani_transformer.evaluation.metrics import build_compute_metrics, build_metrics, compute_scores
 from vaswani_transformer.evaluation.paper_bleu import PaperBLEU
-from vaswani_transformer.evaluation.scores import build_compute_metrics, build_metrics, compute_scores
 
 REFERENCES = ["Der Hund-Katzen-Streit endet heute.", "Zwei Katzen schlafen auf dem Bett.", "Es regnet seit Tagen."] * 9
 CLOSE = [line.replace("Bett", "Sofa") for line in REFERENCES]

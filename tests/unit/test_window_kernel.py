@@ -7,8 +7,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCache
 
-from vaswani_transformer.training import window
-from vaswani_transformer.training.window import WINDOW, window_attention
+from vaswani_transformer.kernels import window
+from vaswani_transformer.kernels.window import WINDOW, window_attention
 
 LONG = 300  # tokens: enough for several blocks
 SMALL = {"encoder_layers": 1, "decoder_layers": 1}

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from vaswani_transformer.training import cpu
-from vaswani_transformer.training.cpu import HALF_PRECISION, Dropout, half_precision_attention, speed_up_training
+from vaswani_transformer.kernels import cpu
+from vaswani_transformer.kernels.cpu import HALF_PRECISION, Dropout, half_precision_attention, speed_up_training
 
 
 @pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.9])

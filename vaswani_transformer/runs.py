@@ -1,0 +1,152 @@
+"""The folders of prepared data, of a run and of a model: names of their files, and where the newest model is.
+
+run/
+    recipe.json             the resolved recipe, seed, fingerprint of the data, device, precision, processes, versions
+    log.jsonl               one line per interval of training, one line per evaluation
+    lock                    names the process that trains here
+    checkpoints/
+        step-00000057/      a model, with COMPLETE, the digests of its files, which is written last
+            training_state/ optimizer, schedule, random states of every process, place in the data
+        stopped-00000064/   the same, written at a stop: never part of the mean
+        partial-.../        being written or deleted, left by a killed run, or damaged: never read
+    model/                  the mean of the last checkpoints: the final model
+
+A model folder has config.json, weights and a tokenizer as transformers writes them, and beside them its card, its
+example (see `translation.example`) and, of a mean, UPDATE.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from transformers.utils import GENERATION_CONFIG_NAME
+
+from .files import blaming, find_damage, read_object
+
+RECIPE_FILE = "recipe.json"  # of a run and of prepared data
+PREPARATION_FILE = "preparation.json"  # of prepared data
+DEV_FILE = "dev.json"
+LOG_FILE = "log.jsonl"
+CHECKPOINTS_FOLDER = "checkpoints"
+MODEL_FOLDER = "model"
+
+PREFIX = "step-"  # of the names of checkpoints
+STOPPED_PREFIX = "stopped-"
+PARTIAL_PREFIX = "partial-"
+COMPLETE = "COMPLETE"
+STATE_FOLDER = "training_state"
+
+WEIGHTS = "model.safetensors"
+TOKENIZER_FILES = ("tokenizer.json", "source.spm")  # one of them: ours, or of a model that was MarianMT's
+SUFFIXES = (".json", ".safetensors", ".spm")  # of files on which the translations depend
+CARD_FILE = "README.md"
+EXAMPLE_FILE = "example.json"
+UPDATE = "UPDATE"  # of a mean: the update at which its newest checkpoint was written
+
+
+def checkpoint_name(step: int, *, is_scheduled: bool = True) -> str:
+    """Return the name of a whole checkpoint; before it is whole, `PARTIAL_PREFIX` stands in front."""
+    return f"{PREFIX if is_scheduled else STOPPED_PREFIX}{step:08d}"
+
+
+def checkpoint_step(folder: Path) -> int:
+    """Return the number of updates before checkpoint `folder` was written."""
+    return int(folder.name.rpartition("-")[2])
+
+
+def find_checkpoints(folder: Path, *prefixes: str) -> list[Path]:
+    """Return checkpoints whose names begin with one of `prefixes`, complete or not, oldest first."""
+    found = [path for prefix in prefixes for path in folder.glob(f"{prefix}*") if path.name[len(prefix) :].isdigit()]
+    return sorted(found, key=checkpoint_step)
+
+
+def complete_checkpoints(folder: Path, *prefixes: str) -> list[Path]:
+    """Return complete checkpoints in `folder`, oldest first; without `prefixes` those of the final model."""
+    return [path for path in find_checkpoints(folder, *prefixes or [PREFIX]) if (path / COMPLETE).exists()]
+
+
+def resumable_checkpoints(folder: Path) -> list[Path]:
+    """Return complete checkpoints that still hold the state of training, oldest first."""
+    found = complete_checkpoints(folder, PREFIX, STOPPED_PREFIX)
+    return [path for path in found if (path / STATE_FOLDER).exists()]
+
+
+def read_digests(checkpoint: Path) -> dict[str, str]:
+    """Return SHA-256 of the files of `checkpoint`, by their names."""
+    path = checkpoint / COMPLETE
+    with blaming(path):
+        return dict(read_object(path)["files"])
+
+
+def check_checkpoint(folder: Path) -> None:
+    """Raise a ValueError if a file of the model in checkpoint `folder` is damaged."""
+    digests = {name: digest for name, digest in read_digests(folder).items() if "/" not in name}  # old ones: no state
+    if fault := find_damage(folder, digests):
+        raise ValueError(f"{fault}: copy it back, or remove {folder} to do without it.")
+
+
+def read_num_averaged(run: Path) -> int:
+    """Return how many checkpoints the recipe of `run` averages."""
+    path = run / RECIPE_FILE
+    description = read_object(path)
+    with blaming(path):
+        return int(description["recipe"]["num_averaged_checkpoints"])
+
+
+def read_update(model: Path) -> int | None:
+    """Return the update after which a checkpoint, or the newest one in a mean, was written; None if unknown."""
+    path = model / UPDATE
+    if model.name.startswith((PREFIX, STOPPED_PREFIX)):
+        return checkpoint_step(model)
+    with blaming(path):
+        return int(path.read_text()) if path.is_file() else None
+
+
+def find_model_folder(path: Path) -> Path:
+    """Return `path`, or the folder of the newest model of a run: the final one, or a newer checkpoint.
+
+    A line on standard error tells of a checkpoint.
+
+    Raises:
+        ValueError: if that checkpoint is damaged.
+    """
+    model, found = path / MODEL_FOLDER, complete_checkpoints(path / CHECKPOINTS_FOLDER, PREFIX, STOPPED_PREFIX)
+    is_finished, reason = (model / "config.json").exists(), "has no final model yet"
+    if (path / "config.json").exists() or not (found or is_finished):
+        return path
+    if is_finished:
+        update = read_update(model)
+        if not found or update is None or update >= checkpoint_step(found[-1]):
+            return model
+        reason = f"was continued after its final model (update {update})"
+    check_checkpoint(found[-1])
+    if os.environ.get("RANK", "0") == "0":  # of the processes of a launcher
+        print(f"{path} {reason}: its newest checkpoint is used ({found[-1].name})", file=sys.stderr)
+    return found[-1]
+
+
+def find_model(path: Path) -> Path:
+    """Return the folder of a model, `path` or that of the newest model of a run, checked to have all parts.
+
+    Raises:
+        FileNotFoundError: if the run has none yet, or if a part is missing.
+        ValueError: if a file is damaged that transformers would ignore, or is none, such as a pipe.
+    """
+    folder = find_model_folder(path)
+    for part in folder.glob("[!.]*"):
+        if not part.is_file() and (part.suffix in SUFFIXES or not part.is_dir()):
+            raise ValueError(f"{part} is no file to read, but a folder, a pipe or a broken link: copy the model again.")
+    needed = (("config.json",), TOKENIZER_FILES, ("model.safetensors", "model.safetensors.index.json"))
+    missing = [names[0] for names in needed if not any((folder / name).exists() for name in names)]
+    if len(missing) == len(needed) and (path / RECIPE_FILE).exists():
+        raise FileNotFoundError(
+            f"the run {path} has no checkpoint and no {MODEL_FOLDER}/config.json yet: train until it has one."
+        )
+    if missing:
+        raise FileNotFoundError(
+            f"{folder} is not a whole model: {', '.join(missing)} missing. Name a folder written by save_pretrained "
+            f"(with its tokenizer), or a run folder."
+        )
+    if (folder / GENERATION_CONFIG_NAME).exists():
+        read_object(folder / GENERATION_CONFIG_NAME)  # transformers ignores one that it cannot read
+    return folder
