@@ -1,5 +1,6 @@
 """Recipes of one's own, from the command line: files, changes, going on longer, starting from trained weights."""
 
+import itertools
 import json
 import shutil
 
@@ -86,9 +87,10 @@ def test_a_finished_run_that_is_made_longer_twice_ends_with_the_bytes_of_one_as_
 def test_a_run_may_end_earlier_than_planned_but_not_before_what_is_done(data, tmp_path, monkeypatch, capsys):
     run = tmp_path / "run"
 
-    def stop_after(update):
+    def stop_after(num_updates):
         with monkeypatch.context() as context:
-            context.setattr(loop, "_agree_to_stop", lambda parts, request: parts.progress.update == update)
+            calls = itertools.count(1)
+            context.setattr(loop, "_agree_to_stop", lambda *args: next(calls) == num_updates)
             assert train_to(run, data, 30) == 75
 
     stop_after(9)
@@ -102,13 +104,13 @@ def test_a_run_may_end_earlier_than_planned_but_not_before_what_is_done(data, tm
     assert train_to(run, data, 9) == 0
     assert {path.name for path in (run / "checkpoints").iterdir()} >= {"step-00000008", "step-00000009"}
     assert find_model_folder(run) == run / "model"
-    stop_after(11)
+    stop_after(2)
     assert find_model_folder(run) == run / "checkpoints" / "stopped-00000011"
     told = f"{run} was continued after its final model (update 9): its newest checkpoint is used (stopped-00000011)\n"
     assert capsys.readouterr().err.endswith(told)
     (run / "model" / "README.md").write_text("of update 9")
     assert train_to(run, data, 11) == 0
-    assert "README.md is of the model before: remove it" in capsys.readouterr().err
+    assert "README.md describes the previous model: remove it" in capsys.readouterr().err
 
 
 def test_a_run_that_its_patience_has_ended_says_so_and_goes_on_with_more(data, tmp_path, capsys):

@@ -22,7 +22,7 @@ from vaswani_transformer.data.preparation import Corpus, prepare
 from vaswani_transformer.engine.obstacles import find_obstacle
 from vaswani_transformer.kernels.cpu import HALF_PRECISION
 from vaswani_transformer.runs import resumable_checkpoints
-from vaswani_transformer.training import loop, setup
+from vaswani_transformer.training import checkpoints, loop, setup
 from vaswani_transformer.training.interruption import Interrupted
 from vaswani_transformer.training.loop import read_updates
 from vaswani_transformer.training.optimizer import inverse_sqrt_lr
@@ -54,14 +54,14 @@ def patched(owner, name, value):
 
 def train_until_save(number, *args, **options):
     """Train until that many checkpoints are saved, and die."""
-    save, calls = loop.save, itertools.count(1)
+    save, calls = checkpoints.Checkpoints.save, itertools.count(1)
 
-    def save_and_die(parts, **how):
-        save(parts, **how)
+    def save_and_die(self, **how):
+        save(self, **how)
         if next(calls) == number:
             raise KeyboardInterrupt
 
-    with patched(loop, "save", save_and_die), pytest.raises(KeyboardInterrupt):
+    with patched(checkpoints.Checkpoints, "save", save_and_die), pytest.raises(KeyboardInterrupt):
         train(*args, **options)
 
 

@@ -8,6 +8,7 @@ import torch
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
 from vaswani_transformer.commands.recipes import run
+from vaswani_transformer.training.progress import Progress
 from vaswani_transformer.training.recipes import (
     BASE,
     BIG,
@@ -48,6 +49,24 @@ def test_the_rows_of_table_3_average_nothing_and_train_as_base_or_big_do():
 def test_the_peak_rate_is_the_one_published_or_chosen(recipe, expected):
     d_model = VaswaniConfig(**recipe.model).d_model
     assert recipe.lr_scale * (d_model * recipe.warmup_updates) ** -0.5 == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("interval", "due"), [((4, "updates"), [4, 8, 10]), ((1, "epochs"), [3, 6, 9, 10]), ((2, "epochs"), [6, 10])]
+)
+def test_a_checkpoint_is_due_after_each_interval_and_at_the_last_update(interval, due):
+    recipe = replace(BASE, checkpoint_interval=interval, num_updates=10)
+    states = [Progress(update=n, epoch=n // 3, updates_of_epoch=n % 3) for n in range(1, 11)]  # epochs of 3 updates
+    assert [state.update for state in states if recipe.is_checkpoint_due(state)] == due
+    assert [state.update for state in states if recipe.is_interval_complete(state)] == due[:-1]
+
+
+def test_a_run_is_finished_after_its_last_update_or_at_the_end_of_its_patience():
+    recipe = replace(BASE, num_updates=10, patience=3)
+    assert [recipe.is_finished(Progress(update=number)) for number in (9, 10, 11)] == [False, True, True]
+    waited = [Progress(update=5, evaluations_without_gain=number) for number in (2, 3, 4)]
+    assert [recipe.is_finished(progress) for progress in waited] == [False, True, True]
+    assert not any(replace(recipe, patience=None).is_finished(progress) for progress in waited)
 
 
 def test_the_list_of_recipes_has_each_with_its_parameters(capsys):

@@ -3,12 +3,12 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from safetensors.torch import load_file
-from torch.optim.lr_scheduler import LRScheduler
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from ..files import blaming, digest_files, find_damage, sync, write_json
@@ -26,7 +26,7 @@ from ..runs import (
     read_digests,
     resumable_checkpoints,
 )
-from .progress import Progress, Tally
+from .progress import Progress
 
 STATE_FILE = "state.pt"
 STATES_TO_KEEP = 2  # if the last checkpoint is damaged, the run continues from the one before
@@ -37,7 +37,9 @@ class Checkpoints:
 
     Args:
         folder: of the checkpoints.
-        model: without Accelerate's wrapper, as is `optimizer`.
+        model: without Accelerate's wrapper.
+        progress: names a checkpoint, and is saved with it.
+        stateful: other parts to save, by their names in the file; each has `state_dict` and `load_state_dict`.
         keep: checkpoints that the average needs.
     """
 
@@ -45,18 +47,20 @@ class Checkpoints:
         self,
         folder: Path,
         accelerator: Accelerator,
+        *,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerFast,
-        optimizer: torch.optim.Optimizer,
-        schedule: LRScheduler,
         progress: Progress,
-        tally: Tally,
-        *,
+        stateful: dict[str, Any],
         keep: int,
     ):
-        self.folder, self.accelerator, self.keep = folder, accelerator, keep
-        self.model, self.tokenizer, self.progress = model, tokenizer, progress
-        self.stateful = {"optimizer": optimizer, "schedule": schedule, "progress": progress, "tally": tally}
+        self.folder = folder
+        self.accelerator = accelerator
+        self.model = model
+        self.tokenizer = tokenizer
+        self.progress = progress
+        self.stateful = {"progress": progress, **stateful}
+        self.keep = keep
         if accelerator.scaler is not None:
             self.stateful["scaler"] = accelerator.scaler
 

@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import torch
+from accelerate import Accelerator
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
@@ -15,8 +16,12 @@ from ..averaging import average_checkpoints
 from ..data.batching import Update, UpdateStream
 from ..files import write_folder
 from ..runs import CARD_FILE, EXAMPLE_FILE, MODEL_FOLDER, checkpoint_name, complete_checkpoints
+from .checkpoints import Checkpoints
+from .development import DevelopmentSet
 from .interruption import Interrupted, StopRequest, ignore_first_sigterm
-from .progress import perplexity
+from .log import Log
+from .progress import Progress, Tally, perplexity
+from .recipes import Recipe
 from .run_folder import open_run
 from .setup import RunParts
 
@@ -49,45 +54,62 @@ def train(parts: RunParts, *, title: str = "", finish: Callable[[Path], object] 
         OSError: if a checkpoint cannot be written; the one before is intact.
         Interrupted: after SIGTERM or Ctrl+C, when the present update is done and saved.
     """
-    accelerator = parts.accelerator
-    with open_run(accelerator, parts.folder, parts.description, warn=parts.log.print) as checkpoint:
-        _tell_settings(parts, title)
-        _restore(parts, checkpoint)
+    accelerator, log, model_folder = parts.accelerator, parts.log, parts.folder / MODEL_FOLDER
+    with open_run(accelerator, parts.folder, parts.description, warn=log.print) as checkpoint:
+        _tell_settings(log, title, parts.description, num_pairs=len(parts.train_pairs))
+        if checkpoint:
+            _restore(checkpoint, parts.checkpoints, parts.recipe, log, seed=parts.description["seed"])
+        log.open(update=parts.progress.update)
         with StopRequest() as stop_request:
-            if not _is_finished(parts):
+            if not parts.recipe.is_finished(parts.progress):
                 _run_updates(parts, stop_request)
         accelerator.wait_for_everyone()
-        return _average(parts, finish)
+        count = _average(parts.checkpoints, model_folder, finish)
+        found = perplexity(parts.dev_set.compute_loss(parts.model))
+        log.print(
+            f"averaged {count} checkpoint{'s' * (count > 1)} into {model_folder}: "
+            f"perplexity of the development set {found:.6g}"
+        )
+        card = model_folder / CARD_FILE
+        if card.exists():
+            log.print(f"{card} describes the previous model: remove it and run vaswani card again")
+        return model_folder
 
 
 def _run_updates(parts: RunParts, stop_request: StopRequest) -> None:
     """Run one update after the other, until the recipe or its patience ends."""
-    progress, num_updates = parts.progress, parts.recipe.num_updates
+    recipe, progress, tally = parts.recipe, parts.progress, parts.tally
     interval = UPDATES_PER_CHECK[parts.accelerator.device.type]
     sitting_started = time.perf_counter() - progress.seconds
     parts.model.train()
     is_hidden = None if parts.accelerator.is_main_process else True  # None: unless standard error is a terminal
-    with tqdm(initial=progress.update, total=num_updates, unit=" updates", leave=False, disable=is_hidden) as bar:
+    with tqdm(
+        initial=progress.update, total=recipe.num_updates, unit=" updates", leave=False, disable=is_hidden
+    ) as bar:
         # No variable holds the iterator: after an error its traceback would keep the workers alive.
         for update in read_updates(parts):
             lr = run_update(parts, update)  # forward, backward, step, schedule
             progress.count(update)
             bar.update()
             number = progress.update
-            is_due = _is_checkpoint_due(parts) or number >= num_updates
+            is_due = recipe.is_checkpoint_due(progress)
             must_stop = False
             if number % interval == 0 or is_due:
-                must_stop = _agree_to_stop(parts, stop_request)
-                _check_finite(parts)
-            if number % parts.log_interval == 0 or number >= num_updates:
+                must_stop = _agree_to_stop(parts.accelerator, stop_request)
+                _check_finite(tally, number)
+            if number % parts.log_interval == 0 or number >= recipe.num_updates:
                 progress.seconds = time.perf_counter() - sitting_started
-                _log_training(parts, lr)
+                _log_training(parts.log, progress, tally, num_updates=recipe.num_updates, lr=lr)
             if is_due:
-                _evaluate(parts)
+                with tally.pause():
+                    dev_loss = _evaluate(parts.dev_set, parts.model, parts.log, progress)
+                if recipe.is_interval_complete(progress):  # a longer run would not have the one at the end
+                    progress.note_evaluation(dev_loss)
             if is_due or must_stop:
                 progress.seconds = time.perf_counter() - sitting_started
-                save(parts, is_scheduled=is_due)
-            if _is_finished(parts):
+                with tally.pause():
+                    parts.checkpoints.save(is_scheduled=is_due)
+            if recipe.is_finished(progress):
                 return
             if must_stop:
                 parts.accelerator.wait_for_everyone()  # a launcher ends all processes when the first one ends
@@ -154,105 +176,74 @@ def read_updates(parts: RunParts) -> Iterator[Update]:
     return iter(loader)
 
 
-def _restore(parts: RunParts, checkpoint: Path | None) -> None:
-    """Restore `checkpoint`, if there is one, and remove later lines of the log."""
-    accelerator, progress, log = parts.accelerator, parts.progress, parts.log
-    if checkpoint:
-        parts.checkpoints.load(checkpoint, seed=parts.description["seed"], warn=log.print)
-        log.print(f"resuming after update {progress.update} from {checkpoint}")
-    accelerator.wait_for_everyone()  # before the main process renames what the others read
-    if checkpoint and accelerator.is_main_process:
-        # Whether it will be averaged depends on the number of updates, which may have changed.
-        is_scheduled = _is_checkpoint_due(parts) or progress.update >= parts.recipe.num_updates
-        checkpoint.rename(checkpoint.with_name(checkpoint_name(progress.update, is_scheduled=is_scheduled)))
-    log.open(update=progress.update)
-
-
-def _average(parts: RunParts, finish: Callable[[Path], object]) -> Path:
-    """Write the final model, print its perplexity, and return its folder; all processes must call it together."""
-    folder = parts.folder / MODEL_FOLDER
-    last = complete_checkpoints(parts.checkpoints.folder)[-parts.recipe.num_averaged_checkpoints :]
-    if parts.accelerator.is_main_process:
-        with write_folder(folder, stale=[EXAMPLE_FILE]) as new:
-            average_checkpoints(last, new)
-            finish(new)
-    parts.accelerator.wait_for_everyone()
-    parts.checkpoints.load_weights(folder)
-    found = perplexity(parts.dev_set.compute_loss(parts.model))
-    count = "1 checkpoint" if len(last) == 1 else f"{len(last)} checkpoints"
-    parts.log.print(f"averaged {count} into {folder}: perplexity of the development set {found:.6g}")
-    if (folder / CARD_FILE).exists():
-        parts.log.print(f"{folder / CARD_FILE} is of the model before: remove it and run vaswani card again")
-    return folder
-
-
-def _tell_settings(parts: RunParts, title: str) -> None:
+def _tell_settings(log: Log, title: str, description: dict, *, num_pairs: int) -> None:
     """Print `title` and the facts of the run."""
-    recipe, description, tell = parts.recipe, parts.description, parts.log.print
     if title:
-        tell(title)
-    facts = {"device": description["device"], "pairs": len(parts.train_pairs)} | description
-    tell(", ".join(f"{name} {value}" for name, value in facts.items() if name != "recipe"))
-    if recipe.compile:
-        tell("compiling: the first updates take minutes")
+        log.print(title)
+    facts = {"device": description["device"], "pairs": num_pairs} | description
+    log.print(", ".join(f"{name} {value}" for name, value in facts.items() if name != "recipe"))
+    if description["recipe"]["compile"]:
+        log.print("compiling: the first updates take minutes")
 
 
-def _is_finished(parts: RunParts) -> bool:
-    patience = parts.recipe.patience
-    return parts.progress.update >= parts.recipe.num_updates or (
-        patience is not None and parts.progress.evaluations_without_gain >= patience
-    )
+def _restore(checkpoint: Path, checkpoints: Checkpoints, recipe: Recipe, log: Log, *, seed: int) -> None:
+    """Restore the state in `checkpoint`."""
+    accelerator, progress = checkpoints.accelerator, checkpoints.progress
+    checkpoints.load(checkpoint, seed=seed, warn=log.print)
+    log.print(f"resuming after update {progress.update} from {checkpoint}")
+    accelerator.wait_for_everyone()  # before the main process renames what the others read
+    if accelerator.is_main_process:
+        # Whether it will be averaged depends on the number of updates, which may have changed.
+        name = checkpoint_name(progress.update, is_scheduled=recipe.is_checkpoint_due(progress))
+        checkpoint.rename(checkpoint.with_name(name))
 
 
-def _is_checkpoint_due(parts: RunParts) -> bool:
-    """Return True if the recipe wants a checkpoint here, whatever its number of updates."""
-    amount, unit = parts.recipe.checkpoint_interval
-    if unit == "epochs":
-        return parts.progress.updates_of_epoch == 0 and parts.progress.epoch % amount == 0
-    return parts.progress.update % amount == 0
-
-
-def _agree_to_stop(parts: RunParts, stop_request: StopRequest) -> bool:
+def _agree_to_stop(accelerator: Accelerator, stop_request: StopRequest) -> bool:
     """Return True if any process was asked to stop; all of them must then save."""
-    own = torch.tensor(stop_request.received, device=parts.accelerator.device).int()
-    return bool(parts.accelerator.reduce(own, "sum"))
+    own = torch.tensor(stop_request.received, device=accelerator.device).int()
+    return bool(accelerator.reduce(own, "sum"))
 
 
-def _check_finite(parts: RunParts) -> None:
-    """End the run if too many updates in a row were skipped."""
-    skipped = parts.tally.count_skipped_in_a_row()
+def _check_finite(tally: Tally, update: int) -> None:
+    """End the run if too many updates in a row, up to number `update`, were skipped."""
+    skipped = tally.count_skipped_in_a_row()
     if skipped >= SKIPPED_IN_A_ROW:
         raise FloatingPointError(
-            f"{skipped} updates in a row, up to update {parts.progress.update}, had a gradient that is not finite, and "
+            f"{skipped} updates in a row, up to update {update}, had a gradient that is not finite, and "
             f"were skipped. The same command would end in the same way: name another output folder and start again, "
             f"with bf16, or a smaller lr_scale or more warmup_updates."
         )
 
 
-def _log_training(parts: RunParts, lr: float) -> None:
-    progress, tally, num_updates = parts.progress, parts.tally, parts.recipe.num_updates
+def _log_training(log: Log, progress: Progress, tally: Tally, *, num_updates: int, lr: float) -> None:
+    """Write a line of the log, and begin the next."""
     place = {"update": progress.update, "epoch": progress.epoch}
     line = place | {"lr": lr, **tally.compute_means(), "seconds": progress.seconds}
     remaining = timedelta(seconds=int((num_updates - progress.update) * tally.seconds / tally.updates))
-    parts.log.write(line, remaining=remaining)
+    log.write(line, remaining=remaining)
     tally.start_line()
 
 
-def _evaluate(parts: RunParts) -> None:
-    """Score the development set, log the scores, and print samples."""
-    started, progress = time.perf_counter(), parts.progress
-    dev_loss, scores, samples = parts.dev_set.evaluate(parts.model)
-    parts.model.train()
-    if _is_checkpoint_due(parts):  # the one at the end does not count: a longer run would not have it
-        progress.note_evaluation(dev_loss)
-    parts.log.write({"update": progress.update, "epoch": progress.epoch, **scores})
+def _evaluate(dev_set: DevelopmentSet, model: torch.nn.Module, log: Log, progress: Progress) -> float:
+    """Log the scores of the development set and print samples; return its loss."""
+    dev_loss, scores, samples = dev_set.evaluate(model)
+    model.train()
+    log.write({"update": progress.update, "epoch": progress.epoch, **scores})
     for sample in samples:
-        parts.log.print(sample)
-    parts.tally.leave_out(time.perf_counter() - started)
+        log.print(sample)
+    return dev_loss
 
 
-def save(parts: RunParts, *, is_scheduled: bool) -> None:
-    """Write a checkpoint; see `Checkpoints.save`."""
-    started = time.perf_counter()
-    parts.checkpoints.save(is_scheduled=is_scheduled)
-    parts.tally.leave_out(time.perf_counter() - started)
+def _average(checkpoints: Checkpoints, folder: Path, finish: Callable[[Path], object]) -> int:
+    """Write the final model into `folder` and load it; return the number of averaged checkpoints.
+
+    All processes must call it together.
+    """
+    last = complete_checkpoints(checkpoints.folder)[-checkpoints.keep :]
+    if checkpoints.accelerator.is_main_process:
+        with write_folder(folder, stale=[EXAMPLE_FILE]) as new:
+            average_checkpoints(last, new)
+            finish(new)
+    checkpoints.accelerator.wait_for_everyone()
+    checkpoints.load_weights(folder)
+    return len(last)

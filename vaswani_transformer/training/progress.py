@@ -1,7 +1,9 @@
 """How far a run has come, and its sums over the updates between two lines of the log."""
 
+import contextlib
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import torch
@@ -81,9 +83,12 @@ class Tally:
         self._counts[2] = (self._counts[2] + 1) * ~is_finite
         self.updates += 1
 
-    def leave_out(self, seconds: float) -> None:
-        """Subtract time that was not spent on training."""
-        self._started += seconds
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        """Leave out the time of the block, which is not spent on training."""
+        started = time.perf_counter()
+        yield
+        self._started += time.perf_counter() - started
 
     @property
     def seconds(self) -> float:

@@ -1,15 +1,20 @@
 """The paper's runs and ours, each as its difference from the base model (section 5, table 3)."""
 
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from huggingface_hub.errors import StrictDataclassError
 
 from ..bounds import BOUNDS, describe_bounds, is_within_bounds
 from ..files import read_object
+
+if TYPE_CHECKING:  # it imports PyTorch, which takes seconds
+    from .progress import Progress
 
 WIDTHS = ("d_model", "d_ff", "d_k", "d_v")
 OF_DATA = ("vocab_size", "subword_model", "max_length", "max_length_ratio")  # fields that only `vaswani prepare` reads
@@ -69,6 +74,22 @@ class Recipe:
     def to_dict(self) -> dict:
         """Plain values, as recipe.json holds them."""
         return asdict(self)
+
+    def is_interval_complete(self, progress: "Progress") -> bool:
+        """Return True where a run has a checkpoint whatever its number of updates."""
+        amount, unit = self.checkpoint_interval
+        if unit == "epochs":
+            return progress.updates_of_epoch == 0 and progress.epoch % amount == 0
+        return progress.update % amount == 0
+
+    def is_checkpoint_due(self, progress: "Progress") -> bool:
+        """Return True at the end of an interval, and at the last update."""
+        return self.is_interval_complete(progress) or progress.update >= self.num_updates
+
+    def is_finished(self, progress: "Progress") -> bool:
+        """Return True if all updates are done, or if the patience is at its end."""
+        patience = self.patience or math.inf
+        return progress.update >= self.num_updates or progress.evaluations_without_gain >= patience
 
 
 BASE = Recipe()

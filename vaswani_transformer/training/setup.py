@@ -20,7 +20,7 @@ from ..devices import allow_tf32, avoid_plans_per_shape, check_processes, choose
 from ..files import find_changes, find_damage
 from ..kernels.cpu import speed_up_training
 from ..kernels.window import WINDOW
-from ..loading import Loaded, load
+from ..loading import load
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.pipeline_vaswani import custom_pipelines
@@ -92,42 +92,31 @@ def build_run(
     """
     accelerator = _build_accelerator(mixed_precision)
     device = accelerator.device.type
-    if recipe.compile is None:
-        recipe = replace(recipe, compile=device == "cuda")
-    if accumulation_steps is None:
-        limit = TOKENS_PER_MICRO_BATCH if device == "cpu" else math.inf
-        accumulation_steps = max(1, round(recipe.tokens_per_batch / accelerator.num_processes / limit))
-    preparation, tokenizer, (train_pairs, dev_pairs) = _load_data(data, accelerator)
+    preparation, tokenizer, train_pairs, dev_pairs = _load_data(data, accelerator)
     recipe = replace(
         recipe,
         vocab_size=len(tokenizer),
         subword_model=type(tokenizer.backend_tokenizer.model).__name__.lower(),
         max_length=preparation["max_length"],
         max_length_ratio=preparation["max_length_ratio"],
+        compile=device == "cuda" if recipe.compile is None else recipe.compile,
     )
-
-    torch.manual_seed(seed)  # the same weights everywhere ...
-    task = f"translation_{preparation['source_language']}_to_{preparation['target_language']}"
-    model = _build_model(recipe, tokenizer, task)
-    if recipe.model.get("attention_window") is not None:
-        model.set_attn_implementation(WINDOW)
-    if device == "cpu":
-        speed_up_training(model, is_half_precision=accelerator.mixed_precision != "no")
-    init_fingerprint = None
-    if init_from is not None and not resumable_checkpoints(run / CHECKPOINTS_FOLDER):
-        trained = load(init_from, dtype="float32")
-        _take_weights(model, trained, tokenizer, name=init_from, data=data)
-        init_fingerprint = trained.fingerprint
-        del trained
-    torch.manual_seed(seed + accelerator.process_index)  # ... but different dropout
+    if accumulation_steps is None:
+        limit = TOKENS_PER_MICRO_BATCH if device == "cpu" else math.inf
+        accumulation_steps = max(1, round(recipe.tokens_per_batch / accelerator.num_processes / limit))
+    model, init_fingerprint = _build_model(
+        recipe,
+        tokenizer,
+        accelerator,
+        task=f"translation_{preparation['source_language']}_to_{preparation['target_language']}",
+        seed=seed,
+        init_from=None if resumable_checkpoints(run / CHECKPOINTS_FOLDER) else init_from,
+    )
     optimizer = build_optimizer(model, recipe)
     schedule = inverse_sqrt_schedule(optimizer, d_model=model.config.d_model, warmup_steps=recipe.warmup_updates)
-    progress, tally = Progress(), Tally(accelerator)
+    progress = Progress()
+    tally = Tally(accelerator)
     wrapped, accelerated = accelerator.prepare(model, optimizer)
-    checkpoints = Checkpoints(
-        *(run / CHECKPOINTS_FOLDER, accelerator, model, tokenizer, optimizer, schedule, progress, tally),
-        keep=recipe.num_averaged_checkpoints,
-    )
     description = {
         "recipe": recipe.to_dict(),
         "seed": seed,
@@ -155,7 +144,15 @@ def build_run(
         progress=progress,
         tally=tally,
         log=Log(run, is_main_process=accelerator.is_main_process),
-        checkpoints=checkpoints,
+        checkpoints=Checkpoints(
+            run / CHECKPOINTS_FOLDER,
+            accelerator,
+            model=model,
+            tokenizer=tokenizer,
+            progress=progress,
+            stateful={"optimizer": optimizer, "schedule": schedule, "tally": tally},
+            keep=recipe.num_averaged_checkpoints,
+        ),
     )
 
 
@@ -179,18 +176,29 @@ def _build_accelerator(mixed_precision: str | None) -> Accelerator:
     return accelerator
 
 
-def _load_data(data: Path, accelerator: Accelerator) -> tuple[dict, PreTrainedTokenizerFast, list[TokenizedPairs]]:
-    """Return the description of prepared data, its tokenizer, and its training and development pairs."""
+def _load_data(
+    data: Path, accelerator: Accelerator
+) -> tuple[dict, PreTrainedTokenizerFast, TokenizedPairs, TokenizedPairs]:
+    """Return the description of prepared data, its tokenizer, its training pairs and its development pairs."""
     preparation = read_preparation(data)
     (damage,) = broadcast_object_list([accelerator.is_main_process and find_damage(data, preparation["files"])])
     if damage:
         raise ValueError(f"{damage}. Copy the folder again, or remove it and run `vaswani prepare`.")
     tokenizer = PreTrainedTokenizerFast.from_pretrained(data, trust_remote_code=False)
     sets = [TokenizedPairs.load(data / name, pad_token_id=tokenizer.pad_token_id) for name in ("train", "dev")]
-    return preparation, tokenizer, sets
+    return preparation, tokenizer, *sets
 
 
-def _build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast, task: str) -> VaswaniForConditionalGeneration:
+def _build_model(
+    recipe: Recipe,
+    tokenizer: PreTrainedTokenizerFast,
+    accelerator: Accelerator,
+    *,
+    task: str,
+    seed: int,
+    init_from: str | None,
+) -> tuple[VaswaniForConditionalGeneration, str | None]:
+    """Return the model as it is before the first update, and the fingerprint of the one that it starts from."""
     config = VaswaniConfig(
         **recipe.model,
         vocab_size=len(tokenizer),
@@ -200,26 +208,33 @@ def _build_model(recipe: Recipe, tokenizer: PreTrainedTokenizerFast, task: str) 
         decoder_start_token_id=tokenizer.bos_token_id,
     )
     config.custom_pipelines = custom_pipelines(task)
+    torch.manual_seed(seed)  # the same weights everywhere ...
     model = VaswaniForConditionalGeneration(config)
     model.generation_config.num_beams = recipe.num_beams
     model.generation_config.length_penalty = recipe.length_penalty
     with TemporaryDirectory() as folder:  # what cannot be saved is refused before the first update
         for part in (model.config, model.generation_config, tokenizer):
             part.save_pretrained(folder)
-    return model
+    if recipe.model.get("attention_window") is not None:
+        model.set_attn_implementation(WINDOW)
+    if accelerator.device.type == "cpu":
+        speed_up_training(model, is_half_precision=accelerator.mixed_precision != "no")
+    init_fingerprint = None if init_from is None else _take_weights(model, init_from, tokenizer)
+    torch.manual_seed(seed + accelerator.process_index)  # ... but different dropout
+    return model, init_fingerprint
 
 
-def _take_weights(
-    model: VaswaniForConditionalGeneration, loaded: Loaded, tokenizer: PreTrainedTokenizerFast, *, name: str, data: Path
-) -> None:
-    """Copy the weights of the `loaded` model, named `name`, into `model`."""
-    _, trained, its_tokenizer, _ = loaded
+def _take_weights(model: VaswaniForConditionalGeneration, name: str, tokenizer: PreTrainedTokenizerFast) -> str:
+    """Copy the weights of the model `name` into `model`; return its fingerprint."""
+    _, trained, its_tokenizer, fingerprint = load(name, dtype="float32")
     fields = VaswaniConfig.__annotations__.keys() - OF_TRAINING - {"vocab_size"}
     theirs, ours = ({field: getattr(it.config, field) for field in fields} for it in (trained, model))
     if changes := list(find_changes(theirs, ours)):
         raise ValueError(f"{name} has another architecture than the recipe: {'; '.join(changes)}.")
     if its_tokenizer.get_vocab() != tokenizer.get_vocab() or trained.config.vocab_size != model.config.vocab_size:
+        data = tokenizer.name_or_path
         raise ValueError(f"{name} has another vocabulary than {data}: prepare with --keep_vocabulary {name}.")
     if heads := getattr(trained.generation_config, "alignment_heads", None):
         model.generation_config.alignment_heads = heads
     model.load_state_dict(trained.state_dict())
+    return fingerprint
