@@ -3,12 +3,12 @@
 A second table compares how each row moved away from base with the paper, and with the spread of base over seeds.
 
 python scripts/print_table3.py runs/table3
-python scripts/print_table3.py scripts/benchmarks/results/table3_reduced --plot curves.svg
+python scripts/print_table3.py scripts/benchmarks/results/table3_reduced
 """
 
 import argparse
 import json
-import re
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ from statistics import mean
 
 from vaswani_transformer import VaswaniConfig
 
-SCORES_FILE = "dev_scores.txt"  # output of `vaswani evaluate`
-PAPER_BLEU = "BLEU, tokenised, compounds split as in the paper"
+SCORES_FILE = "dev_scores.json"  # of `vaswani evaluate --json`
+PERPLEXITY, BLEU = "perplexity", "BLEU, tokenised, compounds split as in the paper"
 # Fields of a recipe in which rows differ; big trains for longer, too.
 OF_A_ROW = ("model", "num_updates", "checkpoint_interval", "num_averaged_checkpoints")
 # Perplexity per sub-word, BLEU, and millions of parameters if the paper gives them.
@@ -60,13 +60,6 @@ RESULTS = ("epochs", "best epoch", "PPL at the end", "PPL", "paper", "BLEU", "pa
 MOVES = ("row", "PPL against base", "paper", "", "BLEU against base", "paper", "")
 # The paper's scores are rounded: one unit of the last place is no difference from base.
 PAPER_PPL_SPREAD, PAPER_BLEU_SPREAD = 0.015, 0.15
-# Title of a panel, and how the names of its rows begin; base is in all of them.
-PANELS = {
-    "heads (A), size of keys (B)": ("A", "B"),
-    "size (C, big)": ("C", "big"),
-    "dropout, label smoothing (D)": ("D",),
-    "learned positions (E), base with other seeds": ("E", "base_seed"),
-}
 
 
 @dataclass(frozen=True)
@@ -76,20 +69,17 @@ class Row:
     name: str
     settings: dict  # data and recipe, without what may differ between rows
     sizes: list[str]  # its cells in the columns `SIZES`
-    curve: list[tuple[int, int, float]]  # updates, epochs and perplexity of each evaluation during training
+    curve: list[tuple[int, float]]  # epochs and perplexity of each evaluation during training
     perplexity: float  # of the model that was scored
     bleu: float  # as the paper counted it
     signature: str  # of that BLEU
     num_parameters: int
-    machine: str  # precision of the training, and processor where it was written down
+    precision: str  # of the training
 
     @property
-    def paper(self) -> tuple[float, float, int | None]:
-        return PAPER[_row_of(self.name)]
-
-
-def _row_of(name: str) -> str:
-    return name.partition("_seed")[0]
+    def of_paper(self) -> str:
+        """The name of the row in the paper."""
+        return self.name.partition("_seed")[0]
 
 
 def read_rows(folder: Path) -> list[Row]:
@@ -98,47 +88,43 @@ def read_rows(folder: Path) -> list[Row]:
     Raises:
         ValueError: if there is none, or if rows differ in more than the table says.
     """
-    names = {path.parent.name for path in folder.glob(f"*/{SCORES_FILE}")}
-    rows = [read_row(folder / name) for row in PAPER for name in sorted(names) if _row_of(name) == row]
+    rows = [read_row(path.parent) for path in sorted(folder.glob(f"*/{SCORES_FILE}"))]
     if not rows:
-        raise ValueError(f"{folder} holds no row with a {SCORES_FILE}; run scripts/table3.sh first")
+        raise ValueError(f"{folder} holds no row with a {SCORES_FILE}; run scripts/run.py table3 first")
     for row in rows[1:]:
         if row.settings != rows[0].settings:
             raise ValueError(f"{row.name} was not trained as {rows[0].name}: {row.settings}, {rows[0].settings}")
-    return rows
+    return sorted(rows, key=lambda row: list(PAPER).index(row.of_paper))
 
 
 def read_row(run: Path) -> Row:
     """Read a row from the files of its run."""
     description = json.loads((run / "recipe.json").read_text(encoding="utf-8"))
-    printed = (run / SCORES_FILE).read_text(encoding="utf-8")
-    perplexity = re.search(r"^perplexity ([\d.]+) ", printed, re.MULTILINE)[1]
-    bleu, signature = re.search(rf"^{PAPER_BLEU} ([\d.]+) +(\S+)", printed, re.MULTILINE).groups()
-    processor = re.findall(r"^processor (.+)$", printed, re.MULTILINE)
-    recipe, precision = description["recipe"], description["mixed_precision"]
+    found = json.loads((run / SCORES_FILE).read_text(encoding="utf-8"))["scores"]
+    scores = {score["name"]: score for score in found}
+    recipe = description["recipe"]
     config = VaswaniConfig(**recipe["model"])
     log = map(json.loads, (run / "log.jsonl").read_text(encoding="utf-8").splitlines())
     return Row(
-        run.name,
-        {"data": description["data"]} | {name: value for name, value in recipe.items() if name not in OF_A_ROW},
-        [str(getattr(config, field)) for field in SIZES.values()],
-        [(line["update"], line["epoch"], line["dev_perplexity"]) for line in log if "dev_perplexity" in line],
-        float(perplexity),
-        float(bleu),
-        signature,
-        description["num_parameters"],
-        ", ".join([{"no": "float32"}.get(precision, precision), *processor]),
+        name=run.name,
+        settings={"data": description["data"]} | {name: recipe[name] for name in recipe if name not in OF_A_ROW},
+        sizes=[str(getattr(config, field)) for field in SIZES.values()],
+        curve=[(line["epoch"], line["dev_perplexity"]) for line in log if "dev_perplexity" in line],
+        perplexity=scores[PERPLEXITY]["value"],
+        bleu=scores[BLEU]["value"],
+        signature=scores[BLEU]["signature"],
+        num_parameters=description["num_parameters"],
+        precision={"no": "float32"}.get(description["mixed_precision"], description["mixed_precision"]),
     )
 
 
-def format_scores(row: Row, base: Row | None) -> list[str]:
+def format_scores(row: Row, base: Row) -> list[str]:
     """Return the cells of a row of the table."""
-    perplexity, bleu, millions = row.paper
-    sizes = row.sizes
-    if base not in (None, row):
-        sizes = ["" if size == usual else size for size, usual in zip(sizes, base.sizes, strict=True)]
-    _, epochs, last = row.curve[-1]
-    _, best_epoch, _ = min(row.curve, key=lambda evaluation: evaluation[-1])
+    perplexity, bleu, millions = PAPER[row.of_paper]
+    is_base = row is base
+    sizes = [size if is_base or size != usual else "" for size, usual in zip(row.sizes, base.sizes, strict=True)]
+    epochs, last = row.curve[-1]
+    best_epoch, _ = min(row.curve, key=lambda evaluation: evaluation[-1])
     ours = (f"{epochs}", f"{best_epoch}", f"{last:.2f}", f"{row.perplexity:.2f}")
     rest = (f"{row.bleu:.1f}", f"{bleu:.1f}", f"{row.num_parameters / 1e6:.1f}", f"{millions or ''}")
     return [row.name, *sizes, *ours, f"{perplexity:.2f}", *rest]
@@ -163,30 +149,27 @@ def summarise_base(seeds: Sequence[Row]) -> Base:
 
 def format_moves(row: Row, base: Base) -> list[str]:
     """Return how the row moved away from base, here and in the paper, and the judgement."""
-    paper_perplexity, paper_bleu, _ = row.paper
+    paper_perplexity, paper_bleu, _ = PAPER[row.of_paper]
     usual_perplexity, usual_bleu, _ = PAPER["base"]
     percent, points = 100 * (row.perplexity / base.perplexity - 1), row.bleu - base.bleu
-    perplexities_agree = judge(
-        direction(percent, base.ppl_spread), direction(paper_perplexity - usual_perplexity, PAPER_PPL_SPREAD)
-    )
-    bleus_agree = judge(direction(points, base.bleu_spread), direction(paper_bleu - usual_bleu, PAPER_BLEU_SPREAD))
+    paper_move, paper_points = paper_perplexity - usual_perplexity, paper_bleu - usual_bleu
     return [
         row.name,
-        f"{percent:+z.1f} %",
-        f"{100 * (paper_perplexity / usual_perplexity - 1):+z.1f} %",
-        perplexities_agree,
+        f"{percent:+.1f} %",
+        f"{100 * paper_move / usual_perplexity:+.1f} %",
+        judge(direction(percent, base.ppl_spread), direction(paper_move, PAPER_PPL_SPREAD)),
         f"{points:+z.2f}",
-        f"{paper_bleu - usual_bleu:+z.1f}",
-        bleus_agree,
+        f"{paper_points:+z.1f}",
+        judge(direction(points, base.bleu_spread), direction(paper_points, PAPER_BLEU_SPREAD)),
     ]
 
 
-def direction(difference: float, spread: float) -> int:
+def direction(difference: float, spread: float) -> float:
     """Return 1 for up, -1 for down, 0 for a difference that chance or rounding may make."""
-    return 0 if abs(difference) <= spread else (1 if difference > 0 else -1)
+    return 0 if abs(difference) <= spread else math.copysign(1, difference)
 
 
-def judge(ours: int, paper: int) -> str:
+def judge(ours: float, paper: float) -> str:
     """Judge whether two directions agree."""
     if ours == paper:
         return "agrees"
@@ -198,38 +181,17 @@ def format_markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def draw(rows: Sequence[Row], path: Path) -> None:
-    """Draw the fall of the perplexity of the development set, each group of rows beside base, into `path`."""
-    from matplotlib.figure import Figure  # of the extra "plots"
-
-    figure = Figure(figsize=(11, 8), layout="constrained")
-    best = [min(perplexity for *_, perplexity in row.curve) for row in rows]
-    for axes, (title, names) in zip(figure.subplots(2, 2, sharex=True, sharey=True).flat, PANELS.items(), strict=True):
-        for row in rows:
-            if row.name == "base" or row.name.startswith(names):
-                updates, _, perplexities = zip(*row.curve, strict=True)
-                axes.plot(updates, perplexities, label=row.name, color="grey" if row.name == "base" else None)
-        axes.set(title=title, xlabel="updates", ylim=(0.95 * min(best), 1.2 * max(best)))
-        axes.legend()
-    figure.supylabel("perplexity of the development set, per sub-word")
-    figure.savefig(path)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="holds a folder for each row")
-    parser.add_argument("--plot", type=Path, help="draw the curves into this picture, .svg or .png")
-    args = parser.parse_args(argv)
-    rows = read_rows(args.folder)
-    seeds = [row for row in rows if _row_of(row.name) == "base"]
-    print(format_markdown(("row", *SIZES, *RESULTS), [format_scores(row, seeds[0] if seeds else None) for row in rows]))
-    machines = ", ".join(f"{machine} ({count})" for machine, count in Counter(row.machine for row in rows).items())
+    rows = read_rows(parser.parse_args(argv).folder)
+    seeds = [row for row in rows if row.of_paper == "base"]
+    print(format_markdown(("row", *SIZES, *RESULTS), [format_scores(row, (seeds or [row])[0]) for row in rows]))
+    precisions = ", ".join(f"{name} ({count})" for name, count in Counter(row.precision for row in rows).items())
     print(
         f"\nPPL and BLEU are those of the model that was scored, and BLEU is of tokens, compounds split as in the "
-        f"paper: {', '.join(sorted({row.signature for row in rows}))}. Precision and processor, with rows: {machines}\n"
+        f"paper: {', '.join(sorted({row.signature for row in rows}))}. Precision, with rows: {precisions}\n"
     )
-    if args.plot is not None:
-        draw(rows, args.plot)
     if len(seeds) < 2:
         print("No row is compared with base: a second seed of base (base_seed1) must show the effect of chance")
         return 0

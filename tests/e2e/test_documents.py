@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import run
 from huggingface_hub import ModelCard
 
 from vaswani_transformer import cli
@@ -86,7 +87,7 @@ def test_every_command_of_a_shell_block_exists(block):
         while words and SETTING.match(words[0]):
             del words[0]
         match words:
-            case [] | ["pip", "install", _] | ["hf", "upload", _, _]:
+            case [] | ["pip" | "opus/bin/pip", "install", _] | ["hf", "upload", _, _]:
                 pass
             case ["pip", "install", "-c", constraints, "-e", extra]:
                 assert (ROOT / constraints).exists()
@@ -99,6 +100,8 @@ def test_every_command_of_a_shell_block_exists(block):
             case ["sbatch", script, *arguments] | ["python", script, "--workers", _, *arguments]:
                 assert (ROOT / script).exists()
                 assert cli.build_parser().parse_args(["train", *arguments])
+            case ["python", "scripts/run.py", *arguments]:
+                assert run.main([*arguments, "--dry_run"]) == 0
             case ["python", "-m", module, *_]:
                 assert find_spec(module)
             case ["jupyter", "execute", *_, notebook]:

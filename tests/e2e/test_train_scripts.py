@@ -10,6 +10,7 @@ import print_table3 as table3
 import pyarrow
 import pyarrow.parquet
 import pytest
+import run as runs
 import torch
 
 from vaswani_transformer import VaswaniConfig, cli
@@ -17,99 +18,83 @@ from vaswani_transformer.training.recipes import RECIPES, TABLE_3, divide_widths
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 RESULTS = SCRIPTS / "benchmarks" / "results" / "table3_reduced"
-# Writes down how it was called, one argument a line and an empty line at the end, and does nothing.
-STUB = '#!/bin/sh\nprintf "%s\\n" "{name}" "$@" "" >> "$COMMANDS"\n'
 
 
 @pytest.fixture
-def record(tmp_path):
-    """A function that runs a script and returns the parsed arguments of each `vaswani` command, without obeying it."""
-    for name in ("vaswani", "accelerate", "python"):
-        (tmp_path / name).write_text(STUB.format(name=name))
-        (tmp_path / name).chmod(0o755)
+def record(tmp_path, monkeypatch):
+    """A function that returns the parsed arguments of each `vaswani` command of a run, without obeying it."""
 
-    def run(name, *arguments, **variables):
-        log = tmp_path / "commands"
-        log.unlink(missing_ok=True)
-        environment = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "COMMANDS": str(log)}
-        command = ["bash", SCRIPTS / name, *arguments]
-        done = subprocess.run(command, env=environment | variables, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        commands = [command.split("\n") for command in log.read_text().removesuffix("\n\n").split("\n\n")]
-        commands = [command[command.index("train") - 1 :] if "train" in command else command for command in commands]
-        return [cli.build_parser().parse_args(command[1:]) for command in commands if command[0] != "python"]
+    def run(name, *options):
+        commands = []
+        monkeypatch.setattr(runs, "execute", commands.append)
+        assert runs.main([name, "--folder", "TEXTS", "--output", f"{tmp_path}/run", *options]) == 0
+        ours = [command[command.index("vaswani_transformer") + 1 :] for command in commands if command[0] != "bash"]
+        return [cli.build_parser().parse_args(command) for command in ours]
 
     return run
 
 
-@pytest.mark.parametrize(
-    ("name", "recipe", "train", "test"),
-    [
-        ("base_en_de", "base_en_de", ["wmt/wmt14:de-en"], ["wmt/wmt14:de-en"]),
-        ("big_en_de", "big_en_de", ["wmt/wmt14:de-en"], ["wmt/wmt14:de-en"]),
-        ("big_en_fr", "big_en_fr", ["wmt/wmt14:fr-en"], ["wmt/wmt14:fr-en"]),
-        ("iwslt14_de_en", "iwslt14_de_en", ["train.de", "train.en"], ["test.de", "test.en"]),
-        ("general_en_de_small", "general_en_de_small", ["tatoeba_en_de/train.en", "tatoeba_en_de/train.de"],
-         ["news_en-de/newstest2014.en", "news_en-de/newstest2014.de"]),
-        ("everyday_en_de", "everyday_en_de", [f"run/text/tatoeba_en_de/train.{side}" for side in ("en", "de")],
-         ["tatoeba_en_de/dev.en", "tatoeba_en_de/dev.de"]),
-        ("multi30k_lc", "multi30k_tiny", ["train.lc.norm.tok.en", "train.lc.norm.tok.de"],
-         ["test_2016_flickr.lc.norm.tok.en", "test_2016_flickr.lc.norm.tok.de"]),
-        ("multi30k_raw", "multi30k_tiny", ["train.en", "train.de"], ["test_2016_flickr.en", "test_2016_flickr.de"]),
-        ("parsing_craft", "parsing_small", ["treebank_craft/train.mrg"], "treebank_craft/dev.mrg"),
-        ("parsing_wsj_sample", "parsing_small", ["run/train.mrg"], "run/test.mrg"),
-    ],
-)  # fmt: skip
-def test_a_name_prepares_trains_and_scores_its_recipe(record, tmp_path, name, recipe, train, test):
-    sample = tmp_path / "treebank_wsj_sample" / "wsj_sample.mrg"
-    sample.parent.mkdir()
-    sample.write_text("".join(f"{number}\n" for number in range(1, 3915)))
-    (tmp_path / "run" / "text").mkdir(parents=True)  # as OpusTrainer disturbed it
-    folder = [] if "wmt" in train[0] else [str(tmp_path)]
-    commands = record("train.sh", name, *folder, "--seed", "7", RUN=f"{tmp_path}/run")
-    prepare, training, *_, score = commands
-    assert [command.command for command in commands[:2]] == ["prepare", "train"]
-    assert (prepare.recipe, training.recipe, training.data, training.seed) == (recipe, recipe, prepare.output, 7)
-    prefix = f"{tmp_path}/" if folder else ""
-    assert prepare.train[0] == [f"{prefix}{file}" for file in train]
-    assert score.model == str(training.output) == f"{tmp_path}/run"
-    if name.startswith("parsing"):
-        assert (prepare.task, prepare.copy_words, str(score.gold)) == ("parsing", True, f"{prefix}{test}")
-    else:
-        assert score.test == [f"{prefix}{file}" for file in test]
-        assert [f"{score.source_language}_{score.target_language}"] == [
-            name[-5:] if name.startswith(("big", "iwslt")) else "en_de"
-        ]
-        assert score.tokenize == ("none" if name in ("iwslt14_de_en", "multi30k_lc") else "13a")
-    if name == "parsing_wsj_sample":
-        parts = [(tmp_path / "run" / f"{part}.mrg").read_text() for part in ("train", "dev", "test")]
-        assert ("".join(parts), [part.count("\n") for part in parts]) == (sample.read_text(), [3314, 300, 300])
-    if name == "everyday_en_de":
-        copies = json.loads((SCRIPTS / "disturbed_text.json").read_text())["copies"]
-        assert [source for source, _ in prepare.train] == [
-            f"{tmp_path}/run/text/{corpus}/train.en" for corpus in copies
-        ]
+@pytest.mark.parametrize("name", runs.RUNS)
+def test_a_run_prepares_trains_and_scores_its_recipe(record, tmp_path, name):
+    rows = ["--rows", "base"] if name.startswith("table3") else []
+    prepare, training, *scores = record(name, "--seed", "7", *rows)
+    assert (prepare.command, training.command, training.seed) == ("prepare", "train", 7)
+    assert training.data == prepare.output == tmp_path / "run" / "data"
+    assert training.recipe == ("table3_base" if rows else prepare.recipe)
+    assert training.init_from == prepare.keep_vocabulary
+    assert scores
+    for score in scores:
+        assert score.model.startswith(str(training.output))
+        given, outputs = (score.gold, score.output) if score.command == "parse" else (score.test, score.json)
+        assert "TEXTS" in str(given) or str(given) == f"{tmp_path}/run/test.mrg"
+        assert outputs.parent == training.output
+
+
+def test_each_text_is_read_in_both_languages(record):
+    prepare, _, score = record("iwslt14_de_en")
+    assert (prepare.train, prepare.dev) == (
+        [["TEXTS/train.de", "TEXTS/train.en"]],
+        ["TEXTS/valid.de", "TEXTS/valid.en"],
+    )
+    assert (score.test, score.tokenize) == (["TEXTS/test.de", "TEXTS/test.en"], "none")
+
+
+def test_the_everyday_model_reads_all_text_that_is_disturbed(record, tmp_path):
+    copies = json.loads((SCRIPTS / "disturbed_text.json").read_text())["copies"]
+    for name, folder in (("everyday_en_de", tmp_path / "run"), ("everyday_en_de_robust", "runs/everyday_en_de")):
+        sources = [source for source, _ in record(name)[0].train]
+        assert sources == [f"{folder}/text/{corpus}/train.en" for corpus in copies]
+
+
+def test_the_parts_of_a_treebank_are_written_first_and_a_failure_ends_the_run(tmp_path):
+    (tmp_path / "treebank_wsj_sample").mkdir()
+    whole = "".join(f"{number}\n" for number in range(1, 3915))
+    (tmp_path / "treebank_wsj_sample" / "wsj_sample.mrg").write_text(whole)  # holds no tree
+    run = tmp_path / "run"
+    assert runs.main(["parsing_wsj_sample", "--folder", str(tmp_path), "--output", str(run)]) == 1
+    parts = [(run / f"{part}.mrg").read_text() for part in ("train", "dev", "test")]
+    assert ("".join(parts), [part.count("\n") for part in parts]) == (whole, [3314, 300, 300])
+    assert {path.name for path in run.iterdir()} == {"train.mrg", "dev.mrg", "test.mrg"}
+
+
+def test_a_run_of_texts_asks_for_their_folder(capsys):
+    with pytest.raises(SystemExit):
+        runs.main(["multi30k_raw"])
+    assert "the run multi30k_raw reads texts: give --folder" in capsys.readouterr().err
 
 
 def test_reduced_rows_stand_to_base_as_in_the_paper_and_their_best_epoch_is_scored(record, tmp_path):
-    run, rows = tmp_path / "run", ["base", "A2", "B1", "C1", "C4", "D1", "base_seed1"]
-    for side in ("en", "de"):
-        (tmp_path / f"train.{side}").write_text("".join(f"{number}\n" for number in range(1, 8)))
+    rows = ["base", "A2", "B1", "C1", "C4", "D1", "base_seed1"]
     for row in rows:
         for step in ("09", "10"):
-            (run / row / "checkpoints" / f"step-000000{step}").mkdir(parents=True)
-        for name in ("recipe.json", "log.jsonl"):
-            (run / row / name).touch()
-    (tmp_path / "results" / "D1").mkdir(parents=True)
-    (tmp_path / "results" / "D1" / "dev_scores.txt").touch()  # done before
-    variables = {"RUN": str(run), "RESULTS": f"{tmp_path}/results"}
-    _, *commands = record("table3.sh", "--reduced", str(tmp_path), " ".join(rows), **variables)
-    assert (run / "train.de").read_text() == "1\n7\n"
+            (tmp_path / "run" / row / "checkpoints" / f"step-000000{step}").mkdir(parents=True)
+    (tmp_path / "run" / "D1" / "dev_scores.json").touch()  # done before
+    _, *commands = record("table3_reduced", "--rows", *rows)
     trainings, scores = commands[::2], commands[1::2]
     assert [training.recipe for training in trainings] == [f"table3_{r[:4]}" for r in rows if r != "D1"]
     assert trainings[-1].seed == 1
-    assert scores[1].model == f"{run}/A2/checkpoints/step-00000009"
-    assert (tmp_path / "results" / "A2" / "dev_scores.txt").read_text().startswith("processor ")
+    assert scores[1].model == f"{tmp_path}/run/A2/checkpoints/step-00000009"
+    assert scores[1].json == tmp_path / "run" / "A2" / "dev_scores.json"
     ours = [divide_widths(load_recipe(t.recipe, t.changes), t.divide_widths) for t in trainings]
     sizes = ("encoder_layers", "decoder_layers", "d_model", "d_ff", "num_heads", "d_k", "d_v", "dropout")
     for training, recipe in zip(trainings, ours, strict=True):
@@ -120,10 +105,9 @@ def test_reduced_rows_stand_to_base_as_in_the_paper_and_their_best_epoch_is_scor
 
 
 def test_the_table_stands_beside_the_paper_s(capsys, tmp_path):
-    assert table3.PAPER.keys() == TABLE_3.keys()
-    assert table3.main([str(RESULTS), "--plot", f"{tmp_path}/curves.svg"]) == 0
+    assert table3.PAPER.keys() == TABLE_3.keys() == runs.RUNS["table3"]["rows"].keys()
+    assert table3.main([str(RESULTS)]) == 0
     assert capsys.readouterr().out == (RESULTS / "table.md").read_text(encoding="utf-8")
-    assert (tmp_path / "curves.svg").stat().st_size > 10_000
     with pytest.raises(ValueError, match="holds no row with a dev_scores"):
         table3.main([str(tmp_path)])
 
@@ -135,14 +119,13 @@ def test_the_base_run_goes_from_text_to_scores_on_two_processes(tmp_path):
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(part), tmp_path / f"{split}-00000-of-00001.parquet")
     options = "--num_updates 6 --divide_widths 16 --set tokens_per_batch=800 --log_interval 3 --mixed_precision no"
     launch = f"{sys.executable} -m torch.distributed.run --nproc_per_node 2 -m vaswani_transformer"
-    environment = os.environ | {"RUN": f"{tmp_path}/run", "LAUNCH": launch, "ACCELERATE_USE_CPU": "true"}
-    environment["PATH"] = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    (tmp_path / "vaswani").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m vaswani_transformer "$@"\n')
-    (tmp_path / "vaswani").chmod(0o755)
-    command = ["bash", SCRIPTS / "train.sh", "base_en_de", str(tmp_path), *options.split()]
+    environment = os.environ | {"ACCELERATE_USE_CPU": "true"}
+    command = [sys.executable, SCRIPTS / "run.py", "base_en_de", "--folder", tmp_path, "--output", tmp_path / "run"]
+    command += ["--launch", launch, *options.split()]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "BLEU" in done.stdout
+    scores = json.loads((tmp_path / "run" / "test_scores.json").read_text())["scores"]
+    assert table3.BLEU in {score["name"] for score in scores}
     log = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     assert [line["update"] for line in log if "loss" in line] == [3, 6]
     for path in (tmp_path / "run" / "checkpoints").rglob("state.pt"):

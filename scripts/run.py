@@ -1,0 +1,86 @@
+"""Reproduce a run of runs.toml: prepare its text, train, average, translate and score. The same command continues.
+
+    python scripts/run.py base_en_de
+    python scripts/run.py multi30k_raw --folder FOLDER --seed 1
+    python scripts/run.py table3_reduced --folder FOLDER/tatoeba_en_de --rows base C1 C4
+
+Options that are not listed below are those of `vaswani train`, such as --accumulation_steps 4, which needs less memory.
+The number of processes changes the time and the draws of dropout, nothing else. Start it in the root of the repository.
+"""
+
+import argparse
+import contextlib
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Sequence
+from glob import glob
+from pathlib import Path
+
+RUNS = tomllib.loads(Path(__file__).with_name("runs.toml").read_text(encoding="utf-8"))
+VASWANI = [sys.executable, "-m", "vaswani_transformer"]
+
+
+def fill(text: str, languages: Sequence[str] = ("",), **places: str) -> list[str]:
+    """Return the words of `text`, a value of runs.toml, with everything that it leaves open."""
+    words = []
+    for word in shlex.split(text):
+        filled = [word.format(language=language, **places) for language in languages]
+        words += [min(glob(one), default=one) for one in dict.fromkeys(filled)]
+    return words
+
+
+def plan(args: argparse.Namespace, further: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the commands of a run one by one: the later ones depend on files that the earlier ones write."""
+    table = RUNS[args.name]
+    run, folder = args.output or f"runs/{args.name}", args.folder or table.get("folder", "")
+    places = {"folder": folder, "run": run, "languages": table.get("languages", [""])}
+    for name, command in table.get("before", {}).items():
+        [output] = fill(name, **places)
+        if not Path(output).exists():
+            line = command.format(folder=shlex.quote(folder), run=run, output=f"{output}.partial")
+            yield ["bash", "-euc", f"mkdir -p {run}; {line}; mv {output}.partial {output}"]
+    yield [*VASWANI, "prepare", "--output", f"{run}/data", *fill(table["prepare"], **places)]
+    rows = table.get("rows", {"": ""})
+    for row in args.rows or rows:
+        places["run"] = f"{run}/{row}" if row else run
+        if row and Path(run, row, "dev_scores.json").exists():
+            continue
+        launch = shlex.split(args.launch or table.get("launch", "")) or VASWANI
+        settings = fill(f"{table.get('train', '')} {rows[row]}", **places)
+        yield [*launch, "train", "--data", f"{run}/data", "--output", places["run"], *settings, *further]
+        for command in table["scores"]:
+            yield [*VASWANI, *fill(command, **places)]
+
+
+def execute(command: Sequence[str]) -> int:
+    """Run a command to its end and return its status."""
+    process = subprocess.Popen(command)
+    while True:
+        with contextlib.suppress(KeyboardInterrupt):  # the command gets it too: a training saves
+            return process.wait()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("name", choices=RUNS)
+    parser.add_argument("--folder", help="of the texts that runs.toml names")
+    parser.add_argument("--output", help="run folder; default: runs/NAME")
+    parser.add_argument("--launch", help="command that starts the processes of the training")
+    parser.add_argument("--rows", nargs="+", help="of table 3; default: all")
+    parser.add_argument("--dry_run", action="store_true", help="print the commands only")
+    args, further = parser.parse_known_args(argv)
+    if not (args.folder or "folder" in RUNS[args.name]):
+        parser.error(f"the run {args.name} reads texts: give --folder; scripts/runs.toml names its files.")
+    for command in plan(args, further):
+        print("+", shlex.join(command).replace(shlex.join(VASWANI), "vaswani"), flush=True)
+        if not args.dry_run and (status := execute(command)):
+            return status
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
