@@ -14,9 +14,8 @@ from itertools import islice, pairwise
 
 import torch
 from tokenizers import Tokenizer, decoders, pre_tokenizers
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-import vaswani_transformer  # noqa: F401 - its import registers the model
+from vaswani_transformer.loading import load_translator
 
 LINES = 60_000  # enough to count pieces
 
@@ -93,8 +92,7 @@ def main() -> None:
         parser.add_argument(name, required=True)
     parser.add_argument("--number", type=int, default=3300)
     args = parser.parse_args()
-    tokenizer = AutoTokenizer.from_pretrained(args.model)
-    model = AutoModelForSeq2SeqLM.from_pretrained(args.model)
+    model, tokenizer = load_translator(args.model, dtype="float32")
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
     state = json.loads(backend.to_str())
     old_size = len(state["model"]["vocab"])

@@ -12,11 +12,10 @@ Memory is how far the resident memory of a fresh process grows over what it was 
 exponents are slopes between the two longest sentences: t grows as n^e.
 """
 
-import argparse
 import math
 import statistics
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from benchmark_common import (
@@ -36,37 +35,28 @@ from vaswani_transformer.kernels.window import WINDOW
 from vaswani_transformer.model.layers_vaswani import MultiHeadAttention
 
 Forward = Callable[[torch.Tensor], torch.Tensor]
+# `sizes` below has d, h, r and k: width, heads, window, kernel_size.
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """d, h, r and k."""
-
-    width: int
-    heads: int
-    window: int
-    kernel_size: int
-
-
-def build_attention(sizes: Sizes, kernel: str, window: int | None = None) -> Forward:
+def build_attention(sizes: Namespace, kernel: str, window: int | None = None) -> Forward:
     config = VaswaniConfig(d_model=sizes.width, num_heads=sizes.heads)
     config._attn_implementation = kernel
     attention = MultiHeadAttention(config, 0, window=window)
     return lambda x: attention(x)[0]
 
 
-def build_recurrent(sizes: Sizes) -> Forward:
+def build_recurrent(sizes: Namespace) -> Forward:
     lstm = nn.LSTM(sizes.width, sizes.width, batch_first=True)
     return lambda x: lstm(x)[0]
 
 
-def build_convolution(sizes: Sizes) -> Forward:
+def build_convolution(sizes: Namespace) -> Forward:
     convolution = nn.Conv1d(sizes.width, sizes.width, sizes.kernel_size, padding="same")
     return lambda x: convolution(x.transpose(1, 2)).transpose(1, 2)
 
 
 # Rows of table 1: the paper's complexity, sequential operations and path length, and the layer itself.
-LAYERS: dict[str, tuple[str, str, str, Callable[[Sizes], Forward]]] = {
+LAYERS: dict[str, tuple[str, str, str, Callable[[Namespace], Forward]]] = {
     "self-attention": ("n^2 d", "1", "1", lambda sizes: build_attention(sizes, "eager")),
     "self-attention, fused": ("n^2 d", "1", "1", lambda sizes: build_attention(sizes, "sdpa")),
     "recurrent": ("n d^2", "n", "n", build_recurrent),
@@ -75,18 +65,18 @@ LAYERS: dict[str, tuple[str, str, str, Callable[[Sizes], Forward]]] = {
 }
 
 
-def build_step(name: str, sizes: Sizes) -> Callable[[dict], None]:
+def build_step(name: str, sizes: Namespace) -> Callable[[dict], None]:
     """Return forward and backward of a layer over `batch["x"]` (1, n, d), with the gradients of weights and input."""
     torch.manual_seed(0)
     forward = LAYERS[name][-1](sizes)
     return lambda batch: forward(batch["x"]).sum().backward()
 
 
-def random_batch(length: int, sizes: Sizes) -> dict:
+def random_batch(length: int, sizes: Namespace) -> dict:
     return {"x": torch.randn(1, length, sizes.width, requires_grad=True)}
 
 
-def measure_seconds(lengths: Sequence[int], sizes: Sizes, *, repeats: int, clock: str) -> dict[str, list[float]]:
+def measure_seconds(lengths: Sequence[int], sizes: Namespace, *, repeats: int, clock: str) -> dict[str, list[float]]:
     """Return the seconds of a step of each layer, one number per length: the median of `repeats`."""
     steps = {name: build_step(name, sizes) for name in LAYERS}
     seconds: dict[str, list[float]] = {name: [] for name in LAYERS}
@@ -99,7 +89,7 @@ def measure_seconds(lengths: Sequence[int], sizes: Sizes, *, repeats: int, clock
     return seconds
 
 
-def measure_memory(name: str, length: int, sizes: Sizes) -> float:
+def measure_memory(name: str, length: int, sizes: Namespace) -> float:
     """Return the MiB that a step takes at its peak."""
     step, batch = build_step(name, sizes), random_batch(length, sizes)
     step(random_batch(16, sizes))  # so that memory which libraries load at their first call is not counted
@@ -131,7 +121,7 @@ def format_result(rows: Sequence[dict], lengths: Sequence[int]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     lengths = [512, 1024, 2048, 4096, 8192]
     parser.add_argument("--lengths", type=int, nargs="+", default=lengths, help="n, ascending; default: 512 to 8192")
     parser.add_argument("--width", type=int, default=64, help="d; default: %(default)s")
@@ -140,14 +130,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--kernel_size", type=int, default=3, help="k; default: %(default)s")
     add_options(parser)
     args = parse_quickly(parser, argv, lengths=[512, 1024], repeats=2)
-    sizes = Sizes(args.width, args.heads, args.window, args.kernel_size)
-    seconds = measure_seconds(args.lengths, sizes, repeats=args.repeats, clock=args.clock)
+    seconds = measure_seconds(args.lengths, args, repeats=args.repeats, clock=args.clock)
     rows = []
     for name in LAYERS:
-        memory = [measure_in_child(measure_memory, name, length, sizes) for length in args.lengths]
+        memory = [measure_in_child(measure_memory, name, length, args) for length in args.lengths]
         rows.append({"layer": name, "lengths": args.lengths, "seconds": seconds[name], "peak_mib": memory})
     description = describe_machine() | {
-        "layers": f"d {sizes.width}, h {sizes.heads}, r {sizes.window}, k {sizes.kernel_size}, float32, "
+        "layers": f"d {args.width}, h {args.heads}, r {args.window}, k {args.kernel_size}, float32, "
         f"forward and backward over one sentence",
         "time": f"{args.clock}, median of {args.repeats} turns",
     }

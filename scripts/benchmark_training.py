@@ -38,10 +38,9 @@ from benchmark_common import (
     time_interleaved,
 )
 from torch import nn
-from torch.nn.utils.rnn import pad_sequence
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, train_tokenizer
-from vaswani_transformer.data.batching import plan_updates
+from vaswani_transformer.data.batching import TokenColumn, TokenizedPairs, plan_updates
 
 Batch = dict[str, torch.Tensor]
 
@@ -76,19 +75,16 @@ def build_parser() -> argparse.ArgumentParser:
 def take_batches(pairs: Sequence[tuple[str, str]], config: VaswaniConfig, args: argparse.Namespace) -> list[Batch]:
     """Return the batches of the first `--updates` updates of section 5.1, with a vocabulary learnt from the text."""
     tokenizer = train_tokenizer([side for pair in pairs for side in pair], vocab_size=config.vocab_size)
-    sources, targets = (tokenizer(list(side)).input_ids for side in zip(*pairs, strict=True))
-    kept = [row for row in range(len(pairs)) if max(len(sources[row]), len(targets[row])) <= MAX_LENGTH]
-    lengths = [np.array([len(side[row]) for row in kept], dtype=np.int32) for side in (sources, targets)]
+    sides = (tokenizer(list(side)).input_ids for side in zip(*pairs, strict=True))
+    kept = [pair for pair in zip(*sides, strict=True) if max(map(len, pair)) <= MAX_LENGTH]
+    columns = [
+        TokenColumn(np.concatenate(side), np.cumsum([0, *map(len, side)], dtype=np.int64))
+        for side in zip(*kept, strict=True)
+    ]
+    data = TokenizedPairs(*columns, pad_token_id=config.pad_token_id)
+    lengths = (column.lengths for column in columns)
     plan = plan_updates(*lengths, tokens_per_batch=args.tokens_per_batch, seed=0, epoch=0)
-    batches = []
-    for rows in plan[: args.updates]:
-        input_ids, labels = (
-            pad_sequence([torch.tensor(side[kept[row]]) for row in rows], batch_first=True, padding_value=padding)
-            for side, padding in ((sources, config.pad_token_id), (targets, IGNORE_INDEX))
-        )
-        attention_mask = (input_ids != config.pad_token_id).long()
-        batches.append({"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels})
-    return batches
+    return [data[rows] for rows in plan[: args.updates]]
 
 
 def build_system(name: str, config: VaswaniConfig) -> nn.Module:

@@ -12,7 +12,6 @@ disturbed: errors, title case, lower case and curly quotes.
 # ruff: noqa: RUF001 - quotation marks that look alike are the matter here
 
 import argparse
-import hashlib
 import json
 import random
 import re
@@ -28,34 +27,15 @@ from opustrainer.modifiers.typos import TypoModifier
 INVISIBLE = re.compile(
     "[\0-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\xad\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff]"
 )
+SETTINGS = json.loads(Path(__file__).with_name("disturbed_text.json").read_text(encoding="utf-8"))
 FACES = [chr(code) for code in range(0x1F600, 0x1F650)]
 SIGNS = [
     chr(code)
     for first, end in ((0x1F300, 0x1F600), (0x1F680, 0x1F6D8), (0x1F90C, 0x1FA00))
     for code in range(first, end)
 ]
-OLD_SIGNS = [sign + "\ufe0f" for sign in "❤☀☁☎☕☺♥✂✈✉✌✏✔✨❄❗⚠⚡⭐➡⬅✅❌"]
-JOINED = [
-    "👨\u200d👩\u200d👧",
-    "👩\u200d💻",
-    "👨\u200d🍳",
-    "👩\u200d🚀",
-    "🤷\u200d♀️",
-    "🤦\u200d♂️",
-    "🏳️\u200d🌈",
-    "👍🏽",
-    "👋🏻",
-    "🙏🏿",
-    "💪🏼",
-    "🇩🇪",
-    "🇬🇧",
-    "🇺🇸",
-    "🇫🇷",
-    "1️⃣",
-    "2️⃣",
-]
-QUOTES = [('"', '"', '"', '"'), ("“", "”", "„", "“"), ("'", "'", "'", "'"), ("‘", "’", "‚", "‘"), ("«", "»", "»", "«")]
-BULLETS = ["- ", "* ", "• ", "– ", "-", "· ", "> ", "# ", "+ ", "→ ", "[ ] "]
+OLD_SIGNS = [sign + "\ufe0f" for sign in SETTINGS["old_signs"]]
+EMOJI = [FACES, FACES, SIGNS, OLD_SIGNS, SETTINGS["joined_signs"]]
 
 
 def swap_letters(source: str, target: str) -> tuple[str, str]:
@@ -72,20 +52,21 @@ def swap_letters(source: str, target: str) -> tuple[str, str]:
 def put_in_front(source: str, target: str) -> tuple[str, str]:
     kind = random.randrange(4)
     if kind == 0 and not set(source + target) & set("\"“”„«»'’‘‚"):
-        left, right, german_left, german_right = random.choice(QUOTES)
+        left, right, german_left, german_right = random.choice(SETTINGS["quotes"])
         if random.random() < 0.3:  # the quotation ends in a later line
             return left + source, german_left + target
         return left + source + right, german_left + target + german_right
     number = random.choice([random.randint(1, 20), random.randint(1, 400), random.choice("abcdefABCDEF")])
-    front = random.choice(BULLETS) if kind == 1 else random.choice(["{}. ", "{}) ", "({}) ", "{}: "]).format(number)
+    front = (
+        random.choice(SETTINGS["bullets"])
+        if kind == 1
+        else random.choice(["{}. ", "{}) ", "({}) ", "{}: "]).format(number)
+    )
     return front + source, front + target
 
 
 def add_emoji(source: str, target: str) -> tuple[str, str]:
-    emoji = [
-        random.choice(random.choice([FACES, FACES, SIGNS, OLD_SIGNS, JOINED]))
-        for _ in range(random.choice([1, 1, 1, 2, 3]))
-    ]
+    emoji = [random.choice(random.choice(EMOJI)) for _ in range(random.choice([1, 1, 1, 2, 3]))]
     text, space = random.choice(["", "", " "]).join(emoji), random.choice(["", " ", " "])
     if random.random() < 0.2:
         return text + space + source, text + space + target
@@ -94,14 +75,11 @@ def add_emoji(source: str, target: str) -> tuple[str, str]:
 
 def disturb(pairs: list[str], shares: dict[str, float]) -> list[str]:
     """Return lines "source, tab, target", shuffled and disturbed."""
-    modifiers = {
-        "title_case": TitleCaseModifier(1.0),
-        "typos": TypoModifier(1.0),
-    }
+    typos, title_case = TypoModifier(1.0), TitleCaseModifier(1.0)
     of_source = {
         "curly_quotes": lambda source: re.sub(r'"([^"]*)"', r"“\1”", source.replace("'", "’")),
-        "typos": lambda source: modifiers["typos"].apply(source),
-        "title_case": lambda source: next(iter(modifiers["title_case"]([source]))),
+        "typos": typos.apply,
+        "title_case": lambda source: next(iter(title_case([source]))),
         "lower_case": str.lower,
     }
     of_both = {"swaps": swap_letters, "front": put_in_front, "emoji": add_emoji}
@@ -133,17 +111,15 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("output", type=Path)
     args = parser.parse_args()
-    settings = json.loads((Path(__file__).parent / "disturbed_text.json").read_text())
-    for corpus, copies in settings["copies"].items():
-        random.seed(f"{settings['seed']} {corpus}")
+    for corpus, copies in SETTINGS["copies"].items():
+        random.seed(f"{SETTINGS['seed']} {corpus}")
         pairs = read_pairs(args.folder / corpus)
-        lines = [line for _ in range(copies) for line in disturb(pairs, settings["shares"])]
+        lines = [line for _ in range(copies) for line in disturb(pairs, SETTINGS["shares"])]
         folder = args.output / corpus
         folder.mkdir(parents=True, exist_ok=True)
         for language, side in zip(("en", "de"), zip(*(line.split("\t") for line in lines), strict=True), strict=True):
-            content = "".join(f"{line}\n" for line in side).encode()
-            (folder / f"train.{language}").write_bytes(content)
-            print(f"{corpus} {language}: {len(side)} lines, sha256 {hashlib.sha256(content).hexdigest()}")
+            (folder / f"train.{language}").write_bytes("".join(f"{line}\n" for line in side).encode())
+        print(f"{corpus}: {len(lines)} pairs")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ can be given, such as --num_train_epochs 10, --learning_rate 1e-4, --gradient_ac
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -38,14 +38,14 @@ from vaswani_transformer.training.seq2seq_trainer import load_token_batches
 class FineTuningArguments:
     """Arguments besides those of Seq2SeqTrainingArguments."""
 
-    model: str = field(metadata={"help": "folder of the model to fine-tune, or its name on the Hub"})
-    train: str = field(metadata={"help": "prefix of the two files of training text"})
-    dev: str = field(metadata={"help": "prefix of those that choose the best epoch"})
-    test: str = field(metadata={"help": "prefix of those that are scored before and after"})
-    source_language: str = field(default="en", metadata={"help": "suffix of the source files"})
-    target_language: str = field(default="de", metadata={"help": "suffix of the target files"})
-    max_length: int = field(default=128, metadata={"help": "tokens of a sentence; longer ones are cut"})
-    tokens_per_batch: int = field(default=4096, metadata={"help": "padded tokens per side of an update"})
+    model: str  # folder of the model to fine-tune, or its name on the Hub
+    train: str  # prefix of the two files of training text
+    dev: str  # of those that choose the best epoch
+    test: str  # of those that are scored before and after
+    source_language: str = "en"  # suffix of the source files
+    target_language: str = "de"
+    max_length: int = 128  # tokens of a sentence; longer ones are cut
+    tokens_per_batch: int = 4096  # padded tokens per side of an update
 
 
 def build_parser() -> HfArgumentParser:

@@ -8,7 +8,6 @@ python scripts/print_table3.py scripts/benchmarks/results/table3_reduced
 
 import argparse
 import json
-import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -157,23 +156,19 @@ def format_moves(row: Row, base: Base) -> list[str]:
         row.name,
         f"{percent:+.1f} %",
         f"{100 * paper_move / usual_perplexity:+.1f} %",
-        judge(direction(percent, base.ppl_spread), direction(paper_move, PAPER_PPL_SPREAD)),
+        judge(percent, base.ppl_spread, paper_move, PAPER_PPL_SPREAD),
         f"{points:+z.2f}",
         f"{paper_points:+z.1f}",
-        judge(direction(points, base.bleu_spread), direction(paper_points, PAPER_BLEU_SPREAD)),
+        judge(points, base.bleu_spread, paper_points, PAPER_BLEU_SPREAD),
     ]
 
 
-def direction(difference: float, spread: float) -> float:
-    """Return 1 for up, -1 for down, 0 for a difference that chance or rounding may make."""
-    return 0 if abs(difference) <= spread else math.copysign(1, difference)
-
-
-def judge(ours: float, paper: float) -> str:
-    """Judge whether two directions agree."""
-    if ours == paper:
-        return "agrees"
-    return "does not agree" if ours else "too close to tell"
+def judge(ours: float, spread: float, paper: float, rounding: float) -> str:
+    """Judge whether two differences have one direction: up, down, or none within the spread or the rounding."""
+    has_moved = abs(ours) > spread
+    if has_moved != (abs(paper) > rounding):
+        return "does not agree" if has_moved else "too close to tell"
+    return "does not agree" if has_moved and ours * paper < 0 else "agrees"
 
 
 def format_markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

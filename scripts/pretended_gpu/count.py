@@ -1,16 +1,13 @@
 """Count what an update of `vaswani train`, or a step of a beam search, sends to a GPU, on a machine without one.
 
-python scripts/pretended_gpu/count.py update --recipe base_en_de
-python scripts/pretended_gpu/count.py search --sentences 64 --beams 4 --steps 40
+python scripts/pretended_gpu/count.py
 
 Widths are tiny, because counts do not depend on them; layers are the recipe's, precision is float32.
 """
 
-import argparse
 import copy
 import os
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from unittest import mock
 
@@ -31,7 +28,7 @@ class Counted(BaseException):
     """Ends the training when its update has been counted."""
 
 
-def count_update(recipe: str = "base_en_de") -> Counts:
+def count_update(recipe: str) -> Counts:
     """Return the counts of one update of `vaswani train`, of 8 sentences of different lengths."""
     with tempfile.TemporaryDirectory() as folder, PretendedGpu() as gpu:
         for split, word in (("train", "a"), ("dev", "b")):
@@ -102,22 +99,8 @@ def print_counts(title: str, counts: Counts, num_steps: int = 1) -> None:
             print(f"{number / num_steps:20.4g}  {name}  {line}")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("update", "search"))
-    parser.add_argument("--recipe", default="base_en_de", help="of an update; default: %(default)s")
-    parser.add_argument("--sentences", type=int, default=64, help="of a search; default: %(default)s")
-    parser.add_argument("--beams", type=int, default=4, help="default: %(default)s")
-    parser.add_argument("--steps", type=int, default=40, help="at most; default: %(default)s")
-    args = parser.parse_args(argv)
-    if args.what == "update":
-        print_counts("one update", count_update(args.recipe))
-        return 0
-    start, steps, num_steps = count_search(num_sentences=args.sentences, num_beams=args.beams, num_steps=args.steps)
-    print_counts("start of a search", start)
-    print_counts("a step, the tokens being the CPU's", steps, num_steps)
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    print_counts("an update of base_en_de", count_update("base_en_de"))
+    start, steps, num_steps = count_search(num_sentences=64, num_beams=4, num_steps=40)
+    print_counts("start of a search of 64 sentences with 4 beams", start)
+    print_counts("a step of it", steps, num_steps)

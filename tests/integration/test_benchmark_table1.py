@@ -4,10 +4,6 @@ import math
 import re
 
 import benchmark_table1 as table1
-import pytest
-import torch
-
-SIZES = table1.Sizes(width=8, heads=2, window=4, kernel_size=3)
 
 
 def test_the_benchmark_prints_its_growth_beside_the_formulas(monkeypatch, capsys):
@@ -20,14 +16,3 @@ def test_the_benchmark_prints_its_growth_beside_the_formulas(monkeypatch, capsys
     assert printed.count("n^2.00") >= len(table1.LAYERS)  # times may happen to grow so too
     assert table1.growth([1, 2, 4], [9.0, 1.0, 4.0]) == 2
     assert math.isnan(table1.growth([1, 2], [0.0, 3.0]))  # too short to measure
-
-
-@pytest.mark.parametrize("name", table1.LAYERS)
-def test_every_layer_keeps_the_width_and_the_restricted_one_sees_its_window_alone(name):
-    x = torch.randn(1, 200, SIZES.width, requires_grad=True)
-    y = table1.LAYERS[name][-1](SIZES)(x)
-    assert y.shape == x.shape
-    y[0, 100].square().sum().backward()
-    seen = x.grad[0].any(dim=-1).nonzero()[:, 0].tolist()
-    expected = {"recurrent": range(101), "convolutional": (99, 100, 101), "self-attention, restricted": range(98, 102)}
-    assert seen == list(expected.get(name, range(200)))

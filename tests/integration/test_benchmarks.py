@@ -11,7 +11,6 @@ import benchmark_training
 import gpu_report
 import pytest
 import torch
-from torch import nn
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli
 from vaswani_transformer.conversion.marian import copy_weights
@@ -67,17 +66,8 @@ def test_training_benchmark_runs(tmp_path, capsys):
 
 def test_decoding_benchmark_runs_and_all_systems_translate_alike(tmp_path, monkeypatch):
     # Processes of their own would take longer than all the rest; the test of training has them.
-    started = {}
-
-    @contextlib.contextmanager
     def open_child():
-        here = started[len(started)] = []
-
-        def call(work, *args):
-            monkeypatch.setattr(benchmark_decoding, "STARTED", here)
-            return work(*args)
-
-        yield call
+        return contextlib.nullcontext(lambda work, *args: work(*args))
 
     monkeypatch.setattr(benchmark_decoding, "open_child", open_child)
     monkeypatch.setattr(benchmark_decoding, "PAUSE", 0)
@@ -93,21 +83,6 @@ def test_decoding_benchmark_runs_and_all_systems_translate_alike(tmp_path, monke
         assert row["tokens_per_second"] == pytest.approx(5 * row["sentences_per_second"])
 
 
-def test_decoding_benchmark_refuses_models_that_differ():
-    torch.manual_seed(0)
-    model = VaswaniForConditionalGeneration(VaswaniConfig(**TINY)).eval()
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.3)
-    marian = benchmark_common.build_marian(model.config).eval()
-    copy_weights(model, marian)
-    rate = benchmark_decoding.rate
-    others = {benchmark_common.MARIAN: lambda *args: rate(marian, *args)}
-    benchmark_decoding.check_same_model(lambda *args: rate(model, *args), others, [[5, 6, 2], [7, 2]], 300)
-    nn.init.zeros_(marian.model.decoder.layers[0].fc2.bias)
-    with pytest.raises(RuntimeError, match="log P of MarianMTModel differs from ours by"):
-        benchmark_decoding.check_same_model(lambda *args: rate(model, *args), others, [[5, 6, 2]], 300)
-
-
 def test_gpu_report_measures_a_training_and_names_one_that_failed(tmp_path, capsys):
     prepare = "prepare --train phrasebook --dev phrasebook --num_pairs 60 --vocab_size 500 --output"
     assert cli.main([*prepare.split(), f"{tmp_path}/data"]) == 0
@@ -117,8 +92,7 @@ def test_gpu_report_measures_a_training_and_names_one_that_failed(tmp_path, caps
     assert gpu_report.main([*arguments, "--output", str(output), *small.split()]) == 0
     [row] = read_rows(output)
     assert row["update"] == 4
-    assert len(row["milliseconds"]) == 2
-    assert min(row["host_ms"], row["busy_ms"], row["kernels"], row["target_tokens_per_second"]) > 0
-    assert 0 <= row["idle_share"] < 1
+    assert row["hours"] == pytest.approx(100_000 * row["milliseconds"] / 3.6e6)
+    assert min(row["milliseconds"], row["target_tokens_per_second"], row["loss"]) > 0
     assert gpu_report.main([*arguments, "--set", "model.num_heads=7"]) == 1
     assert "base, eager, 1: " in capsys.readouterr().out

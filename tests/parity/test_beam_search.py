@@ -1,15 +1,17 @@
 """`generate()` finds what a beam search in plain Python finds, token for token.
 
-That search is the one of `scripts/check_beam_search.py`, which does the same with trained models and real sentences.
+The plain search keeps hypotheses in dictionaries, translates one sentence at a time, calls the model without a cache,
+and shares no code with the package's search. With one beam both are greedy: the first </s> that wins ends it.
 """
 
 import copy
+from collections.abc import Callable, Sequence
+from heapq import nlargest
 
-import check_beam_search
 import pytest
 import torch
 
-from vaswani_transformer import train_tokenizer
+from vaswani_transformer.loading import load_translator
 from vaswani_transformer.translation.ensemble import Ensemble
 
 START, PAD, END = 0, 1, 2
@@ -17,7 +19,67 @@ SENTENCES = [[9, 2], [5, 6, 7, 8, 2], [21, 9, 30, 4, 12, 35, 2], [8, 3, 21, 2]]
 SOURCE = torch.tensor([sentence + [PAD] * (7 - len(sentence)) for sentence in SENTENCES])
 OFFSET = 8
 SIZES = {"noise": 0.4, "encoder_layers": 1, "decoder_layers": 2, "output_bias": True}
+Hypothesis = tuple[int, ...]
+NextWords = Callable[[list[Hypothesis]], list[list[float]]]
 WITH_SCORES = {"output_scores": True, "return_dict_in_generate": True}
+
+
+def search(
+    next_words: NextWords,
+    *,
+    num_beams: int,
+    limit: int,
+    alpha: float,
+    end: int,
+    num_best: int = 1,
+    stops_early: bool = True,
+) -> list[tuple[float, Hypothesis]]:
+    """Return the `num_best` translations with the highest log P / ((5 + |Y|) / 6)^alpha, best first.
+
+    Args:
+        next_words: log P of every word behind each of some hypotheses.
+        limit: words a translation may have, </s> included.
+        end: the word </s>.
+        stops_early: stop when no open hypothesis can win any more, instead of at the limit.
+    """
+    running: dict[Hypothesis, float] = {(): 0.0}
+    finished: dict[Hypothesis, float] = {}
+    for length in range(1, limit + 1):
+        grown: dict[Hypothesis, float] = {}
+        for hypothesis, log_probs in zip(running, next_words(list(running)), strict=True):
+            words = nlargest(2 * num_beams, range(len(log_probs)), key=log_probs.__getitem__)
+            for word in [end] if length == limit else words:
+                grown[(*hypothesis, word)] = running[hypothesis] + log_probs[word]
+        best_first = sorted(grown, key=grown.__getitem__, reverse=True)
+        for hypothesis in best_first[:num_beams]:
+            if hypothesis[-1] == end:
+                finished[hypothesis] = grown[hypothesis] / ((5 + length) / 6) ** alpha
+        running = {h: grown[h] for h in [h for h in best_first if h[-1] != end][:num_beams]}
+        if not running or (num_beams == 1 and finished):
+            break
+        best_possible = max(running.values()) / ((5 + limit) / 6) ** alpha
+        if stops_early and len(finished) >= num_best and nlargest(num_best, finished.values())[-1] >= best_possible:
+            break
+    return nlargest(num_best, ((score, hypothesis) for hypothesis, score in finished.items()))
+
+
+def words_of_model(model, source: Sequence[int]) -> NextWords:
+    """Return the next words of translations of `source` by `model`: one call of `forward`, without a cache."""
+    input_ids = torch.tensor([source], device=model.device)
+    encoded = model.get_encoder()(input_ids).last_hidden_state
+    start = model.generation_config.decoder_start_token_id
+
+    @torch.no_grad()
+    def next_words(hypotheses: list[Hypothesis]) -> list[list[float]]:
+        logits = model(
+            encoder_outputs=(encoded.expand(len(hypotheses), -1, -1),),
+            decoder_input_ids=torch.tensor([[start, *hypothesis] for hypothesis in hypotheses], device=model.device),
+            logits_to_keep=1,
+            use_cache=False,
+        ).logits
+        return logits[:, -1].double().log_softmax(dim=-1).tolist()
+
+    return next_words
 
 
 def build(build_tiny_model, **changes):
@@ -40,7 +102,7 @@ def other(build_tiny_model):
 
 
 def words_of(model, source):
-    return check_beam_search.words_of_model(copy.deepcopy(model).double(), source)
+    return words_of_model(copy.deepcopy(model).double(), source)
 
 
 def compare(model, expected_of, *, num_best: int, **options) -> None:
@@ -67,7 +129,7 @@ def test_every_beam_agrees_with_the_plain_search(model, num_beams, alpha, stops_
     num_best = min(3, num_beams)
 
     def expected_of(i):
-        return check_beam_search.search(
+        return search(
             words_of(model, SENTENCES[i]),
             num_beams=num_beams,
             limit=len(SENTENCES[i]) + OFFSET,
@@ -89,7 +151,7 @@ def test_an_ensemble_agrees_with_the_plain_search_over_mean_probabilities(model,
             log_probs = torch.tensor([words(hypotheses) for words in both], dtype=torch.float64)
             return log_probs.exp().mean(dim=0).log().tolist()
 
-        return check_beam_search.search(
+        return search(
             mean, num_beams=num_beams, limit=len(SENTENCES[i]) + OFFSET, alpha=0.6, end=END, num_best=min(2, num_beams)
         )
 
@@ -120,21 +182,22 @@ def test_a_bias_agrees_with_the_plain_search_to_the_limit(build_tiny_model, bias
             return rows
 
         limit = len(SENTENCES[i]) + OFFSET
-        return check_beam_search.search(biased, num_beams=4, limit=limit, alpha=0.6, end=END, stops_early=False)
+        return search(biased, num_beams=4, limit=limit, alpha=0.6, end=END, stops_early=False)
 
     compare(model, expected_of, num_best=1, num_beams=4, sequence_bias={(25, 25): bias})
 
 
-def test_the_check_of_trained_models_says_how_many_agree(build_tiny_model, tmp_path, capsys):
-    lines = ["a dog runs", "two cats sleep", "the big dog"]
-    tokenizer = train_tokenizer(lines * 3, vocab_size=290)
-    model = build_tiny_model(vocab_size=len(tokenizer), noise=0.2)
-    model.generation_config.max_length_offset = 3
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    source = tmp_path / "test.en"
-    source.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    check_beam_search.main(["--model", str(tmp_path), "--source", str(source), "--beams", "1", "3", "--nbest", "2"])
-    printed = capsys.readouterr().out
-    assert "beam 1, 1 best: 3 of 3 agree token for token" in printed
-    assert "beam 3, 2 best: 3 of 3 agree token for token" in printed
+@pytest.mark.parametrize("num_beams", [1, 4])
+def test_the_translations_of_a_trained_model_agree_with_the_plain_search(bundled_model, num_beams):
+    model, tokenizer = load_translator(bundled_model, dtype="float64")
+    config, found = model.generation_config, []
+    sentences = ["The girl does not know whether he bought the house.", "Hello!", "Where is the next station, please?"]
+    sources = tokenizer(sentences).input_ids
+    for source in sources:
+        limit = len(source) + config.max_length_offset
+        words = words_of_model(model, source)
+        [(_, best)] = search(words, num_beams=num_beams, limit=limit, alpha=0.6, end=config.eos_token_id)
+        found.append(list(best))
+    inputs = tokenizer.pad({"input_ids": sources}, return_tensors="pt")
+    rows = model.generate(**inputs, num_beams=num_beams, length_penalty=0.6, early_stopping="never")
+    assert [[token for token in row[1:] if token != config.pad_token_id] for row in rows.tolist()] == found

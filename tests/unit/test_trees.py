@@ -3,17 +3,25 @@
 import re
 
 import pytest
-from check_treebank import comes_back
 
-from vaswani_transformer.parsing.trees import Constituent, Leaf, format_tree, parse_trees, strip
+from vaswani_transformer.parsing.linearisation import linearise, rebuild
+from vaswani_transformer.parsing.trees import Constituent, Leaf, Tree, format_tree, parse_trees, strip
 
 WITH_TRACES = "( (S-TPC-1 (NP=2 (-LRB- -LRB-) (NN dog)) (VP (VBD said) (SBAR (-NONE- 0) (S (-NONE- *T*-1)))) (. .)) )"
-# With the stride that leaves some 300 trees; `scripts/check_treebank.py` goes through all.
+# With the stride that leaves some 300 trees.
 TREEBANKS = [
     ("treebank_craft/dev.mrg", 6),
     ("treebank_craft/train.mrg", 90),
     ("treebank_wsj_sample/wsj_sample.mrg", 13),
 ]
+
+
+def comes_back(tree: Tree) -> bool:
+    """Return True if `tree` is read as it was written, and its stripped form rebuilt from both linearisations."""
+    is_reread = list(parse_trees([format_tree(tree)], name="text")) == [tree]
+    stripped = strip(tree)
+    forms = [] if stripped is None else [linearise(stripped, copy_words=copied) for copied in (False, True)]
+    return is_reread and all(rebuild(form, stripped.leaves) == stripped for form in forms)
 
 
 def one_tree(text):
