@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from . import __version__
-from .commands.parsers import COMMANDS, CommandParser
+from .commands import COMMANDS
 from .memory import tune_memory
 from .training.interruption import EXIT_CODE, Interrupted
 
@@ -42,19 +42,23 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="vaswani", description=__doc__, formatter_class=formatter)
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     parser.add_argument("--debug", action="store_true", help="show where in the code an error arose")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="command", parser_class=CommandParser)
-    for add_arguments in COMMANDS:
-        text = add_arguments.__doc__
-        first_line = text.strip().split("\n")[0]
-        options = {"help": first_line, "description": text, "formatter_class": formatter}
-        add_arguments(commands.add_parser(add_arguments.__name__, **options))
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    for module in COMMANDS:
+        name, text = module.__name__.rpartition(".")[2], module.__doc__
+        command = commands.add_parser(name, help=text.partition("\n")[0], description=text, formatter_class=formatter)
+        module.add_arguments(command)
+        command.set_defaults(module=module, parser=command)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command, or list them if none is given. Errors are one line on standard error, a traceback with --debug."""
     _prepare_streams()
-    args = build_parser().parse_args((sys.argv[1:] if argv is None else argv) or ["--help"])
+    args, unknown = build_parser().parse_known_args((sys.argv[1:] if argv is None else argv) or ["--help"])
+    if unknown:
+        args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    if fault := getattr(args.module, "find_fault", lambda args: None)(args):
+        args.parser.error(fault)
     try:
         _run(args)
     except BrokenPipeError:
@@ -85,11 +89,10 @@ def _prepare_streams() -> None:
 def _run(args: argparse.Namespace) -> None:
     tune_memory()
     warnings.formatwarning = lambda message, *_, **__: f"vaswani {args.command}: {message}\n"
-    # Imported late: imports of commands take seconds, and help and usage errors come before them.
+    # Imported late: this takes seconds, and help and usage errors come before.
     import_module(".registration", __package__)
-    command = import_module(f".commands.{args.command}", __package__)
     import_module("transformers").utils.logging.disable_progress_bar()  # of loading and saving weights
-    command.run(args)
+    args.module.run(args)
     sys.stdout.flush()  # here a full disk and a closed pipe are errors of the command, at exit they are not
 
 

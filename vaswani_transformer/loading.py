@@ -10,12 +10,19 @@ import torch
 from huggingface_hub import hf_hub_download
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from .bounds import BOUNDS, describe_bounds, is_within_bounds
+from .bounds import Number
 from .files import digest_files
 from .model.configuration_vaswani import VaswaniConfig
 from .model.modeling_vaswani import VaswaniForConditionalGeneration
 from .model.pipeline_vaswani import find_languages
 from .runs import SUFFIXES, find_model
+
+BOUNDS = {  # of a generation config
+    "num_beams": Number(1, 1_000),
+    "length_penalty": Number(-10.0, 10.0),
+    "max_length_offset": Number(0, 10_000),
+    "max_length": Number(1, 100_000),
+}
 
 
 class Loaded(NamedTuple):
@@ -101,8 +108,8 @@ def _check_settings(model: VaswaniForConditionalGeneration) -> None:
     """Raise an error for a wrong value in the generation config of `model`: bounds, token ids, heads, rules."""
     config, options = model.config, vars(model.generation_config)
     for name, value in options.items():
-        if name in BOUNDS and value is not None and not is_within_bounds(name, value):
-            raise ValueError(f"{name} must be {describe_bounds(name)}, got {value!r}")
+        if name in BOUNDS and value is not None and value not in BOUNDS[name]:
+            raise ValueError(f"{name} must be {BOUNDS[name]}, got {value!r}")
     needed = {"pad_token_id", "eos_token_id", "decoder_start_token_id"}
     for name in options:
         ids = options[name] if isinstance(options[name], list) else [options[name]]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from vaswani_transformer import cli, loading, memory
-from vaswani_transformer.commands.parsers import COMMANDS
+from vaswani_transformer.commands import COMMANDS
 from vaswani_transformer.training.log import Log
 from vaswani_transformer.training.recipes import BASE, RECIPES, TABLE_3, replace
 
@@ -199,7 +199,7 @@ def test_numbers_of_things_are_whole_and_positive(option, value, capsys):
 
 def test_a_recipe_is_changed_where_the_command_says_so(monkeypatch):
     build_run = mock.Mock(side_effect=ValueError("enough"))
-    monkeypatch.setattr("vaswani_transformer.commands.train.build_run", build_run)
+    monkeypatch.setattr("vaswani_transformer.training.setup.build_run", build_run)
     changes = ["--set", "compile=true", "--set", "warmup_updates=5", "--set", "model.dropout=0.3", "--num_updates", "7"]
     for options in (["--recipe", "base_en_de", *changes], ["--recipe", "table3_C4", "--divide_widths", "4"]):
         assert cli.main(["train", "--data", "x", "--output", "y", *options]) == 1
@@ -287,7 +287,7 @@ def test_closed_input_or_output_is_an_error_and_lost_messages_are_none(
     assert done.stdout == ("" if status else "\n")
 
 
-@pytest.mark.parametrize("command", ["", *(command.__name__ for command in COMMANDS)])
+@pytest.mark.parametrize("command", ["", *(module.__name__.rpartition(".")[2] for module in COMMANDS)])
 def test_the_help_of_every_command_has_lines_to_paste_that_it_understands(command, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main([*command.split(), "--help"])

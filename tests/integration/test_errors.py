@@ -2,14 +2,16 @@
 
 import io
 import sys
+from argparse import ArgumentTypeError
 from pathlib import Path
 from unittest import mock
 
 import pytest
 
-from vaswani_transformer import cli
-from vaswani_transformer.bounds import BOUNDS
+from vaswani_transformer import cli, loading
+from vaswani_transformer.bounds import Number
 from vaswani_transformer.loading import load_translator
+from vaswani_transformer.training import recipes
 
 
 @pytest.fixture
@@ -58,16 +60,21 @@ def test_an_error_of_our_own_tells_its_class_and_how_to_find_its_place(place, mo
     assert capsys.readouterr().err == f"vaswani translate: {reason} (vaswani --debug translate ... shows where)\n"
 
 
-@pytest.mark.parametrize("name", BOUNDS)
-def test_the_bounds_of_numbers_are_those_of_options(name, capsys):
-    least, most = BOUNDS[name]
-    parser = cli.build_parser()._subparsers._group_actions[0].choices.values()
-    actions = [action for command in parser for action in command._actions if f"--{name}" in action.option_strings]
-    for action in actions[:1]:  # some are of recipes only
-        assert [action.type(str(value)) for value in (least, most)] == [least, most]
-        for text in (str(least - 1), str(most + 1), "nan", "inf", "9" * 5_000, "x", ""):
-            with pytest.raises(Exception, match=r"^expected a (whole )?number from .* to .*, got '"):
-                action.type(text)
+def test_the_numbers_of_options_have_the_bounds_of_recipes_and_of_generation_configs():
+    for command in cli.build_parser()._subparsers._group_actions[0].choices.values():
+        for action in command._actions:
+            if isinstance(action.type, Number):
+                for bounds in (recipes.BOUNDS, loading.BOUNDS):
+                    assert action.type == bounds.get(action.dest, action.type)
+
+
+@pytest.mark.parametrize("number", [Number(1, 1_000), Number(-10.0, 10.0)], ids=str)
+def test_a_number_beyond_its_bounds_or_of_another_kind_is_refused(number):
+    least, most = number.least, number.most
+    assert [number(str(value)) for value in (least, most)] == [least, most]
+    for text in (str(least - 1), str(most + 1), "nan", "inf", "9" * 5_000, "x", ""):
+        with pytest.raises(ArgumentTypeError, match=r"^expected a (whole )?number from .* to .*, got '"):
+            number(text)
 
 
 def test_an_empty_output_is_a_usage_error(capsys):

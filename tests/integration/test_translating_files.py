@@ -12,6 +12,7 @@ import time
 import pytest
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, cli
+from vaswani_transformer.commands.translate import DECIDING
 from vaswani_transformer.translation import files as file_translation
 from vaswani_transformer.translation.translator import Translator
 
@@ -84,11 +85,17 @@ def test_compressed_files_and_pipes_are_translated_alike_to_files_and_standard_o
     assert (tmp_path / "piped").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
+def test_each_option_of_translate_is_known_to_decide_the_output_or_not_to():
+    options = vars(cli.build_parser().parse_args(["translate", "--model", "m"])).keys()
+    compared_by_content, of_files = {"model", "ensemble"}, {"input", "output", "alignments"}
+    assert options - {"command", "debug", "module", "parser"} == {*DECIDING} | compared_by_content | of_files
+
+
 def test_processes_cannot_share_a_pipe(model_folder, text, monkeypatch, capsys):
     class Two:
         num_processes = 2
 
-    monkeypatch.setattr("vaswani_transformer.commands.translate.find_processes", Two)
+    monkeypatch.setattr("vaswani_transformer.translation.files.find_processes", Two)
     assert cli.main(["translate", "--model", str(model_folder), "--input", str(text)]) == 1
     assert "2 processes can share a file, not a pipe: give --input and --output files." in capsys.readouterr().err
 

@@ -11,8 +11,9 @@ from transformers.generation import BaseStreamer, SynthIDTextWatermarkingConfig,
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 
 from vaswani_transformer import VaswaniForConditionalGeneration, train_tokenizer
-from vaswani_transformer.bounds import BOUNDS
+from vaswani_transformer.bounds import Number
 from vaswani_transformer.model.generation_vaswani import MOST_ALPHA, VaswaniGreedyOutput
+from vaswani_transformer.training.recipes import BOUNDS
 
 PAD, END = 1, 2
 SOURCE = torch.tensor([[9, 2, 1, 1, 1], [5, 6, 7, 8, 2], [21, 9, 30, 2, 1]])
@@ -315,7 +316,7 @@ def test_a_peft_model_translates_with_its_adapter(model):
 
 
 def test_the_bounds_of_alpha_are_those_of_recipes():
-    assert BOUNDS["length_penalty"] == (-MOST_ALPHA, MOST_ALPHA)
+    assert BOUNDS["length_penalty"] == Number(-MOST_ALPHA, MOST_ALPHA)
 
 
 def test_flex_attention_is_refused_on_a_cpu_before_it_compiles(build_tiny_model):

@@ -25,7 +25,7 @@ FLOORS = [
     {"__main__", "__init__"},
 ]
 FLOOR_OF = {name: number for number, floor in enumerate(FLOORS) for name in floor}
-SHARED_BY_COMMANDS = {"commands.arguments", "commands.parsers"}
+SHARED_BY_COMMANDS = {"commands.arguments"}
 FILES = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")}
 
 
@@ -56,7 +56,7 @@ def test_every_file_imports_from_lower_floors_or_its_own_folder(module):
     for imported in IMPORTS[module]:
         other = imported.partition(".")[0]
         if name and other == folder:
-            is_allowed = folder != "commands" or imported in SHARED_BY_COMMANDS
+            is_allowed = folder != "commands" or name == "__init__" or imported in SHARED_BY_COMMANDS
         else:
             is_allowed = FLOOR_OF[other] < FLOOR_OF[folder] and folder != "model"
         assert is_allowed, f"{module} imports {imported}, which is not below it"

@@ -1,23 +1,43 @@
+"""Align the words of sentences and given translations, by the model's attention.
+
+vaswani align --model runs/base --source test.en --target test.de --output test.align
+
+Writes pairs `i-j` for each line, source word and target word counted from 0, as fast_align does. White space
+separates words. `vaswani translate --alignments FILE` does it for the model's own translations.
+"""
+
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tqdm import tqdm
+from .arguments import add_model, check_output, open_output, output_path
 
-from .. import loading
-from ..attention.alignment import Links, align, format_links, parse_links, score_links
-from ..data.corpus import read_parallel_files
-from ..data.lines import read_lines
-from .arguments import check_output, open_output
+if TYPE_CHECKING:
+    from ..attention.alignment import Links
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    add_model(command)
+    command.add_argument("--source", type=Path, required=True, help="UTF-8 text, one sentence per line")
+    command.add_argument("--target", type=Path, required=True, help="their translations, in the same order")
+    command.add_argument("--output", type=output_path, help="default: standard output")
+    command.add_argument("--gold", type=Path, help="file of pairs aligned by hand: print the alignment error rate")
 
 
 def run(args: argparse.Namespace) -> None:
+    from tqdm import tqdm
+
+    from ..attention.alignment import align, format_links, score_links
+    from ..data.corpus import read_parallel_files
+    from ..loading import load_translator
+
     check_output(args.output, inputs=[args.source, args.target, args.gold])
     gold = None if args.gold is None else _read_gold(args.gold)
     pairs = list(read_parallel_files(args.source, args.target))
     if gold is not None and len(gold) != len(pairs):
         raise ValueError(f"the numbers of lines differ: {args.gold} has {len(gold)}, {args.source} has {len(pairs)}.")
-    model, tokenizer = loading.load_translator(args.model)
+    model, tokenizer = load_translator(args.model)
     found = []
     with open_output(args.output) as file:
         for links in align(model, tokenizer, tqdm(pairs, unit=" sentences", file=sys.stderr, disable=None)):
@@ -28,7 +48,10 @@ def run(args: argparse.Namespace) -> None:
         print(rates, file=sys.stderr if args.output is None else sys.stdout)
 
 
-def _read_gold(path: Path) -> list[Links]:
+def _read_gold(path: Path) -> "list[Links]":
+    from ..attention.alignment import parse_links
+    from ..data.lines import read_lines
+
     gold = []
     for number, line in enumerate(read_lines(path), start=1):
         try:

@@ -1,4 +1,4 @@
-"""Arguments that several commands share: corpora, options of the search, output files."""
+"""Arguments that several commands share: options of the search, corpora, recipes, output files."""
 
 import argparse
 import contextlib
@@ -6,61 +6,112 @@ import gzip
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from .. import loading
-from ..data.corpus import Pair, describe_source, open_parallel
-from ..data.phrasebook.pairs import generate_pairs
-from .parsers import PHRASEBOOK
+from ..bounds import Number
+
+if TYPE_CHECKING:
+    from ..loading import Loaded
+
+OF_SEARCH = ("num_beams", "length_penalty", "max_length_offset", "split_sentences")  # as `Translator` takes them
+PHRASEBOOK = "phrasebook"  # a name of text: the built-in corpus
+
+
+def output_path(text: str) -> Path:
+    """Parse the name of a file or folder to write; an empty one would be the working directory."""
+    if not text:
+        raise argparse.ArgumentTypeError("expected a path, got none: is a variable of the shell not set?")
+    return Path(text)
+
+
+def add_model(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--model", required=True, help="model folder, run folder or Hub id")
+
+
+def add_column_options(command: argparse.ArgumentParser) -> None:
+    text = "column of the source in the header of .csv, or its key in .jsonl, .parquet and Hub datasets; if not "
+    command.add_argument("--source_column", help=f"{text}given, the source language")
+    command.add_argument("--target_column", help="the same for the target")
+
+
+def add_beam_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--num_beams", type=Number(1, 1_000))
+    group.add_argument("--length_penalty", type=Number(-10.0, 10.0), help="alpha of the GNMT penalty")
+
+
+def add_search_options(command: argparse.ArgumentParser) -> None:
+    decoding = command.add_argument_group("decoding, section 6.1; the model's own settings if not given")
+    decoding.add_argument("--dtype", choices=("float32", "bfloat16", "float16"))
+    add_beam_options(decoding)
+    text = "limit of a translation: this many tokens more than its source"
+    decoding.add_argument("--max_length_offset", type=Number(0, 10_000), help=text)
+    ensemble = {"nargs": "+", "default": [], "metavar": "MODEL"}
+    decoding.add_argument("--ensemble", **ensemble, help="further models; their probabilities are averaged")
+    text = "translate the sentences of a line one by one; needs sentencex"
+    decoding.add_argument("--split_sentences", action="store_true", help=text)
+    text = "padded source tokens; default: 2,000 on a CPU, 8,192 elsewhere"
+    decoding.add_argument("--tokens_per_batch", type=Number(1, 10_000_000), help=text)
+
+
+def add_recipe_options(command: argparse.ArgumentParser, *, default: str) -> None:
+    command.add_argument("--recipe", help=f"a name of `vaswani recipes`, or a JSON file; default: {default}")
+    options = {"action": "append", "default": [], "dest": "changes", "metavar": "FIELD=VALUE"}
+    command.add_argument("--set", **options, help="change a field: model.dropout=0.3; may be repeated")
+
+
+def take_given(args: argparse.Namespace, *names: str) -> dict[str, object]:
+    """Return the values of those options among `names` that are given."""
+    return {name: value for name in names if (value := getattr(args, name)) is not None}
 
 
 def open_reader(
-    names: list[str], args: argparse.Namespace, *, split: str, num_pairs: int, cache: Path | None = None
-) -> Callable[[], Iterable[Pair]]:
+    names: list[str],
+    languages: Sequence[str],
+    columns: Sequence[str],
+    *,
+    split: str,
+    num_pairs: int,
+    cache: Path | None = None,
+) -> Callable[[], Iterable[tuple[str, str]]]:
     """Return a function that reads the pairs from the start at each call."""
+    from ..data.corpus import open_parallel
+    from ..data.phrasebook.pairs import generate_pairs
+
     if names == [PHRASEBOOK]:
-        languages = f"{args.source_language} to {args.target_language}"
-        if languages != "en to de":
-            raise ValueError(f"the phrasebook is from en to de, not {languages}: leave the languages out.")
+        if (found := " to ".join(languages)) != "en to de":
+            raise ValueError(f"the phrasebook is from en to de, not {found}: leave the languages out.")
         own_split = {"validation": "dev"}.get(split, split)
         return lambda: generate_pairs(split=own_split, num_pairs=num_pairs)
-    columns = (args.source_column or args.source_language, args.target_column or args.target_language)
     return lambda: open_parallel(names, columns, split=split, cache=cache)
 
 
 def describe_inputs(names: list[str], *, split: str, num_pairs: int) -> list[dict]:
-    """Describe the input of the reader of `names`, for the fingerprint."""
+    """Describe the text that `open_reader` reads."""
+    from ..data.corpus import describe_source
+
     if names == [PHRASEBOOK]:
         return [{"dataset": PHRASEBOOK, "split": split, "num_pairs": num_pairs}]
     return describe_source(names, split=split)
 
 
-def load_members(args: argparse.Namespace) -> list[loading.Loaded]:
-    """Load `args.model` and the further models of its ensemble, whose tokens must be those of the first.
+def load_members(names: Sequence[str], *, dtype: str | None) -> "list[Loaded]":
+    """Load a model and the further models of its ensemble, whose tokens must be those of the first.
 
     Raises:
         ValueError: if a further model has another vocabulary.
         FileNotFoundError: if there is no such model.
     """
-    names = [args.model, *args.ensemble]
-    members = [loading.load(name, dtype=args.dtype) for name in names]
+    from ..loading import load
+
+    members = [load(name, dtype=dtype) for name in names]
     vocabulary = members[0].tokenizer.get_vocab()
     for name, member in zip(names, members, strict=True):
         if member.tokenizer.get_vocab() != vocabulary:
             raise ValueError(
-                f"models of an ensemble must share one vocabulary, and {name} has another than {args.model}: train "
+                f"models of an ensemble must share one vocabulary, and {name} has another than {names[0]}: train "
                 f"them on data of one tokenizer (`vaswani prepare --keep_vocabulary MODEL`)."
             )
     return members
-
-
-def search_options(args: argparse.Namespace, members: Sequence[loading.Loaded]) -> dict[str, object]:
-    """Return the given options of `add_search_options`, as `Translator` takes them; `members` as of `load_members`."""
-    names = ("num_beams", "length_penalty", "max_length_offset", "split_sentences")
-    options = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    if args.ensemble:
-        options["ensemble"] = [member.model for member in members[1:]]
-    return options
 
 
 def check_new_folder(folder: Path) -> None:

@@ -1,16 +1,40 @@
+"""Draw the attention of the heads as in figures 3 to 5: SVG, PNG, and one page to explore.
+
+vaswani attention --model runs/base --source "The dog that barks runs." --output pictures
+vaswani attention --model runs/base --source "The dog runs." --output pictures --kind cross --layer 5 --word Hund
+"""
+
 import argparse
 
-from .. import loading
-from ..attention.drawing import draw_figures, draw_layer
-from ..attention.maps import collect_attention
-from ..attention.page import build_html
-from ..model.pipeline_vaswani import check_sentence
+from ..attention import KINDS
+from ..bounds import Number
+from .arguments import add_model, output_path
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    add_model(command)
+    command.add_argument("--source", required=True, help="the sentence")
+    command.add_argument("--target", help="its translation; the model's own if not given")
+    command.add_argument("--output", type=output_path, required=True, help="folder for the pictures and the page")
+    command.add_argument(
+        "--word", help="draw this word alone; default in figures 3 and 4: a word that attends far away"
+    )
+    chosen = command.add_argument_group("one drawing, instead of figures 3 to 5")
+    chosen.add_argument("--kind", choices=tuple(KINDS), help="self-attention, or cross; default: encoder")
+    chosen.add_argument("--layer", type=Number(1, 1_000), help="from 1; the next to last if not given, as in the paper")
+    chosen.add_argument("--heads", type=Number(1, 1_000), nargs="+", help="from 1; all if not given")
 
 
 def run(args: argparse.Namespace) -> None:
+    from ..attention.drawing import draw_figures, draw_layer
+    from ..attention.maps import collect_attention
+    from ..attention.page import build_html
+    from ..loading import load_translator
+    from ..model.pipeline_vaswani import check_sentence
+
     for sentence in filter(None, (args.source, args.target)):
         check_sentence(sentence)
-    model, tokenizer = loading.load_translator(args.model)
+    model, tokenizer = load_translator(args.model)
     maps = collect_attention(model, tokenizer, args.source, args.target)
     words, kind = maps.by_words(), args.kind or "encoder"
     if args.kind or args.layer or args.heads:

@@ -1,12 +1,35 @@
+"""Write the card of a model from its run folder: metadata, use, recipe, cost, scores, limits.
+
+vaswani evaluate --model runs/base --test newstest2014.en newstest2014.de --json newstest2014.json
+vaswani card --run runs/base --score "WMT 2014 newstest2014" newstest2014.json --license apache-2.0
+
+`vaswani push` uploads the file as you have edited it. An existing card is replaced only if --output names it.
+"""
+
 import argparse
 from pathlib import Path
 
-from ..hub.card import CardText, build_card, read_run, read_scores
-from ..runs import CARD_FILE, MODEL_FOLDER
-from .arguments import check_output
+from .arguments import check_output, output_path
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--run", type=Path, required=True, dest="run_folder", help="folder of a finished run")
+    options = {"nargs": 2, "action": "append", "default": [], "metavar": ("DATASET", "FILE")}
+    command.add_argument("--score", **options, help="a test set, and its file of `evaluate --json`; may be repeated")
+    command.add_argument("--output", type=output_path, help="file to write; RUN/model/README.md if not given")
+    facts = command.add_argument_group("facts that no run folder knows; the card says which are missing")
+    facts.add_argument("--name", default="", help="title; the folder's name if not given")
+    facts.add_argument("--data", default="", help="the training data, in words")
+    facts.add_argument("--dataset", default="", help="the same as a dataset of the Hub, such as wmt/wmt14")
+    facts.add_argument("--license", default="", help="of the weights, in the Hub's terms: apache-2.0, cc-by-4.0, ...")
+    facts.add_argument("--license_name", default="", help="name of the licence, for --license other")
+    facts.add_argument("--hardware", default="", help="devices it was trained on, in words")
 
 
 def run(args: argparse.Namespace) -> None:
+    from ..hub.card import CardText, build_card, read_run, read_scores
+    from ..runs import CARD_FILE, MODEL_FOLDER
+
     model, output = read_run(args.run_folder).model, args.output
     evaluations = [read_scores(dataset, Path(file)) for dataset, file in args.score]
     facts = {name: getattr(args, name) for name in CardText.__dataclass_fields__}

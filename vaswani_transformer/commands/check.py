@@ -1,7 +1,17 @@
-import argparse
+"""Translate the example that was kept beside the weights, and compare.
 
-from ..translation.example import check_example
+vaswani check --model runs/base
+"""
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--model", type=Path, required=True, help="model folder or run folder")
 
 
 def run(args: argparse.Namespace) -> None:
+    from ..translation.example import check_example
+
     print(check_example(args.model))

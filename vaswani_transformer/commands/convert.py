@@ -1,23 +1,40 @@
+"""Convert a model of MarianMT, OPUS-MT or fairseq to ours, or ours to MarianMT, with its tokenizer.
+
+vaswani convert --from marian --model Helsinki-NLP/opus-mt-en-de --output models/en_de
+vaswani convert --from fairseq --model wmt16/model.pt --output models/wmt16
+vaswani convert --to marian --model runs/base --output models/marian
+
+Logits are equal, and so are translations with the same search. The command prints what Marian cannot represent.
+"""
+
 import argparse
 from pathlib import Path
 
-from .. import loading
-from ..conversion import fairseq, marian
-from ..translation.example import keep_example
-from .arguments import check_new_folder
+from .arguments import check_new_folder, output_path
 
-IMPORTERS = {"marian": marian.import_model, "fairseq": fairseq.import_model}
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    direction = command.add_mutually_exclusive_group(required=True)
+    direction.add_argument("--from", dest="source_system", choices=("marian", "fairseq"), help="the origin of --model")
+    direction.add_argument("--to", dest="target_system", choices=("marian",), help="the system to write for")
+    command.add_argument("--model", required=True, help="folder or Hub id; fairseq's .pt file, beside its dict.*.txt")
+    command.add_argument("--output", type=output_path, required=True, help="new or empty folder")
 
 
 def run(args: argparse.Namespace) -> None:
+    from ..conversion import fairseq, marian
+    from ..loading import load_translator
+    from ..translation.example import keep_example
+
     check_new_folder(args.output)
     path = Path(args.model)
     if args.source_system == "marian" and not path.is_dir() and (len(path.parts) != 2 or path.is_absolute()):
         # Not of the form owner/name. Without a network a request to the Hub would take a minute.
         raise FileNotFoundError(f"{args.model} does not exist; name a model folder or a Hub id.")
     if args.source_system is not None:
-        print(IMPORTERS[args.source_system](args.model, args.output))
+        importer = {"marian": marian, "fairseq": fairseq}[args.source_system]
+        print(importer.import_model(args.model, args.output))
         keep_example(args.output)
     else:
-        model, tokenizer = loading.load_translator(args.model)
+        model, tokenizer = load_translator(args.model)
         print(marian.export_model(model, tokenizer, args.output))

@@ -1,9 +1,27 @@
-import argparse
+"""Training cost of a run in FLOP, by the formula of table 2 and by its parameters and tokens, beside the paper's.
 
-from ..training.cost import PAPER_FLOP, RunCost, compute_training_cost, find_rate
+vaswani cost --run runs/base --device A100
+
+The paper's formula is time x devices x sustained rate: the work that the devices could have done in that time.
+"""
+
+import argparse
+from pathlib import Path
+
+from ..bounds import Number
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--run", type=Path, required=True, dest="run_folder", help="run folder")
+    command.add_argument("--device", help="P100, V100, A100 or H100, or FLOP per second that it sustains")
+    command.add_argument(
+        "--devices", type=Number(1, 1_000_000), help="how many; one per process of the run if not given"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
+    from ..training.cost import PAPER_FLOP, RunCost, compute_training_cost, find_rate
+
     cost = RunCost.read(args.run_folder)
     print(
         f"{args.run_folder}: updates {cost.updates:,} in {cost.seconds / 3600:,.2f} hours, "

@@ -1,50 +1,119 @@
+"""Score a model's translations of a test set, or given translations, in all the ways that are published.
+
+vaswani evaluate --model runs/base --test newstest2014.en newstest2014.de
+vaswani evaluate --hypotheses ours.de --references newstest2014.de
+
+Prints sacreBLEU with its signature, and BLEU as the paper counted it; for a model also perplexity, search settings
+and fingerprint; for several files whether they differ from the first (paired bootstrap).
+"""
+
 import argparse
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tqdm import tqdm
+from ..bounds import Number
+from .arguments import (
+    OF_SEARCH,
+    add_column_options,
+    add_search_options,
+    check_output,
+    load_members,
+    open_output,
+    open_reader,
+    output_path,
+    take_given,
+)
 
-from ..data.lines import read_lines
-from ..evaluation import metrics
-from ..evaluation.likelihood import compute_perplexity
-from ..files import write_json
-from ..model.generation_vaswani import SearchOptions
-from ..model.pipeline_vaswani import LINE_BREAK
-from ..translation.translator import translate
-from .arguments import check_output, load_members, open_output, open_reader, search_options
+if TYPE_CHECKING:
+    from sacrebleu.metrics.base import Metric
 
+OF_FILES = ("hypotheses", "references", "target_language", "tokenize", "lowercase")  # options for --hypotheses
 BREAKS = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")  # would begin another cell or row of the table
 
 
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    scored = command.add_mutually_exclusive_group(required=True)
+    scored.add_argument("--model", help="model folder, run folder or Hub id")
+    scored.add_argument("--hypotheses", type=Path, help="or a file of translations")
+    command.add_argument("--test", nargs="+", help="of a model: source and reference, as for `vaswani prepare`")
+    command.add_argument("--references", type=Path, help="of --hypotheses: reference translations, one per line")
+    command.add_argument("--source_language", help="default: the source language of the model, or en")
+    command.add_argument("--target_language", help="of the paper's BLEU; default: that of the model, or de")
+    add_column_options(command)
+    command.add_argument("--split", default="test", help="of a Hub dataset, a folder of .parquet or the phrasebook")
+    command.add_argument(
+        "--num_pairs", type=Number(1, 100_000_000), default=1_000, help="sentences of the phrasebook to score"
+    )
+    command.add_argument("--tokenize", default="13a", help='sacreBLEU tokenizer; "none" for tokenised text')
+    command.add_argument("--lowercase", action="store_true", help="compare without case")
+    command.add_argument("--translations", type=output_path, help="of a model: file to write its translations to")
+    command.add_argument("--table", type=output_path, help="of a model: source, hypothesis, reference, tab-separated")
+    command.add_argument("--json", type=output_path, help="of a model: its scores, for `vaswani card --score`")
+    add_search_options(command)
+
+
+def find_fault(args: argparse.Namespace) -> str | None:
+    if args.model is not None:
+        if args.test is None or args.references is not None:
+            return "a model translates and is scored on --test, source and reference; --references is for files."
+        return None
+    if args.references is None:
+        return "--hypotheses are scored against --references: name the file."
+    defaults = vars(args.parser.parse_args(["--hypotheses", "FILE"]))
+    names = [name for name, value in defaults.items() if name not in OF_FILES and getattr(args, name) != value]
+    given = ", ".join(f"--{name}" for name in names)
+    return f"{given}: for a --model only, not for --hypotheses. Leave it out." if given else None
+
+
 def run(args: argparse.Namespace) -> None:
-    _evaluate_files(args) if args.model is None else _evaluate_model(args)
+    from ..data.lines import read_lines
+    from ..evaluation.metrics import build_metrics, compute_scores
+
+    build = partial(build_metrics, tokenize=args.tokenize, lowercase=args.lowercase)
+    if args.model is not None:
+        _evaluate_model(args, build)
+        return
+    hypotheses, references = (list(read_lines(path)) for path in (args.hypotheses, args.references))
+    print(*compute_scores(hypotheses, references, build(language=args.target_language or "de")), sep="\n")
 
 
-def _build_metrics(args: argparse.Namespace) -> dict[str, metrics.Metric]:
-    language = args.target_language or "de"
-    return metrics.build_metrics(tokenize=args.tokenize, lowercase=args.lowercase, language=language)
+def _evaluate_model(args: argparse.Namespace, build: "Callable[..., dict[str, Metric]]") -> None:
+    """Translate the test set, and print all scores; `build` makes the metrics of a language."""
+    from tqdm import tqdm
 
+    from ..evaluation.likelihood import compute_perplexity
+    from ..evaluation.metrics import PERPLEXITY, Score, compute_scores
+    from ..files import write_json
+    from ..model.generation_vaswani import SearchOptions
+    from ..model.pipeline_vaswani import LINE_BREAK
+    from ..translation.translator import translate
 
-def _evaluate_model(args: argparse.Namespace) -> None:
     outputs = [path for path in (args.translations, args.table, args.json) if path is not None]
     for path in outputs:
         check_output(path, inputs=args.test)
         if outputs.count(path) > 1:
             raise ValueError(f"{path} is named for two outputs: name another file.")
-    members = load_members(args)
-    _, model, tokenizer, _ = members[0]
-    source, target = members[0].languages or ("en", "de")
-    args.source_language, args.target_language = args.source_language or source, args.target_language or target
-    measures = _build_metrics(args)
-    pairs = list(open_reader(args.test, args, split=args.split, num_pairs=args.num_pairs)())
+    names = [args.model, *args.ensemble]
+    first, *others = load_members(names, dtype=args.dtype)
+    source, target = first.languages or ("en", "de")
+    languages = args.source_language or source, args.target_language or target
+    measures = build(language=languages[1])
+    columns = args.source_column or languages[0], args.target_column or languages[1]
+    pairs = list(open_reader(args.test, languages, columns, split=args.split, num_pairs=args.num_pairs)())
     if not pairs:
         raise ValueError(f"{' and '.join(args.test)} hold no sentence; there is nothing to score.")
     sources, references = zip(*pairs, strict=True)
-    options = search_options(args, members)
+    options = take_given(args, *OF_SEARCH)
+    if others:
+        options["ensemble"] = [member.model for member in others]
     with tqdm(total=len(pairs), unit=" sentences", file=sys.stderr, disable=None) as bar:
-        size = args.tokens_per_batch
-        hypotheses = translate(model, tokenizer, sources, tokens_per_batch=size, on_batch=bar.update, **options)
+        options |= {"tokens_per_batch": args.tokens_per_batch, "on_batch": bar.update}
+        hypotheses = translate(first.model, first.tokenizer, sources, **options)
     if args.translations is not None:
         with open_output(args.translations) as output:
             output.writelines(LINE_BREAK.sub(" ", hypothesis) + "\n" for hypothesis in hypotheses)
@@ -52,24 +121,18 @@ def _evaluate_model(args: argparse.Namespace) -> None:
         rows = [("source", "hypothesis", "reference"), *zip(sources, hypotheses, references, strict=True)]
         with open_output(args.table) as output:
             output.writelines("\t".join(BREAKS.sub(" ", text) for text in row) + "\n" for row in rows)
-    found = metrics.compute_scores(hypotheses, references, measures)
+    found = compute_scores(hypotheses, references, measures)
     print(*found, sep="\n")
-    value = compute_perplexity(model, tokenizer, pairs)
-    found.append(metrics.Score(metrics.PERPLEXITY, value, "per sub-word, no label smoothing"))
-    alone = f", {args.model} alone" if args.ensemble else ""
+    value = compute_perplexity(first.model, first.tokenizer, pairs)
+    found.append(Score(PERPLEXITY, value, "per sub-word, no label smoothing"))
+    alone = f", {args.model} alone" if others else ""
     print(f"perplexity {value:.3f} per sub-word, no label smoothing{alone}")
     further = "" if args.dtype is None else f"|dtype:{args.dtype}"
     further += "|split_sentences" if args.split_sentences else ""
-    search = f"{SearchOptions.resolve(model.generation_config, **options)}{further}"
-    models = [args.model, *args.ensemble]
-    fingerprint = " + ".join(member.fingerprint for member in members)
-    print(f"search {search}  model {' + '.join(models)}  fingerprint {fingerprint}")
+    search = f"{SearchOptions.resolve(first.model.generation_config, **options)}{further}"
+    fingerprint = " + ".join(member.fingerprint for member in (first, *others))
+    print(f"search {search}  model {' + '.join(names)}  fingerprint {fingerprint}")
     if args.json is not None:
         args.json.parent.mkdir(parents=True, exist_ok=True)
-        figures = {"search": search, "models": models, "fingerprint": fingerprint}
+        figures = {"search": search, "models": names, "fingerprint": fingerprint}
         write_json(args.json, {"scores": list(map(asdict, found))} | figures)
-
-
-def _evaluate_files(args: argparse.Namespace) -> None:
-    hypotheses, references = (list(read_lines(path)) for path in (args.hypotheses, args.references))
-    print(*metrics.compute_scores(hypotheses, references, _build_metrics(args)), sep="\n")

@@ -1,19 +1,38 @@
+"""Write a model for CTranslate2 or ONNX, with its tokenizer.
+
+vaswani export --model runs/base --format ctranslate2 --quantization int8 --output exports/base
+vaswani export --model runs/base --format onnx --output exports/base_onnx
+
+The README of vaswani_transformer/export says how to call both, and how CTranslate2's beam search differs.
+"""
+
 import argparse
 
-from .. import loading
-from .arguments import check_new_folder
+from ..bounds import Number
+from .arguments import add_model, check_new_folder, output_path, take_given
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    add_model(command)
+    command.add_argument("--format", choices=("ctranslate2", "onnx"), required=True)
+    command.add_argument("--output", type=output_path, required=True, help="new or empty folder")
+    ctranslate2 = command.add_argument_group("CTranslate2")
+    ctranslate2.add_argument("--quantization", help="of the weights: float32 (default), int8, int8_float16, ...")
+    ctranslate2.add_argument(
+        "--max_positions", type=Number(1, 65_536), help="tokens of the longest sentence; 2048 if not given"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
-    names = ("quantization", "max_positions")
-    options = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    from ..loading import load_translator
+
     check_new_folder(args.output)
     if args.format == "ctranslate2":  # its packages are needed by no other command
         from ..export import ctranslate2_converter as exporter
     else:
         from ..export import onnx_export as exporter
-    model, tokenizer = loading.load_translator(args.model)
-    exporter.export_model(model, tokenizer, args.output, **options)
+    model, tokenizer = load_translator(args.model)
+    exporter.export_model(model, tokenizer, args.output, **take_given(args, "quantization", "max_positions"))
     settings = model.generation_config.to_diff_dict().items()
     others = ("_id", "_version", "_heads")
     search = ", ".join(f"{name}={value!r}" for name, value in settings if not name.endswith(others))

@@ -1,32 +1,50 @@
+"""Measure what each head attends to: the word before, the same word, the end, words far away, a diagonal.
+
+vaswani heads --model runs/base --source test.en --target test.de
+
+A score is 0 for attention spread evenly, and 1 for attention along this relation alone.
+"""
+
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tabulate import tabulate
-from tqdm import tqdm
+from .arguments import add_model
 
-from .. import loading
-from ..attention import KINDS
-from ..attention.heads import FEWEST_PLACES, RELATIONS, HeadScore, measure_heads
-from ..attention.maps import MOST_TOKENS
-from ..data.corpus import read_parallel_files
-from ..data.lines import read_lines
-from ..translation.translator import translate
+if TYPE_CHECKING:
+    from ..attention.heads import HeadScore
 
-DEFINITIONS = "\n".join(f"  {name:13}  {least}  {text}" for name, least, text in RELATIONS)
-LEGEND = f"""
+LEGEND = """\
 The share of a word's attention that goes ... (sub-words folded to words, mean over all words that have such a link)
-{DEFINITIONS}
+{definitions}
 
 score = (share - uniform) / (1 - uniform), where uniform is the share if attention is spread evenly over all words that
 the decoder or encoder may see: 0 is even attention, 1 is attention along this relation alone. The second column is the
-lowest score of a named head. "-" means fewer than {FEWEST_PLACES} words, too few. Layers and heads count from 1."""
+lowest score of a named head. "-" means fewer than {fewest_places} words, too few. Layers and heads count from 1."""
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    add_model(command)
+    command.add_argument("--source", type=Path, required=True, help="UTF-8 text, one sentence per line")
+    command.add_argument("--target", type=Path, help="their translations, same order; the model's own if not given")
 
 
 def run(args: argparse.Namespace) -> None:
+    from tqdm import tqdm
+
+    from ..attention import KINDS
+    from ..attention.heads import FEWEST_PLACES, RELATIONS, measure_heads
+    from ..attention.maps import MOST_TOKENS
+    from ..data.corpus import read_parallel_files
+    from ..data.lines import read_lines
+    from ..loading import load_translator
+    from ..translation.translator import translate
+
     lines = read_lines(args.source)
     pairs = None if args.target is None else read_parallel_files(args.source, args.target)
-    model, tokenizer = loading.load_translator(args.model)
+    model, tokenizer = load_translator(args.model)
     if pairs is None:
         sources = list(lines)
         pairs = zip(sources, translate(model, tokenizer, sources), strict=True)
@@ -34,15 +52,19 @@ def run(args: argparse.Namespace) -> None:
     scores = tally.scores()
     print(
         f"{args.model}, sentences of {args.source}: {tally.num_sentences:,}, left out {tally.num_left_out:,}, empty or "
-        f"longer than {MOST_TOKENS} tokens\n{LEGEND}"
+        f"longer than {MOST_TOKENS} tokens\n"
     )
+    definitions = "\n".join(f"  {name:13}  {least}  {text}" for name, least, text in RELATIONS)
+    print(LEGEND.format(definitions=definitions, fewest_places=FEWEST_PLACES))
     for kind, name in KINDS.items():
         print(f"\n{name}: score by layer and head, * named\n\n{_format_scores([s for s in scores if s.kind == kind])}")
     print('\nTo draw one: vaswani attention --model M --source "..." --kind cross --layer 3 --heads 2 --output FOLDER')
 
 
-def _format_scores(scores: Sequence[HeadScore]) -> str:
+def _format_scores(scores: "Sequence[HeadScore]") -> str:
     """Return a table of one kind of attention with one row per head and one column per relation."""
+    from tabulate import tabulate
+
     columns = {score.relation: score for score in scores}
     rows: dict[tuple[int, int], list[str]] = {}
     for score in scores:

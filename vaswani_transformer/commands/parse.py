@@ -1,18 +1,45 @@
+"""Parse sentences into constituency trees (section 6.3); one tree for one line.
+
+vaswani parse --model runs/parsing --input sentences.txt --output trees.mrg
+echo "The dog barks ." | vaswani parse --model runs/parsing
+
+Spaces separate words, and punctuation is a word. An empty line stays empty, and one of more than 1,000 sub-words is
+refused. Tags are XX, or with --gold those of the gold trees, whose traces and function tags do not count. F1 is
+EVALB's.
+"""
+
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
-from tqdm import tqdm
+from ..bounds import Number
+from .arguments import add_beam_options, add_model, check_output, open_output, output_path, take_given
 
-from ..data.lines import decode_lines, read_lines
-from ..parsing.bracket_f1 import BracketScore, compare
-from ..parsing.parser import load_parser, split_words
-from ..parsing.trees import format_tree, read_trees, strip
-from .arguments import check_output, open_output
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    add_model(command)
+    texts = command.add_mutually_exclusive_group()
+    texts.add_argument("--input", type=Path, help="UTF-8 text, a sentence per line; standard input if not given")
+    texts.add_argument("--gold", type=Path, help="bracketed trees: parse their words, and print the bracket F1")
+    command.add_argument("--output", type=output_path, help="one tree per line; standard output if not given")
+    command.add_argument("--unconstrained", action="store_true", help="search all outputs as the paper did")
+    search = command.add_argument_group("search, section 6.3; the model's own settings if not given")
+    add_beam_options(search)
+    search.add_argument(
+        "--tokens_per_batch", type=Number(1, 10_000_000), default=1_000, help="padded source tokens of a batch"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
+    from tqdm import tqdm
+
+    from ..data.lines import decode_lines, read_lines
+    from ..parsing.bracket_f1 import BracketScore, compare
+    from ..parsing.parser import load_parser, split_words
+    from ..parsing.trees import format_tree, read_trees, strip
+
     check_output(args.output, inputs=[args.input, args.gold])
     gold = None if args.gold is None else [tree for tree in map(strip, read_trees(args.gold)) if tree is not None]
     if gold == []:
@@ -22,9 +49,8 @@ def run(args: argparse.Namespace) -> None:
     else:
         lines = decode_lines(sys.stdin.buffer, name="standard input") if args.input is None else read_lines(args.input)
         sentences = list(lines)
-        _warn_of_unsplit_words(sentences)
-    names = ("num_beams", "length_penalty", "tokens_per_batch")
-    options = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+        _warn_of_unsplit_words(map(split_words, sentences))
+    options = take_given(args, "num_beams", "length_penalty", "tokens_per_batch")
     parser = load_parser(args.model, is_constrained=not args.unconstrained, **options)
     with open_output(args.output) as output:  # before the search, which a name that cannot be written would waste
         with tqdm(total=len(sentences), unit=" sentences", file=sys.stderr, disable=None) as bar:
@@ -39,10 +65,10 @@ def run(args: argparse.Namespace) -> None:
         print(score.summary(), file=sys.stderr if args.output is None else sys.stdout)
 
 
-def _warn_of_unsplit_words(sentences: Sequence[str]) -> None:
+def _warn_of_unsplit_words(sentences: Iterable[Sequence[str]]) -> None:
     """Say which words hold punctuation that treebanks write as a word; a full stop counts at the end of a sentence."""
     found = []
-    for words in map(split_words, sentences):
+    for words in sentences:
         found += [word for word in words if re.search(r"\w[,;:!?]$|-[LR]RB-.|.-[LR]RB-", word)]
         found += [word for word in words[-1:] if re.search(r"\w\.$", word)]
     if found:

@@ -1,3 +1,12 @@
+"""Learn a vocabulary and turn parallel text into token ids (section 5.1).
+
+vaswani prepare --train train.en train.de --dev dev.en dev.de --output data
+vaswani prepare --train a.en a.de --train b.csv --weights 1 4 --dev dev.en dev.de --output data
+
+With --train phrasebook --dev phrasebook the built-in synthetic corpus is used. Files may be compressed (.gz).
+To learn to parse: --task parsing --recipe parsing_wsj --train train.mrg --dev dev.mrg
+"""
+
 import argparse
 import re
 import tempfile
@@ -6,40 +15,84 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from transformers import PreTrainedTokenizerFast
+from ..bounds import Number
+from .arguments import add_column_options, add_recipe_options, describe_inputs, open_reader, output_path, take_given
 
-from ..data.corpus import Pair, describe_source
-from ..data.filtering import summarise
-from ..data.preparation import Corpus, prepare, read_all
-from ..files import write_json
-from ..loading import load_tokenizer
-from ..parsing.linearisation import read_pairs
-from ..parsing.vocabulary import check_vocabulary, learn_vocabulary
-from ..runs import RECIPE_FILE, find_model_folder
-from ..training.recipes import load_recipe
-from .arguments import describe_inputs, open_reader
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
-Reader = Callable[[], Iterable[Pair]]
+Reader = Callable[[], Iterable[tuple[str, str]]]  # each call reads the pairs from the start
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    text = "one or two names: source and target text files, a .csv, .tsv, .jsonl or .parquet file, a folder of "
+    text += ".parquet, a Hub dataset (wmt/wmt14:de-en); once for each corpus"
+    command.add_argument("--train", nargs="+", action="append", required=True, help=text)
+    command.add_argument(
+        "--weights",
+        type=Number(1, 1_000),
+        nargs="+",
+        help="how many times an epoch has the pairs of each --train; default: 1",
+    )
+    command.add_argument("--dev", nargs="+", required=True, help="the same for the development set")
+    command.add_argument("--output", type=output_path, required=True, help="new folder for tokenizer and token ids")
+    command.add_argument("--source_language", help="default: the ending of the first --train file, or en")
+    command.add_argument("--target_language", help="the same for the target, or de")
+    add_column_options(command)
+    add_recipe_options(command, default="base_en_de")
+    vocabulary = command.add_mutually_exclusive_group()
+    vocabulary.add_argument("--vocab_size", type=Number(1, 1_000_000), help="entries of the shared vocabulary to learn")
+    text = "use the vocabulary of this model folder, run folder, prepared data or Hub id instead of learning one"
+    vocabulary.add_argument("--keep_vocabulary", metavar="MODEL", help=text)
+    command.add_argument(
+        "--num_pairs", type=Number(1, 100_000_000), default=30_000, help="training pairs of the phrasebook to write"
+    )
+    parsing = command.add_argument_group("parsing, section 6.3")
+    parsing.add_argument("--task", choices=("translation", "parsing"), default="translation", help="parsing: trees")
+    parsing.add_argument("--copy_words", action="store_true", help="write the words of a tree, not XX")
+    filters = command.add_argument_group("filters; dropped pairs are counted in the output")
+    filters.add_argument(
+        "--max_length_ratio",
+        type=Number(1.0, 1_000.0),
+        help="drop pairs whose longer side has more times as many words",
+    )
+    filters.add_argument("--drop_duplicates", action="store_true")
+
+
+def find_fault(args: argparse.Namespace) -> str | None:
+    if args.copy_words and args.task != "parsing":
+        return "--copy_words is about trees: add --task parsing, or leave it out."
+    if args.weights and len(args.weights) != len(args.train):
+        return f"--weights: expected one for each --train, {len(args.train)}, got {len(args.weights)}."
+    return None
 
 
 def run(args: argparse.Namespace) -> None:
-    given = {name: getattr(args, name) for name in ("vocab_size", "max_length_ratio")}
+    from ..data.filtering import summarise
+    from ..data.preparation import Corpus, prepare, read_all
+    from ..files import write_json
+    from ..parsing.vocabulary import learn_vocabulary
+    from ..runs import RECIPE_FILE
+    from ..training.recipes import load_recipe
+
     recipe = load_recipe(args.recipe or "base_en_de", args.changes)
-    recipe = replace(recipe, **{name: value for name, value in given.items() if value is not None})
+    recipe = replace(recipe, **take_given(args, "vocab_size", "max_length_ratio"))
     source, target = _find_languages(args.train[0])
-    args.source_language, args.target_language = args.source_language or source, args.target_language or target
+    languages = args.source_language or source, args.target_language or target
+    is_parser = args.task == "parsing"
     weights = args.weights or [1] * len(args.train)
     learning = {"vocab_size": recipe.vocab_size, "subword_model": recipe.subword_model}
     args.output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".hub-", dir=args.output.parent) as cache:
-        readers, read_dev, inputs = _open_trees(args) if args.task == "parsing" else _open_text(args, Path(cache))
+        readers, read_dev, inputs = _open_trees(args) if is_parser else _open_text(args, languages, Path(cache))
         _refuse_shared_files(inputs)
         corpora = [Corpus(read, weight) for read, weight in zip(readers, weights, strict=True)]
         tokenizer = None
         if args.keep_vocabulary is not None:
             tokenizer = _load_vocabulary(args)
-        elif args.task == "parsing":
+        elif is_parser:
             tokenizer = learn_vocabulary(partial(read_all, corpora), **learning)
         summary = prepare(
             corpora,
@@ -50,8 +103,8 @@ def run(args: argparse.Namespace) -> None:
             max_length_ratio=recipe.max_length_ratio,
             drop_duplicates=args.drop_duplicates,
             tokenizer=tokenizer,
-            source_language=args.source_language,
-            target_language="trees" if args.task == "parsing" else args.target_language,
+            source_language=languages[0],
+            target_language="trees" if is_parser else languages[1],
             inputs=inputs,
             log=print,
         )
@@ -65,13 +118,19 @@ def run(args: argparse.Namespace) -> None:
     print(f"{languages}: vocabulary of {summary['vocab_size']:,} and token ids in {args.output}")
 
 
-def _load_vocabulary(args: argparse.Namespace) -> PreTrainedTokenizerFast:
+def _load_vocabulary(args: argparse.Namespace) -> "PreTrainedTokenizerFast":
     """Load the tokenizer in a model folder, a run folder or prepared data, or of a model on the Hub.
 
     Raises:
         OSError: if there is none.
         ValueError: if the tokenizer has no tokenizer.json, or lacks what parsing needs.
     """
+    from transformers import PreTrainedTokenizerFast
+
+    from ..loading import load_tokenizer
+    from ..parsing.vocabulary import check_vocabulary
+    from ..runs import find_model_folder
+
     folder = find_model_folder(Path(args.keep_vocabulary))
     tokenizer = load_tokenizer(folder if folder.exists() else args.keep_vocabulary)
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
@@ -91,7 +150,7 @@ def _find_languages(names: Sequence[str]) -> tuple[str, str]:
     return (endings[0], endings[1]) if is_told else ("en", "de")
 
 
-def _open_text(args: argparse.Namespace, cache: Path) -> tuple[list[Reader], Reader, dict]:
+def _open_text(args: argparse.Namespace, languages: Sequence[str], cache: Path) -> tuple[list[Reader], Reader, dict]:
     """Return readers of the training corpora and of the development set, and a description for the fingerprint."""
     train = {"split": "train", "num_pairs": args.num_pairs}
     dev = {"split": "validation", "num_pairs": min(500, args.num_pairs)}
@@ -100,14 +159,17 @@ def _open_text(args: argparse.Namespace, cache: Path) -> tuple[list[Reader], Rea
         "dev": describe_inputs(args.dev, **dev),
         "columns": [args.source_column, args.target_column],
     }
-    readers = [open_reader(names, args, **train, cache=cache) for names in args.train]
-    return readers, open_reader(args.dev, args, **dev, cache=cache), inputs
+    columns = args.source_column or languages[0], args.target_column or languages[1]
+    readers = [open_reader(names, languages, columns, **train, cache=cache) for names in args.train]
+    return readers, open_reader(args.dev, languages, columns, **dev, cache=cache), inputs
 
 
 def _open_trees(args: argparse.Namespace) -> tuple[list[Reader], Reader, dict]:
     """Return the same as `_open_text` for parsing; a corpus is any number of files of trees."""
+    from ..data.corpus import describe_source
+    from ..parsing.linearisation import read_pairs
 
-    def read(names: list[str]) -> Iterable[Pair]:
+    def read(names: list[str]) -> Iterable[tuple[str, str]]:
         return chain.from_iterable([read_pairs(Path(name), copy_words=args.copy_words) for name in names])
 
     train = [describe_source(names, split="train") for names in args.train]

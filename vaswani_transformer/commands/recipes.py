@@ -1,14 +1,24 @@
+"""List the recipes, or show one with all its fields, as a file to change and to give to `vaswani prepare --recipe`.
+
+vaswani recipes
+vaswani recipes multi30k_tiny > mine.json
+"""
+
 import argparse
 import json
 
-import torch
 
-from ..model.configuration_vaswani import VaswaniConfig
-from ..model.modeling_vaswani import VaswaniForConditionalGeneration
-from ..training.recipes import CATALOGUE, Recipe, load_recipe, model_defaults
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("name", nargs="?", help="name of a recipe, or a JSON file")
 
 
 def run(args: argparse.Namespace) -> None:
+    import torch
+
+    from ..model.configuration_vaswani import VaswaniConfig
+    from ..model.modeling_vaswani import VaswaniForConditionalGeneration
+    from ..training.recipes import CATALOGUE, load_recipe, model_defaults
+
     if args.name is not None:
         fields = load_recipe(args.name).to_dict()
         fields["model"] = model_defaults() | fields["model"]
@@ -17,11 +27,7 @@ def run(args: argparse.Namespace) -> None:
     line = "{:24}{:>11}  {:26}{:38}{}"
     print(line.format("recipe", "parameters", "row of the paper", "for", "trained on"))
     for name, (recipe, row, data, hardware) in CATALOGUE.items():
-        print(line.format(name, f"{_count_parameters(recipe) / 1e6:.1f}M", row, data, hardware).rstrip())
-
-
-def _count_parameters(recipe: Recipe) -> int:
-    """Return the parameters of the model of `recipe`, if its vocabulary has as many entries as the recipe learns."""
-    with torch.device("meta"):
-        config = VaswaniConfig(**{"vocab_size": recipe.vocab_size} | recipe.model)
-        return VaswaniForConditionalGeneration(config).num_parameters()
+        with torch.device("meta"):  # no weights; the vocabulary has as many entries as the recipe learns
+            config = VaswaniConfig(**{"vocab_size": recipe.vocab_size} | recipe.model)
+            num_parameters = VaswaniForConditionalGeneration(config).num_parameters()
+        print(line.format(name, f"{num_parameters / 1e6:.1f}M", row, data, hardware).rstrip())

@@ -1,16 +1,37 @@
+"""Rate given translations: log P, tokens with </s>, and the score of section 6.1, tab-separated, one line per pair.
+
+vaswani score --model runs/base --source test.en --target test.de
+"""
+
 import argparse
 import sys
+from pathlib import Path
 
-from tqdm import tqdm
+from ..bounds import Number
+from .arguments import add_model
 
-from .. import loading
-from ..data.corpus import read_parallel_files
-from ..evaluation.likelihood import score_pairs
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    add_model(command)
+    command.add_argument("--source", type=Path, required=True, help="UTF-8 text, one sentence per line")
+    command.add_argument("--target", type=Path, required=True, help="their translations, one per line, same order")
+    command.add_argument(
+        "--length_penalty", type=Number(-10.0, 10.0), help="alpha of the GNMT penalty; the model's own by default"
+    )
+    command.add_argument(
+        "--tokens_per_batch", type=Number(1, 10_000_000), default=8_192, help="padded tokens of a batch, per side"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
+    from tqdm import tqdm
+
+    from ..data.corpus import read_parallel_files
+    from ..evaluation.likelihood import score_pairs
+    from ..loading import load_translator
+
     pairs = read_parallel_files(args.source, args.target)
-    model, tokenizer = loading.load_translator(args.model)
+    model, tokenizer = load_translator(args.model)
     options = {"tokens_per_batch": args.tokens_per_batch, "length_penalty": args.length_penalty}
     found = score_pairs(model, tokenizer, pairs, **options)
     for log_prob, length, score in tqdm(found, unit=" sentences", file=sys.stderr, disable=None):

@@ -1,29 +1,69 @@
+"""Train a recipe on prepared data (section 5); start it again to resume after an interruption.
+
+vaswani train --recipe multi30k_tiny --data data --output runs/multi30k
+
+On several devices: accelerate launch -m vaswani_transformer train --data data --output runs/base
+On two CPU cores two processes are faster than two threads:
+ACCELERATE_USE_CPU=true torchrun --nproc_per_node 2 -m vaswani_transformer train --threads 1 --data ... --output ...
+After SIGTERM or Ctrl+C the present update is saved, and the exit code is 75. The same command continues the run, so
+does one without --recipe and --set. With a larger --num_updates it continues a finished run.
+"""
+
 import argparse
 from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
+from ..bounds import Number
+from .arguments import add_recipe_options, output_path
 
-from ..data.preparation import read_preparation
-from ..evaluation.metrics import compute_bleu
-from ..files import find_changes
-from ..loading import find_languages
-from ..runs import RECIPE_FILE
-from ..training.interruption import Interrupted, destroy_group_at_exit
-from ..training.loop import train
-from ..training.recipes import (
-    OF_DATA,
-    RECIPES,
-    Recipe,
-    divide_widths,
-    load_recipe,
-    model_defaults,
-)
-from ..training.run_folder import read_settings
-from ..training.setup import build_run
-from ..translation.example import keep_example
+if TYPE_CHECKING:
+    from ..training.recipes import Recipe
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--data", type=Path, required=True, help="folder written by `vaswani prepare`")
+    command.add_argument("--output", type=output_path, required=True, help="run folder, new or to continue")
+    add_recipe_options(command, default="the recipe of the run that goes on, or of the data")
+    command.add_argument("--init_from", metavar="MODEL", help="start from its weights (fine-tuning)")
+    command.add_argument("--seed", type=Number(0, 2**63 - 1), help="default: that of the run, or 0")
+    command.add_argument(
+        "--num_updates", type=Number(1, 1_000_000_000), help="number of updates; default: that of the recipe"
+    )
+    command.add_argument(
+        "--divide_widths",
+        type=Number(1, 1_024),
+        metavar="DIVISOR",
+        help="divides d_model, d_ff, d_k and d_v of the recipe",
+    )
+    command.add_argument(
+        "--accumulation_steps",
+        type=Number(1, 10_000),
+        help="micro-batches of an update on each process; more need less memory",
+    )
+    command.add_argument(
+        "--mixed_precision",
+        choices=("no", "bf16", "fp16"),
+        help="default: that of the run, the launcher's, or by device",
+    )
+    command.add_argument(
+        "--log_interval", type=Number(1, 1_000_000_000), default=50, help="updates between two lines of the log"
+    )
+    command.add_argument("--dev_bleu", action="store_true", help="translate the development set at each evaluation")
+    command.add_argument("--threads", type=Number(1, 1_024), help="CPU threads of each process")
 
 
 def run(args: argparse.Namespace) -> None:
+    import torch
+
+    from ..evaluation.metrics import compute_bleu
+    from ..loading import find_languages
+    from ..training.interruption import Interrupted, destroy_group_at_exit
+    from ..training.loop import train
+    from ..training.run_folder import read_settings
+    from ..training.setup import build_run
+    from ..translation.example import keep_example
+
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     recorded = read_settings(args.output)
@@ -61,18 +101,23 @@ def run(args: argparse.Namespace) -> None:
 
 def _name_recipe(args: argparse.Namespace, *, has_run: bool) -> str:
     """Return the name of the recipe, or of the file that holds it: of the run that goes on, or else of the data."""
+    from ..data.preparation import read_preparation
+    from ..runs import RECIPE_FILE
+
     if args.recipe is not None:
         return args.recipe
     read_preparation(args.data)  # raises an error if it is no prepared data
     return str((args.output if has_run else args.data) / RECIPE_FILE)
 
 
-def _change_recipe(name: str, args: argparse.Namespace) -> Recipe:
+def _change_recipe(name: str, args: argparse.Namespace) -> "Recipe":
     """Return the recipe `name` with the changes that are given.
 
     Raises:
         ValueError: for a field that only `vaswani prepare` reads.
     """
+    from ..training.recipes import OF_DATA, divide_widths, load_recipe
+
     for change in args.changes:
         if change.partition("=")[0] in OF_DATA:
             raise ValueError(
@@ -85,8 +130,11 @@ def _change_recipe(name: str, args: argparse.Namespace) -> Recipe:
     return recipe if args.divide_widths is None else divide_widths(recipe, args.divide_widths)
 
 
-def _describe_recipe(name: str, recipe: Recipe) -> str:
+def _describe_recipe(name: str, recipe: "Recipe") -> str:
     """Return a line with the changes from the recipe `name`, or from the base model if that is a file."""
+    from ..files import find_changes
+    from ..training.recipes import RECIPES, model_defaults
+
     named = name if name in RECIPES else "base_en_de"
     defaults = {f"model.{field}": value for field, value in model_defaults().items()}
     plain = RECIPES[named].to_dict() | {"compile": recipe.compile}

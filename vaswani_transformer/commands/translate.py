@@ -1,70 +1,108 @@
+"""Translate a file, one line for one line; start it again to resume after an interruption.
+
+vaswani translate --model runs/base --input test.en --output test.hyp.de
+echo "A dog runs." | vaswani translate --model runs/base
+vaswani translate --model runs/a --ensemble runs/b runs/c --input test.en --output test.hyp.de
+
+On several devices: accelerate launch -m vaswani_transformer translate --model ... --input ... --output ...
+Finished parts are kept in OUTPUT.partial; OUTPUT is replaced at the end. Lines of standard input are translated as
+they arrive.
+"""
+
 import argparse
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ..attention.alignment import align, format_links
-from ..data.corpus import read_parallel_files
-from ..data.lines import read_lines
-from ..loading import Loaded
-from ..translation.files import find_processes, read_file_windows, read_windows, translate_file, translate_stream
-from ..translation.translator import Translator, format_lines
-from .arguments import check_output, load_members, open_output, search_options
+from ..bounds import Number
+from .arguments import (
+    OF_SEARCH,
+    add_model,
+    add_search_options,
+    check_output,
+    load_members,
+    open_output,
+    output_path,
+    take_given,
+)
+
+if TYPE_CHECKING:
+    from ..loading import Loaded
+
+# Options on which the output depends, beside the models: work that was stopped goes on only with the same.
+DECIDING = (*OF_SEARCH, "dtype", "nbest", "scores", "tokens_per_batch")
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    add_model(command)
+    command.add_argument("--input", type=Path, help="UTF-8 text, one sentence per line; standard input if not given")
+    command.add_argument("--output", type=output_path, help="one translation per line; standard output if not given")
+    command.add_argument(
+        "--nbest", type=Number(1, 1_000), help="translations of each sentence, best first, after its number and a tab"
+    )
+    command.add_argument("--scores", action="store_true", help="before each text: log P / lp, and a tab")
+    command.add_argument("--alignments", type=output_path, help="also write the word alignments that `align` finds")
+    add_search_options(command)
 
 
 def run(args: argparse.Namespace) -> None:
+    from ..translation.files import find_processes, translate_file, translate_stream
+    from ..translation.translator import Translator, format_lines
+
+    source, output = args.input, args.output
     processes = find_processes()
-    is_resumable = args.input is not None and args.input.is_file() and _is_replaceable(args.output)
+    is_resumable = source is not None and source.is_file() and _is_replaceable(output)
     if processes.num_processes > 1 and not is_resumable:
         raise ValueError(
             f"{processes.num_processes} processes can share a file, not a pipe: give --input and --output files."
         )
-    check_output(args.output, inputs=[])
+    check_output(output, inputs=[])
     if args.alignments is not None:
-        check_output(args.alignments, inputs=[args.input, args.output])
-        if not is_resumable or args.alignments == args.output or args.nbest or args.scores:
+        check_output(args.alignments, inputs=[source, output])
+        if not is_resumable or args.alignments == output or args.nbest or args.scores:
             raise ValueError("--alignments needs --input and --output, three files, without --nbest and --scores.")
         if args.split_sentences:
             raise ValueError("--alignments are of single sentences: split them into lines, without --split_sentences.")
-    if args.input is not None:
-        read_lines(args.input)  # a missing file shows before the model is loaded
-    members = load_members(args)
-    settings = _describe(args, members)
+    if source is not None:
+        source.stat()  # a missing file shows before the model is loaded
+    first, *others = load_members([args.model, *args.ensemble], dtype=args.dtype)
+    settings = {name: getattr(args, name) for name in DECIDING}
+    settings |= {"model": first.fingerprint, "ensemble": [member.fingerprint for member in others]}
     translator = Translator(
-        members[0].model,
-        members[0].tokenizer,
+        first.model,
+        first.tokenizer,
         tokens_per_batch=args.tokens_per_batch,
-        num_hypotheses=1 if args.nbest is None else args.nbest,
+        num_hypotheses=args.nbest or 1,
         with_scores=args.scores,
-        **search_options(args, members),
+        ensemble=[member.model for member in others],
+        **take_given(args, *OF_SEARCH),
     )
-    aligner = None if args.alignments is None else members[0]
-    del members  # engines have taken the place of their models
-    is_numbered = args.nbest is not None
-    to_lines = partial(format_lines, is_numbered=is_numbered, is_scored=args.scores)
+    aligner = None if args.alignments is None else first
+    del first, others  # engines have taken the place of their models
+    to_lines = partial(format_lines, is_numbered=args.nbest is not None, is_scored=args.scores)
     if is_resumable:
         settings["tokens_per_batch"] = translator.tokens_per_batch
-        translate_file(translator, args.input, args.output, to_lines=to_lines, settings=settings, processes=processes)
+        translate_file(translator, source, output, to_lines=to_lines, settings=settings, processes=processes)
     else:
-        with _open_windows(args.input) as windows, open_output(args.output) as output:
-            translate_stream(translator, windows, output, to_lines=to_lines)
+        with _open_windows(source) as windows, open_output(output) as file:
+            translate_stream(translator, windows, file, to_lines=to_lines)
     processes.destroy_process_group()
     if aligner is not None and processes.is_main_process:
-        with open_output(args.alignments) as file:
-            for links in align(aligner.model, aligner.tokenizer, read_parallel_files(args.input, args.output)):
-                file.write(f"{format_links(links)}\n")
+        _align(aligner, source, output, args.alignments)
     for warning in translator.find_warnings():
         print(f"vaswani translate: {warning}", file=sys.stderr)
 
 
-def _describe(args: argparse.Namespace, members: Sequence[Loaded]) -> dict[str, object]:
-    """Describe all that decides the output except the input: models by content, not by path."""
-    elsewhere = ("command", "debug", "input", "output", "alignments")
-    settings = {name: value for name, value in vars(args).items() if name not in elsewhere}
-    settings["model"], *settings["ensemble"] = [member.fingerprint for member in members]
-    return settings
+def _align(aligner: "Loaded", source: Path, target: Path, alignments: Path) -> None:
+    from ..attention.alignment import align, format_links
+    from ..data.corpus import read_parallel_files
+
+    with open_output(alignments) as file:
+        for links in align(aligner.model, aligner.tokenizer, read_parallel_files(source, target)):
+            file.write(f"{format_links(links)}\n")
 
 
 def _is_replaceable(path: Path | None) -> bool:
@@ -75,6 +113,8 @@ def _is_replaceable(path: Path | None) -> bool:
 @contextlib.contextmanager
 def _open_windows(path: Path | None) -> Iterator[Iterator[list[str]]]:
     """Yield the lines of a file, of a pipe, or of standard input, a window at a time."""
+    from ..translation.files import read_file_windows, read_windows
+
     if path is None:
         yield read_windows(sys.stdin.buffer, name="standard input")
     elif path.is_file():  # it may be compressed

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from huggingface_hub.errors import StrictDataclassError
 
-from ..bounds import BOUNDS, describe_bounds, is_within_bounds
+from ..bounds import Number
 from ..files import read_object
 
 if TYPE_CHECKING:  # it imports PyTorch, which takes seconds
@@ -18,6 +18,21 @@ if TYPE_CHECKING:  # it imports PyTorch, which takes seconds
 
 WIDTHS = ("d_model", "d_ff", "d_k", "d_v")
 OF_DATA = ("vocab_size", "subword_model", "max_length", "max_length_ratio")  # fields that only `vaswani prepare` reads
+BOUNDS = {
+    "vocab_size": Number(1, 1_000_000),
+    "max_length": Number(1, 100_000),
+    "max_length_ratio": Number(1.0, 1_000.0),
+    "tokens_per_batch": Number(1, 10_000_000),
+    "num_updates": Number(1, 1_000_000_000),
+    "adam_eps": Number(0.0, 1.0),
+    "warmup_updates": Number(1, 1_000_000_000),
+    "lr_scale": Number(0.0, 1_000_000.0),
+    "weight_decay": Number(0.0, 1_000_000.0),
+    "num_averaged_checkpoints": Number(1, 1_000),
+    "patience": Number(1, 1_000_000),
+    "num_beams": Number(1, 1_000),
+    "length_penalty": Number(-10.0, 10.0),
+}
 MAY_BE_NONE = ("max_length_ratio", "patience")
 # Fields of `VaswaniConfig` that a recipe does not choose, beside the ids of tokens.
 NO_FIELDS = ("vocab_size", "is_encoder_decoder")
@@ -54,10 +69,10 @@ class Recipe:
     length_penalty: float = 0.6
 
     def __post_init__(self) -> None:
-        for name in BOUNDS.keys() & vars(self).keys():
+        for name in BOUNDS:
             value = getattr(self, name)
-            if not is_within_bounds(name, value) and (value is not None or name not in MAY_BE_NONE):
-                raise ValueError(f"{name} must be {describe_bounds(name)}, got {value!r}.")
+            if value not in BOUNDS[name] and (value is not None or name not in MAY_BE_NONE):
+                raise ValueError(f"{name} must be {BOUNDS[name]}, got {value!r}.")
         if self.short_first not in (False, True) or self.compile not in (False, True, None):
             raise ValueError("short_first and compile are true or false.")
         match self.adam_betas:
