@@ -22,9 +22,16 @@ BASE = {
     "output_bias": False,
     "position_embedding_type": "sinusoidal",
     "position_layout": "interleaved",
+    "max_position_embeddings": 1024,
     "attention_window": None,
+    "layer_norm_eps": 1e-6,
     "tie_word_embeddings": True,
+    "use_cache": True,
     "is_encoder_decoder": True,
+    "bos_token_id": 0,
+    "pad_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 0,
 }
 OTHER = {
     "vocab_size": 101,

@@ -2,7 +2,15 @@ import contextlib
 
 import pytest
 
-from vaswani_transformer.files import claim, digest_files, find_changes, find_damage, lock_folder, write_whole
+from vaswani_transformer.files import (
+    claim,
+    digest_files,
+    find_changes,
+    find_damage,
+    lock_folder,
+    write_folder,
+    write_whole,
+)
 
 
 @pytest.mark.parametrize("name", [None, "elsewhere"])
@@ -31,6 +39,15 @@ def test_a_file_that_cannot_be_written_is_named_and_other_errors_stay_as_they_ar
         file.write(bytes(11))
     with pytest.raises(FileNotFoundError, match=r"elsewhere"), write_whole(path):
         (tmp_path / "elsewhere").read_bytes()
+
+
+def test_a_folder_that_a_kill_has_left_without_its_name_gets_it_back(tmp_path):
+    old = tmp_path / ".model.old"
+    old.mkdir()
+    (old / "own.txt").write_text("of the user")
+    with contextlib.suppress(KeyboardInterrupt), write_folder(tmp_path / "model"):
+        raise KeyboardInterrupt
+    assert [path.name for path in tmp_path.rglob("*")] == ["model", "own.txt"]
 
 
 def test_the_first_file_that_is_not_what_it_was_is_named(tmp_path):

@@ -280,6 +280,11 @@ def test_every_way_of_calling_finds_the_same_translations(model, monkeypatch, gi
     assert (found.past_key_values is None) == (given == "inputs")
 
 
+def test_a_result_holds_only_what_was_asked_for(model):
+    found = model.generate(SOURCE, return_dict_in_generate=True)
+    assert set(found) <= {"sequences", "sequences_scores", "beam_indices", "past_key_values", "cache"}
+
+
 def test_scores_of_greedy_search_are_those_of_its_tokens(model):
     options = {"num_beams": 1, "output_scores": True, "return_dict_in_generate": True}
     found = model.generate(SOURCE, **options)

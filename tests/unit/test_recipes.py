@@ -1,3 +1,4 @@
+import hashlib
 import json
 import re
 from argparse import Namespace
@@ -23,10 +24,32 @@ from vaswani_transformer.training.recipes import (
 
 
 def test_base_is_section_5():
-    assert (BASE.tokens_per_batch, BASE.num_updates, BASE.warmup_updates) == (25_000, 100_000, 4_000)
-    assert (BASE.adam_betas, BASE.adam_eps) == ((0.9, 0.98), 1e-9)
-    assert BASE.num_averaged_checkpoints == 5
-    assert (BASE.num_beams, BASE.length_penalty) == (4, 0.6)
+    assert BASE.to_dict() == {
+        "model": {},
+        "vocab_size": 37_000,
+        "subword_model": "bpe",
+        "max_length": 256,
+        "max_length_ratio": None,
+        "tokens_per_batch": 25_000,
+        "short_first": False,
+        "num_updates": 100_000,
+        "adam_betas": (0.9, 0.98),
+        "adam_eps": 1e-9,
+        "warmup_updates": 4_000,
+        "lr_scale": 1.0,
+        "weight_decay": 0.0,
+        "compile": None,
+        "checkpoint_interval": (1_500, "updates"),
+        "num_averaged_checkpoints": 5,
+        "patience": None,
+        "num_beams": 4,
+        "length_penalty": 0.6,
+    }
+
+
+def test_the_recipes_are_those_that_the_published_scores_were_measured_with():
+    values = json.dumps({name: recipe.to_dict() for name, recipe in RECIPES.items()})
+    assert hashlib.sha256(values.encode()).hexdigest().startswith("cd552ac8da47")
 
 
 def test_big_differs_from_base_in_what_the_paper_names():

@@ -85,6 +85,12 @@ def list_best(log_probs_of, sentence: int, *, alpha: float, num_best: int) -> li
     return sorted(found, reverse=True)[:num_best]
 
 
+def test_a_search_ends_as_soon_as_no_open_hypothesis_can_win():
+    table = {prefix: torch.nn.functional.one_hot(torch.tensor(END), VOCAB_SIZE) * 20.0 for prefix in build_table(0)}
+    _, steps, _ = translate(table, num_beams=2, num_best=1)
+    assert len(steps.rows) == 1
+
+
 def check(found, log_probs_of, *, alpha=0.6, num_best=3):
     sequences, scores, _ = found
     for sentence in range(len(LIMITS)):

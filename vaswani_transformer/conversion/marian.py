@@ -202,7 +202,7 @@ def copy_weights(model: VaswaniForConditionalGeneration, marian: MarianMTModel) 
                 our_weight = our_weight[order]
             elif our_weight.dim() == 2:  # biases of modules that read belong to no feature
                 our_weight = our_weight[:, order]
-            weight.copy_(our_weight.reshape(weight.shape))
+            weight.copy_(our_weight)
         elif not name.endswith("embed_positions.weight"):  # Marian's own sinusoids
             weight.zero_()
 

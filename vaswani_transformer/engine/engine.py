@@ -17,7 +17,7 @@ from transformers.utils import ModelOutput, logging
 from ..model.generation_vaswani import VaswaniGenerationMixin
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.search_vaswani import agree
-from .layers import DecoderProducts, EncoderProducts, linear_of
+from .layers import DecoderProducts, EncoderProducts
 from .obstacles import describe_state, find_obstacle
 from .products import Products, build_products
 from .steps import EngineSteps
@@ -73,7 +73,7 @@ class Engine(VaswaniGenerationMixin):
         self.target_embedding = keep(decoder.embed_tokens.weight)
         self.target_positions = copied(decoder.positions)
         self.decoder_layers = [DecoderProducts(layer, products) for layer in decoder.layers]
-        head = linear_of(model.lm_head)
+        head = model.lm_head
         is_tied = head.weight is decoder.embed_tokens.weight
         self.project = products.by_words(self.target_embedding if is_tied else keep(head.weight), keep(head.bias))
         if num_sentences is None:

@@ -10,13 +10,7 @@ import torch
 from torch import nn
 
 from ..model.layers_vaswani import DecoderLayer, EncoderLayer, MultiHeadAttention, split_heads
-from .obstacles import merged_layer
 from .products import Product, Products
-
-
-def linear_of(module: nn.Module) -> nn.Linear:
-    """Return the linear layer that `module` computes: itself, or that of a merged adapter."""
-    return merged_layer(module) or module
 
 
 class Matrix(NamedTuple):
@@ -31,13 +25,13 @@ class AttentionProducts:
 
     def __init__(self, attention: MultiHeadAttention, products: Products, *, is_cross: bool):
         self.num_heads, self.scaling = attention.num_heads, attention.scaling
-        q, k, v = (linear_of(layer) for layer in (attention.q_proj, attention.k_proj, attention.v_proj))
+        q, k, v = attention.q_proj, attention.k_proj, attention.v_proj
         self.widths = k.out_features // self.num_heads, v.out_features // self.num_heads
         if is_cross:
             self.query, self.keys_and_values = products.one(q), products.one(self._interleave(k, v))
         else:
             self.project = products.several(q, self._interleave(k, v))
-        self.add_out = products.adding(linear_of(attention.out_proj))
+        self.add_out = products.adding(attention.out_proj)
 
     def _interleave(self, k: nn.Linear, v: nn.Linear) -> Matrix:
         """Return the rows of both, head by head."""
@@ -54,7 +48,7 @@ class FeedForwardProducts:
     def __init__(self, layer: EncoderLayer | DecoderLayer, products: Products):
         module = layer.feed_forward
         is_relu = type(module.activation) is nn.ReLU
-        self.fc1, self.fc2 = products.one(linear_of(module.fc1), relu=is_relu), products.one(linear_of(module.fc2))
+        self.fc1, self.fc2 = products.one(module.fc1, relu=is_relu), products.one(module.fc2)
         self.activation = None if is_relu else module.activation
         if not is_relu:  # some have weights
             self.activation = copy.deepcopy(module.activation).to(products.dtype)
