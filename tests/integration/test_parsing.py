@@ -30,7 +30,7 @@ def treebank(tmp_path):
 
 @pytest.fixture(params=[False, True], ids=["XX", "words"])
 def tokenizer(request, treebank):
-    return learn_vocabulary(lambda: read_pairs(treebank, copy_words=request.param), vocab_size=310)
+    return learn_vocabulary(read_pairs(treebank, copy_words=request.param), vocab_size=310)
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_the_word_xx_of_a_sentence_is_no_symbol_where_words_are_copied(tmp_path)
     path = tmp_path / "trees.mrg"
     path.write_text("((S (NN XX) (NN dog)))", encoding="utf-8")
     for copy_words in (False, True):
-        tokenizer = learn_vocabulary(lambda c=copy_words: read_pairs(path, copy_words=c), vocab_size=300)
+        tokenizer = learn_vocabulary(read_pairs(path, copy_words=copy_words), vocab_size=300)
         assert ("XX" in tokenizer.get_added_vocab()) == (not copy_words)
         check_vocabulary(tokenizer, copy_words=copy_words)
         with pytest.raises(ValueError, match=r"the model's vocabulary is of trees .* --copy_words"):

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from collections import Counter
 from functools import partial
 from itertools import chain
@@ -214,10 +215,23 @@ def test_a_repeated_command_does_nothing_unless_the_text_has_changed(command, tm
     assert "learning a vocabulary of 280 from 64 of 64 pairs\ntokenising\ntrain: read 64" in capsys.readouterr().out
     assert command("--vocab_size", "280") == 0
     assert "data is complete: nothing to do\ntrain: read 64 pairs, dropped none, " in capsys.readouterr().out
-    with open(tmp_path / "text.de", "a", encoding="utf-8") as file:
-        file.write("noch eine\n")
+    for language in ("en", "de"):
+        with open(tmp_path / f"text.{language}", "a", encoding="utf-8") as file:
+            file.write("noch eine\n")
     assert command("--vocab_size", "280") == 1
     assert "inputs.train was " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("more", "times"), [(["--vocab_size", "280"], 3), (["--keep_vocabulary", "KEPT"], 2)])
+def test_the_command_reads_a_text_three_times_to_learn_a_vocabulary_and_twice_to_use_one(
+    command, tmp_path, more, times
+):
+    command("--vocab_size", "280", output="kept")
+    opened, is_watching = [], True
+    sys.addaudithook(lambda event, given: opened.append(str(given[0])) if is_watching and event == "open" else None)
+    assert command(*(str(tmp_path / "kept") if name == "KEPT" else name for name in more)) == 0
+    is_watching = False
+    assert [opened.count(str(tmp_path / f"text.{language}")) for language in ("en", "de")] == [times, times]
 
 
 def test_the_command_keeps_the_vocabulary_of_prepared_data_or_of_a_run(command, tmp_path, capsys):

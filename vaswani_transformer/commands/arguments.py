@@ -1,10 +1,10 @@
-"""Arguments that several commands share: options of the search, corpora, recipes, output files."""
+"""Arguments that several commands share: options of the search, recipes, output files."""
 
 import argparse
 import contextlib
 import gzip
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from ..loading import Loaded
 
 OF_SEARCH = ("num_beams", "length_penalty", "max_length_offset", "split_sentences")  # as `Translator` takes them
-PHRASEBOOK = "phrasebook"  # a name of text: the built-in corpus
 
 
 def output_path(text: str) -> Path:
@@ -62,36 +61,6 @@ def add_recipe_options(command: argparse.ArgumentParser, *, default: str) -> Non
 def take_given(args: argparse.Namespace, *names: str) -> dict[str, object]:
     """Return the values of those options among `names` that are given."""
     return {name: value for name in names if (value := getattr(args, name)) is not None}
-
-
-def open_reader(
-    names: list[str],
-    languages: Sequence[str],
-    columns: Sequence[str],
-    *,
-    split: str,
-    num_pairs: int,
-    cache: Path | None = None,
-) -> Callable[[], Iterable[tuple[str, str]]]:
-    """Return a function that reads the pairs from the start at each call."""
-    from ..data.corpus import open_parallel
-    from ..data.phrasebook.pairs import generate_pairs
-
-    if names == [PHRASEBOOK]:
-        if (found := " to ".join(languages)) != "en to de":
-            raise ValueError(f"the phrasebook is from en to de, not {found}: leave the languages out.")
-        own_split = {"validation": "dev"}.get(split, split)
-        return lambda: generate_pairs(split=own_split, num_pairs=num_pairs)
-    return lambda: open_parallel(names, columns, split=split, cache=cache)
-
-
-def describe_inputs(names: list[str], *, split: str, num_pairs: int) -> list[dict]:
-    """Describe the text that `open_reader` reads."""
-    from ..data.corpus import describe_source
-
-    if names == [PHRASEBOOK]:
-        return [{"dataset": PHRASEBOOK, "split": split, "num_pairs": num_pairs}]
-    return describe_source(names, split=split)
 
 
 def load_members(names: Sequence[str], *, dtype: str | None) -> "list[Loaded]":

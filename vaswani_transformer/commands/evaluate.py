@@ -24,7 +24,6 @@ from .arguments import (
     check_output,
     load_members,
     open_output,
-    open_reader,
     output_path,
     take_given,
 )
@@ -86,6 +85,7 @@ def _evaluate_model(args: argparse.Namespace, build: "Callable[..., dict[str, Me
     """Translate the test set, and print all scores; `build` makes the metrics of a language."""
     from tqdm import tqdm
 
+    from ..data.sources import Source
     from ..evaluation.likelihood import compute_perplexity
     from ..evaluation.metrics import PERPLEXITY, Score, compute_scores
     from ..files import write_json
@@ -103,8 +103,8 @@ def _evaluate_model(args: argparse.Namespace, build: "Callable[..., dict[str, Me
     source, target = first.languages or ("en", "de")
     languages = args.source_language or source, args.target_language or target
     measures = build(language=languages[1])
-    columns = args.source_column or languages[0], args.target_column or languages[1]
-    pairs = list(open_reader(args.test, languages, columns, split=args.split, num_pairs=args.num_pairs)())
+    columns = args.source_column, args.target_column
+    pairs = list(Source(args.test, languages, columns, split=args.split, num_pairs=args.num_pairs).read())
     if not pairs:
         raise ValueError(f"{' and '.join(args.test)} hold no sentence; there is nothing to score.")
     sources, references = zip(*pairs, strict=True)

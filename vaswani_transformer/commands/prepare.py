@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..bounds import Number
-from .arguments import add_column_options, add_recipe_options, describe_inputs, open_reader, output_path, take_given
+from .arguments import add_column_options, add_recipe_options, output_path, take_given
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
+
+    from ..data.preparation import Corpus
 
 Reader = Callable[[], Iterable[tuple[str, str]]]  # each call reads the pairs from the start
 
@@ -71,7 +73,7 @@ def find_fault(args: argparse.Namespace) -> str | None:
 
 def run(args: argparse.Namespace) -> None:
     from ..data.filtering import summarise
-    from ..data.preparation import Corpus, prepare, read_all
+    from ..data.preparation import prepare, read_all
     from ..files import write_json
     from ..parsing.vocabulary import learn_vocabulary
     from ..runs import RECIPE_FILE
@@ -82,18 +84,16 @@ def run(args: argparse.Namespace) -> None:
     source, target = _find_languages(args.train[0])
     languages = args.source_language or source, args.target_language or target
     is_parser = args.task == "parsing"
-    weights = args.weights or [1] * len(args.train)
     learning = {"vocab_size": recipe.vocab_size, "subword_model": recipe.subword_model}
     args.output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".hub-", dir=args.output.parent) as cache:
-        readers, read_dev, inputs = _open_trees(args) if is_parser else _open_text(args, languages, Path(cache))
+        corpora, read_dev, inputs = _open_trees(args) if is_parser else _open_text(args, languages, Path(cache))
         _refuse_shared_files(inputs)
-        corpora = [Corpus(read, weight) for read, weight in zip(readers, weights, strict=True)]
         tokenizer = None
         if args.keep_vocabulary is not None:
             tokenizer = _load_vocabulary(args)
         elif is_parser:
-            tokenizer = learn_vocabulary(partial(read_all, corpora), **learning)
+            tokenizer = learn_vocabulary(read_all(corpora), **learning)
         summary = prepare(
             corpora,
             read_dev,
@@ -150,23 +150,36 @@ def _find_languages(names: Sequence[str]) -> tuple[str, str]:
     return (endings[0], endings[1]) if is_told else ("en", "de")
 
 
-def _open_text(args: argparse.Namespace, languages: Sequence[str], cache: Path) -> tuple[list[Reader], Reader, dict]:
-    """Return readers of the training corpora and of the development set, and a description for the fingerprint."""
-    train = {"split": "train", "num_pairs": args.num_pairs}
-    dev = {"split": "validation", "num_pairs": min(500, args.num_pairs)}
+def _open_text(
+    args: argparse.Namespace, languages: tuple[str, str], cache: Path
+) -> "tuple[list[Corpus], Reader, dict]":
+    """Return the training corpora, a reader of the development set, and a description for the fingerprint."""
+    from ..data.preparation import Corpus
+    from ..data.sources import Source
+
+    columns = args.source_column, args.target_column
+    source = partial(Source, languages=languages, columns=columns, cache=cache)
+    train = [source(names, split="train", num_pairs=args.num_pairs) for names in args.train]
+    dev = source(args.dev, split="validation", num_pairs=min(500, args.num_pairs))
+    described_dev = dev.describe()  # a missing file shows before the long work
+    # The pairs are counted where a vocabulary is learned from a part of them.
+    surveys = [(text.describe(), None) if args.keep_vocabulary else text.survey() for text in train]
+    corpora = [
+        Corpus(text.read, weight, num_pairs)
+        for text, weight, (_, num_pairs) in zip(train, _weights(args), surveys, strict=True)
+    ]
     inputs = {
-        "train": [describe_inputs(names, **train) for names in args.train],
-        "dev": describe_inputs(args.dev, **dev),
+        "train": [description for description, _ in surveys],
+        "dev": described_dev,
         "columns": [args.source_column, args.target_column],
     }
-    columns = args.source_column or languages[0], args.target_column or languages[1]
-    readers = [open_reader(names, languages, columns, **train, cache=cache) for names in args.train]
-    return readers, open_reader(args.dev, languages, columns, **dev, cache=cache), inputs
+    return corpora, dev.read, inputs
 
 
-def _open_trees(args: argparse.Namespace) -> tuple[list[Reader], Reader, dict]:
+def _open_trees(args: argparse.Namespace) -> "tuple[list[Corpus], Reader, dict]":
     """Return the same as `_open_text` for parsing; a corpus is any number of files of trees."""
     from ..data.corpus import describe_source
+    from ..data.preparation import Corpus
     from ..parsing.linearisation import read_pairs
 
     def read(names: list[str]) -> Iterable[tuple[str, str]]:
@@ -174,7 +187,12 @@ def _open_trees(args: argparse.Namespace) -> tuple[list[Reader], Reader, dict]:
 
     train = [describe_source(names, split="train") for names in args.train]
     inputs = {"train": train, "dev": describe_source(args.dev, split="dev"), "copy_words": args.copy_words}
-    return [partial(read, names) for names in args.train], partial(read, args.dev), inputs
+    corpora = [Corpus(partial(read, names), weight) for names, weight in zip(args.train, _weights(args), strict=True)]
+    return corpora, partial(read, args.dev), inputs
+
+
+def _weights(args: argparse.Namespace) -> list[int]:
+    return args.weights or [1] * len(args.train)
 
 
 def _refuse_shared_files(inputs: Mapping[str, list]) -> None:

@@ -4,7 +4,9 @@ A corpus is an iterator of `(source, target)` pairs, so that 36M pairs (English-
 memory than ten. An error in line 3M is raised when this line is reached.
 """
 
+import contextlib
 import csv
+import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +17,7 @@ from pathlib import Path
 import pyarrow.parquet
 
 from ..files import digest_file
-from .lines import read_lines
+from .lines import Digest, read_lines
 
 Pair = tuple[str, str]
 Columns = tuple[str, str]  # names of the columns of source and target
@@ -29,14 +31,19 @@ PAIR_ENDINGS = {".csv", ".tsv", ".jsonl", ".json", ".parquet"}  # of files that 
 ROWS_PER_BATCH = 1_000  # of parquet and Hub datasets: row by row takes 4 to 15 times as long
 
 
-def read_parallel_files(source_path: Path, target_path: Path) -> Iterator[Pair]:
+def read_parallel_files(
+    source_path: Path, target_path: Path, digests: Sequence[Digest | None] = (None, None)
+) -> Iterator[Pair]:
     """Read pairs from two text files: line i of one is the translation of line i of the other.
+
+    Args:
+        digests: of both files, updated as those of `read_lines`.
 
     Raises:
         FileNotFoundError: if a file is missing.
         ValueError: if the files have different lengths, after the last pair; or if a line is not UTF-8.
     """
-    sides = [read_lines(path) for path in (source_path, target_path)]
+    sides = map(read_lines, (source_path, target_path), digests)
     for number, (source, target) in enumerate(zip_longest(*sides), start=1):
         if source is None or target is None:
             found = f"line {number} is the first that only {target_path if source is None else source_path} has"
@@ -106,11 +113,17 @@ def _pair_of_record(record: object, columns: Columns) -> Pair:
 
 
 def _read_parquet(path: Path) -> Iterator[dict]:
-    try:
+    with _naming_parquet(path):
         file = pyarrow.parquet.ParquetFile(path)
         _once([(name, None) for name in file.schema_arrow.names])
         for batch in file.iter_batches(ROWS_PER_BATCH):
             yield from batch.to_pylist()
+
+
+@contextlib.contextmanager
+def _naming_parquet(path: Path) -> Iterator[None]:
+    try:
+        yield
     except (OSError, pyarrow.ArrowException, UnicodeDecodeError) as error:
         raise ValueError(f"{path} cannot be read as parquet: {error}") from error
 
@@ -131,7 +144,12 @@ def _read_hub(name: str, split: str, cache: Path | None) -> Iterator[dict]:
 
 
 def open_parallel(
-    spec: Sequence[str | Path], columns: Columns, *, split: str = "train", cache: Path | None = None
+    spec: Sequence[str | Path],
+    columns: Columns,
+    *,
+    split: str = "train",
+    cache: Path | None = None,
+    digests: Sequence[Digest | None] = (None, None),
 ) -> Iterator[Pair]:
     """Read pairs from parallel text in any of `ACCEPTED_FORMS`; see the README beside this file.
 
@@ -140,6 +158,7 @@ def open_parallel(
         columns: names of source and target in records and headers.
         split: of a Hub dataset, or of a folder whose files are named by split (`train-00000-of-00003.parquet`).
         cache: folder that keeps a Hub dataset for further readings; by default each reading downloads it.
+        digests: of the files, updated as those of `read_lines`; not of parquet.
 
     Raises:
         FileNotFoundError: at the call if a folder has no file of `split`, while reading if a file is missing.
@@ -151,13 +170,13 @@ def open_parallel(
     files = _find_files(spec, split)
     endings = {Path(file.name.removesuffix(".gz")).suffix for file in files}
     if len(spec) == 2 and len(files) == 2 and PAIR_ENDINGS.isdisjoint(endings):
-        return read_parallel_files(*files)
+        return read_parallel_files(*files, digests)
     if len(spec) != 1 or not endings <= PAIR_ENDINGS:
         raise ValueError(f"{' '.join(map(str, spec))!r} is no parallel text: expected {ACCEPTED_FORMS}.")
     if endings == {".parquet"}:
         return chain.from_iterable(_read_records(_read_parquet(file), columns, f"{file}, row") for file in files)
     parse = partial(_parse, ending=endings.pop(), columns=columns)
-    return _read_records(read_lines(files[0]), columns, f"{files[0]}, line", parse)
+    return _read_records(read_lines(files[0], digests[0]), columns, f"{files[0]}, line", parse)
 
 
 def describe_source(spec: Sequence[str | Path], *, split: str) -> list[dict]:
@@ -171,11 +190,37 @@ def describe_source(spec: Sequence[str | Path], *, split: str) -> list[dict]:
     """
     if _is_on_hub(spec):
         return [{"dataset": spec[0], "split": split}]
+    return [_describe(file, digest_file(file)) for file in _find_regular_files(spec, split)]
+
+
+def survey(spec: Sequence[str | Path], columns: Columns, *, split: str) -> tuple[list[dict], int | None]:
+    """Return what `describe_source` does, and how many pairs the text has, from one reading; None for the Hub's.
+
+    Raises:
+        ValueError: as `describe_source` and `open_parallel`.
+    """
+    if _is_on_hub(spec):
+        return describe_source(spec, split=split), None
+    files = _find_regular_files(spec, split)
+    if files[0].suffix == ".parquet":
+        with _naming_parquet(files[0]):
+            num_pairs = sum(pyarrow.parquet.read_metadata(file).num_rows for file in files)
+        return describe_source(spec, split=split), num_pairs
+    digests = [hashlib.sha256() for _ in files]
+    num_pairs = sum(1 for _ in open_parallel(spec, columns, split=split, digests=digests))
+    return [_describe(file, digest.hexdigest()) for file, digest in zip(files, digests, strict=True)], num_pairs
+
+
+def _describe(file: Path, digest: str) -> dict[str, str]:
+    return {"file": file.name, "sha256": digest}
+
+
+def _find_regular_files(spec: Sequence[str | Path], split: str) -> list[Path]:
     files = _find_files(spec, split)
     for file in files:
         if file.exists() and not file.is_file():
             raise ValueError(f"{file} is no regular file, and text is read several times: write it to a file first.")
-    return [{"file": file.name, "sha256": digest_file(file)} for file in files]
+    return files
 
 
 def _is_on_hub(spec: Sequence[str | Path]) -> bool:

@@ -2,34 +2,54 @@
 
 import codecs
 import gzip
+import io
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 # Longer lines are cut. A line without end, such as a gigabyte of zeros in a small .gz, would fill the memory.
 MOST_LINE_BYTES = 2**20
 UTF_16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
 COMPRESSED = b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"  # gzip, bzip2, xz, zstd, zip
 
+Digest = Any  # of hashlib, which names no type of them
 
-def read_lines(path: Path) -> Iterator[str]:
+
+class _DigestedFile(io.FileIO):
+    """A file whose bytes go into a digest as they are read."""
+
+    def __init__(self, path: Path, digest: Digest):
+        super().__init__(path)
+        self._digest = digest
+
+    def readinto(self, buffer: memoryview) -> int:
+        size = super().readinto(buffer)
+        self._digest.update(memoryview(buffer)[:size])
+        return size
+
+
+def read_lines(path: Path, digest: Digest | None = None) -> Iterator[str]:
     """Read the lines of a UTF-8 text file or pipe one by one; a file whose name ends in `.gz` is decompressed.
 
     Only "\\n" or "\\r\\n" ends a line. Text mode also splits at a lone "\\r", and `str.splitlines` at U+2028, U+0085
     and others, which occur inside sentences. A byte order mark at the start of the file is dropped, and so is the part
     of a line beyond `MOST_LINE_BYTES`.
 
+    Args:
+        digest: is updated with all bytes of the file, as they lie on the disk.
+
     Raises:
         FileNotFoundError: at the call, if the file does not exist.
         ValueError: at the first line that is not UTF-8, or where a compressed file is damaged.
     """
     Path(path).stat()
-    return _lines_of_file(Path(path))
+    return _lines_of_file(Path(path), digest)
 
 
-def _lines_of_file(path: Path) -> Iterator[str]:
-    with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+def _lines_of_file(path: Path, digest: Digest | None) -> Iterator[str]:
+    raw = io.FileIO(path) if digest is None else _DigestedFile(path, digest)
+    with io.BufferedReader(raw) as read, gzip.open(read) if path.suffix == ".gz" else read as file:
         try:
             yield from decode_lines(_bounded_lines(file), name=str(path))
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:

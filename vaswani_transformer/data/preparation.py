@@ -41,6 +41,7 @@ class Corpus:
 
     read: Callable[[], Iterable[Pair]]  # each call reads the pairs from the start
     weight: int = 1
+    num_pairs: int | None = None  # if it is known: `prepare` need not count them
 
 
 def read_all(corpora: Sequence[Corpus]) -> Iterator[Pair]:
@@ -69,7 +70,8 @@ def prepare(
     The same arguments give the same bytes. Memory grows with the corpus only for `drop_duplicates`, 80 bytes per pair.
 
     Args:
-        corpora, read_dev: the training set, read three times, and a function that reads the development set.
+        corpora, read_dev: the training set, read twice, and a function that reads the development set. A corpus without
+            `num_pairs` is read once more, to count them.
         folder: new or empty, or the result of an earlier call with the same arguments.
         max_length: longest side of a pair in tokens; longer pairs of both sets are dropped.
         max_length_ratio, drop_duplicates: further training pairs to drop, of all corpora together; see `filter_pairs`.
@@ -151,7 +153,9 @@ def _learn_vocabulary(
     corpora: Sequence[Corpus], keep: Keep, log: Callable, vocab_size: int, subword_model: str
 ) -> PreTrainedTokenizerFast:
     """Learn a vocabulary from pairs spread evenly over the text, because its parts may differ."""
-    num_pairs = sum(1 for _ in read_all(corpora))
+    num_pairs = sum(
+        sum(1 for _ in corpus.read()) if corpus.num_pairs is None else corpus.num_pairs for corpus in corpora
+    )
     stride = max(1, -(-num_pairs // VOCABULARY_PAIRS))
     log(f"learning a vocabulary of {vocab_size:,} from {-(-num_pairs // stride):,} of {num_pairs:,} pairs")
     kept = keep(islice(read_all(corpora), 0, None, stride), Counter())

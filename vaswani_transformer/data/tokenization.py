@@ -5,7 +5,7 @@ plain `PreTrainedTokenizerFast`, which `AutoTokenizer` loads without code of thi
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import islice, takewhile
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -22,7 +22,7 @@ SIZE_MULTIPLE = 8  # of a vocabulary that is smaller than requested: products of
 
 
 def train_tokenizer(
-    texts: Iterable[str], *, vocab_size: int = 37_000, subword_model: str = "bpe"
+    texts: Iterable[str], *, vocab_size: int = 37_000, subword_model: str = "bpe", reserved: Collection[str] = ()
 ) -> PreTrainedTokenizerFast:
     """Learn a vocabulary from `texts` of both languages.
 
@@ -32,6 +32,7 @@ def train_tokenizer(
     Args:
         texts: sentences of both languages, in any order; read once.
         vocab_size: entries, special tokens and the 256 bytes included. Small corpora give fewer, a multiple of 8.
+        reserved: what the caller will add to the entries, which leave room for it; may grow while texts are read.
         subword_model: "bpe" merges pairs in the order learnt (English-German); "wordpiece" chooses the
             longest piece that fits, from left to right (English-French, 32,000; Wu et al. 2016).
 
@@ -46,8 +47,6 @@ def train_tokenizer(
         raise ValueError(f"subword_model must be one of {SUBWORD_MODELS}, got {subword_model!r}.")
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     smallest = len(alphabet) + len(SPECIAL_TOKENS)
-    if vocab_size < smallest:
-        raise ValueError(f"vocab_size must be at least {smallest} (256 bytes, special tokens), got {vocab_size}.")
     tokenizer = Tokenizer(models.BPE())
     # The space of the first word is no part of the normalised text, where tokens that a user adds are looked for.
     first_space = pre_tokenizers.Metaspace(replacement=" ", prepend_scheme="first", split=False)
@@ -62,8 +61,12 @@ def train_tokenizer(
     texts = (text if is_normalised(text) else normalizer.normalize_str(text) for text in texts)
     tokenizer.train_from_iterator(iter(lambda: list(islice(texts, TEXTS_PER_BATCH)), []), trainer)
     tokenizer.normalizer = normalizer
+    vocab_size -= len(reserved)
+    if vocab_size < smallest:
+        raise ValueError(f"vocab_size must be at least {smallest} (256 bytes, special tokens), got {vocab_size}.")
     learnt = tokenizer.get_vocab_size()
-    if learnt < vocab_size and (size := learnt // SIZE_MULTIPLE * SIZE_MULTIPLE) >= smallest:
+    size = vocab_size if learnt >= vocab_size else max(smallest, learnt // SIZE_MULTIPLE * SIZE_MULTIPLE)
+    if learnt > size:
         tokenizer = _leave_out_last_entries(tokenizer, size=size)
     if subword_model == "wordpiece":
         # The space marks the first piece of a word, as in Wu et al., so inner pieces need no mark. The pieces are those

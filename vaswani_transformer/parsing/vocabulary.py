@@ -1,7 +1,7 @@
 """The shared vocabulary of section 6.3: sub-words of the sentences, and one token per bracket."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 
 from tokenizers import AddedToken
 from tokenizers.normalizers import NFC, Prepend, Sequence
@@ -13,23 +13,28 @@ from ..data.tokenization import train_tokenizer
 from .linearisation import NORMALISED
 
 
-def learn_vocabulary(
-    read_train: Callable[[], Iterable[Pair]], *, vocab_size: int, subword_model: str = "bpe"
-) -> PreTrainedTokenizerFast:
+def learn_vocabulary(pairs: Iterable[Pair], *, vocab_size: int, subword_model: str = "bpe") -> PreTrainedTokenizerFast:
     """Learn a tokenizer for sentences and their linearised trees that never splits a bracket.
 
     Sub-words are learned from the sentences alone. The brackets of the training trees are added to them; sentences
     contain none, because treebanks write -LRB- and -RRB-. XX is added if it stands for all words.
 
     Args:
-        read_train: returns the pairs of `linearisation.read_pairs` from the start; called twice.
+        pairs: those of `linearisation.read_pairs`; read once.
         vocab_size: entries, brackets included.
     """
-    found = {symbol for _, tree in read_train() for symbol in tree.split(" ")}
-    brackets = set(filter(is_bracket, found))
-    symbols = sorted(brackets) + [NORMALISED] * (found - brackets <= {NORMALISED})
-    sentences = (sentence for sentence, _ in filter_pairs(read_train(), Counter()))
-    tokenizer = train_tokenizer(sentences, vocab_size=vocab_size - len(symbols), subword_model=subword_model)
+    found: set[str] = set()
+    symbols: list[str] = []  # known when all trees are read
+
+    def note_symbols() -> Iterator[Pair]:
+        for sentence, tree in pairs:
+            found.update(tree.split(" "))
+            yield sentence, tree
+        brackets = set(filter(is_bracket, found))
+        symbols.extend(sorted(brackets) + [NORMALISED] * (found - brackets <= {NORMALISED}))
+
+    sentences = (sentence for sentence, _ in filter_pairs(note_symbols(), Counter()))
+    tokenizer = train_tokenizer(sentences, vocab_size=vocab_size, subword_model=subword_model, reserved=symbols)
     # Words are those of the treebank, also if one is a no-break space: only composition leaves their number as it is.
     tokenizer.backend_tokenizer.normalizer = Sequence([NFC(), Prepend(" ")])
     # normalized: matched with the space before them, which is how every word of this tokenizer begins.
