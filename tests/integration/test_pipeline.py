@@ -57,7 +57,7 @@ def test_a_sentence_longer_than_training_saw_is_translated_with_a_warning(transl
     monkeypatch.setattr("vaswani_transformer.model.pipeline_vaswani.logger.warning", warnings.append)
     assert len(translate("two cats sleep on the bed " * 3)) == 1
     assert len(warnings) == 1
-    assert "longer than 5, the limit of good translation" in warnings[0]
+    assert "longer than 5, the longest in training" in warnings[0]
 
 
 def test_what_is_no_sentence_is_refused(translate):

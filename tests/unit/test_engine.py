@@ -406,7 +406,7 @@ def test_a_changed_layer_decodes_as_its_forward_does_and_a_warning_says_so(build
     assert find_obstacle(model) is None
     for source in (SOURCE, SOURCE.repeat(3, 1)):
         assert torch.equal(model.generate(source), model.generate(source, use_cache=False))
-    assert {"is searched by its forward" in text for text in warnings} == {True}
+    assert {"decodes by its forward" in text for text in warnings} == {True}
     with pytest.raises(ValueError, match="its forward computes other logits than an engine"):
         model.build_engine(dtype="bfloat16")
 

@@ -65,7 +65,7 @@ def test_every_option_is_honoured_or_refused(model):
     for name in others - elsewhere:
         config = GenerationConfig()
         setattr(config, name, 0.5)
-        with pytest.raises(ValueError, match=rf"^{name}=0.5 is not supported by the search of this model"):
+        with pytest.raises(ValueError, match=rf"^this model's search does not support {name}=0.5"):
             model.generate(SOURCE, generation_config=config)
 
 

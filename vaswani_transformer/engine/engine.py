@@ -1,7 +1,7 @@
-"""A model for searches on one device: the functions of `layers_vaswani`, by the fastest products.
+"""A model for searches on one device: it computes what `layers_vaswani` computes, by the fastest products.
 
-A search calls the same layers with few tokens, about ten thousand times per minute. An engine computes once the parts
-that are equal in all steps, and does not copy keys and values when hypotheses change places.
+A search calls the same layers with few tokens, about ten thousand times per minute. An engine computes once what is
+equal in all steps, and does not copy keys and values when hypotheses change places.
 
 Shapes: L sentences still in the search, b beams, S source tokens, V vocab_size, D d_model.
 """
@@ -23,11 +23,10 @@ from .products import Products, build_products
 from .steps import EngineSteps
 
 logger = logging.get_logger(__name__)
-MANY_SENTENCES = 8  # in a call; with fewer, packing matrices for it takes longer than it saves
+MANY_SENTENCES = 8  # With fewer in a call, packing the matrices takes longer than it saves.
 
-
-# Of each model the states in which it was compared with an engine, and what differed. An engine that only decodes, for
-# one call, was not compared as a whole.
+# For each model: the state in which it was compared with an engine, and in words what differed. The key is True for
+# whole engines, and False for engines that only decode.
 COMPARED: weakref.WeakKeyDictionary[nn.Module, dict[bool, tuple[tuple, str | None]]] = weakref.WeakKeyDictionary()
 
 
@@ -37,21 +36,22 @@ class Engine(VaswaniGenerationMixin):
         engine = model.build_engine(dtype="bfloat16")
         engine.generate(**inputs)
 
-    An engine has copies of the weights of the time when it was built; the model may change or be deleted. `Products`
-    multiplies by the matrices of a layer, and is all that differs between dtypes. `start` begins a search and returns
-    its `Steps`, which own the keys and values of that search.
+    An engine copies the weights when it is built; then the model may change or be deleted. `Products` multiplies by the
+    matrices of a layer, and is all that differs between dtypes. `start` begins a search and returns its `Steps`, which
+    hold the keys and values of that search.
 
     Args:
         model: a model without an obstacle, see `find_obstacle`.
-        dtype: of the copies, floating-point; by default that of the model.
-        num_sentences: of a single call; the engine then only decodes, without copies. By default it can be kept.
+        dtype: a floating-point dtype for the copies, by default the model's.
+        num_sentences: how many sentences the one call has for which the engine is built. Such an engine only decodes,
+            and copies no more than it must. By default an engine can be kept.
 
     Attributes:
         model: a weak reference to the model, which decodes what an engine cannot.
-        state: of the model when the engine was built, see `describe_state`.
+        state: what `describe_state` returned when the engine was built.
     """
 
-    @torch.inference_mode(False)  # it may be built during a search, and is used after it
+    @torch.inference_mode(False)  # an engine may be built during a search, and is used after it
     @torch.no_grad()
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Engine(VaswaniGenerationMixin):
         dtype = dtype or model.dtype
         products = Products(dtype, copies=False) if is_short else build_products(dtype, model.device)
         encoder, decoder = model.get_encoder(), model.get_decoder()
-        copied = copy.deepcopy if num_sentences is None else lambda module: module  # a call ends before they change
+        copied = copy.deepcopy if num_sentences is None else lambda module: module  # no call outlives a change
         self.model, self.state = weakref.ref(model), describe_state(model)
         self.config, self.generation_config = model.config, copied(model.generation_config)
         self.device, self.dtype = model.device, products.dtype
@@ -87,7 +87,7 @@ class Engine(VaswaniGenerationMixin):
         return super().generate(*args, **{"engine": self} | kwargs)
 
     def save_pretrained(self, *args, **kwargs) -> None:
-        """Raise a TypeError: packed matrices are of no use elsewhere."""
+        """Raise a TypeError: packed matrices are of no use in another process."""
         raise TypeError("an engine is for one process and cannot be saved or pickled: save or pickle its model.")
 
     __reduce__ = save_pretrained
@@ -137,14 +137,14 @@ def build_engine(model: VaswaniForConditionalGeneration, *, dtype: torch.dtype |
     """Return an engine of `model` to keep.
 
     Raises:
-        ValueError: where only `forward` computes what the model computes; the message says why.
+        ValueError: if an engine would not compute what the model computes; the message says why.
     """
     engine = None
     if not (reason := find_obstacle(model)):
         engine, reason = _build_compared(model, dtype=dtype)
     if reason:
         raise ValueError(
-            f"an engine cannot be built of this model: {reason}. Without one, generate() calls its forward."
+            f"an engine cannot be built of this model: {reason}. Call generate() without an engine: it uses forward."
         )
     return engine
 
@@ -155,7 +155,7 @@ def find_engine(
     """Return an engine to keep, or for one call of `num_sentences`; `None` if the model needs its `forward`.
 
     Args:
-        kept: an engine of `model`, which is returned if the model is still what it was.
+        kept: an earlier engine of `model`, which is returned if the model has not changed since.
     """
     if find_obstacle(model):
         return None
@@ -164,7 +164,7 @@ def find_engine(
     engine, difference = _build_compared(model, num_sentences=num_sentences)
     if difference:
         logger.warning_once(
-            f"this model is searched by its forward, which is right but slower than an engine: {difference}."
+            f"this model decodes by its forward, which is right but slower than an engine: {difference}."
         )
         return None
     return engine
@@ -183,15 +183,16 @@ def _build_compared(
     is_known = known_state == state
     if is_known and difference:
         return None, difference
-    products = build_products(dtype or model.dtype, model.device)  # a wrong dtype is the caller's fault
+    products = build_products(dtype or model.dtype, model.device)  # raises for a wrong dtype
     try:
         engine = Engine(model, dtype=products.dtype, num_sentences=num_sentences)
         if not is_known:
-            alike = engine if engine.dtype == model.dtype else Engine(model)  # rounding would hide small differences
+            # Compared in the model's dtype: coarser rounding would hide small differences.
+            alike = engine if engine.dtype == model.dtype else Engine(model)
             difference = (
                 None if _computes_the_same(alike, model) else "its forward computes other logits than an engine"
             )
-    except (MemoryError, torch.OutOfMemoryError):  # it says nothing about the layers, and may not last
+    except (MemoryError, torch.OutOfMemoryError):  # says nothing about the layers, and may not last
         raise
     except Exception as error:  # a changed layer may lack anything that an engine reads
         engine, difference = None, f"an engine cannot read its layers ({type(error).__name__}: {error})"

@@ -1,6 +1,6 @@
 """Tests whether an engine may stand in for a model, so that the model's `forward` is not needed.
 
-What a few tokens show is left to the comparison of an engine with `forward`; here is what they cannot show.
+An engine is compared with `forward` by a few tokens. The tests here are about what a few tokens cannot show.
 """
 
 import torch
@@ -14,7 +14,7 @@ from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.search_vaswani import prepares_inputs
 from .products import find_private
 
-HARMLESS_HOOKS = (output_capturing.__name__, modeling_utils.__name__)  # modules of transformers that define them
+HARMLESS_HOOKS = (output_capturing.__name__, modeling_utils.__name__)  # where transformers defines such hooks
 
 
 def find_obstacle(model) -> str | None:
@@ -41,7 +41,7 @@ def find_obstacle(model) -> str | None:
 
 
 def _find_change(module: nn.Module, name: str = "") -> str | None:
-    """Return the first module under `module` that may compute another function at another time, in words."""
+    """Return in words the first module under `module` that may compute another function at another time."""
     if not is_plain(module):
         return f"{name or 'the model'} ({type(module).__name__}) has a hook, an adapter or another forward"
     if not all(x is None or (type(x) is nn.Parameter and not x.is_meta) for x in module._parameters.values()):
@@ -55,8 +55,8 @@ def _find_change(module: nn.Module, name: str = "") -> str | None:
 def is_plain(module: nn.Module) -> bool:
     """Return True if no hook, adapter or compilation changes the result of a call of `module`.
 
-    The hooks by which transformers records outputs stay on a module after the first recording, and do nothing between
-    recordings; those of gradient checkpointing, on embeddings, only ask for gradients.
+    transformers leaves two kinds of hooks on modules. Those that record outputs do nothing between recordings. Those of
+    gradient checkpointing, on embeddings, only ask for gradients.
     """
     hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
     return bool(
@@ -68,7 +68,7 @@ def is_plain(module: nn.Module) -> bool:
 
 
 def describe_state(model: VaswaniForConditionalGeneration) -> tuple:
-    """Return what the function of `model` depends on: the code of its modules, and the versions of its weights.
+    """Return what decides the function of `model`: the code of its modules, and the versions of its weights.
 
     PyTorch counts each change of a weight in place, but not one that is written through `.data`.
     """

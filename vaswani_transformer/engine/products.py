@@ -1,6 +1,6 @@
 """Matrix products of an engine, packed on CPUs.
 
-PyTorch's private names are looked up when an engine is built, never at import; where PyTorch lacks one, its public
+PyTorch's private names are looked up when an engine is built, never at import. If PyTorch lacks one of them, its public
 functions multiply.
 """
 
@@ -28,7 +28,7 @@ class Products:
 
     Args:
         dtype: of the matrices that are multiplied with.
-        copies: without, those of a model in `dtype` are read as they are, for a search that ends before they change.
+        copies: False to read the matrices of a model in `dtype` as they are, for a search that ends before they change.
     """
 
     def __init__(self, dtype: torch.dtype, *, copies: bool = True):
@@ -63,7 +63,7 @@ class Products:
     def by_words(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Product:
         """Return the product with the vocabulary, (rows, D) -> (rows, V), by the rows `weight` (V, D) of embeddings.
 
-        They are not packed: embeddings need them in this order, and two copies would be a quarter of base.
+        They are not packed: embeddings need them in this order, and a second copy would be a quarter of the base model.
         """
         product = self.multiply_plain(weight, bias)
         if bias is not None or weight.device.type != "cpu" or weight.dtype != torch.float32:
@@ -84,12 +84,12 @@ class Products:
 
 
 class PackedProducts(Products):
-    """In float32 or bfloat16 with matrices in the order in memory that oneDNN's kernels read.
+    """Matrix products in float32 or bfloat16, with matrices in the order in memory that oneDNN's kernels read.
 
     PyTorch multiplies float32 with MKL on x86-64, which lays the matrix out again for every product. A search
-    multiplies few rows by the same matrices again and again: on an AMD processor, two threads, 512 x 10,000 by 4 rows
-    took 1,289 microseconds so and 165 with the matrix packed, by 256 rows 14,689 and 6,018; in bfloat16 218 and 90,
-    4,222 and 3,284.
+    multiplies few rows by the same matrices again and again. Microseconds for a matrix of 512 x 10,000 on an AMD
+    processor with two threads, as it is and packed: in float32 1,289 and 165 by 4 rows, 14,689 and 6,018 by 256 rows;
+    in bfloat16 218 and 90, 4,222 and 3,284.
     """
 
     def __init__(self, dtype: torch.dtype):
@@ -119,10 +119,10 @@ class PackedProducts(Products):
 
 
 def build_products(dtype: torch.dtype | str, device: torch.device) -> Products:
-    """Return the fastest products in `dtype`, floating-point or its name, on `device`.
+    """Return the fastest products on `device` in `dtype`, a floating-point dtype or its name.
 
     Raises:
-        ValueError: for another dtype.
+        ValueError: if `dtype` is not floating-point.
     """
     given, dtype = dtype, getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:

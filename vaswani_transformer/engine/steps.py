@@ -16,7 +16,7 @@ from .products import Product
 HIDDEN = -torch.inf  # in an additive mask
 ROOM = 16  # steps for which `LayerSteps` makes room at least
 FEW_KEYS = 32  # shorter searches do not evict keys that no hypothesis needs
-# The number of slots is a multiple of this, so that few different numbers occur: a register of AVX-512 has so many
+# The number of slots is a multiple of this, so that few different numbers occur. A register of AVX-512 holds so many
 # float32 numbers, and CUDA's fused attention aligns masks to as many.
 VECTOR = 16
 
@@ -24,14 +24,14 @@ VECTOR = 16
 class LayerSteps:
     """A decoder layer for one token of each hypothesis at a time, with the keys and values of the search.
 
-    Keys and values of all beams of a sentence stay in one row, where they were written; the mask of `EngineSteps` says
-    which hypothesis sees which slot, and hides empty slots. They are copied only when sentences leave, and from time to
-    time when the keys that no hypothesis needs are evicted.
+    The keys and values of all beams of a sentence stay in one row, where they were written. The mask of `EngineSteps`
+    says which hypothesis sees which slot, and hides empty slots. Keys and values are copied only when sentences leave,
+    and from time to time, when keys that no hypothesis needs are evicted.
 
     Args:
         attend: equation 1, (queries, keys, values, mask, scaling) -> (L, H, b, K).
-        encoding: of the source, (L, S, D).
-        num_idle: keys of the source to add, which its mask hides.
+        encoding: (L, S, D), the output of the encoder.
+        num_idle: how many hidden keys to append to the source.
     """
 
     def __init__(self, layer: DecoderProducts, attend: Callable, encoding: torch.Tensor, *, num_idle: int):
@@ -45,12 +45,12 @@ class LayerSteps:
     def __call__(
         self, x: torch.Tensor, slots: slice, mask: torch.Tensor, source_mask: torch.Tensor | None
     ) -> torch.Tensor:
-        """Return the output (L * b, D) for `x` (L * b, D); the tokens of a prompt are read as if each were a beam.
+        """Return the output (L * b, D) for `x` (L * b, D); each token of a prompt is read as a beam.
 
         Args:
-            slots: for the keys of this step.
-            mask: which of the slots a beam sees, (L, 1, b, N).
-            source_mask: broadcastable to (L, H, 1, S + num_idle).
+            slots: where the keys of this step go.
+            mask: (L, 1, b, N), which slots a beam sees.
+            source_mask: additive, broadcastable to (L, H, 1, S + num_idle).
         """
         attention, cross_attention = self.layer.attention, self.layer.cross_attention
         q, keys_and_values = map(self._split_heads, attention.project(x))
@@ -63,7 +63,7 @@ class LayerSteps:
         return self.layer.feed_forward(x)
 
     def _split_heads(self, x: torch.Tensor) -> torch.Tensor:
-        """Return (L * b, H * K) as (L, H, b, K), by one operation, because small models take long for many."""
+        """Return (L * b, H * K) as (L, H, b, K), by one operation: in small models each operation counts."""
         num_heads = self.layer.attention.num_heads
         return x.view(len(self.source), -1, num_heads, x.shape[-1] // num_heads).transpose(1, 2)
 
@@ -76,7 +76,7 @@ class LayerSteps:
         return self.memory[:, :, :num_slots]
 
     def evict(self, rows: torch.LongTensor) -> None:
-        """Continue with the slots `rows` (L, H, n) only, counted over all sentences and heads."""
+        """Keep only the slots `rows` (L, H, n), which are counted over all sentences and heads."""
         kept = self.memory.flatten(0, 2)[rows.flatten()].unflatten(0, rows.shape)
         self.memory[:, :, : rows.shape[2]] = kept
 
@@ -95,9 +95,9 @@ class EngineSteps:
     """The steps of one search, after its prompt.
 
     Args:
-        layers: of the decoder.
+        layers: the decoder's.
         embed: token ids (...) -> (..., D).
-        positions: what is added to the embeddings.
+        positions: encodes the positions, which are added to the embeddings.
         project: (..., D) -> logits.
         encoding, source_mask, prompt, num_beams: see `Engine.start`.
 
@@ -152,7 +152,7 @@ class EngineSteps:
         """Return a context in which an engine computes in the dtype that it was built in."""
         return torch.autocast(self.device.type, enabled=False)
 
-    @torch.inference_mode()  # a step takes 6 % less; the logits, made outside, are ordinary tensors again
+    @torch.inference_mode()  # saves 6 % of a step; the logits are made outside, and so are ordinary tensors
     def _run_layers(
         self, tokens: torch.LongTensor, positions: torch.Tensor, slots: slice, mask: torch.Tensor
     ) -> torch.Tensor:
@@ -183,7 +183,7 @@ class EngineSteps:
     def _evict_keys(self, mask: torch.Tensor) -> torch.Tensor:
         """Drop the keys that no beam sees from the layers and from `mask` (L, b, N).
 
-        A sentence keeps as many as the one that needs most, so that all lie in one tensor.
+        Every sentence keeps as many keys as the sentence that needs most, so that all lie in one tensor.
         """
         is_seen = (mask == 0).any(dim=1)  # (L, N)
         self.num_keys = int(is_seen.sum(dim=1).max())
@@ -206,9 +206,10 @@ def _pad_slots(mask: torch.Tensor, num_keys: int) -> torch.Tensor:
 def _count_positions(encode: PositionEncoding, device: torch.device) -> Iterator[torch.Tensor]:
     """Yield the encodings (1, D) of positions 0, 1, 2 and so on.
 
-    Not a method: a generator that holds the steps would keep their keys and values until a garbage collection.
+    This is no method, because a generator that holds the steps would keep their keys and values until a garbage
+    collection.
     """
-    # Sinusoids of a block take as long as those of one position; a learned table may end within a block.
+    # The sinusoids of a block take as long as the sinusoids of one position. A learned table may end within a block.
     start, length = 0, 32 if encode.config.position_embedding_type == "sinusoidal" else 1
     while True:
         block = encode(length, start=start, mask=None, device=device)
@@ -239,7 +240,7 @@ def _can_attend_unfused(states: torch.Tensor, source_mask: torch.Tensor | None) 
     """Return True if equation 1 as written equals fused attention to `states` (L, S, D), and is faster."""
     if states.device.type != "cpu" or states.dtype != torch.float32:
         return False
-    # For a source that is hidden altogether fused attention gives zeros, a softmax NaN.
+    # If all keys of a source are hidden, fused attention gives zeros, and a softmax NaN.
     return source_mask is None or bool(source_mask.any(dim=-1).all())
 
 
@@ -252,9 +253,9 @@ def _join_heads(context: torch.Tensor) -> torch.Tensor:
 def _count_idle_keys(encoding: torch.Tensor) -> int:
     """Return how many hidden keys to append to a source (L, S, D): attention is faster at multiples of 16.
 
-    With 12 to 15 keys both kinds of attention on a CPU took 1.2 to 2.4 times as long as with 16, with 28 to 31 1.1 to
-    1.3 times as long as with 32, but with 17 to 20 less: it pays where at least half of the register is there already.
-    CUDA's fused attention would align the mask in every call.
+    On a CPU both kinds of attention took 1.2 to 2.4 times as long with 12 to 15 keys as with 16, and 1.1 to 1.3 times
+    as long with 28 to 31 keys as with 32. With 17 to 20 keys they took less than with 32. So keys are appended where at
+    most half of a register is missing. CUDA's fused attention would align the mask in every call.
     """
     missing = -encoding.shape[1] % VECTOR
     return missing if encoding.device.type != "cpu" or missing <= VECTOR // 2 else 0
@@ -263,7 +264,7 @@ def _count_idle_keys(encoding: torch.Tensor) -> int:
 def _as_additive(mask: torch.Tensor | None, encoding: torch.Tensor, *, num_idle: int) -> torch.Tensor | None:
     """Return the additive mask of a source (L, S, D), (L, 1, 1, S + num_idle); `None` if no key is hidden.
 
-    A boolean mask would be turned into this by every call of fused attention.
+    Fused attention would turn a boolean mask into this mask at every call.
     """
     if mask is None or bool(mask.all()):
         if not num_idle:

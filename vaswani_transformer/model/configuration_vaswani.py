@@ -34,9 +34,9 @@ class VaswaniConfig(PreTrainedConfig):
         activation_dropout: between the two products of the feed-forward network; 0 in the paper.
         label_smoothing: eps_ls of section 5.4, applied to `labels` in training mode only.
         activation_function: name in `transformers.activations.ACT2FN`; the paper's is "relu".
-        attention_bias: add biases in the projections of attention. The paper has none; converted checkpoints of
-            other systems do.
-        output_bias: add a bias to the logits. The paper has none; converted checkpoints do.
+        attention_bias: add biases in the projections of attention. The paper has none; converted models of other
+            systems do.
+        output_bias: add a bias to the logits. The paper has none; converted models do.
         position_embedding_type: "sinusoidal" (section 3.5) or "learned" (row E of table 3).
         position_layout: order of the sinusoids: "interleaved" sines and cosines as in the paper, "concatenated"
             halves as in Marian, or "fairseq", halves with the wavelengths of fairseq. Learned positions ignore it.

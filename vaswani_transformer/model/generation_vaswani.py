@@ -39,18 +39,19 @@ from .search_vaswani import LENGTH_PENALTIES, BeamSearch, ForwardSteps, Steps, r
 MOST_ALPHA = 10.0  # ((5 + 10,000) / 6)^10 is 1e32, which float32 holds
 TokenIds = int | list[int] | torch.Tensor | None
 
-# Options that transformers turns into logits processors and stopping criteria, or that do not concern the search. Our
-# loop honours these and those of `SearchOptions`; any other option that differs from its default is refused.
-OF_TRANSFORMERS = {
-    *("min_length", "min_new_tokens", "max_time", "stop_strings", "forced_bos_token_id", "bos_token_id"),
-    *("repetition_penalty", "encoder_repetition_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"),
-    *("bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "sequence_bias", "remove_invalid_values"),
-    *("exponential_decay_length_penalty", "renormalize_logits"),
-    *("temperature", "top_k", "top_p", "top_h", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff"),
-    *("use_cache", "cache_implementation", "max_cache_len", "compile_config", "disable_compile"),
-    *("transformers_version", "language", "task", "alignment_heads"),
-}
-OFF = {"guidance_scale": 1, "num_beam_groups": 1}  # values that mean "no", besides None, False and 0
+# The options that transformers turns into logits processors and stopping criteria, and options that do not concern the
+# search. Our loop honours these and the fields of `SearchOptions`. It refuses any other option, unless it is off.
+OF_TRANSFORMERS = """
+    min_length min_new_tokens max_time stop_strings forced_bos_token_id bos_token_id
+    repetition_penalty encoder_repetition_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size
+    bad_words_ids suppress_tokens begin_suppress_tokens sequence_bias remove_invalid_values
+    exponential_decay_length_penalty renormalize_logits
+    temperature top_k top_p top_h min_p typical_p epsilon_cutoff eta_cutoff
+    use_cache cache_implementation max_cache_len compile_config disable_compile
+    transformers_version language task alignment_heads
+""".split()  # noqa: SIM905 - a list would have a line for each name
+OFF = {"guidance_scale": 1, "num_beam_groups": 1}  # values that turn an option off, besides None, False and 0
+# The processors of transformers after which log P may be above 0.
 RAISING = (ExponentialDecayLengthPenalty, SequenceBiasLogitsProcessor, WatermarkLogitsProcessor)
 
 
@@ -63,17 +64,16 @@ class SearchOptions:
         num_return_sequences: hypotheses to return of each sentence.
         length_penalty: alpha.
         length_penalty_type: what is raised to alpha, a name of `LENGTH_PENALTIES`.
-        max_length_offset: a translation has at most its source length + this number of tokens, </s> included (section
-            6.1), and must end there with </s>, at its true probability; `None` for no such limit.
-        max_new_tokens, max_length: cut a hypothesis as transformers does; it counts as finished. The second includes
-            the prompt.
-        early_stopping: "never" ends a sentence when no open hypothesis can win, which is exact; False and True are
+        max_length_offset: how many tokens a translation may have more than its source, </s> included (section 6.1).
+            At this limit it ends with </s>, at the true probability of </s>. `None` for no such limit.
+        max_new_tokens, max_length: where a hypothesis is cut, and counts as finished. `max_length` includes the prompt.
+        early_stopping: "never" ends a sentence when no open hypothesis can win, which is exact. False and True are
             transformers' guesses. Greedy search ends at its first </s>.
         do_sample: draw the continuations of the beams.
         eos_token_id, pad_token_id, decoder_start_token_id: tokens that end, fill and begin a translation.
-        forced_eos_token_id: comes last at the limit, at probability 1.
+        forced_eos_token_id: the token that ends a hypothesis at its limit, with probability 1.
         return_dict_in_generate: return an output class instead of tokens.
-        output_scores, output_logits, output_attentions, output_hidden_states: record these in each step.
+        output_scores, output_logits, output_attentions, output_hidden_states: what each step records.
 
     Raises:
         ValueError: naming the option, its value and what is expected.
@@ -112,7 +112,7 @@ class SearchOptions:
 
     @classmethod
     def resolve(cls, config: GenerationConfig, **given) -> "SearchOptions":
-        """Return the search of `config`; options `given` that are not `None` have precedence."""
+        """Return the options `given`, and in place of those that are `None` the ones of `config`."""
         names = [field.name for field in fields(cls)]
         asked = {name: getattr(config, name, None) if given.get(name) is None else given[name] for name in names}
         asked["max_length"] = asked["max_length"] or None  # 0 is no limit, see `VaswaniGenerationConfig`
@@ -129,11 +129,14 @@ class SearchOptions:
     def find_limits(
         self, source_lengths: torch.LongTensor, *, prompt_length: int, config: VaswaniConfig
     ) -> tuple[torch.LongTensor, torch.BoolTensor]:
-        """Return the limit of new tokens of each sentence, (B,), and where the last must be </s>, (B,).
+        """Return how many new tokens each sentence may get, (B,), and True where the last of them must be </s>, (B,).
 
         Args:
             source_lengths: (B,) tokens of each source, </s> included.
-            config: of the model, whose learned positions limit the length too.
+            config: the model's; learned positions limit the length too.
+
+        Raises:
+            ValueError: if the prompt is as long as `max_length`.
         """
         most = self.max_new_tokens
         if most is None and self.max_length is not None:
@@ -146,15 +149,15 @@ class SearchOptions:
         must_end = torch.full_like(limits, self.forced_eos_token_id is not None, dtype=torch.bool)
         if self.max_length_offset is None:
             return limits, must_end
-        own = source_lengths + self.max_length_offset
+        by_source = source_lengths + self.max_length_offset
         if config.position_embedding_type == "learned":  # the last token is not read, and needs no position
-            own = own.clamp(max=config.max_position_embeddings - prompt_length + 1)
+            by_source = by_source.clamp(max=config.max_position_embeddings - prompt_length + 1)
         if most is None:
-            return own.clamp(min=1), torch.ones_like(must_end)
-        return torch.minimum(limits, own).clamp(min=1), must_end | (own <= most)
+            return by_source.clamp(min=1), torch.ones_like(must_end)
+        return torch.minimum(limits, by_source).clamp(min=1), must_end | (by_source <= most)
 
     def find_flags(self) -> dict[str, bool]:
-        """Return the arguments of `forward` that make it return what is to be recorded."""
+        """Return the arguments with which `forward` returns attention weights and hidden states, where asked for."""
         names = ("output_attentions", "output_hidden_states")
         return {name: True for name in names if getattr(self, name) and self.return_dict_in_generate}
 
@@ -197,14 +200,14 @@ class SearchOptions:
         return {name: () for name, flag in asked.items() if flag and self.return_dict_in_generate}
 
 
-OWN_OPTIONS = {"length_penalty_type", "max_length_offset"}  # of `SearchOptions`, not of transformers
+OWN_OPTIONS = {"length_penalty_type", "max_length_offset"}  # options that transformers does not have
 
 
 class VaswaniGenerationConfig(GenerationConfig):
-    """Options of a search. All that `generate()` accepts can be saved.
+    """The options of a search. All options that `generate()` accepts can be saved.
 
-    transformers refuses to save options that have no effect beside others, such as a length penalty of one beam. Here
-    they are kept: the penalty divides the scores of greedy search too, and the next call may have more beams.
+    transformers refuses to save an option without effect, such as a length penalty beside `num_beams=1`. Here it is
+    saved: the penalty divides the scores of greedy search too, and the next call may have more beams.
     """
 
     def validate(self, strict: bool = False, **kwargs) -> None:
@@ -215,10 +218,10 @@ class VaswaniGenerationConfig(GenerationConfig):
 
     @staticmethod
     def _get_default_generation_params() -> dict:
-        """Return transformers' defaults with 0 for `max_length`, which is no limit here: `max_length_offset` limits.
+        """Return transformers' defaults, but a `max_length` of 0, which is no limit here.
 
-        With `predict_with_generate`, transformers' Seq2SeqTrainer writes these defaults into the config of a model. Its
-        translations would end at 20 tokens from then on.
+        With `predict_with_generate`, Seq2SeqTrainer writes these defaults into the model's config. With transformers'
+        default the model's translations would end at 20 tokens from then on.
         """
         return GenerationConfig._get_default_generation_params() | {"max_length": 0}
 
@@ -275,7 +278,7 @@ class Call:
 
     @property
     def needs_forward(self) -> bool:
-        """True if each step needs the model's `forward`, because an engine does not return what is asked for."""
+        """True if each step needs the model's `forward`, because an engine lacks what is asked for."""
         return bool(
             self.synced_gpus
             or not self.options.start_records().keys() <= {"scores", "logits"}
@@ -285,10 +288,10 @@ class Call:
         )
 
     def is_for_transformers(self, *, has_guide: bool, has_engine: bool) -> bool:
-        """Return True if transformers' own loop decodes: with a streamer or an assistant, and samples of one beam.
+        """Return True if transformers' loop decodes: it guides a search by a streamer or an assistant, and samples.
 
         Raises:
-            ValueError: for a guide and several beams.
+            ValueError: for a streamer or an assistant beside several beams.
         """
         has_guide = has_guide or self.config.prompt_lookup_num_tokens is not None
         if has_guide and self.options.num_beams > 1:
@@ -309,9 +312,8 @@ class VaswaniGenerationMixin(GenerationMixin):
     """`generate()` with the paper's beam search, for the model and for engines.
 
     Attributes:
-        find_engine: a method that returns an engine, to keep or for one call with a number of sentences, or `None` if
-            the model needs `forward`. The package sets it; `None` without the package.
-        search_class: the hypotheses of a search. The package sets a faster one with the same results.
+        find_engine: a method that returns an engine, or `None` if the model needs its `forward`. The package sets it.
+        search_class: the class of the hypotheses. The package sets a faster one with the same results.
     """
 
     find_engine: Callable | None = None
@@ -342,21 +344,22 @@ class VaswaniGenerationMixin(GenerationMixin):
         engine=None,
         **kwargs,
     ) -> torch.LongTensor | ModelOutput:
-        """As `transformers.GenerationMixin.generate`, with two generation options and one argument more.
+        """Search as `transformers.GenerationMixin.generate` does, with two further options and one further argument.
 
-        Sampling with one beam, streamers, assistants and `custom_generate` are transformers' own, up to the longest
-        limit of the batch; every other search is `run_search`. Missing masks are derived from the padding. A prompt in
-        `decoder_input_ids` must be padded on the left. After a processor that may raise log P above 0 (a positive
-        `sequence_bias`, a processor of the caller) the bound does not hold, and a search with `early_stopping="never"`
-        runs up to the limit; `renormalize_logits=True` restores the bound. The `scores` of a beam search are the
-        numbers that it adds up: at a limit -inf for all words but </s>, and 0 for </s> if `forced_eos_token_id` forces
-        it.
+        transformers' loop makes samples with one beam, and follows streamers, assistants and `custom_generate`, up to
+        the longest limit of the batch. Every other search is `run_search`. Missing masks are derived from the padding.
+        A prompt in `decoder_input_ids` must be padded on the left.
+
+        The bound of `early_stopping="never"` needs log P at or below 0. A positive `sequence_bias` or a caller's
+        processor may raise it. Then the search runs up to the limit, unless `renormalize_logits=True`. The `scores` of
+        a beam search are the numbers that it adds up: at a limit they are -inf for all words but </s>, and 0 for a
+        `forced_eos_token_id`.
 
         Args:
-            engine: an object with `encode` and `start`, such as `build_engine()` returns, built once for many calls. It
-                has the weights of that time, samples with one beam too, and returns no `past_key_values`. What it
-                cannot do (attention weights, hidden states, a cache of the caller, padded prompts) `forward` does, if
-                the engine is of this model.
+            engine: an object with `encode` and `start`, such as `build_engine()` returns, built once for many calls.
+                It keeps the weights of that time. It samples with one beam too, and returns no `past_key_values`. What
+                it cannot do, the model's `forward` does: attention weights, hidden states, a caller's cache, padded
+                prompts.
 
         Raises:
             ValueError: for options that the search does not honour or transformers refuses.
@@ -385,7 +388,7 @@ class VaswaniGenerationMixin(GenerationMixin):
             search_class=self.search_class,
         )
         records = call.options.start_records()
-        # Rules, records and readers of the cache may depend on the places of rows in the batch.
+        # Rules, records and a cache that is returned may depend on the places of rows in the batch.
         is_cache_read = call.options.return_dict_in_generate or call.model_kwargs.get(CACHE) is not None
         has_readers = is_cache_read and getattr(steps, "cache", None) is not None
         run_search(
@@ -562,7 +565,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         )
 
     def _replace_engine(self, engine, asked: str) -> None:
-        """Leave what is `asked` to the model's `forward` if `engine` is of this model; else raise a ValueError."""
+        """Return `None`, so that `forward` does what is `asked`; raise a ValueError if `engine` is another model's."""
         if engine is not None and getattr(engine, "model", lambda: None)() is not self:
             raise ValueError(
                 f"an engine cannot decode with {asked}: call the model's generate(), or correct a misspelt name."
@@ -580,7 +583,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         )
 
     def _has_working_cache(self, source: Source, prompt: torch.LongTensor) -> bool:
-        """Return False if steps with a cache differ from those without, by the first of the sentences."""
+        """Return False if steps with a cache differ from steps without one, as the first sentence shows."""
         mask = source.mask if source.mask is None else source.mask[:1]
         encoded = source.encoded
         if encoded is None:
@@ -594,15 +597,16 @@ class VaswaniGenerationMixin(GenerationMixin):
         return steps.cache is not None
 
     def adjust_generation_fn(self, generation_config, from_auto_class, from_pipeline, name, *args, **kwargs):
-        """Set the search of a model that is loaded: without a `generation_config.json` that of section 6.1."""
+        """Set the search options of a loaded model: its `generation_config.json`, or else section 6.1."""
         if generation_config is None and name is not None:
             options = {key: value for key, value in kwargs.items() if key != "trust_remote_code"}
             try:
                 generation_config = VaswaniGenerationConfig.from_pretrained(name, **options)
-            except OSError:  # there is none
+            except OSError:  # there is no such file
                 generation_config = build_generation_config(self.config)
         super().adjust_generation_fn(generation_config, from_auto_class, from_pipeline, name, *args, **kwargs)
-        # Python salts this hash. With it no two processes would have the same pickle, and datasets.map no cache.
+        # Python salts this hash: pickles of the model would differ between processes, and datasets.map would not find
+        # the results that it keeps.
         vars(self.generation_config).pop("_original_object_hash", None)
 
 
@@ -622,10 +626,7 @@ def build_generation_config(config: VaswaniConfig) -> VaswaniGenerationConfig:
 
 
 def can_raise(processors: LogitsProcessorList) -> bool:
-    """Return True if log P may be above 0 after `processors`, so that a hypothesis may gain by a further token.
-
-    transformers' own processors keep it at or below 0, except those of `RAISING`; others may return any number.
-    """
+    """Return True if log P may be above 0 after `processors`, so that a hypothesis may gain by a further token."""
     if processors and isinstance(processors[-1], LogitNormalization):
         return False
     return any(
@@ -646,7 +647,7 @@ def _pack(
     encoded: ModelOutput | None,
     records: dict[str, tuple],
 ) -> torch.LongTensor | ModelOutput:
-    """Return the best hypotheses as tokens, or with all that was recorded in the output class of transformers."""
+    """Return the tokens of the best hypotheses, or transformers' output class with all that was recorded."""
     tokens, scores, parents = hypotheses.best(options.num_return_sequences)
     if not options.return_dict_in_generate:
         return tokens
@@ -666,18 +667,18 @@ def _pack(
 
 
 def _take_over(config: GenerationConfig | None) -> VaswaniGenerationConfig:
-    """Return `config` as a VaswaniGenerationConfig that shares its options, and later changes of them."""
+    """Return a VaswaniGenerationConfig that shares the options of `config`, and later changes of them."""
     if isinstance(config, VaswaniGenerationConfig):
         return config
-    own = VaswaniGenerationConfig()
+    ours = VaswaniGenerationConfig()
     if config is not None:
-        own.__dict__ = config.__dict__
-    return own
+        ours.__dict__ = config.__dict__
+    return ours
 
 
 def _to_plain(value: object) -> object:
-    """Return `value` with lists in place of tensors, tuples and sets, and of a dict whose keys are tuples."""
-    if hasattr(value, "tolist"):  # of PyTorch and NumPy
+    """Return `value` with lists in place of tensors, tuples, sets and dicts whose keys are tuples."""
+    if hasattr(value, "tolist"):  # a tensor or a NumPy array
         return value.tolist()
     if isinstance(value, dict):
         if any(isinstance(key, tuple) for key in value):
@@ -688,16 +689,14 @@ def _to_plain(value: object) -> object:
 
 def _refuse_others(config: GenerationConfig) -> None:
     """Raise a ValueError for an option that our loop does not honour."""
-    allowed, defaults = (
-        OF_TRANSFORMERS | {x.name for x in fields(SearchOptions)},
-        config._get_default_generation_params(),
-    )
+    allowed = {*OF_TRANSFORMERS, *(field.name for field in fields(SearchOptions))}
+    defaults = config._get_default_generation_params()
     for name, value in vars(config).items():
         if name in allowed or name.startswith("_") or value is None or value is False:
-            continue  # some are tensors, which cannot be compared below
+            continue  # tensors among the allowed options cannot be compared below
         if value not in (0, OFF.get(name), defaults.get(name)):
             raise ValueError(
-                f"{name}={value!r} is not supported by the search of this model: leave it out, here or in "
+                f"this model's search does not support {name}={value!r}: leave it out, here or in "
                 f"generation_config.json."
             )
 
@@ -705,16 +704,20 @@ def _refuse_others(config: GenerationConfig) -> None:
 def _take_source(
     inputs: torch.Tensor | None, model_kwargs: dict, config: VaswaniConfig, device: torch.device
 ) -> Source:
-    """Remove the source from the arguments of `generate` and return it; derive a missing mask from the padding.
+    """Remove the sentences from `model_kwargs`, the arguments of `generate`, and return them.
 
-    Without a source it is the bos token, as in transformers.
+    A missing mask is derived from the padding. Without sentences there is one, the bos token, as in transformers.
+
+    Raises:
+        ValueError: if there is no sentence.
     """
     ids = model_kwargs.pop("input_ids", None) if inputs is None else inputs
-    names = ("inputs_embeds", "encoder_outputs", "attention_mask")
-    embeds, encoded, mask = (model_kwargs.pop(name, None) for name in names)
+    embeds = model_kwargs.pop("inputs_embeds", None)
+    encoded = model_kwargs.pop("encoder_outputs", None)
+    mask = model_kwargs.pop("attention_mask", None)
     encoded = BaseModelOutput(*encoded) if isinstance(encoded, tuple) else encoded
     states = next((x for x in (ids, embeds, encoded and encoded[0]) if x is not None), None)
-    if states is None and config.bos_token_id is not None:  # as in transformers
+    if states is None and config.bos_token_id is not None:
         ids = states = torch.tensor([[config.bos_token_id]], device=device)
     if states is None or not len(states):
         raise ValueError("there is no sentence to translate: give input_ids of at least one sentence.")
@@ -727,18 +730,20 @@ def _take_source(
 def _prepare_prompt(model_kwargs: dict, config: GenerationConfig, num_sentences: int) -> torch.LongTensor:
     """Return the tokens with which the translations begin, (B, P): the start token, then `decoder_input_ids`.
 
-    The mask of a padded prompt is added to `model_kwargs`.
+    `model_kwargs` get the mask of a padded prompt.
 
     Raises:
         ValueError: if the last token of a prompt is padding.
     """
     start = config._decoder_start_token_tensor.expand(num_sentences)[:, None]
-    prompt, mask = model_kwargs.pop("decoder_input_ids", None), model_kwargs.get("decoder_attention_mask")
+    prompt = model_kwargs.pop("decoder_input_ids", None)
+    mask = model_kwargs.get("decoder_attention_mask")
     if prompt is None:
         return start
     pad = config.pad_token_id
+    # Where the start token is the padding token, padding cannot be told from it.
     if mask is None and pad is not None and not (start == pad).any() and (prompt == pad).any():
-        mask = (prompt != pad).long()  # unless padding and start token are the same
+        mask = (prompt != pad).long()
     if mask is not None and not mask[:, -1].all():
         raise ValueError("decoder_input_ids must be padded on the left: new words follow the last token of each row.")
     if (prompt[:, :1] != start).all():

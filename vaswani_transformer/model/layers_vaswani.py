@@ -103,10 +103,10 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         self.config = config
         self.layer_idx = layer_idx
-        self.window = window  # r of table 1; the mask restricts the queries, and kernels may skip the hidden keys
-        self.is_causal = is_causal  # for kernels that get no mask
+        self.window = window  # r of table 1. The mask hides the other keys; a kernel that reads this may skip them
+        self.is_causal = is_causal  # read by kernels that get no mask
         self.scaling = config.d_k**-0.5
-        # Copies, because reading a field of a transformers config takes as long as a small tensor operation.
+        # These are copies: reading a field of a transformers config takes as long as a small tensor operation.
         self.num_heads, self.attention_dropout = config.num_heads, config.attention_dropout
         bias = config.attention_bias
         self.q_proj = nn.Linear(config.d_model, config.num_heads * config.d_k, bias=bias)

@@ -47,8 +47,8 @@ AUTO_MAP = {
 }
 
 
-# What `forward` may get beside the arguments that it names. The last two concern the decoder alone, but transformers
-# gives them to the encoder too.
+# The arguments that `forward` may get beside those that it names. The last two concern the decoder alone, but
+# transformers gives them to the encoder too.
 KNOWN_ARGUMENTS = frozenset({*TransformersKwargs.__annotations__, "use_cache", "logits_to_keep"})
 
 
@@ -105,12 +105,12 @@ class VaswaniPreTrainedModel(PreTrainedModel):
         super().save_pretrained(*args, **kwargs)
 
     def _refuse_unknown(self, arguments: dict) -> None:
-        """Raise a TypeError for an argument of `forward` that would be ignored, such as a new or a misspelt name."""
+        """Raise a TypeError for an argument that `forward` would ignore, such as a misspelt name."""
         for name in arguments:
             if name not in KNOWN_ARGUMENTS:
                 raise TypeError(
-                    f"{type(self).__name__}.forward() has no argument {name!r}. It takes those of its signature and of "
-                    f"transformers' TransformersKwargs."
+                    f"{type(self).__name__}.forward() has no argument {name!r}. It takes the arguments of its "
+                    f"signature and of transformers' TransformersKwargs."
                 )
 
     def _embed(self, input_ids, inputs_embeds, *, mask, start=0) -> torch.Tensor:
@@ -415,8 +415,8 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
             logits_to_keep: compute logits for this number of last positions, or for these positions; 0 for all.
             num_items_in_batch: target tokens of the whole update, over all processes and accumulation steps.
                 The loss is the sum over this batch divided by this number; by default the mean over this batch.
-            skip_logits: do not return `logits`, and compute the loss without storing them. This is the default in
-                training mode with `labels`, because the logits need most of the memory and no trainer reads them.
+            skip_logits: do not return `logits`. The package then computes the loss without storing them. This is the
+                default in training mode with `labels`: logits need most of the memory, and no trainer reads them.
 
         Returns:
             `loss` (scalar, nats per token), `logits` (B, T, V), in training mode `nll_loss` (the loss without
@@ -428,7 +428,8 @@ class VaswaniForConditionalGeneration(VaswaniGenerationMixin, VaswaniPreTrainedM
         if labels is not None and decoder_inputs_embeds is None:
             num_padded = count_padding(labels)
             if decoder_input_ids is not None:
-                # Before another word than the start token, -100 hides a prompt from the loss, and is no padding.
+                # A row that begins with another word than the start token has no padding: -100 hides its prompt from
+                # the loss.
                 first = decoder_input_ids.gather(1, num_padded.clamp(max=labels.shape[1] - 1))
                 num_padded = num_padded * (first == self.config.decoder_start_token_id)
             aligned = roll_rows(labels, num_padded)

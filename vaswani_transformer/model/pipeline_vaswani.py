@@ -5,7 +5,7 @@ A saved model carries this file and names it in its config, so that
     transformers.pipeline("translation", model="folder or Hub id", trust_remote_code=True)
 
 finds it without the package. With the package, `vaswani_transformer.pipeline("translation", model=...)` works without
-trust_remote_code. This file does not use the package's `Translator`, because it must work without the package.
+trust_remote_code.
 """
 
 import re
@@ -19,12 +19,12 @@ import transformers
 from transformers.pipelines.base import ChunkPipeline
 
 logger = transformers.utils.logging.get_logger(__name__)
-# Longer lines are cut: a megabyte in one line is not a sentence, and the time of a search is quadratic in its tokens.
+# Longer sentences are cut: a megabyte is no sentence, and the time of a search is quadratic in the number of tokens.
 MOST_SOURCE_TOKENS = 4_096
 LANGUAGE = r"([A-Za-z]+(?:[-_][A-Za-z0-9]{1,8})*)"  # en, en-US, zh_Hant_TW
 LINE_BREAK = re.compile("(\r\n|\n|\r)")
-# The end of a sentence and the beginning of the next. A period counts behind three small letters, because "3. May" and
-# "J. K." end nothing. Scripts without capitals have full stops of their own.
+# The end of a sentence and the beginning of the next. A period counts only after three small letters, because "3. May"
+# and "J. K." end no sentence. Full stops of scripts without capitals always count.
 SEVERAL_SENTENCES = re.compile(
     r"([!?]|(?<=[^\W\d_A-Z]{3})(?<!Prof)\.)[^\w\s.!?,;:-]*\s+[^\w\s.!?,;:-]*[A-ZÀ-ÞΆ-ΫЀ-Я]"
     r"|[\u3002\uff01\uff1f\u0964\u061f\u06d4]\s*\w"
@@ -35,7 +35,8 @@ TRANSLATION_TASK = re.compile(f"translation(?:_{LANGUAGE}_to_{LANGUAGE})?")
 def custom_pipelines(*tasks: str) -> dict[str, dict]:
     """Return the entry of a config by which transformers finds `TranslationPipeline` for "translation" and `tasks`.
 
-    transformers looks up the whole name, so `tasks` must have "translation_en_to_de" for it. Other tasks are left out.
+    transformers looks up the whole name of a task, so `tasks` must hold "translation_en_to_de". Other tasks are left
+    out.
     """
     entry = {"impl": "pipeline_vaswani.TranslationPipeline", "pt": ["AutoModelForSeq2SeqLM"]}
     return dict.fromkeys(("translation", *filter(TRANSLATION_TASK.fullmatch, tasks)), entry)
@@ -54,12 +55,13 @@ def is_blank(text: str) -> bool:
 
 
 def split_text(text: str, language: str | None = None) -> list[tuple[str, str]]:
-    """Return the lines of `text`, each with its line break; with a `language` sentences, each with the space behind it.
+    """Return the lines of `text`, each with its line break, or its sentences, each with the space behind it.
 
-    Joined, they are `text`. White space in front of the first sentence follows an empty one.
+    Joined, they are `text`. White space in front of the first sentence follows an empty sentence.
 
     Args:
-        language: of the text, such as "en" or "en-US"; sentencex takes one that it does not know for English.
+        language: of the sentences to find, such as "en" or "en-US"; sentencex takes an unknown language for English.
+            `None` for lines.
 
     Raises:
         ImportError: if there is a `language` and no sentencex.
@@ -75,7 +77,7 @@ def split_text(text: str, language: str | None = None) -> list[tuple[str, str]]:
     at = 0
     edges = []  # of the sentences, without the white space around them
     for part in parts:
-        # It knows no other white space than spaces between sentences, and panics at some.
+        # sentencex knows spaces alone between sentences, and panics at some other white space.
         for sentence in segment(re.split("[-_]", language)[0].lower(), re.sub(r"\s", " ", part)):
             start, end = at + len(sentence) - len(sentence.lstrip()), at + len(sentence.rstrip())
             edges += [start, end] if start < end else []
@@ -91,12 +93,12 @@ def split_text(text: str, language: str | None = None) -> list[tuple[str, str]]:
 
 
 def drop_broken(translation: str, source: str) -> str:
-    """Return `translation` without U+FFFD, which stands for bytes of no character, unless its `source` holds one."""
+    """Return `translation` without U+FFFD, the mark of bytes that are no character, unless `source` holds it too."""
     return translation if "\ufffd" in source else re.sub(" *\ufffd+", "", translation)
 
 
 def check_sentence(sentence: object) -> None:
-    """Raise a ValueError if `sentence` is not a str, or if it has no UTF-8."""
+    """Raise a ValueError if `sentence` is no str, or cannot be written as UTF-8."""
     if not isinstance(sentence, str):
         raise ValueError(
             f"a sentence to translate is a str, got {type(sentence).__name__}: {sentence!r}. For rows of a "
@@ -118,18 +120,18 @@ class TranslationPipeline(ChunkPipeline):
         translate("A little girl climbs into a wooden playhouse.")
         [{"translation_text": "Ein kleines Mädchen klettert in ein Spielhaus aus Holz."}]
 
-    As in transformers v4 a list of sentences gives a flat list of such dicts, any other iterable a list for each
-    sentence; with `num_return_sequences=n` each sentence yields a list of n dicts, best first. The lines of a sentence
-    are translated one by one and joined again; a blank line stays empty. With `split_sentences=True` (needs sentencex)
-    a text is split further, into its sentences, and keeps the white space between them.
+    As in transformers v4, a list of sentences gives a flat list of such dicts, and another iterable gives a list for
+    each sentence. With `num_return_sequences=n` each sentence gives a list of n dicts, best first. The lines of a
+    sentence are translated one by one and joined again; a blank line stays empty. With `split_sentences=True`, which
+    needs sentencex, the sentences of a text are translated one by one, and the white space between them stays.
 
-    Arguments of `generate()` may be given to the constructor or to a call, and those of v4's pipeline: `truncation` to
-    the longest sentence of training, `clean_up_tokenization_spaces` to remove spaces before punctuation,
+    The constructor and a call take arguments of `generate()`, and the arguments of v4's pipeline: `truncation` to the
+    longest sentence of training, `clean_up_tokenization_spaces` to remove spaces before punctuation,
     `return_tensors=True` for `translation_token_ids` instead of the text, or beside it with `return_text=True`.
-    `src_lang` and `tgt_lang`, and languages in the name of the task, must be those of the model.
+    `src_lang`, `tgt_lang` and languages in the name of the task must be the model's.
 
-    With the package, an engine stands beside `model` and translates faster. It holds a second copy of the weights, and
-    is built again after the model has changed. A `Translator`, and so the command line, keeps the engine alone.
+    With the package, an engine beside `model` translates faster. It holds a second copy of the weights, and is built
+    again after the model has changed. A `Translator`, which the command line uses, keeps the engine alone.
     """
 
     _pipeline_calls_generate = True
@@ -208,13 +210,13 @@ class TranslationPipeline(ChunkPipeline):
             yield self._encode("" if is_blank(text) else text, truncation, **languages) | marks
 
     def _encode(self, sentence: str, truncation: bool, **languages: str) -> dict[str, torch.Tensor]:
-        # verbose=False: transformers would warn of indexing errors, which sinusoidal positions cannot cause.
+        # verbose=False: transformers would warn of a length that its own models cannot index.
         inputs = self.tokenizer(sentence, truncation=truncation, return_tensors="pt", verbose=False)
         num_tokens = inputs["input_ids"].shape[1]
         if num_tokens > (longest := min(self.tokenizer.model_max_length, MOST_SOURCE_TOKENS)):
             logger.warning(
-                f"a sentence of {num_tokens} tokens is longer than {longest}, the limit of good translation; tokens "
-                f"beyond {MOST_SOURCE_TOKENS} are cut. Split it into sentences."
+                f"a sentence of {num_tokens} tokens is longer than {longest}, the longest in training; tokens beyond "
+                f"{MOST_SOURCE_TOKENS} are cut. Split it into sentences."
             )
         kept = [*range(min(num_tokens, MOST_SOURCE_TOKENS) - 1), -1]  # with the last token, </s>
         return {name: inputs[name][:, kept] for name in ("input_ids", "attention_mask")}
@@ -254,6 +256,6 @@ class TranslationPipeline(ChunkPipeline):
         whole = [drop_broken(text, line["source"]) for text in texts]
         if whole != texts:
             logger.warning_once(
-                "a translation had bytes of no character, such as half of an emoji: they were left out."
+                "a translation held bytes that are no character, such as half of an emoji: they were left out."
             )
         return [(row, text + line["space"]) for row, text in zip(tokens, whole, strict=True)]

@@ -4,8 +4,8 @@ A finished hypothesis Y of source X scores (Wu et al. 2016, equation 14)
 
     s(Y, X) = log P(Y | X) / lp(Y)        lp(Y) = ((5 + |Y|) / 6)^alpha
 
-with |Y| the number of its tokens, </s> included. Running hypotheses have the same length and compete by log P. Each
-sentence has its own limit, the length of its source + 50 tokens, whatever the other sentences of the batch are. With
+where |Y| is the number of its tokens, </s> included. Running hypotheses have the same length and compete by log P. Each
+sentence has its limit, the length of its source + 50 tokens, whatever the other sentences of the batch are. With
 `early_stopping="never"` the search of a sentence ends as soon as no open hypothesis can win.
 
 Shapes: B sentences, L sentences still in the search (those open and a few that are done), b beams, V vocab_size,
@@ -38,7 +38,7 @@ class LengthPenalty(NamedTuple):
 
     Attributes:
         base: in words.
-        of: |Y| -> base. It must not fall with the length, or the bound of `BeamSearch` would not be exact.
+        of: the function |Y| -> base. It must not fall with the length, or the bound of `BeamSearch` is not exact.
     """
 
     base: str
@@ -51,7 +51,7 @@ class LengthPenalty(NamedTuple):
 
 LENGTH_PENALTIES = {
     "gnmt": LengthPenalty("((5 + tokens) / 6)", lambda length: (5 + length) / 6),  # Wu et al. 2016, equation 14
-    "power": LengthPenalty("tokens", lambda length: length),  # of transformers' own beam search
+    "power": LengthPenalty("tokens", lambda length: length),  # as in transformers' beam search
 }
 
 
@@ -70,9 +70,9 @@ class BeamSearch:
             up to the limit; False judges by the present length (a guess); True ends it with `num_kept` finished.
         eos_token_ids: tokens that finish a hypothesis.
         pad_token_id: fills short rows of the result.
-        forced_token_ids: the only tokens that may be last at the limit, with probability 1. If empty, these are the
-            tokens that finish a hypothesis, with their own probabilities.
-        can_rise: True if log P of a hypothesis may grow with a token; then "never" searches up to the limit.
+        forced_token_ids: the only tokens that may be last at the limit, with probability 1. If there are none, the
+            tokens that finish a hypothesis take their place, with their true probabilities.
+        can_rise: True if log P of a hypothesis may grow by a token. Then "never" searches up to the limit.
         do_sample: draw continuations instead of taking the best.
     """
 
@@ -113,17 +113,17 @@ class BeamSearch:
 
         self.length = 0  # new tokens so far
         self.places = torch.arange(num_sentences, device=device)  # (L,) in the batch, of sentences still in the search
-        self.done = torch.zeros(num_sentences, dtype=torch.bool, device=device)  # (L,) done, and still in the search
-        # (2, L, b, T and room): tokens, and the beam that each extends; -1 in the prompt and behind the end.
+        self.done = torch.zeros(num_sentences, dtype=torch.bool, device=device)  # (L,) some stay until they are evicted
+        # (2, L, b, T and room): the tokens, and the beam that each token extends; -1 in the prompt and behind the end.
         self.history = torch.stack((prompt, torch.full_like(prompt, -1))).unflatten(1, (num_sentences, num_beams))
-        # All beams start equal. Only the first may grow, or the b best continuations would be b times the same.
+        # All beams start equal. Only the first may grow, or the b best continuations would be one, b times.
         self.scores = torch.full((num_sentences, num_beams), -torch.inf, device=device)
         self.scores[:, 0] = 0.0
         self.limit_penalties = length_penalty(self.limits)
 
         self.kept_scores = torch.full((num_sentences, num_kept), -torch.inf, device=device)
         self.kept_history = self.history[:, :, :1].expand(-1, -1, num_kept, -1)  # (2, L, num_kept, T and room)
-        self.left: list[tuple[torch.Tensor, ...]] = []  # places, kept scores and histories at each eviction
+        self.left: list[tuple[torch.Tensor, ...]] = []  # of each eviction: places, kept scores and histories
 
     @property
     def flat_tokens(self) -> torch.LongTensor:
@@ -149,7 +149,7 @@ class BeamSearch:
 
         Args:
             log_probs: (L * b, V) of the next token, from `restrict`.
-            stops: further criteria, (rows, T) tokens -> (rows,) True where the hypothesis is finished.
+            stops: a further criterion, (rows, T) tokens -> (rows,) True where the hypothesis is finished.
 
         Returns:
             (L, b), the beam that each new beam extends.
@@ -183,8 +183,8 @@ class BeamSearch:
         """Return the `count` best hypotheses of each sentence, best first, cropped to the longest of them.
 
         Returns:
-            tokens (B * count, T), scores (B * count,), and for each new token the row (of B * b) that it extends,
-            (B * count, T - P), -1 behind the end. A sentence with fewer hypotheses gets empty ones of score -inf.
+            tokens (B * count, T); scores (B * count,); and (B * count, T - P), the row among B * b that each new token
+            extends, -1 behind the end. A sentence with fewer hypotheses gets empty ones with score -inf.
 
         Raises:
             FloatingPointError: if scores are NaN, which cannot be compared.
@@ -207,7 +207,7 @@ class BeamSearch:
         return torch.cat([tokens[:, : self.prompt_length], new], dim=-1), scores, parents
 
     def _gather_kept(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return kept scores (B, num_kept) and histories (2, B, num_kept, T and room), of evicted sentences too."""
+        """Return the kept scores (B, num_kept) and histories (2, B, num_kept, T and room) of all sentences."""
         parts = *self.left, (self.places, self.kept_scores, self.kept_history)
         num_sentences, [_, _, num_kept, length] = len(parts[0][0]), self.kept_history.shape
         scores = self.kept_scores.new_empty(num_sentences, num_kept)
@@ -227,8 +227,8 @@ class BeamSearch:
         if not self.do_sample:
             return self.best_sums(log_probs, count)
         totals = (self.scores[:, :, None] + log_probs).flatten(1)  # (L, b * V)
-        # Continuations of probability 0 can still be sampled: at the limit of a sentence others may be fewer than
-        # `count`. The softmax is NaN where no hypothesis is open.
+        # At the limit of a sentence fewer than `count` continuations may be possible. So those of probability 0 can be
+        # drawn too, after all others. The softmax is NaN where no hypothesis is open.
         probs = totals.softmax(dim=-1).nan_to_num().clamp(min=torch.finfo(totals.dtype).tiny)
         choice = torch.multinomial(probs, count)
         scores, order = totals.gather(1, choice).sort(descending=True)
@@ -278,8 +278,8 @@ class BeamSearch:
         if self.early_stopping == "never":
             if self.can_rise:
                 return best_open == -torch.inf
-            # log P only falls, so the best score that an open hypothesis can reach has the largest penalty on its
-            # way to the limit: that of the limit, or the present one where alpha is negative.
+            # log P only falls. So the best score that an open hypothesis can reach has the largest penalty on the way
+            # to the limit: the penalty of the limit, or where alpha is negative the present one.
             penalty = self.limit_penalties.clamp(min=penalty)
         return best_open / penalty <= worst
 
@@ -335,34 +335,34 @@ def run_search(
 
     Args:
         logits: (B * b, V) of the words after the prompt; they are overwritten.
-        processors: further changes of scores, (rows, T) tokens and (rows, V) -> (rows, V): of log P with beams, of
-            the logits with a single hypothesis, as in transformers.
-        criteria: further ends of hypotheses, tokens and recorded scores -> (rows,) True where one is finished.
-        records: tuples named "scores", "logits" or as an output of `forward`; each step appends its value.
-        may_evict: True if decided sentences may be removed from the batch.
-        continues: returns whether to take one more step, given whether all sentences are decided: with `synced_gpus`
-            processes wait for each other.
+        processors: a further change of scores, (rows, T) tokens and (rows, V) scores -> (rows, V). As in transformers,
+            the scores are log P with beams and logits with a single hypothesis.
+        criteria: a further end of hypotheses, tokens and recorded scores -> (rows,) True where one is finished.
+        records: tuples named "scores", "logits" or as an output of `forward`. Each step appends its value.
+        may_evict: True if decided sentences may leave the batch.
+        continues: tells from "are all sentences decided?" whether one more step follows. With `synced_gpus` it waits
+            for the other processes.
     """
     all_done, last_limit, records = False, max(search.limit_lengths), records or {}
     while continues(all_done):
         logits = (steps(search.flat_tokens) if search.length else logits).float()
-        if all_done:  # with `synced_gpus` the other processes still need this one's forward passes
+        if all_done:  # with `synced_gpus` the other processes still need the forward passes of this process
             continue
         given = logits.clone() if "logits" in records else None
         if search.num_beams == 1:
             scores = logits if processors is None else processors(search.flat_tokens, logits)
             log_probs = search.restrict(scores.log_softmax(dim=-1))
-            if processors is not None:  # the softmax is NaN where they forbid all words
+            if processors is not None:  # where they forbid all words, the softmax is NaN
                 log_probs = log_probs.masked_fill(scores.amax(dim=-1, keepdim=True) == -torch.inf, -torch.inf)
             scores = search.restrict(scores) if "scores" in records else None
         else:
-            # In place, because the system must map new memory first.
+            # In place: the system would have to map new memory first.
             log_probs = torch.log_softmax(logits, dim=-1, out=logits)
             log_probs = log_probs if processors is None else processors(search.flat_tokens, log_probs)
             scores = log_probs = search.restrict(log_probs)
-        own = {"scores": scores, "logits": given}
+        ours = {"scores": scores, "logits": given}
         for name in records:
-            records[name] += (own[name] if name in own else getattr(steps.outputs, name),)
+            records[name] += (ours[name] if name in ours else getattr(steps.outputs, name),)
         stops = None if criteria is None else (lambda tokens: criteria(tokens, records.get("scores")))
         beams = search.advance(log_probs, stops)
         done = search.done.tolist()
@@ -377,7 +377,7 @@ def run_search(
 def agree(logits: torch.Tensor, expected: torch.Tensor, *, noise: float = 0.0) -> bool:
     """Return True if `logits` are `expected` up to rounding, see `find_distance`.
 
-    The coarser dtype of both decides, the precision of PyTorch's products, and the `noise` that was measured.
+    Rounding is at least that of the coarser dtype, that of PyTorch's products, and the `noise` that was measured.
     """
     dtypes = {logits.dtype, expected.dtype}
     if torch.get_float32_matmul_precision() != "highest":
@@ -387,7 +387,7 @@ def agree(logits: torch.Tensor, expected: torch.Tensor, *, noise: float = 0.0) -
 
 
 def find_distance(logits: torch.Tensor, expected: torch.Tensor) -> float:
-    """Return the distance of both beside the length of `expected`; infinity if other words have probability 0."""
+    """Return |logits - expected| / |expected|, or infinity if other words have probability 0."""
     finite = expected.isfinite()
     if not torch.equal(logits.isfinite(), finite):
         return math.inf
@@ -401,23 +401,23 @@ def prepares_inputs(model) -> bool:
     return prepare is not GenerationMixin.prepare_inputs_for_generation
 
 
-# Of each model whether its steps with a cache equal those without, for kinds of caches and attention.
+# For each model: whether its steps with a cache equal its steps without one, by the kinds of cache and attention.
 CACHES_THAT_WORK: WeakKeyDictionary[nn.Module, dict[tuple, bool]] = WeakKeyDictionary()
 
 
 class ForwardSteps:
     """One call of the model's `forward` for each step.
 
-    Caches come from transformers, and another version may treat them differently. So once for each model its first two
-    steps with a cache are compared with the same steps without one. If they differ, the search goes on without a cache,
-    which is right and slower, and a warning says so.
+    Caches come from transformers, and another version may treat them differently. So a model's first two steps with a
+    cache are compared with the same steps without one. If they differ, the search goes on without a cache, which is
+    right and slower, and a warning says so.
 
     Args:
         model: a `VaswaniForConditionalGeneration`.
-        encoding: of the sources, (L, S, D).
+        encoding: (L, S, D), the output of the encoder.
         attention_mask: (L, S), 0 at padding of the sources; `None` where nothing is padded.
         num_beams: b.
-        cache: of earlier tokens, for L * b rows; without it each step computes all tokens again.
+        cache: keys and values of earlier tokens, for L * b rows. Without it each step computes all tokens again.
         forward: computes the steps after the first; by default `model`.
         model_kwargs: further arguments of `forward`, such as `decoder_attention_mask` (L * b, T).
     """
@@ -443,7 +443,8 @@ class ForwardSteps:
         if cache is not None:
             self.kind = type(cache.self_attention_cache), model.config._attn_implementation
             works = CACHES_THAT_WORK.setdefault(model, {}).get(self.kind)
-            self.is_checked = works is not None or self.num_cached > 0  # a caller's cache may hold more than tokens
+            # A cache that a caller has filled may hold more than tokens, and is not compared.
+            self.is_checked = works is not None or self.num_cached > 0
             if works is False:
                 self.cache, self.num_cached = None, 0
 
@@ -471,7 +472,7 @@ class ForwardSteps:
         """Return True if the `logits` with a cache are those `expected` without one, up to rounding."""
         if agree(logits, expected):
             return True
-        # Quantised activations are rounded more coarsely: as much as a change of the source by a rounding error shows.
+        # Quantised activations are rounded more coarsely. A tiny change of the source shows by how much.
         states = self.rows["states"]
         again = self._run(self.model, tokens, None, states=states + 1e-6 * states.roll(1, dims=-1)).logits[:, -1]
         return agree(logits, expected, noise=find_distance(again, expected))
@@ -499,7 +500,7 @@ class ForwardSteps:
             inputs = self.model.prepare_inputs_for_generation(
                 tokens, next_sequence_length=num_new, is_first_iteration=self.outputs is None, **inputs
             )
-            # For a static cache transformers makes it four-dimensional, which hides the positions.
+            # For a static cache transformers makes this mask four-dimensional, which hides the positions.
             inputs["decoder_attention_mask"] = masks.get("decoder_attention_mask")
         else:
             inputs["decoder_input_ids"] = tokens if num_new is None else tokens[:, -num_new:]
@@ -508,7 +509,7 @@ class ForwardSteps:
     def reorder(self, beams: torch.Tensor, staying: torch.Tensor | None) -> None:
         """Reorder cache and encoding by the beams (L, b) of the sentences `staying`, or of all.
 
-        A beam never changes its sentence, so rows of the source move only when sentences are evicted.
+        A beam stays in its sentence, so rows of the source move only when sentences are evicted.
         """
         num_open, num_beams = beams.shape
         sentences = torch.arange(num_open, device=beams.device) if staying is None else staying
