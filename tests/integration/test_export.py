@@ -1,6 +1,7 @@
 """Exported models translate as the model does, in CTranslate2 and in onnxruntime."""
 
 import copy
+import json
 import re
 from contextlib import chdir
 from pathlib import Path
@@ -86,6 +87,13 @@ def test_ctranslate2_searches_greedily_as_the_model_does(build_model, tokenizer,
     theirs = translate_ids(translator, tokenizer, SENTENCES, beam_size=1, max_decoding_length=25)
     ours = generate_ids(model, tokenizer, SENTENCES, num_beams=1, max_new_tokens=25, max_length_offset=None)
     assert [hypotheses[0] for hypotheses in theirs] == ours
+    saved = json.loads((tmp_path / "config.json").read_text())
+    assert [saved[f"{name}_token"] for name in ("bos", "eos", "unk", "decoder_start")] == [
+        "<s>",
+        "</s>",
+        "<unk>",
+        "<s>",
+    ]
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])

@@ -226,7 +226,7 @@ def test_a_translator_keeps_its_weights_and_a_pipeline_those_of_its_model(build_
     translator, pipe = Translator(model, tokenizer), pipeline("translation", model, tokenizer)
     before = translator(["a dog runs"])
     assert [{"translation_text": before[0][0].text}] == pipe(["a dog runs"])
-    assert pipe._find_engine() == pipe._find_engine()
+    assert pipe._find_engine()["engine"] is pipe._find_engine()["engine"]
     torch.nn.init.normal_(model.get_input_embeddings().weight)
     assert translator(["a dog runs"]) == before
     after = pipe(["a dog runs"])

@@ -17,7 +17,7 @@ from transformers.generation import (
 from vaswani_transformer import VaswaniForConditionalGeneration
 from vaswani_transformer.engine.search import FastBeamSearch, find_best_sums
 from vaswani_transformer.model.generation_vaswani import MOST_ALPHA
-from vaswani_transformer.model.search_vaswani import LENGTH_PENALTIES
+from vaswani_transformer.model.search_vaswani import LENGTH_PENALTIES, agree
 from vaswani_transformer.translation.ensemble import Ensemble
 
 START, PAD, END = 0, 1, 2
@@ -192,6 +192,12 @@ def test_all_open_sentences_stay_and_batches_have_few_sizes(done):
     if staying is not None:
         assert len(places) < len(done)
         assert len(places) in {0, *range(1, 9), *(unit * step for unit in (2, 4, 8, 16, 32) for step in range(5, 9))}
+
+
+def test_logits_that_forbid_other_words_do_not_agree():
+    logits = torch.tensor([[0.0, 1.0]])
+    assert agree(logits, logits + 1e-7)
+    assert not agree(logits, torch.tensor([[0.0, -torch.inf]]))
 
 
 # The best of many

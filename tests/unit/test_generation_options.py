@@ -12,7 +12,7 @@ from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 
 from vaswani_transformer import VaswaniForConditionalGeneration, train_tokenizer
 from vaswani_transformer.bounds import Number
-from vaswani_transformer.model.generation_vaswani import MOST_ALPHA, VaswaniGreedyOutput
+from vaswani_transformer.model.generation_vaswani import MOST_ALPHA, VaswaniGenerationConfig, VaswaniGreedyOutput
 from vaswani_transformer.training.recipes import BOUNDS
 
 PAD, END = 1, 2
@@ -278,6 +278,13 @@ def test_every_way_of_calling_finds_the_same_translations(model, monkeypatch, gi
     assert torch.equal(found.sequences, expected.sequences)
     torch.testing.assert_close(found.sequences_scores, expected.sequences_scores, rtol=0, atol=1e-5)
     assert (found.past_key_values is None) == (given == "inputs")
+
+
+def test_an_option_that_no_search_takes_is_refused_when_it_is_saved(tmp_path):
+    config = VaswaniGenerationConfig(length_penalty_type="words")
+    config.validate()
+    with pytest.raises(ValueError, match="length_penalty_type must be one of"):
+        config.save_pretrained(tmp_path)
 
 
 def test_a_result_holds_only_what_was_asked_for(model):

@@ -48,7 +48,8 @@ def test_attention_is_equation_1_by_hand():
     q = torch.tensor([[[[2.0, 0.0]]]])
     k = torch.tensor([[[[1.0, 5.0], [0.0, -3.0]]]])
     v = torch.tensor([[[[10.0, 0.0, 1.0], [20.0, 4.0, 1.0]]]])
-    context, weights = eager_attention(BIDIRECTIONAL, q, k, v, None, scaling=2**-0.5)
+    training = SimpleNamespace(is_causal=False, training=True)  # dropout must be asked for
+    context, weights = eager_attention(training, q, k, v, None, scaling=2**-0.5)
     # Scores 2 / sqrt(2) and 0.
     first = math.exp(math.sqrt(2)) / (math.exp(math.sqrt(2)) + 1)
     torch.testing.assert_close(weights, torch.tensor([[[[first, 1 - first]]]]))

@@ -85,6 +85,18 @@ def list_best(log_probs_of, sentence: int, *, alpha: float, num_best: int) -> li
     return sorted(found, reverse=True)[:num_best]
 
 
+def test_the_best_continuations_go_on_unless_they_are_drawn():
+    limits = torch.full((20,), 5)
+    options = {"num_beams": 2, "num_kept": 2, "limits": limits, "must_end": torch.zeros(20, dtype=torch.bool)}
+    options |= {"early_stopping": "never", "eos_token_ids": [END], "pad_token_id": PAD, "length_penalty": float}
+    torch.manual_seed(0)
+    log_probs = torch.randn(40, 50).log_softmax(-1)
+    log_probs[:, END] = -torch.inf
+    search = BeamSearch(torch.full((40, 1), START), **options)
+    search.advance(log_probs, None)
+    assert torch.equal(search.flat_tokens[:, 1].view(20, 2), log_probs[::2].topk(2).indices)
+
+
 def test_a_search_ends_as_soon_as_no_open_hypothesis_can_win():
     table = {prefix: torch.nn.functional.one_hot(torch.tensor(END), VOCAB_SIZE) * 20.0 for prefix in build_table(0)}
     _, steps, _ = translate(table, num_beams=2, num_best=1)

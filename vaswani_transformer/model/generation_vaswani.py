@@ -101,9 +101,8 @@ class SearchOptions:
     def __post_init__(self):
         if isinstance(self.num_beams, bool) or self.num_beams < 1:
             raise ValueError(f"num_beams must be at least 1, which is greedy search; got {self.num_beams!r}.")
-        most = self.num_return_sequences if self.do_sample and self.num_beams == 1 else self.num_beams
-        if not 1 <= self.num_return_sequences <= most:
-            raise ValueError(f"num_return_sequences must be 1 to num_beams ({most}), got {self.num_return_sequences}.")
+        if self.num_return_sequences < 1:  # transformers refuses more than num_beams
+            raise ValueError(f"num_return_sequences must be at least 1, got {self.num_return_sequences}.")
         if self.length_penalty_type not in LENGTH_PENALTIES:
             names = tuple(LENGTH_PENALTIES)
             raise ValueError(f"length_penalty_type must be one of {names}, got {self.length_penalty_type!r}.")
@@ -167,8 +166,8 @@ class SearchOptions:
         limits: torch.LongTensor,
         must_end: torch.BoolTensor,
         *,
-        can_rise: bool = False,
-        search_class: type[BeamSearch] = BeamSearch,
+        can_rise: bool,
+        search_class: type[BeamSearch],
     ) -> BeamSearch:
         """Return the hypotheses of a search from `prompt` (B, P); for the other arguments see `BeamSearch`."""
         # With the exact bound, hypotheses that are not returned cannot change those that are.
