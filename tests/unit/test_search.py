@@ -88,11 +88,11 @@ def list_best(log_probs_of, sentence: int, *, alpha: float, num_best: int) -> li
 def test_the_best_continuations_go_on_unless_they_are_drawn():
     limits = torch.full((20,), 5)
     options = {"num_beams": 2, "num_kept": 2, "limits": limits, "must_end": torch.zeros(20, dtype=torch.bool)}
-    options |= {"early_stopping": "never", "eos_token_ids": [END], "pad_token_id": PAD, "length_penalty": lambda length: length}
+    options |= {"early_stopping": "never", "eos_token_ids": [END], "pad_token_id": PAD}
     torch.manual_seed(0)
     log_probs = torch.randn(40, 50).log_softmax(-1)
     log_probs[:, END] = -torch.inf
-    search = BeamSearch(torch.full((40, 1), START), **options)
+    search = BeamSearch(torch.full((40, 1), START), length_penalty=lambda length: length, **options)
     search.advance(log_probs, None)
     assert torch.equal(search.flat_tokens[:, 1].view(20, 2), log_probs[::2].topk(2).indices)
 
