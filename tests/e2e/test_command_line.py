@@ -168,7 +168,7 @@ def test_the_endings_of_text_files_tell_the_languages(tmp_path, capsys, endings,
             ["average", "--run", "nowhere", "--last", "5", "--output", "y"],
             "checkpoints in nowhere: 0, fewer than --last 5",
         ),
-        (["prepare", "--train", "gone.en", "gone.de", "--dev", "a", "b", "--output", "y"], "gone.en"),
+        (["prepare", "--train", "gone.en", "gone.de", "--dev", "phrasebook", "--output", "y"], "gone.en"),
     ],
 )
 def test_what_is_missing_is_said_in_one_line(tmp_path, monkeypatch, capsys, arguments, message):
