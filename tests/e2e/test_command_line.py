@@ -120,7 +120,11 @@ def test_attention_pictures_are_written(workshop, tmp_path, capsys):
     arguments = ["attention", "--model", str(workshop / "run"), "--source", "alpha beta gamma", "--output"]
     assert cli.main([*arguments, str(tmp_path / "maps")]) == 0
     names = {path.name for path in (tmp_path / "maps").iterdir()}
-    assert {"attention.html", "attention_figure3.svg", "attention_figure3.png", "attention_cross.svg"} <= names
+    assert {"attention.html", "attention_figure3.svg", "attention_figure3.png"} <= names
+    assert any(re.fullmatch(r"attention_alignment_layer1_head[1-4]\.svg", name) for name in names)
+    assert cli.main([*arguments, str(tmp_path / "one"), "--kind", "cross"]) == 0
+    drawings = {path.name for path in (tmp_path / "one").iterdir()}
+    assert drawings == {name for name in names if "alignment" in name} | {"attention.html"}
     assert str(tmp_path / "maps" / "attention.html") in capsys.readouterr().out
 
 

@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
+from vaswani_transformer.attention import VIEWS
 from vaswani_transformer.attention import maps as attention_maps
+from vaswani_transformer.attention.alignment import find_alignment_head
 from vaswani_transformer.attention.drawing import draw_attention, draw_figures, draw_layer, save_figure
 from vaswani_transformer.attention.maps import AttentionMaps, collect_attention, collect_attention_batch
 from vaswani_transformer.attention.page import build_html, head_colours
@@ -95,6 +97,7 @@ def test_forced_decoding_gives_weights_of_every_layer(model, tokenizer):
     words = maps.by_words()
     assert words.view("decoder")[:2] == (["<s>", "Das", "Gesetz", "wird"],) * 2
     assert words.view("cross")[:2] == (["Das", "Gesetz", "wird", "</s>"], ["The", "law", "</s>"])
+    assert words.view("alignment")[:2] == (["<s>", "Das", "Gesetz", "wird"], ["The", "law", "</s>"])
 
 
 @pytest.mark.parametrize("end", [["</s>", "<pad>", "</s>"], []])
@@ -208,7 +211,7 @@ def test_text_is_drawn_as_it_is(tmp_path):
 def test_the_figures_of_the_paper_are_the_same_bytes_each_time(maps, tmp_path):
     first = draw_figures(maps, tmp_path / "first")
     second = draw_figures(maps, tmp_path / "second")
-    names = ["figure3", "figure4_full", "figure4_word", "figure5_first", "figure5_second", "cross"]
+    names = ["figure3", "figure4_full", "figure4_word", "figure5_first", "figure5_second"]
     assert [path.name for path in first] == [f"attention_{name}.{s}" for name in names for s in ("svg", "png")]
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
 
@@ -295,7 +298,7 @@ class Page(HTMLParser):
 def test_a_sentence_with_markup_stays_text_on_a_page_that_loads_nothing(maps):
     title = "</title><script>alert('$data')</script>"
     page = Page(build_html(maps, title))
-    encoder, _, cross = page.kinds
+    encoder, _, cross, _ = page.kinds
     assert encoder["keys"] == SOURCE
     assert cross["queries"] == OUTPUT
     assert page.texts["title"] == page.texts["h1"] == title
@@ -308,7 +311,7 @@ def test_a_sentence_with_markup_stays_text_on_a_page_that_loads_nothing(maps):
 
 
 def test_the_page_holds_every_weight_to_half_a_percent(maps):
-    for kind, data in zip(("encoder", "decoder", "cross"), Page(build_html(maps)).kinds, strict=True):
+    for kind, data in zip(VIEWS, Page(build_html(maps)).kinds, strict=True):
         expected = maps.view(kind)[2]
         weights = np.frombuffer(base64.b64decode(data["weights"]), dtype=np.uint8).reshape(expected.shape) / 255
         np.testing.assert_allclose(weights, expected, atol=0.5 / 255 + 1e-9)
@@ -316,9 +319,40 @@ def test_the_page_holds_every_weight_to_half_a_percent(maps):
         assert data["colours"] == head_colours(4)
 
 
-def test_the_page_opens_with_the_layer_of_the_paper(maps):
-    for kind, opening in (("encoder", {"kind": 0, "layer": 1}), ("cross", {"kind": 2, "layer": 0})):
-        assert json.loads(Page(build_html(maps, kind=kind)).texts["scriptopening"]) == opening
+@pytest.mark.parametrize(
+    ("view", "kind", "layer", "heads"),
+    [
+        ({}, 0, 1, [2]),
+        ({"kind": "cross"}, 2, 0, [1]),
+        ({"kind": "alignment", "layer": 1, "heads": [0, 3]}, 3, 1, [0, 3]),
+    ],
+)
+def test_the_page_opens_on_one_head_of_the_paper_s_layer_or_on_the_heads_that_are_asked_for(
+    maps, view, kind, layer, heads
+):
+    maps.encoder[1, 2, 0, 1] = maps.cross[0, 1, 0, 1] = 3.0
+    opening = json.loads(Page(build_html(maps, **view)).texts["scriptopening"])
+    assert opening == {"kind": kind, "layer": layer, "heads": heads}
+
+
+def test_links_are_between_different_words(maps):
+    links = maps.word_links("encoder", 2)
+    assert links[3, 0, 1] == maps.encoder[2, 3, 0, 1] ** 2
+    assert not links[:, [0, 5, 6], [0, 1, 1]].any()  # to itself; from "." and "</s>"
+    assert maps.word_links("cross", 0)[:, 0, 0].all()
+
+
+def test_the_alignment_head_is_the_model_s_or_has_the_most_links_by_the_word_read(model):
+    tokens = ["<s>", "b", "a"]
+    aligned = np.array([[0.1, 0.1, 0.8], [0.1, 0.8, 0.1], [0.8, 0.1, 0.1]])
+    cross = np.full((2, 3, 3, 3), 1 / 3)
+    cross[1, 2] = aligned
+    maps = AttentionMaps(
+        ["a", "b", "</s>"], tokens, np.ones((2, 3, 3, 3)), np.ones((2, 3, 3, 3)), cross, ["b", "a", "."]
+    )
+    assert find_alignment_head(model, maps) == (1, 2)
+    model.generation_config.alignment_heads = [[0, 1], [1, 0]]
+    assert find_alignment_head(model, maps) == (0, 1)
 
 
 def test_the_page_shows_words_and_has_their_sub_words(model, tokenizer):

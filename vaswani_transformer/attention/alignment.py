@@ -23,7 +23,14 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .maps import MOST_TOKENS, PAIRS_PER_BATCH, eager_evaluation, find_mutual_best, pad_right
+from .maps import (
+    MOST_TOKENS,
+    PAIRS_PER_BATCH,
+    AttentionMaps,
+    eager_evaluation,
+    find_mutual_best,
+    pad_right,
+)
 
 Pairs = Iterable[tuple[str, str]]  # sentences and their translations
 Links = set[tuple[int, int]]  # (source word, target word), counted from 0
@@ -44,12 +51,24 @@ def align(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pairs: Pai
         first, pairs = tee(pairs)
         attention = attend_words(model, tokenizer, islice(first, PAIRS_TO_FIND_HEADS))
         num_links = sum((link_words(weights).sum(axis=(-2, -1)) for weights in attention), start=np.zeros((1, 1)))
-        heads = [[int(index) for index in np.unravel_index(num_links.argmax(), num_links.shape)]]
+        heads = [_find_greatest(num_links)]
         advice = f'To keep it, add "alignment_heads": {heads} to generation_config.json.'
         warnings.warn(f"the model names no alignment_heads; this text gives {heads}. {advice}", stacklevel=2)
     for weights in attend_words(model, tokenizer, pairs):
         mean = np.mean([weights[layer, head] for layer, head in heads], axis=0)
         yield {(int(source), int(target)) for target, source in zip(*link_words(mean).nonzero(), strict=True)}
+
+
+def find_alignment_head(model: PreTrainedModel, maps: AttentionMaps) -> tuple[int, int]:
+    """Return layer and head of the first of the model's `alignment_heads`, or else the head with the most links."""
+    heads = getattr(model.generation_config, "alignment_heads", None)
+    layer, head = heads[0] if heads else _find_greatest(link_words(maps.by_words().alignment).sum(axis=(-2, -1)))
+    return layer, head
+
+
+def _find_greatest(num_links: np.ndarray) -> list[int]:
+    """Return [layer, head] of the greatest number of (layers, heads)."""
+    return [int(index) for index in np.unravel_index(num_links.argmax(), num_links.shape)]
 
 
 def link_words(weights: np.ndarray) -> np.ndarray:

@@ -20,20 +20,21 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Rectangle
 from matplotlib.textpath import text_to_path
 
-from . import KINDS
+from . import VIEWS
 from .maps import AttentionMaps, paper_layer
 from .page import head_colours
-from .words import is_word
 
 _WORD_STEP = 0.26
 _LINES_HEIGHT = 1.9
 _MARGIN = 0.25
 _CELL_HEIGHT = 0.07
 _LEGEND_STEP = 0.36
+_LINE_STEP = 0.22
 _GAP = 0.08  # between words and lines
 _FAINTEST = 0.01  # lines below this opacity cannot be seen and make half of a file
 _FONT = FontProperties(size=10)
 _INK, _FADED, _HIGHLIGHT = "#000000", "#8a8a8a", "#dcdcdc"
+_ROLES = "the words above attend to the words below"
 
 
 def draw_attention(
@@ -59,14 +60,18 @@ def draw_attention(
     heads = list(range(len(weights))) if heads is None else list(heads)
     colours = head_colours(len(weights))
     top_height, bottom_height = (max(map(_width, words)) for words in (queries, keys))
-    # From the lower edge up: legend, keys, cells of one query, lines, queries, title.
-    y_keys = _MARGIN + 0.35 + bottom_height
+    # From the lower edge up: who attends, legend, keys, cells of one query, lines, queries, title.
+    y_legend = _MARGIN + _LINE_STEP
+    y_keys = y_legend + 0.35 + bottom_height
     y_low = y_keys + _GAP + (0 if query_word is None else _CELL_HEIGHT * len(heads))
     y_high = y_low + _LINES_HEIGHT
     y_queries = y_high + _GAP
     height = y_queries + top_height + (0 if title is None else 0.4) + _MARGIN
     width = 2 * _MARGIN + max(
-        _WORD_STEP * max(len(queries), len(keys)), _LEGEND_STEP * (len(heads) + 1.5), _width(title or "")
+        _WORD_STEP * max(len(queries), len(keys)),
+        _LEGEND_STEP * (len(heads) + 1.5),
+        _width(title or ""),
+        _width(_ROLES),
     )
     x_queries, x_keys = (
         width / 2 + _WORD_STEP * (np.arange(len(words)) - (len(words) - 1) / 2) for words in (queries, keys)
@@ -105,11 +110,12 @@ def draw_attention(
         write(x, y_keys, word, _INK, ha="right", rotation=90)
     if title is not None:
         write(_MARGIN, height - _MARGIN, title, _INK)
-    write(_MARGIN, _MARGIN, "head", _FADED)
+    write(_MARGIN, y_legend, "head", _FADED)
     for i, head in enumerate(heads):
         x = _MARGIN + _LEGEND_STEP * (i + 1.3)
-        fill(x, _MARGIN - 0.05, 0.1, 0.1, colours[head])
-        write(x + 0.12, _MARGIN, str(head + 1), _FADED)
+        fill(x, y_legend - 0.05, 0.1, 0.1, colours[head])
+        write(x + 0.12, y_legend, str(head + 1), _FADED)
+    write(_MARGIN, _MARGIN, _ROLES, _FADED)
     return figure
 
 
@@ -121,7 +127,7 @@ def _width(text: str) -> float:
 
 
 def draw_figures(maps: AttentionMaps, folder: str | Path, *, word: str | None = None) -> list[Path]:
-    """Write figures 3, 4 and 5 and the encoder-decoder attention, each as SVG and PNG.
+    """Write figures 3, 4 and 5, each as SVG and PNG.
 
     All show the next to last layer, the paper's layer 5 of 6. Pass `maps.by_words()` to draw words.
 
@@ -129,10 +135,8 @@ def draw_figures(maps: AttentionMaps, folder: str | Path, *, word: str | None = 
         figure4_full, figure4_word   the two heads with the sharpest attention from that word to other words
         figure5_first, _second       the two heads with the most sharp attention that is no fixed step, such as
                                      "the word before": they may follow the sentence structure
-        cross                        all heads, from every target word to the source, at the step that writes it
 
-    Heads and word are chosen by squared weights, which count one strong link more than many weak ones, between words
-    only, because idle heads attend to signs and special tokens.
+    Heads and word are chosen by `AttentionMaps.word_links`, because idle heads attend to signs and special tokens.
 
     Args:
         folder: made if missing; files are named attention_figure3.svg and so on.
@@ -142,23 +146,22 @@ def draw_figures(maps: AttentionMaps, folder: str | Path, *, word: str | None = 
         ValueError: if `word` is not in the sentence.
     """
     words = maps.source_tokens
-    links = _word_links(words, maps.encoder[paper_layer(len(maps.encoder))])
+    links = maps.word_links("encoder", paper_layer(len(maps.encoder)))
     places = np.arange(len(words))
     reach = (links * abs(places[:, None] - places)).sum(axis=(0, 2))
     place = int(reach.argmax()) if word is None else _find_word(word, words)
     sharp = _best_two(links[:, place].sum(axis=-1))
     structural = _best_two(_structure_scores(links))
     views = {
-        "figure3": ("encoder", None, place),
-        "figure4_full": ("encoder", sharp, None),
-        "figure4_word": ("encoder", sharp, place),
-        "figure5_first": ("encoder", structural[:1], None),
-        "figure5_second": ("encoder", structural[-1:], None),
-        "cross": ("cross", None, None),
+        "figure3": (None, place),
+        "figure4_full": (sharp, None),
+        "figure4_word": (sharp, place),
+        "figure5_first": (structural[:1], None),
+        "figure5_second": (structural[-1:], None),
     }
     paths = []
-    for name, (kind, heads, query) in views.items():
-        paths += _save(maps, folder, name, kind, None, heads, query)
+    for name, (heads, query) in views.items():
+        paths += _save(maps, folder, name, "encoder", None, heads, query)
     return paths
 
 
@@ -175,7 +178,7 @@ def draw_layer(
 
     Args:
         folder: made if missing; file names describe the drawing, such as attention_cross_layer5_head3.svg.
-        kind: one of `KINDS`.
+        kind: one of `VIEWS`.
         layer: the next to last by default.
         heads: all by default.
         word: draw the attention of this query alone; its first place counts.
@@ -187,7 +190,7 @@ def draw_layer(
     for name, numbers, count in (("layer", [layer or 0], len(weights)), ("head", heads or [], len(weights[0]))):
         for number in numbers:
             if not 0 <= number < count:
-                raise ValueError(f"{KINDS[kind]} has no {name} {number + 1}: expected one of 1 to {count}.")
+                raise ValueError(f"{VIEWS[kind]} has no {name} {number + 1}: expected one of 1 to {count}.")
     name = f"{kind}_layer{1 + (paper_layer(len(weights)) if layer is None else layer)}"
     if heads is not None:
         name += "_head" + "_".join(str(head + 1) for head in heads)
@@ -216,17 +219,11 @@ def _save(
     layer = paper_layer(len(weights)) if layer is None else layer
     numbers = ", ".join(str(head + 1) for head in heads or ())
     named = f"{'head' if len(heads) == 1 else 'heads'} {numbers}" if heads else "all heads"
-    title = f"{KINDS[kind]}, layer {layer + 1} of {len(weights)}, {named}"
+    title = f"{VIEWS[kind]}, layer {layer + 1} of {len(weights)}, {named}"
     if place is not None:
         title += f', from "{queries[place]}"'
     figure = draw_attention(queries, keys, weights[layer], heads=heads, query_word=place, title=title)
     return [save_figure(figure, Path(folder) / f"attention_{name}{suffix}") for suffix in (".svg", ".png")]
-
-
-def _word_links(words: list[str], weights: np.ndarray) -> np.ndarray:
-    """Return squared weights (H, S, S) between different words; 0 from or to signs and special tokens."""
-    counts = np.array([is_word(word) for word in words])
-    return weights**2 * (counts[:, None] & counts[None, :] & ~np.eye(len(words), dtype=bool))
 
 
 def _structure_scores(links: np.ndarray) -> np.ndarray:

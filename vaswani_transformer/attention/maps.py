@@ -13,9 +13,15 @@ import numpy as np
 import torch
 from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 
-from .words import Words, choose_reader, split_words
+from . import KINDS
+from .words import Words, choose_reader, is_word, split_words
 
-SIDES = {"encoder": ("source", "source"), "decoder": ("target", "target"), "cross": ("output", "source")}
+SIDES = {  # of the queries and of the keys
+    "encoder": ("source", "source"),
+    "decoder": ("target", "target"),
+    "cross": ("output", "source"),
+    "alignment": ("target", "source"),
+}
 MOST_TOKENS = 512  # per side: 6 layers of 8 heads make a page of 50 MB, or twice that with sub-words
 PAIRS_PER_BATCH = 8  # the longest need 400 MB for each kind, with 6 layers of 8 heads
 
@@ -26,7 +32,8 @@ class AttentionMaps:
 
     The decoder reads the target shifted right by one: at position t it reads token t and writes token t + 1. So
     `target_tokens`, which it reads, starts with the start token and names rows and columns of `decoder`;
-    `output_tokens`, which it writes, ends with the end token and names the rows of `cross`.
+    `output_tokens`, which it writes, ends with the end token and names the rows of `cross`. A head that aligns attends
+    at position t to the translation of the token that is read there, so `target_tokens` names the rows of `alignment`.
 
     Args:
         source_tokens: S pieces of the source.
@@ -37,6 +44,7 @@ class AttentionMaps:
         output_tokens: T pieces the decoder writes.
         words: the words of "source", "target" and "output" as (text, number of tokens); empty if every token is a
             word.
+        alignment: the weights of `cross` with rows by the words that are read; `cross` itself by default.
     """
 
     source_tokens: list[str]
@@ -46,11 +54,28 @@ class AttentionMaps:
     cross: np.ndarray
     output_tokens: list[str]
     words: dict[str, Words] = field(default_factory=dict)
+    alignment: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        if self.alignment is None:
+            object.__setattr__(self, "alignment", self.cross)
 
     def view(self, kind: str) -> tuple[list[str], list[str], np.ndarray]:
-        """Return texts of the queries, texts of the keys and weights (L, H, T, S) of one of `KINDS`."""
+        """Return texts of the queries, texts of the keys and weights (L, H, T, S) of one of `VIEWS`."""
         queries, keys = (getattr(self, f"{side}_tokens") for side in SIDES[kind])
         return queries, keys, getattr(self, kind)
+
+    def word_links(self, kind: str, layer: int) -> np.ndarray:
+        """Return squared weights (H, T, S) between different words; 0 from or to signs and special tokens.
+
+        Squares count one strong link more than many weak ones.
+        """
+        queries, keys, weights = self.view(kind)
+        from_words, to_words = (np.array([is_word(word) for word in words]) for words in (queries, keys))
+        is_link = from_words[:, None] & to_words
+        if queries is keys:
+            is_link &= ~np.eye(len(keys), dtype=bool)
+        return weights[layer] ** 2 * is_link
 
     def by_words(self) -> "AttentionMaps":
         """Return the same maps with sub-words merged to words, as the paper draws them.
@@ -140,7 +165,7 @@ def collect_attention_batch(
         )
     # Padding is on the right: the causal mask hides it from the tokens before it, and the slices below cut it off.
     weights = {  # (B, L, H, T, S)
-        kind: torch.stack(outputs[f"{kind}_attentions"], dim=1).float().cpu().numpy() for kind in SIDES
+        kind: torch.stack(outputs[f"{kind}_attentions"], dim=1).float().cpu().numpy() for kind in KINDS
     }
     special, read_token = tokenizer.added_tokens_decoder, choose_reader(tokenizer)
     maps = []
@@ -151,10 +176,7 @@ def collect_attention_batch(
                 tokenizer.convert_ids_to_tokens(ids), [token_id in special for token_id in ids], read_token
             )
         lengths = {"source": len(source), "target": len(tokens) - 1, "output": len(tokens) - 1}
-        own = {
-            kind: weights[kind][row, ..., : lengths[queries], : lengths[keys]]
-            for kind, (queries, keys) in SIDES.items()
-        }
+        own = {kind: weights[kind][row, ..., : lengths[SIDES[kind][0]], : lengths[SIDES[kind][1]]] for kind in KINDS}
         maps.append(AttentionMaps(**pieces, **own, words=words))
     return maps
 

@@ -7,33 +7,45 @@ import base64
 import colorsys
 import html
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 
 import numpy as np
 
-from . import KINDS
+from . import VIEWS
 from .maps import SIDES, AttentionMaps, paper_layer
 
 # A `string.Template`: no other dollar sign may stand in it. Its policy line lets the page load nothing at all.
 TEMPLATE = Path(__file__).with_name("page.html")
 
 
-def build_html(maps: AttentionMaps, title: str = "Attention", *, kind: str = "encoder") -> str:
+def build_html(
+    maps: AttentionMaps,
+    title: str = "Attention",
+    *,
+    kind: str = "encoder",
+    layer: int | None = None,
+    heads: Sequence[int] | None = None,
+) -> str:
     """Return a page of all layers and heads that needs no network: choose layer, kind, heads and a word.
 
     The page shows words, as the paper does, and sub-words on request. Weights are stored in one byte each: 6 layers, 8
     heads and 30 words per side take 170 kB, and sub-words, where they differ, as much again.
 
     Args:
-        kind: one of `KINDS`, shown first, by the layer of figures 3 to 5.
+        kind: one of `VIEWS`, shown first.
+        layer: shown first; the layer of figures 3 to 5 by default.
+        heads: shown first; by default the head with the strongest links between words.
     """
     words = maps.by_words()
-    kinds = [_describe(words, name) for name in KINDS]
+    kinds = [_describe(words, name) for name in VIEWS]
     if any(length > 1 for side in maps.words.values() for _, length in side):
-        for description, name in zip(kinds, KINDS, strict=True):
+        for description, name in zip(kinds, VIEWS, strict=True):
             description["pieces"] = _describe(maps, name)
-    opening = {"kind": list(KINDS).index(kind), "layer": paper_layer(len(getattr(words, kind)))}
+    layer = paper_layer(len(getattr(words, kind))) if layer is None else layer
+    heads = [int(words.word_links(kind, layer).sum(axis=(1, 2)).argmax())] if heads is None else heads
+    opening = {"kind": list(VIEWS).index(kind), "layer": layer, "heads": list(heads)}
     return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         title=html.escape(title), data=_to_json(kinds), opening=_to_json(opening)
     )
@@ -51,7 +63,7 @@ def _describe(maps: AttentionMaps, kind: str) -> dict:
     queries, keys, weights = maps.view(kind)
     as_bytes = np.rint(np.clip(weights, 0, 1) * 255).astype(np.uint8).tobytes()
     return {
-        "name": KINDS[kind],
+        "name": VIEWS[kind],
         "queries": queries,
         "keys": keys,
         "sides": [side.replace("output", "target as it is written") for side in SIDES[kind]],

@@ -6,7 +6,7 @@ vaswani attention --model runs/base --source "The dog runs." --output pictures -
 
 import argparse
 
-from ..attention import KINDS
+from ..attention import VIEWS
 from ..bounds import Number
 from .arguments import add_model, output_path
 
@@ -20,12 +20,17 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--word", help="draw this word alone; default in figures 3 and 4: a word that attends far away"
     )
     chosen = command.add_argument_group("one drawing, instead of figures 3 to 5")
-    chosen.add_argument("--kind", choices=tuple(KINDS), help="self-attention, or cross; default: encoder")
-    chosen.add_argument("--layer", type=Number(1, 1_000), help="from 1; the next to last if not given, as in the paper")
-    chosen.add_argument("--heads", type=Number(1, 1_000), nargs="+", help="from 1; all if not given")
+    text = "self-attention of encoder or decoder, or encoder-decoder attention, of the written word (cross) or of the "
+    text += "word that was read (alignment); default: encoder"
+    chosen.add_argument("--kind", choices=tuple(VIEWS), help=text)
+    text = "from 1; default: the next to last, as in the paper. With --kind cross or alignment, and no --heads: the "
+    text += "layer and head that align best"
+    chosen.add_argument("--layer", type=Number(1, 1_000), help=text)
+    chosen.add_argument("--heads", type=Number(1, 1_000), nargs="+", help="from 1; default: all")
 
 
 def run(args: argparse.Namespace) -> None:
+    from ..attention.alignment import find_alignment_head
     from ..attention.drawing import draw_figures, draw_layer
     from ..attention.maps import collect_attention
     from ..attention.page import build_html
@@ -36,13 +41,20 @@ def run(args: argparse.Namespace) -> None:
         check_sentence(sentence)
     model, tokenizer = load_translator(args.model)
     maps = collect_attention(model, tokenizer, args.source, args.target)
-    words, kind = maps.by_words(), args.kind or "encoder"
-    if args.kind or args.layer or args.heads:
+    words = maps.by_words()
+    paths = []
+    is_chosen = bool(args.kind or args.layer or args.heads)
+    if not is_chosen:
+        paths += draw_figures(words, args.output, word=args.word)
+    if args.layer or args.heads or args.kind in ("encoder", "decoder"):
         layer = None if args.layer is None else args.layer - 1
         heads = None if args.heads is None else sorted({head - 1 for head in args.heads})
-        paths = draw_layer(words, args.output, kind=kind, layer=layer, heads=heads, word=args.word)
+        view = {"kind": args.kind or "encoder", "layer": layer, "heads": heads}
     else:
-        paths = draw_figures(words, args.output, word=args.word)
+        layer, head = find_alignment_head(model, maps)
+        view = {"kind": "alignment", "layer": layer, "heads": [head]}
+    # The word of figures 3 and 4 is a word of the source, and the alignment is drawn from words of the target.
+    paths += draw_layer(words, args.output, **view, word=args.word if is_chosen else None)
     page = args.output / "attention.html"
-    page.write_bytes(build_html(maps, args.source, kind=kind).encode())
+    page.write_bytes(build_html(maps, args.source, **view).encode())
     print("\n".join(map(str, [*paths, page])))
