@@ -5,6 +5,7 @@ from setuptools import find_packages, setup
 
 PLOTS = ["matplotlib>=3.10"]
 CONVERT = ["sentencepiece>=0.2"]
+TENSORBOARD = ["tensorboard>=2.19"]
 SENTENCES = ["sentencex>=1.0.32"]
 EXPORT = ["ctranslate2>=4.7", "onnx>=1.17", "onnxruntime>=1.31", "onnxscript>=0.6"]
 TOUR = ["ipykernel>=6.29", "nbclient>=0.10", "nbformat>=5.10", *PLOTS]
@@ -59,6 +60,7 @@ setup(
         "convert": CONVERT,
         "export": EXPORT,
         "sentences": SENTENCES,
+        "tensorboard": TENSORBOARD,
         "dev": [
             "pytest>=8",
             "pytest-xdist>=3.5",

@@ -22,7 +22,7 @@ from .training.interruption import EXIT_CODE, Interrupted
 # Their messages are for users; other errors are shown with the name of their class.
 USER_ERRORS = (ValueError, OSError, FloatingPointError, ImportError)
 # Packages that come with an extra of this one.
-EXTRAS = {"matplotlib": "plots", "ctranslate2": "export", "onnxscript": "export"}
+EXTRAS = {"matplotlib": "plots", "ctranslate2": "export", "onnxscript": "export", "tensorboard": "tensorboard"}
 
 
 class Messages(io.FileIO):

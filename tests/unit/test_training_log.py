@@ -1,13 +1,38 @@
 import pytest
+from accelerate import Accelerator
+from accelerate.tracking import GeneralTracker
 
 from vaswani_transformer.training.log import Log, read_log
 
 
-def write_lines(folder, updates, *, from_update):
-    log = Log(folder, is_main_process=True)
+class Curve(GeneralTracker):
+    """A tracker that keeps what it is told."""
+
+    name = "curve"
+    requires_logging_directory = False
+
+    def __init__(self):
+        super().__init__()
+        self.points = []
+        self.is_finished = False
+
+    @property
+    def tracker(self):
+        return self
+
+    def log(self, values, step=None, **kwargs):
+        self.points.append((step, values))
+
+    def finish(self):
+        self.is_finished = True
+
+
+def write_lines(folder, updates, *, from_update, accelerator=None):
+    log = Log(folder, accelerator or Accelerator())
     log.open(update=from_update)
     for update in updates:
-        log.write({"update": update})
+        log.write({"update": update, "loss": update / 2})
+    log.close()
 
 
 @pytest.mark.parametrize(
@@ -15,7 +40,7 @@ def write_lines(folder, updates, *, from_update):
     [
         (lambda log: None, [1, 2]),
         (lambda log: log.unlink(), []),
-        (lambda log: log.write_bytes(log.read_bytes()[:-15]), [1]),
+        (lambda log: log.write_bytes(log.read_bytes()[:-30]), [1]),
         (lambda log: log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[1:])), [2]),
         (lambda log: log.write_bytes(log.read_bytes()[:10] + bytes(1_000)), []),
     ],
@@ -28,10 +53,29 @@ def test_lines_after_the_place_to_go_on_from_are_taken_away_and_those_left_befor
     assert [line["update"] for line in read_log(tmp_path)] == [*left, 3, 4]
 
 
-def test_only_the_main_process_writes(tmp_path, capsys):
-    log = Log(tmp_path, is_main_process=False)
+def test_only_the_main_process_writes(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(Accelerator, "is_main_process", False)
+    curve = Curve()
+    log = Log(tmp_path, Accelerator(log_with=curve))
     log.open(update=0)
     log.write({"update": 1})
     log.print("text")
+    log.close()
     assert not list(tmp_path.iterdir())
+    assert not curve.points
     assert not capsys.readouterr().err
+
+
+def test_a_run_that_goes_on_draws_each_update_once(tmp_path):
+    write_lines(tmp_path, [1, 2, 3], from_update=0, accelerator=Accelerator(log_with=Curve()))
+    curve = Curve()
+    write_lines(tmp_path, [3, 4], from_update=2, accelerator=Accelerator(log_with=curve))
+    assert curve.points == [(1, {"loss": 0.5}), (2, {"loss": 1.0}), (3, {"loss": 1.5}), (4, {"loss": 2.0})]
+    assert curve.is_finished
+
+
+def test_curves_of_tensorboard_begin_again_from_the_log(tmp_path):
+    old = tmp_path / "events.out.tfevents.1.host"
+    old.touch()
+    write_lines(tmp_path, [1], from_update=0, accelerator=Accelerator(log_with=Curve()))
+    assert not old.exists()

@@ -49,6 +49,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--log_interval", type=Number(1, 1_000_000_000), default=50, help="updates between two lines of the log"
     )
+    text = (
+        "also draw the numbers of the log there: tensorboard, wandb, mlflow, trackio or another tracker of Accelerate"
+    )
+    command.add_argument("--report_to", metavar="TRACKER", help=text)
     command.add_argument("--dev_bleu", action="store_true", help="translate the development set at each evaluation")
     command.add_argument("--threads", type=Number(1, 1_024), help="CPU threads of each process")
 
@@ -79,6 +83,7 @@ def run(args: argparse.Namespace) -> None:
         **settings | {"seed": settings["seed"] or 0},
         accumulation_steps=args.accumulation_steps,
         log_interval=args.log_interval,
+        report_to=args.report_to,
         score_dev=compute_bleu if args.dev_bleu else None,
     )
     try:

@@ -1,10 +1,11 @@
-"""The log of a run: lines of JSON in its folder, text for the user."""
+"""The log of a run: lines of JSON in its folder, text for the user, curves in a tracker such as TensorBoard."""
 
 import json
 import os
 import sys
 from pathlib import Path
 
+from accelerate import Accelerator
 from tqdm import tqdm
 
 from ..files import blaming, write_whole
@@ -12,18 +13,39 @@ from ..runs import LOG_FILE
 
 
 class Log:
-    """The log of a run folder. All processes have one, only the main process writes."""
+    """The log of a run folder. All processes have one, only the main process writes.
 
-    def __init__(self, folder: Path, *, is_main_process: bool):
-        self.path, self.is_main_process = folder / LOG_FILE, is_main_process
+    Its numbers also go to the trackers of `accelerator`, if it has any.
+    """
+
+    def __init__(self, folder: Path, accelerator: Accelerator):
+        self.path = folder / LOG_FILE
+        self.accelerator = accelerator
+        self.is_main_process = accelerator.is_main_process
 
     def open(self, *, update: int) -> None:
         """Continue after `update` updates; later lines are removed, because they will be logged again."""
         if not self.is_main_process:
             return
         lines = self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else []
+        lines = [line for line in lines if _is_up_to(line, update)]
         with write_whole(self.path) as file:
-            file.writelines(line for line in lines if _is_up_to(line, update))
+            file.writelines(lines)
+        if self.accelerator.log_with:
+            # The curves begin again from the log, so that no step stands twice after a stop.
+            for events in self.path.parent.glob("events.out.tfevents.*"):
+                events.unlink()
+            self.accelerator.init_trackers(self.path.parent.resolve().name)
+            for line in map(json.loads, lines):
+                self._track(line)
+
+    def close(self) -> None:
+        """End the curves."""
+        for tracker in self.accelerator.trackers:
+            tracker.finish()
+
+    def _track(self, line: dict) -> None:
+        self.accelerator.log({name: value for name, value in line.items() if name != "update"}, step=line["update"])
 
     def write(self, line: dict, **told: object) -> None:
         """Write numbers by their names, one of them `update`, to the disk; print them, and `told` after them."""
@@ -32,6 +54,7 @@ class Log:
                 log.write(json.dumps(line) + "\n")
                 log.flush()
                 os.fsync(log.fileno())
+            self._track(line)
         numbers = {name: f"{value:.6g}" if isinstance(value, float) else value for name, value in line.items()}
         self.print("  ".join(f"{name} {value}" for name, value in (numbers | told).items()))
 

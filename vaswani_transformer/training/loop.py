@@ -60,7 +60,7 @@ def train(parts: RunParts, *, title: str = "", finish: Callable[[Path], object] 
         if checkpoint:
             _restore(checkpoint, parts.checkpoints, parts.recipe, log, seed=parts.description["seed"])
         log.open(update=parts.progress.update)
-        with StopRequest() as stop_request:
+        with contextlib.closing(log), StopRequest() as stop_request:
             if not parts.recipe.is_finished(parts.progress):
                 _run_updates(parts, stop_request)
         accelerator.wait_for_everyone()

@@ -69,6 +69,7 @@ def build_run(
     accumulation_steps: int | None = None,
     mixed_precision: str | None = None,
     log_interval: int = 50,
+    report_to: str | None = None,
     score_dev: Callable[..., float] | None = None,
 ) -> RunParts:
     """Build the parts of a run; nothing is written yet.
@@ -83,14 +84,16 @@ def build_run(
         mixed_precision: "no", "bf16" or "fp16". When not given: the launcher's half precision, or else bf16 on a CUDA
             device that has it, "no" on others. On CUDA float32 products use TF32.
         log_interval: updates between two lines of the log.
+        report_to: tracker of Accelerate that gets the numbers of the log, such as "tensorboard" or "wandb".
         score_dev: as `score` of `DevelopmentSet`: BLEU of the development set, logged at each evaluation.
 
     Raises:
         FileNotFoundError: if `data` is no prepared data.
-        ValueError: if a file of the data is damaged, if processes are to share one model, or if `init_from` has another
-            architecture than the recipe or another vocabulary than the data.
+        ModuleNotFoundError: if the package of the tracker is missing.
+        ValueError: if a file of the data is damaged; if Accelerate knows no such tracker; if processes are to share one
+            model; or if `init_from` has another architecture than the recipe or another vocabulary than the data.
     """
-    accelerator = _build_accelerator(mixed_precision)
+    accelerator = _build_accelerator(mixed_precision, report_to, run)
     device = accelerator.device.type
     preparation, tokenizer, train_pairs, dev_pairs = _load_data(data, accelerator)
     recipe = replace(
@@ -143,7 +146,7 @@ def build_run(
         schedule=schedule,
         progress=progress,
         tally=tally,
-        log=Log(run, is_main_process=accelerator.is_main_process),
+        log=Log(run, accelerator),
         checkpoints=Checkpoints(
             run / CHECKPOINTS_FOLDER,
             accelerator,
@@ -156,7 +159,7 @@ def build_run(
     )
 
 
-def _build_accelerator(mixed_precision: str | None) -> Accelerator:
+def _build_accelerator(mixed_precision: str | None, report_to: str | None, run: Path) -> Accelerator:
     """Return the accelerator of a run, with the settings of PyTorch that suit its device."""
     for name in ("FSDP", "DEEPSPEED"):
         if parse_flag_from_env(f"ACCELERATE_USE_{name}"):
@@ -169,9 +172,13 @@ def _build_accelerator(mixed_precision: str | None) -> Accelerator:
     allow_tf32(device)
     accelerator = Accelerator(
         mixed_precision=choose_precision(mixed_precision, device),
+        log_with=report_to,
+        project_dir=run.resolve().parent,
         step_scheduler_with_optimizer=False,
         kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],  # no copy of the gradients
     )
+    if report_to is not None and not accelerator.log_with:  # Accelerate leaves it out without a word
+        raise ModuleNotFoundError(f"the package {report_to} is not installed", name=report_to)
     check_processes(accelerator.num_processes)
     return accelerator
 
