@@ -78,11 +78,24 @@ def test_a_model_learns_to_write_backwards_and_says_how_well(workshop, capsys):
 
 
 @pytest.mark.slow
-def test_standard_input_goes_to_standard_output_and_long_sentences_are_mentioned(workshop):
-    done = run_module("translate", "--model", workshop / "run", text="alpha beta\n" + "alpha " * 400 + "\n")
+@pytest.mark.parametrize("streams", [[], ["--input", "-", "--output", "-"]])
+def test_standard_input_goes_to_standard_output_and_long_sentences_are_mentioned(workshop, streams):
+    done = run_module("translate", "--model", workshop / "run", *streams, text="alpha beta\n" + "alpha " * 400 + "\n")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\n") == 2
     assert "sentences of more than 256 tokens, the longest in training: 1." in done.stderr
+
+
+@pytest.mark.slow
+def test_a_dash_is_standard_input_for_one_of_the_texts(workshop):
+    sources, targets = ((workshop / name).read_text(encoding="utf-8") for name in ("dev.en", "dev.de"))
+    score = ["score", "--model", workshop / "run", "--source"]
+    done = run_module(*score, "-", "--target", workshop / "dev.de", text=sources)
+    assert done.stdout == run_module(*score, workshop / "dev.en", "--target", "-", text=targets).stdout
+    assert done.stdout.count("\n") == sources.count("\n")
+    assert "source and target are both /dev/stdin" in run_module(*score, "-", "--target", "-", text=sources).stderr
+    done = run_module("evaluate", "--hypotheses", "-", "--references", workshop / "dev.de", text=targets)
+    assert done.stdout.startswith("BLEU 100.00 ")
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ def test_a_model_is_scored_in_all_ways_with_its_search_and_fingerprint(build_tra
     search = "num_beams:2|length_penalty:0.6|length_penalty_type:gnmt|max_length_offset:2|early_stopping:never"
     fingerprint = fingerprint_model(tmp_path / "m")
     hypotheses = written.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    scores = compute_scores(hypotheses, REFERENCES, build_metrics())
+    scores = compute_scores(hypotheses, [REFERENCES], build_metrics())
     assert capsys.readouterr().out.splitlines() == [
         *map(str, scores),
         f"perplexity {value:.3f} per sub-word, no label smoothing",
@@ -96,17 +96,28 @@ def test_the_paper_s_bleu_is_of_the_language_of_the_model_s_task_unless_told(bui
         assert f"-{language}-split|" in capsys.readouterr().out
 
 
+def test_a_model_is_scored_on_the_references_of_the_test_set_and_on_further_ones(
+    build_translator, files, tmp_path, capsys
+):
+    build_translator(REFERENCES, vocab_size=300, folder=tmp_path / "m")
+    command = ["evaluate", "--model", str(tmp_path / "m"), "--test", files[0], files[0], "--num_beams", "1"]
+    command += ["--max_length_offset", "1", "--translations", str(tmp_path / "out.de"), "--references"]
+    assert cli.main([*command, files[1], files[0]]) == 0
+    hypotheses = (tmp_path / "out.de").read_text(encoding="utf-8").splitlines()
+    expected = compute_scores(hypotheses, [REFERENCES, CLOSE, REFERENCES], build_metrics())
+    assert capsys.readouterr().out.splitlines()[:5] == list(map(str, expected))
+
+
 def test_one_file_is_scored_without_a_model(files, capsys):
     assert cli.main(["evaluate", "--hypotheses", files[1], "--references", files[0], "--lowercase"]) == 0
     printed = capsys.readouterr().out.splitlines()
-    assert printed == list(map(str, compute_scores(CLOSE, REFERENCES, build_metrics(lowercase=True))))
+    assert printed == list(map(str, compute_scores(CLOSE, [REFERENCES], build_metrics(lowercase=True))))
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "m"], "a model translates and is scored on --test"),
-        (["--model", "m", "--test", "a", "b", "--references", "c"], "a model translates and is scored on --test"),
+        (["--model", "m", "--references", "c"], "a model translates --test, and is scored on it"),
         (["--hypotheses", "a"], "--hypotheses are scored against --references"),
         (
             ["--hypotheses", "a", "--references", "b", "--num_beams", "4", "--ensemble", "c", "--split", "validation"],

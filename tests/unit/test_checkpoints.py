@@ -11,6 +11,7 @@ from vaswani_transformer import cli
 from vaswani_transformer.averaging import average_checkpoints
 from vaswani_transformer.runs import checkpoint_name, complete_checkpoints, resumable_checkpoints
 from vaswani_transformer.training.checkpoints import choose_checkpoint, drop_old_checkpoints, finish_checkpoint
+from vaswani_transformer.translation import example
 
 
 def write_model(folder, *, seed, d_model=4):
@@ -174,6 +175,32 @@ def test_the_command_averages_the_last_checkpoints(tmp_path, capsys, last, avera
     else:
         expected = torch.stack([weights[step]["weight"].double() for step in averaged]).mean(0).float()
         torch.testing.assert_close(load_file(tmp_path / "mean" / "model.safetensors")["weight"], expected)
+
+
+def test_the_command_averages_named_checkpoints_and_models(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(example, "keep_example", lambda folder: None)  # these are no whole models
+    folders = [write_step(tmp_path / "checkpoints", step) for step in (3, 1)]
+    folders.append(folders[0].rename(tmp_path / "model"))
+    folders[0] = write_step(tmp_path / "checkpoints", 7)
+    named = ["average", "--checkpoints", *map(str, folders), "--output", str(tmp_path / "mean")]
+    assert cli.main(named) == 0
+    expected = sum(load_file(folder / "model.safetensors")["weight"].double() for folder in folders) / 3
+    torch.testing.assert_close(load_file(tmp_path / "mean" / "model.safetensors")["weight"], expected.float())
+    with pytest.raises(SystemExit):
+        cli.main([*named, "--last", "2"])
+    assert "--last counts the checkpoints of a --run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("change", ["vocabulary", "weights"])
+def test_models_of_other_vocabularies_or_weights_have_no_mean(tmp_path, change):
+    folders = [write_step(tmp_path, step) for step in (1, 2)]
+    for folder in folders:
+        (folder / "COMPLETE").unlink()
+        (folder / "tokenizer.json").write_text(str(folder) if change == "vocabulary" else "{}")
+    if change == "weights":
+        save_file({"weight": torch.zeros(1, 1)}, folders[1] / "model.safetensors")
+    with pytest.raises(ValueError, match=r"step-00000002 has another architecture or vocabulary than .*1:"):
+        average_checkpoints(folders, tmp_path / "mean")
 
 
 def test_the_average_is_the_mean_in_float64_cast_once(tmp_path):

@@ -13,7 +13,7 @@ FAR = [" ".join(line.split()[::-1]) for line in REFERENCES]
 
 
 def test_all_ways_to_count_stand_side_by_side_with_their_signatures():
-    found = {score.name: score for score in compute_scores(CLOSE, REFERENCES, build_metrics())}
+    found = {score.name: score for score in compute_scores(CLOSE, [REFERENCES], build_metrics())}
     assert list(found) == [
         "BLEU",
         "BLEU, lower-cased",
@@ -34,25 +34,31 @@ def test_all_ways_to_count_stand_side_by_side_with_their_signatures():
     assert str(found["BLEU"]) == f"BLEU {found['BLEU'].value:.2f}  {found['BLEU'].signature}"
 
 
+def test_a_word_counts_if_one_of_several_references_has_it():
+    found = compute_scores(CLOSE, [FAR, CLOSE], build_metrics())
+    assert all(score.value == pytest.approx(100) for score in found)
+    assert "nrefs:2|" in found[0].signature
+
+
 def test_tokenised_text_is_taken_as_it_is():
     metrics = build_metrics(tokenize="none")
-    signatures = [score.signature for score in compute_scores(CLOSE, REFERENCES, metrics)]
+    signatures = [score.signature for score in compute_scores(CLOSE, [REFERENCES], metrics)]
     assert ["tok:none" in signature for signature in signatures] == [True, True, True, True, False]
     assert metrics["BLEU, tokenised, compounds split as in the paper"].tokenizer_signature == "none-split"
 
 
 def test_without_case_all_scores_are():
     upper = [line.upper() for line in REFERENCES]
-    found = compute_scores(upper, REFERENCES, build_metrics(lowercase=True))
+    found = compute_scores(upper, [REFERENCES], build_metrics(lowercase=True))
     assert len(found) == 4
     assert all(score.value == pytest.approx(100) and "case:lc" in score.signature for score in found)
 
 
 def test_unequal_numbers_of_sentences_and_no_sentence_are_refused():
     with pytest.raises(ValueError, match="translations: 1, references: 2; line i of one"):
-        compute_scores(["a"], ["a", "b"], build_metrics())
+        compute_scores(["a"], [["a", "b"]], build_metrics())
     with pytest.raises(ValueError, match="there is no reference; there is nothing to score"):
-        compute_scores([], [], build_metrics())
+        compute_scores([], [[]], build_metrics())
 
 
 def test_an_unknown_tokenizer_is_refused_with_those_there_are():

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .arguments import add_model, check_output, open_output, output_path
+from .arguments import add_model, check_output, open_output, text_path, text_stream
 
 if TYPE_CHECKING:
     from ..attention.alignment import Links
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add_model(command)
-    command.add_argument("--source", type=Path, required=True, help="UTF-8 text, one sentence per line")
-    command.add_argument("--target", type=Path, required=True, help="their translations, in the same order")
-    command.add_argument("--output", type=output_path, help="default: standard output")
+    command.add_argument("--source", type=text_path, required=True, help="UTF-8 text, one sentence per line")
+    command.add_argument("--target", type=text_path, required=True, help="their translations, in the same order")
+    command.add_argument("--output", type=text_stream, help="default: standard output")
     command.add_argument("--gold", type=Path, help="file of pairs aligned by hand: print the alignment error rate")
 
 

@@ -23,6 +23,16 @@ def output_path(text: str) -> Path:
     return Path(text)
 
 
+def text_path(text: str) -> Path:
+    """Parse the name of a text file to read; `-` is standard input."""
+    return Path("/dev/stdin" if text == "-" else text)
+
+
+def text_stream(text: str) -> Path | None:
+    """Parse the name of a text file; None for `-`, standard input or output."""
+    return None if text == "-" else output_path(text)
+
+
 def add_model(command: argparse.ArgumentParser) -> None:
     command.add_argument("--model", required=True, help="model folder, run folder or Hub id")
 

@@ -1,6 +1,7 @@
-"""Average the weights of the last checkpoints of a run (section 6.1).
+"""Average the weights of checkpoints (section 6.1): the last ones of a run, or those that are named.
 
 vaswani average --run runs/base --last 3 --output runs/base/averaged
+vaswani average --checkpoints runs/base/checkpoints/step-00000300 runs/base/checkpoints/step-00000500 --output averaged
 """
 
 import argparse
@@ -11,24 +12,44 @@ from .arguments import check_new_folder, output_path
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--run", type=Path, dest="run_folder", required=True, help="run folder")
+    averaged = command.add_mutually_exclusive_group(required=True)
+    averaged.add_argument("--run", type=Path, dest="run_folder", help="run folder")
+    averaged.add_argument("--checkpoints", type=Path, nargs="+", help="or checkpoints, models and runs to average")
     command.add_argument(
-        "--last", type=Number(1, 1_000), help="number of checkpoints to average; default: that of the recipe"
+        "--last", type=Number(1, 1_000), help="with --run: number of checkpoints; default: that of the recipe"
     )
     command.add_argument("--output", type=output_path, required=True, help="new or empty folder")
 
 
+def find_fault(args: argparse.Namespace) -> str | None:
+    return "--last counts the checkpoints of a --run; leave it out." if args.checkpoints and args.last else None
+
+
 def run(args: argparse.Namespace) -> None:
     from ..averaging import average_checkpoints
-    from ..runs import CHECKPOINTS_FOLDER, complete_checkpoints, read_num_averaged
+    from ..runs import find_model_folder
     from ..translation.example import keep_example
 
     check_new_folder(args.output)
-    last = read_num_averaged(args.run_folder) if args.last is None else args.last
-    found = complete_checkpoints(args.run_folder / CHECKPOINTS_FOLDER)
-    if args.last is not None and len(found) < last:
-        raise ValueError(f"checkpoints in {args.run_folder}: {len(found)}, fewer than --last {last}.")
-    folders = found[-last:]
+    if args.checkpoints:
+        folders = list(map(find_model_folder, args.checkpoints))
+    else:
+        folders = _find_last(args.run_folder, args.last)
     average_checkpoints(folders, args.output)
     keep_example(args.output)
     print(f"averaged {', '.join(folder.name for folder in folders)} into {args.output}")
+
+
+def _find_last(run_folder: Path, given: int | None) -> list[Path]:
+    """Return the last checkpoints of a run: as many as are given, or as many as its recipe averages.
+
+    Raises:
+        ValueError: if the run has fewer than are given.
+    """
+    from ..runs import CHECKPOINTS_FOLDER, complete_checkpoints, read_num_averaged
+
+    last = read_num_averaged(run_folder) if given is None else given
+    found = complete_checkpoints(run_folder / CHECKPOINTS_FOLDER)
+    if given is not None and len(found) < given:
+        raise ValueError(f"checkpoints in {run_folder}: {len(found)}, fewer than --last {given}.")
+    return found[-last:]

@@ -2,6 +2,7 @@
 
 vaswani evaluate --model runs/base --test newstest2014.en newstest2014.de
 vaswani evaluate --hypotheses ours.de --references newstest2014.de
+zcat theirs.de.gz | vaswani evaluate --hypotheses - --references a.de b.de
 
 Prints sacreBLEU with its signature, and BLEU as the paper counted it; for a model also perplexity, search settings
 and fingerprint; for several files whether they differ from the first (paired bootstrap).
@@ -13,7 +14,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..bounds import Number
@@ -26,6 +26,7 @@ from .arguments import (
     open_output,
     output_path,
     take_given,
+    text_path,
 )
 
 if TYPE_CHECKING:
@@ -38,9 +39,10 @@ BREAKS = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")  # would begin an
 def add_arguments(command: argparse.ArgumentParser) -> None:
     scored = command.add_mutually_exclusive_group(required=True)
     scored.add_argument("--model", help="model folder, run folder or Hub id")
-    scored.add_argument("--hypotheses", type=Path, help="or a file of translations")
+    scored.add_argument("--hypotheses", type=text_path, help="or a file of translations; - for standard input")
     command.add_argument("--test", nargs="+", help="of a model: source and reference, as for `vaswani prepare`")
-    command.add_argument("--references", type=Path, help="of --hypotheses: reference translations, one per line")
+    text = "files of reference translations, one per line; with --model, further ones beside those of --test"
+    command.add_argument("--references", type=text_path, nargs="+", default=[], help=text)
     command.add_argument("--source_language", help="default: the source language of the model, or en")
     command.add_argument("--target_language", help="of the paper's BLEU; default: that of the model, or de")
     add_column_options(command)
@@ -58,10 +60,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def find_fault(args: argparse.Namespace) -> str | None:
     if args.model is not None:
-        if args.test is None or args.references is not None:
-            return "a model translates and is scored on --test, source and reference; --references is for files."
-        return None
-    if args.references is None:
+        return None if args.test else "a model translates --test, and is scored on it: name source and reference."
+    if not args.references:
         return "--hypotheses are scored against --references: name the file."
     defaults = vars(args.parser.parse_args(["--hypotheses", "FILE"]))
     names = [name for name, value in defaults.items() if name not in OF_FILES and getattr(args, name) != value]
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> None:
     if args.model is not None:
         _evaluate_model(args, build)
         return
-    hypotheses, references = (list(read_lines(path)) for path in (args.hypotheses, args.references))
+    hypotheses, *references = (list(read_lines(path)) for path in (args.hypotheses, *args.references))
     print(*compute_scores(hypotheses, references, build(language=args.target_language or "de")), sep="\n")
 
 
@@ -85,6 +85,7 @@ def _evaluate_model(args: argparse.Namespace, build: "Callable[..., dict[str, Me
     """Translate the test set, and print all scores; `build` makes the metrics of a language."""
     from tqdm import tqdm
 
+    from ..data.lines import read_lines
     from ..data.sources import Source
     from ..evaluation.likelihood import compute_perplexity
     from ..evaluation.metrics import PERPLEXITY, Score, compute_scores
@@ -108,6 +109,7 @@ def _evaluate_model(args: argparse.Namespace, build: "Callable[..., dict[str, Me
     if not pairs:
         raise ValueError(f"{' and '.join(args.test)} hold no sentence; there is nothing to score.")
     sources, references = zip(*pairs, strict=True)
+    further_references = [list(read_lines(path)) for path in args.references]
     options = take_given(args, *OF_SEARCH)
     if others:
         options["ensemble"] = [member.model for member in others]
@@ -121,7 +123,7 @@ def _evaluate_model(args: argparse.Namespace, build: "Callable[..., dict[str, Me
         rows = [("source", "hypothesis", "reference"), *zip(sources, hypotheses, references, strict=True)]
         with open_output(args.table) as output:
             output.writelines("\t".join(BREAKS.sub(" ", text) for text in row) + "\n" for row in rows)
-    found = compute_scores(hypotheses, references, measures)
+    found = compute_scores(hypotheses, [references, *further_references], measures)
     print(*found, sep="\n")
     value = compute_perplexity(first.model, first.tokenizer, pairs)
     found.append(Score(PERPLEXITY, value, "per sub-word, no label smoothing"))

@@ -12,18 +12,17 @@ import argparse
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from ..bounds import Number
-from .arguments import add_beam_options, add_model, check_output, open_output, output_path, take_given
+from .arguments import add_beam_options, add_model, check_output, open_output, take_given, text_path, text_stream
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add_model(command)
     texts = command.add_mutually_exclusive_group()
-    texts.add_argument("--input", type=Path, help="UTF-8 text, a sentence per line; standard input if not given")
-    texts.add_argument("--gold", type=Path, help="bracketed trees: parse their words, and print the bracket F1")
-    command.add_argument("--output", type=output_path, help="one tree per line; standard output if not given")
+    texts.add_argument("--input", type=text_stream, help="UTF-8 text, a sentence per line; default: standard input")
+    texts.add_argument("--gold", type=text_path, help="bracketed trees: parse their words, and print the bracket F1")
+    command.add_argument("--output", type=text_stream, help="one tree per line; default: standard output")
     command.add_argument("--unconstrained", action="store_true", help="search all outputs as the paper did")
     search = command.add_argument_group("search, section 6.3; the model's own settings if not given")
     add_beam_options(search)

@@ -5,16 +5,15 @@ vaswani score --model runs/base --source test.en --target test.de
 
 import argparse
 import sys
-from pathlib import Path
 
 from ..bounds import Number
-from .arguments import add_model
+from .arguments import add_model, text_path
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add_model(command)
-    command.add_argument("--source", type=Path, required=True, help="UTF-8 text, one sentence per line")
-    command.add_argument("--target", type=Path, required=True, help="their translations, one per line, same order")
+    command.add_argument("--source", type=text_path, required=True, help="UTF-8 text, one sentence per line")
+    command.add_argument("--target", type=text_path, required=True, help="their translations, one per line, same order")
     command.add_argument(
         "--length_penalty", type=Number(-10.0, 10.0), help="alpha of the GNMT penalty; the model's own by default"
     )

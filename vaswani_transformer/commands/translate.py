@@ -27,6 +27,7 @@ from .arguments import (
     open_output,
     output_path,
     take_given,
+    text_stream,
 )
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ DECIDING = (*OF_SEARCH, "dtype", "nbest", "scores", "tokens_per_batch")
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add_model(command)
-    command.add_argument("--input", type=Path, help="UTF-8 text, one sentence per line; standard input if not given")
-    command.add_argument("--output", type=output_path, help="one translation per line; standard output if not given")
+    command.add_argument("--input", type=text_stream, help="UTF-8 text, one sentence per line; default: standard input")
+    command.add_argument("--output", type=text_stream, help="one translation per line; default: standard output")
     command.add_argument(
         "--nbest", type=Number(1, 1_000), help="translations of each sentence, best first, after its number and a tab"
     )

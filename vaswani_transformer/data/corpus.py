@@ -41,8 +41,11 @@ def read_parallel_files(
 
     Raises:
         FileNotFoundError: if a file is missing.
-        ValueError: if the files have different lengths, after the last pair; or if a line is not UTF-8.
+        ValueError: if the files have different lengths, after the last pair; if a line is not UTF-8; or if both are one
+            pipe.
     """
+    if source_path.exists() and not source_path.is_file() and source_path.samefile(target_path):
+        raise ValueError(f"source and target are both {source_path}, which can be read once: write one to a file.")
     sides = map(read_lines, (source_path, target_path), digests)
     for number, (source, target) in enumerate(zip_longest(*sides), start=1):
         if source is None or target is None:

@@ -61,21 +61,28 @@ def build_metrics(*, tokenize: str = "13a", lowercase: bool = False, language: s
     return metrics
 
 
-def compute_scores(hypotheses: Sequence[str], references: Sequence[str], metrics: Mapping[str, Metric]) -> list[Score]:
+def compute_scores(
+    hypotheses: Sequence[str], references: Sequence[Sequence[str]], metrics: Mapping[str, Metric]
+) -> list[Score]:
     """Return all scores of the translations of one test set.
+
+    Args:
+        references: one or more translations of the whole test set.
 
     Raises:
         ValueError: if the numbers of sentences differ, or are 0.
     """
-    if not references:
+    if not all(references):
         raise ValueError("there is no reference; there is nothing to score.")
-    if len(hypotheses) != len(references):
-        raise ValueError(
-            f"translations: {len(hypotheses)}, references: {len(references)}; line i of one must translate the source "
-            f"of line i of the other."
-        )
+    for translations in references:
+        if len(hypotheses) != len(translations):
+            raise ValueError(
+                f"translations: {len(hypotheses)}, references: {len(translations)}; line i of one must translate the "
+                f"source of line i of the other."
+            )
+    streams = list(map(list, references))
     return [
-        Score(name, metric.corpus_score(list(hypotheses), [list(references)]).score, str(metric.get_signature()))
+        Score(name, metric.corpus_score(list(hypotheses), streams).score, str(metric.get_signature()))
         for name, metric in metrics.items()
     ]
 
