@@ -38,8 +38,8 @@ FORMAT = 4  # The format of the files in the folder.
 # A window has as many lines as a batch has tokens, but at least this number. With batches of 2,000 tokens, padding is
 # then 2 % for long sentences and 5 % for short ones. With four times as many lines it would be 1 % and 2 %.
 LEAST_LINES_PER_WINDOW = 4_096
-# The windows of a stream are smaller, because a reader may wait for the output. With batches of 2,000 tokens, padding is
-# 7 %.
+# The windows of a stream are smaller, because a reader may wait for the output. With batches of 2,000 tokens, 7 % of a
+# batch is padding.
 LINES_PER_STREAM_WINDOW = 1_024
 BYTES_PER_READ = 65_536  # A pipe holds so many bytes.
 SETTINGS_FILE = "settings.json"
