@@ -235,7 +235,7 @@ def test_dictionaries_must_be_whole_and_those_of_the_model(write_checkpoint, tmp
     folder = path.parent
     for text, message in (
         (None, "has 13 embeddings, but the dictionaries beside it have 12 words"),
-        ("anders 1\n", r"dict\.de\.txt, .*dict\.en\.txt differ: .*--joined-dictionary"),
+        ("anders 1\n", r"dict\.de\.txt, .*dict\.en\.txt differ, but .*--joined-dictionary"),
         ("Hund 3\nläuft\n", "line 2: expected a word, a space and a count, got 'läuft'"),
         ("Hund 3\nHund 2\n", "'Hund' occurs twice"),
         ("</s> 3\n", "'</s>' occurs twice"),

@@ -228,13 +228,13 @@ def build_marian_config(config: VaswaniConfig) -> MarianConfig:
 @torch.no_grad()
 def copy_weights(model: VaswaniForConditionalGeneration, marian: MarianMTModel) -> None:
     """Make `marian` compute as `model` does. A bias that `model` does not have becomes zero."""
-    own = {marian_name(name): (name, weight) for name, weight in model.state_dict().items()}
+    our_weights = {marian_name(name): (name, weight) for name, weight in model.state_dict().items()}
     order = torch.arange(model.config.d_model)  # The order of the features in the residual stream.
     if model.config.position_layout == "interleaved":
         order = torch.cat([order[::2], order[1::2]])  # First all sines, then all cosines.
     for name, weight in marian.state_dict().items():
-        if name in own:
-            our_name, our_weight = own[name]
+        if name in our_weights:
+            our_name, our_weight = our_weights[name]
             if our_name.split(".")[-2] in MODULES_THAT_WRITE:
                 our_weight = our_weight[order]
             elif our_weight.dim() == 2:  # The bias of a module that reads belongs to no feature of the stream.

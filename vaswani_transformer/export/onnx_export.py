@@ -83,7 +83,7 @@ class DecoderGraph(nn.Module):
         )
         cache = outputs[CACHE]
         layers = zip(cache.self_attention_cache.layers, cache.cross_attention_cache.layers, strict=True)
-        remembered = ((own.keys, own.values, source.keys, source.values) for own, source in layers)
+        remembered = ((target.keys, target.values, source.keys, source.values) for target, source in layers)
         return self.lm_head(outputs.last_hidden_state), *(tensor for layer in remembered for tensor in layer)
 
 
@@ -118,8 +118,8 @@ class DecoderWithPastGraph(DecoderGraph):
             past_key_values=cache,
             use_cache=True,
         )
-        own = outputs[CACHE].self_attention_cache.layers
-        return self.lm_head(outputs.last_hidden_state), *(tensor for x in own for tensor in (x.keys, x.values))
+        layers = outputs[CACHE].self_attention_cache.layers
+        return self.lm_head(outputs.last_hidden_state), *(tensor for x in layers for tensor in (x.keys, x.values))
 
 
 HOW_TO_USE = """\

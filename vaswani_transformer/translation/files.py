@@ -117,7 +117,7 @@ def translate_file(
         processes.wait_for_everyone()
         missing = [start for start, path in windows.items() if _read_window(path, f"{start}{key}") is None]
         processes.wait_for_everyone()  # All processes must list the missing windows before any window is written.
-        own = set(missing[processes.process_index :: processes.num_processes])
+        share = set(missing[processes.process_index :: processes.num_processes])
         with tqdm(
             total=num_lines,
             initial=num_lines - sum(min(size, num_lines - start) for start in missing),
@@ -134,7 +134,7 @@ def translate_file(
             lines = read_lines(source)
             for start, path in windows.items():
                 sentences = list(islice(lines, size))
-                if start in own:
+                if start in share:
                     translated = enumerate(translator(sentences, on_batch=show), start=start + 1)
                     window = "".join(to_lines(hypotheses, number) for number, hypotheses in translated).encode()
                     with write_whole(path) as file:
