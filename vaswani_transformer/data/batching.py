@@ -21,10 +21,8 @@ import torch
 
 from ..model.loss_vaswani import IGNORE_INDEX
 
-SIDES = (
-    "input_ids",
-    "labels",
-)  # Each side of a set is two files, named like this with the endings .tokens and .offsets.
+# Each side of a set is two files. They have these names, with the endings .tokens and .offsets.
+SIDES = ("input_ids", "labels")
 # This file names for each corpus of a set the number of its pairs, and how often an epoch repeats them.
 CORPORA_FILE = "corpora.json"
 TOKEN_TYPE = np.dtype("<i4")

@@ -134,7 +134,7 @@ def _pair_of_record(record: object, columns: Columns) -> Pair:
         expected = f"expected text in columns {' and '.join(map(repr, columns))}, found {texts!r:.200}"
         if any(separator in name for name in texts for separator in ";\t"):
             raise LookupError(f"{expected}. Separate the columns by commas.")
-        raise LookupError(f"{expected}. Give the names of its columns as source_column and target_column.")
+        raise LookupError(f"{expected}. Give the names of the existing columns as source_column and target_column.")
     f"{source}{target}".encode()  # This fails for half of a surrogate pair, which JSON can contain.
     return source, target
 
@@ -194,9 +194,10 @@ def open_parallel(
         digests: a digest for each file to update with its bytes, see `read_lines`. Parquet files do not update them.
 
     Raises:
-        FileNotFoundError: if a folder has no file of `split`. While pairs are read: if a file is missing.
-        ValueError: if `spec` has none of the forms. While pairs are read: if a dataset does not exist, or if a line or
-            row is not a pair.
+        FileNotFoundError: if a folder has no file of `split`, or if a file is missing. The second error may be raised
+            when the first pair is read.
+        ValueError: if `spec` has none of the forms. If a dataset does not exist, or if a line or row is not a pair, the
+            error is raised when this pair is read.
     """
     if _is_on_hub(spec):
         return _read_records(_read_hub(spec[0], split, cache), columns, f"{spec[0]}, row")

@@ -12,7 +12,7 @@ PHRASEBOOK = "phrasebook"  # The name of the built-in corpus.
 
 @dataclass(frozen=True)
 class Source:
-    """Parallel text with the names that a user gave.
+    """Parallel text, as a user names it on the command line.
 
     Attributes:
         names: "phrasebook" alone, or one of `corpus.ACCEPTED_FORMS`.

@@ -16,7 +16,7 @@ from .normalization import build_normalizer, is_normalised
 SUBWORD_MODELS = ("bpe", "wordpiece")
 # They are in the order of their ids. VaswaniConfig has the same ids as defaults.
 SPECIAL_TOKENS = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
-TEXTS_PER_BATCH = 1000  # Passing sentences to the trainer one by one would take longer than the training.
+TEXTS_PER_BATCH = 1000  # Passing sentences to the trainer one by one would take longer than counting their words.
 PIECE_WINDOW = 200  # A word of more bytes is split into parts before the search for word pieces.
 # If there are fewer entries than requested, their number is rounded down to a multiple of this. Matrices of other sizes
 # are slow on GPUs.

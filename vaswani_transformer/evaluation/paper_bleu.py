@@ -31,7 +31,7 @@ class PaperBLEU(sacrebleu.BLEU):
             language, it uses the abbreviations of English.
         split_compounds: True to apply step 3. Without this step, the score is the tokenised BLEU of many publications.
         is_tokenized: True to skip steps 1 and 2.
-        lowercase: True to compare without case. The tokens become lower-case after step 2.
+        lowercase: True to compare without case. The tokens become lower-case before step 4.
     """
 
     def __init__(

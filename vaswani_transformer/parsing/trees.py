@@ -84,8 +84,8 @@ def parse_trees(lines: Iterable[str], *, name: str) -> Iterator[Tree]:
     leaves: list[Leaf] = []
     constituents: list[Constituent] = []  # in the order in which they open; `end` is -1 until they close
     is_open: list[int] = []  # the indices of the constituents that are not closed, innermost last
-    # The texts in the bracket that opened last: the label of a constituent, or the tag and word of a leaf. The next
-    # token shows which of both it is. Then `texts` is `None`.
+    # The texts in the bracket that opened last, as long as it may be a constituent (with a label) or a leaf (with a tag
+    # and a word). `None` if there is no such bracket.
     texts: list[str] | None = None
     for number, line in enumerate(lines, start=1):
         for token in TOKEN.findall(line):

@@ -21,7 +21,7 @@ class _State(NamedTuple):
         num_words: the number of words that have begun.
         num_pieces: the number of tokens of the last word so far.
         num_opened: the number of brackets that opened since the last word or closing bracket.
-        is_over: True after the root.
+        is_over: True after </s>, or after a token that is not allowed.
     """
 
     innermost: tuple[int, tuple | None] | None = None

@@ -41,7 +41,7 @@ LEAST_LINES_PER_WINDOW = 4_096
 # The windows of a stream are smaller, because a reader may wait for the output. With batches of 2,000 tokens, 7 % of a
 # batch is padding.
 LINES_PER_STREAM_WINDOW = 1_024
-BYTES_PER_READ = 65_536  # A pipe holds so many bytes.
+BYTES_PER_READ = 65_536  # The capacity of a pipe.
 SETTINGS_FILE = "settings.json"
 WINDOW_FILES = "lines-*"
 
@@ -204,7 +204,7 @@ def _join(keys: Mapping[Path, str], folder: Path, output: Path) -> None:
 def translate_stream(
     translator: Translator, windows: Iterable[Sequence[str]], output: TextIO, *, to_lines: ToLines
 ) -> None:
-    """Translate `windows` of sentences as they arrive, and write each of them when it is complete."""
+    """Translate `windows` of sentences as they arrive, and write the translations of each window at once."""
     numbers = count(1)
     hides_bar = True if output.isatty() else None  # On a terminal, bar and translations would overwrite each other.
     with tqdm(unit=" sentences", smoothing=0, file=sys.stderr, disable=hides_bar) as bar:

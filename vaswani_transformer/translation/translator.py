@@ -207,7 +207,8 @@ class Translator:
         """Return the output of `generate` for sentences that are given as token ids.
 
         Args:
-            ids: the token ids of each sentence. A sentence is cut to `MOST_SOURCE_TOKENS` and keeps its last token.
+            ids: the token ids of each sentence. A longer sentence is cut to `MOST_SOURCE_TOKENS` tokens, but keeps its
+                last token.
             options: arguments of `generate`. They take precedence over the options of the translator.
         """
         cut = [[*tokens[: min(len(tokens), MOST_SOURCE_TOKENS) - 1], tokens[-1]] for tokens in ids]
@@ -217,20 +218,33 @@ class Translator:
     def find_warnings(self) -> list[str]:
         """Return a warning for each kind of doubtful translation that occurred so far, with its count."""
         longest = self.tokenizer.model_max_length
-        counts = {
-            f"sentences of more than {longest} tokens, the longest in training: {self.num_over_long}. Split them.": (
-                self.num_over_long
+        counts = [
+            (
+                self.num_over_long,
+                f"sentences of more than {longest} tokens, the longest in training: {self.num_over_long}. Split them.",
             ),
-            f"sentences cut to their first {MOST_SOURCE_TOKENS:,} tokens: {self.num_cut}. Split them.": self.num_cut,
-            f"{self.num_empty} of {self.num_sentences} translations are empty.": self.num_empty,
-            f"{self.num_broken} of {self.num_sentences} translations had bytes that form no character, such as "
-            f"half of an emoji. These bytes were left out.": self.num_broken,
-            f"lines with letters of a script that the vocabulary does not know: {self.num_foreign}. Leave them out, or "
-            f"train on such text.": self.num_foreign,
-            f"lines that seem to hold several sentences, one of which may be missing in the translation: "
-            f"{self.num_several}. Split them, or give --split_sentences.": self.num_several,
-        }
-        return [text for text, count in counts.items() if count]
+            (
+                self.num_cut,
+                f"sentences cut to their first {MOST_SOURCE_TOKENS:,} tokens: {self.num_cut}. Split them.",
+            ),
+            (self.num_empty, f"{self.num_empty} of {self.num_sentences} translations are empty."),
+            (
+                self.num_broken,
+                f"{self.num_broken} of {self.num_sentences} translations had bytes that form no character, such as "
+                f"half of an emoji. These bytes were left out.",
+            ),
+            (
+                self.num_foreign,
+                f"lines with letters of a script that the vocabulary does not know: {self.num_foreign}. Leave them "
+                f"out, or train on such text.",
+            ),
+            (
+                self.num_several,
+                f"lines that seem to hold several sentences, one of which may be missing in the translation: "
+                f"{self.num_several}. Split them, or give --split_sentences.",
+            ),
+        ]
+        return [text for count, text in counts if count]
 
     def _encode(self, sentences: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each sentence, `</s>` included. A blank sentence has no token ids."""
@@ -281,7 +295,7 @@ def join_parts(found: Sequence[list[Hypothesis]], parts: Sequence[tuple[str, str
         found: the hypotheses of each part.
         parts: lines or sentences, each with the white space behind it, as `split_text` returns them.
     """
-    if len(parts) > 1:  # Only the first hypothesis of a blank part is true. All hypotheses of the text use it.
+    if len(parts) > 1:  # The other hypotheses of a blank part only fill its list. So all texts use the first one.
         found = [some[:1] * len(some) if is_blank(text) else some for some, (text, _) in zip(found, parts, strict=True)]
     return [
         Hypothesis(

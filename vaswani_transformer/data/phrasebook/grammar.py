@@ -1,7 +1,7 @@
 """Say noun phrases and clauses in English and in German.
 
-A German clause is a frame of two brackets. The left bracket is the finite verb. It is the second word group in a
-statement, the first in a yes-no question, and the last in a subordinate clause. The right bracket is a prefix, a
+A German clause is a frame of two brackets. The left bracket is the finite verb: the second part of a statement, or the
+first word of a yes-no question. In a subordinate clause the finite verb comes last. The right bracket is a prefix, a
 participle or an infinitive. The words between the brackets are the *middle field*. They have a fixed order, which also
 gives `nicht` its place:
 
@@ -154,14 +154,17 @@ def noun_phrase(
     for case, form in (noun.german_plural if is_plural else noun.german).items():
         word, ending = _decline(determiner, case, gender)
         if determiner.english == "a" and is_bare:
-            word, ending = "", _STRONG[case][gender]
+            word = ""
+            ending = _STRONG[case][gender]
         german[case] = _join(word, adjective.german_stem + ending if adjective else "", form, genitive)
     return Phrase(english, english, "they" if is_plural else "he", german, determiner.news, noun)
 
 
 def _decline(determiner: Word, case: str, gender: str) -> tuple[str, str]:
     """Return the German determiner, and the ending of an adjective after it."""
-    stem, strong, weak = determiner.german_stem, _STRONG[case][gender], _WEAK[case][gender]
+    stem = determiner.german_stem
+    strong = _STRONG[case][gender]
+    weak = _WEAK[case][gender]
     if determiner.declension == "article":
         return _ARTICLES[case][gender], weak
     is_ein = determiner.declension == "mixed" and (case, gender) in _EIN_WITHOUT_ENDING
