@@ -137,14 +137,20 @@ def test_what_is_no_marian_model_for_us_is_refused(build_marian_model, tiny_mode
     with pytest.raises(ValueError, match=r"encoder_ffn_dim and decoder_ffn_dim differ \(40, 48\)"):
         conversion.from_marian(build_marian_model(decoder_ffn_dim=48))
     tiny_model.save_pretrained(tmp_path / "tiny")
-    with pytest.raises(ValueError, match=r"is a 'vaswani' model, not a MarianMT one"):
+    with pytest.raises(ValueError, match=r"is a 'vaswani' model by its config\.json: give a MarianMT model"):
         conversion.load_marian(str(tmp_path / "tiny"))
     marian = build_marian_model()
     weights = marian.state_dict()
     lacking = {name: weight for name, weight in weights.items() if not name.endswith("decoder.layers.0.fc1.bias")}
-    for given, name in ((lacking, "fc1.bias"), (weights | {"model.adapter": torch.ones(2)}, "model.adapter")):
+    for given, message in (
+        (lacking, r"has no weights .*fc1\.bias, but a MarianMT model must have them"),
+        (
+            weights | {"model.adapter": torch.ones(2)},
+            r"has weights model\.adapter, which a MarianMT model does not have",
+        ),
+    ):
         marian.save_pretrained(tmp_path, state_dict=given)
-        with pytest.raises(ValueError, match=rf"{name}: weights of .* but not of both"):
+        with pytest.raises(ValueError, match=message):
             conversion.load_marian(str(tmp_path))
 
 

@@ -58,7 +58,7 @@ def test_the_word_xx_of_a_sentence_is_no_symbol_where_words_are_copied(tmp_path)
         tokenizer = learn_vocabulary(read_pairs(path, copy_words=copy_words), vocab_size=300)
         assert ("XX" in tokenizer.get_added_vocab()) == (not copy_words)
         check_vocabulary(tokenizer, copy_words=copy_words)
-        with pytest.raises(ValueError, match=r"the model's vocabulary is of trees .* --copy_words"):
+        with pytest.raises(ValueError, match=r"the model's vocabulary is for trees .* --copy_words"):
             check_vocabulary(tokenizer, copy_words=not copy_words)
 
 

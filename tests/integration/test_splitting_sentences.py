@@ -121,8 +121,9 @@ def test_alignments_of_split_sentences_are_refused(paragraph, tmp_path, capsys):
 
 def test_lines_of_several_sentences_are_counted_and_the_option_is_named(pipe, paragraph, capsys, monkeypatch):
     assert cli.main(paragraph[0]) == 0
-    assert "several sentences, of which one may be left out: 2. Split them, or give --split_sentences." in (
-        capsys.readouterr().err
+    assert (
+        "several sentences, one of which may be missing in the translation: 2. Split them, or give --split_sentences."
+        in (capsys.readouterr().err)
     )
     told = []
     monkeypatch.setattr("vaswani_transformer.model.pipeline_vaswani.logger.warning_once", told.append)

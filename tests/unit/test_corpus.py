@@ -179,8 +179,8 @@ PACKED = gzip.compress(b"a dog\truns\n" * 99)
 @pytest.mark.parametrize(
     ("contents", "message"),
     [
-        ({"a.en": b"a\n" * 2, "a.de": b"b\n" * 5}, r"line 3 is the first that only \S+a\.de has"),
-        ({"a.en": b"a\n" * 5, "a.de": b"b\n" * 2}, r"line 3 is the first that only \S+a\.en has"),
+        ({"a.en": b"a\n" * 2, "a.de": b"b\n" * 5}, r"a\.de has a line 3, but \S+a\.en has not"),
+        ({"a.en": b"a\n" * 5, "a.de": b"b\n" * 2}, r"a\.en has a line 3, but \S+a\.de has not"),
         ({"a.tsv": b"\xef\xbb\xbfa\tb\nc\tsch\xf6n\n"}, r"line 2: not UTF-8 at byte offset 5 of the line.*iconv"),
         ({"a.tsv.gz": PACKED[:-9]}, r"a\.tsv\.gz is not a whole gzip file \(.+\): download or compress it"),
         ({"a.tsv.gz": PACKED[:10] + b"\xff" * 9}, r"a\.tsv\.gz is not a whole gzip file"),
@@ -191,7 +191,7 @@ PACKED = gzip.compress(b"a dog\truns\n" * 99)
         ({"a.parquet": b"no parquet here"}, r"a\.parquet cannot be read as parquet"),
         ({"a.jsonl": b'{"en": "a", "de": "b"}\n['}, r"a\.jsonl, line 2: "),
         ({"a.jsonl": b'{"translation":' * 50_000}, r"a\.jsonl, line 1: "),
-        ({"a.jsonl": b"3"}, r"line 1: expected one JSON object a line"),
+        ({"a.jsonl": b"3"}, r"line 1: expected one JSON object per line"),
         ({"a.jsonl": b'{"translation": {"en": "a", "cs": "b"}}'}, r"line 1: expected .*columns .*, found .*cs"),
         ({"a.jsonl": b'{"en": "a", "de": null}'}, r"line 1: the value of column 'de' is null"),
         ({"a.jsonl": b'{"en": "a", "de": "\\ud83d"}'}, r"line 1: .*\\ud83d"),
@@ -227,13 +227,13 @@ def test_a_source_is_described_by_the_contents_of_its_files_in_any_folder(tmp_pa
 # What a newcomer gives instead
 
 OTHER_FORMS = {
-    "list.json": ('[{"en": "a", "de": "b"}]', "line 1: expected one JSON object a line"),
-    "indented.json": ('[\n {"en": "a", "de": "b"}\n]', "line 1: .*Write one JSON object a line"),
-    "data.json": ('{"data": [{"en": "a", "de": "b"}]}', "line 1: expected one JSON object a line"),
+    "list.json": ('[{"en": "a", "de": "b"}]', "line 1: expected one JSON object per line"),
+    "indented.json": ('[\n {"en": "a", "de": "b"}\n]', "line 1: .*Write one JSON object per line"),
+    "data.json": ('{"data": [{"en": "a", "de": "b"}]}', "line 1: expected one JSON object per line"),
     "null.jsonl": ('{"en": "a", "de": null}', "line 1: the value of column 'de' is null"),
     "semicolons.csv": ("en;de\na;b", "line 2: .*Separate the columns by commas"),
-    "twice.csv": ("en,de,de\na,b,c", "line 2: a column stands twice"),
-    "twice.jsonl": ('{"en": "a", "de": "b", "de": "c"}', "line 1: a column stands twice"),
+    "twice.csv": ("en,de,de\na,b,c", "line 2: a column occurs twice"),
+    "twice.jsonl": ('{"en": "a", "de": "b", "de": "c"}', "line 1: a column occurs twice"),
 }
 
 
@@ -281,5 +281,5 @@ def test_a_folder_is_not_read_in_place_of_a_dataset_of_the_hub(tmp_path, monkeyp
 
 def test_a_pipe_is_refused_where_text_is_read_several_times(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ValueError, match="pipe is no regular file, and text is read several times"):
+    with pytest.raises(ValueError, match="pipe is no regular file, but its text is read several times"):
         describe_source([tmp_path / "pipe", tmp_path / "pipe"], split="train")

@@ -94,7 +94,7 @@ def test_the_shortest_table_of_positions_limits_all(model, build_tiny_model):
 
 def test_inputs_of_one_model_are_refused(model):
     encoded = model.get_encoder()(SOURCE[1:2])
-    with pytest.raises(ValueError, match="an ensemble encodes input_ids with each of its models"):
+    with pytest.raises(ValueError, match="an ensemble cannot use encoder_outputs"):
         model.generate(encoder_outputs=encoded, engine=Ensemble([model]))
 
 

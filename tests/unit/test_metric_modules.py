@@ -37,8 +37,8 @@ def test_the_metric_loads_from_its_file_and_scores_as_the_paper_did():
 @pytest.mark.parametrize(
     ("references", "message"),
     [
-        ([["a", "x"], ["b"]], r"references of each translation: \[1, 2\]; expected as many for each"),
-        ([[], []], r"references of each translation: \[0\]; expected as many for each"),
+        ([["a", "x"], ["b"]], r"different numbers of references, or none: \[1, 2\]\. Give the same number"),
+        ([[], []], r"different numbers of references, or none: \[0\]\. Give the same number"),
     ],
 )
 def test_references_that_are_not_as_many_for_each_translation_are_counted(references, message):

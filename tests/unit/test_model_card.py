@@ -102,7 +102,10 @@ def test_the_metadata_is_what_the_hub_reads_for_each_test_set(run, score):
     [
         ({"scores": [{"name": "chrF", "value": 1, "signature": ""}]}, r"test\.json .*there is no score chrF"),
         ({"scores": None}, r"test\.json was not written by this version"),
-        ({"fingerprint": "01 + 02"}, "of newstest2014 are of a model of fingerprint 01 \\+ 02, but that of .*_run is"),
+        (
+            {"fingerprint": "01 + 02"},
+            "of newstest2014 belong to a model with fingerprint 01 \\+ 02, but the model of .*_run has",
+        ),
     ],
 )
 def test_scores_that_are_none_of_this_model_are_refused(run, score, change, message):
@@ -123,7 +126,7 @@ def test_the_task_decides_template_and_languages(run, score):
     assert "A dog runs" not in card
     data = ModelCard(card).data
     assert (data.language, data.pipeline_tag) == (["en"], None)
-    with pytest.raises(ValueError, match="my_run parses, and these are scores of translations"):
+    with pytest.raises(ValueError, match="my_run parses, but the given scores are of translations"):
         build_card(run, evaluations=[read_scores("newstest2014", score)])
 
 

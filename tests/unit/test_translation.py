@@ -189,7 +189,7 @@ def test_bytes_of_no_character_are_left_out_and_counted_unless_the_source_has_so
     translator = Translator(model, tokenizer, max_new_tokens=2)
     assert [best.text for [best] in translator(sentences)] == expected
     assert translator.find_warnings() == [
-        "1 of 2 translations had bytes of no character, such as half of an emoji: they were left out."
+        "1 of 2 translations had bytes that form no character, such as half of an emoji. These bytes were left out."
     ]
     found = pipeline("translation", model=model, tokenizer=tokenizer)(sentences, max_new_tokens=2)
     assert [output["translation_text"] for output in found] == expected

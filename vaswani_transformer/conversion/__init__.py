@@ -1,1 +1,1 @@
-"""Models of other systems as ours, and ours as theirs: `vaswani convert`."""
+"""Convert models of other systems to this package, and back: `vaswani convert`."""

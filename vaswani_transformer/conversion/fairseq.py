@@ -1,7 +1,8 @@
-"""fairseq's Transformers as ours: checkpoints of `transformer_wmt_en_de` and other architectures of post-norm layers.
+"""Convert Transformers of fairseq to this package.
 
-Its network is the paper's with biases in attention, an epsilon of 1e-5 in layer normalisation, and other positions:
-`position_layout="fairseq"`. It starts the decoder with </s>.
+Checkpoints of `transformer_wmt_en_de` and of other architectures with post-norm layers can be converted. Their network
+is the network of the paper with four differences: attention has biases, the epsilon of layer normalisation is 1e-5, the
+positions have the layout "fairseq", and the decoder starts with </s>.
 """
 
 from argparse import Namespace
@@ -15,10 +16,11 @@ from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from .fairseq_dictionary import SPECIAL_TOKENS, build_tokenizer, find_dictionary
 from .weight_names import fairseq_name
 
-LAYER_NORM_EPS = 1e-5  # PyTorch's, which fairseq does not change
+LAYER_NORM_EPS = 1e-5  # The default of PyTorch, which fairseq does not change.
 BOS, PAD, EOS, _ = range(len(SPECIAL_TOKENS))
 TOKEN_IDS = {"bos_token_id": BOS, "pad_token_id": PAD, "eos_token_id": EOS, "decoder_start_token_id": EOS}
-# Settings that make another network than the paper's; those that change the names of the weights need not be here.
+# Settings that make another network than the network of the paper. Settings that change the names of weights need not
+# be here, because a weight with an unknown name is an error.
 UNLIKE = (
     "cross_self_attention",
     "decoder_normalize_before",
@@ -26,9 +28,9 @@ UNLIKE = (
     "no_scale_embedding",
     "no_token_positional_embeddings",
 )
-# Entries of older versions that are not weights.
+# Older versions have these entries, which are not weights.
 IGNORED = ("version", "_float_tensor")
-# Norms of the oldest versions, `layer_norms.0` and so on.
+# The oldest versions number the norms of a layer: `layer_norms.0` and so on.
 OLD_NORMS = {
     ("encoder", "0"): "self_attn_layer_norm",
     ("encoder", "1"): "final_layer_norm",
@@ -39,58 +41,76 @@ OLD_NORMS = {
 SOURCE_EMBEDDING = "encoder.embed_tokens.weight"
 TARGET_EMBEDDING = "decoder.embed_tokens.weight"
 PROJECTION = "decoder.output_projection.weight"
-# Weights outside of the layers.
+# Our names of the weights outside of the layers, and fairseq's names.
 OUTER_NAMES = {"model.shared.weight": SOURCE_EMBEDDING, "lm_head.weight": PROJECTION}
 
 
 def import_model(name: str, output: Path) -> str:
-    """Write the checkpoint `name` and the dictionaries beside it as ours into `output`; return a note for the user.
+    """Convert a checkpoint and the dictionaries beside it; return a note for the user.
+
+    Args:
+        name: the file of the checkpoint.
+        output: the folder to write the model and its tokenizer to.
 
     Raises:
         FileNotFoundError: if a file is missing.
-        ValueError: if the checkpoint holds anything but weights and settings, or another network than the paper's.
+        ValueError: if the checkpoint holds anything but weights and settings, or if its network is not the network of
+            the paper.
     """
     path = Path(name)
     words = find_dictionary(path.parent)
     checkpoint = load_checkpoint(path)
     try:
-        # `args` of older versions, `cfg.model` of newer ones
+        # Older versions call the settings `args`, newer ones `cfg.model`.
         settings = checkpoint.get("args") or checkpoint["cfg"]["model"]
         model = from_fairseq(checkpoint["model"], vars(settings) if isinstance(settings, Namespace) else settings)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{name} is no Transformer of fairseq: {type(error).__name__} {error}.") from error
+        raise ValueError(
+            f"{name} is no Transformer of fairseq: {type(error).__name__} {error}. Give a checkpoint of fairseq."
+        ) from error
     if model.config.vocab_size != len(words):
         raise ValueError(
-            f"{name} has {model.config.vocab_size} embeddings, the dictionaries beside it have {len(words)} words."
+            f"{name} has {model.config.vocab_size} embeddings, but the dictionaries beside it have {len(words)} words: "
+            f"copy the dictionaries of this model."
         )
     build_tokenizer(words).save_pretrained(output)
     model.save_pretrained(output)
     return (
-        f"Vaswani model in {output}; it searches as fairseq-generate does. Its tokenizer expects text as "
-        f"fairseq's does: tokenised, and cut by subword-nmt with the codes of the model. It joins the pieces of "
+        f"The Vaswani model is in {output}. It searches as fairseq-generate does. As with fairseq, text must be "
+        f"tokenised, and cut by subword-nmt with the codes of the model. The tokenizer joins the pieces of "
         f"translations."
     )
 
 
 def load_checkpoint(path: Path) -> dict:
-    """Read a .pt file in which `argparse.Namespace` is the only class allowed."""
+    """Return the content of a .pt file, in which `argparse.Namespace` is the only allowed class.
+
+    Raises:
+        OSError: if the file cannot be read.
+        ValueError: if the file is damaged, or if it holds another class.
+    """
     try:
         with torch.serialization.safe_globals([Namespace]):
             return torch.load(path, map_location="cpu", weights_only=True)
     except OSError:
         raise
-    except Exception as error:  # damaged bytes may raise anything
+    except Exception as error:  # Damaged bytes may raise any exception.
         raise ValueError(
-            f"{path} was not loaded: it is damaged, or holds more than tensors, plain values and argparse.Namespace, "
-            f"and loading anything else may run code."
+            f"{path} was not loaded. It is damaged, or it holds more than tensors, plain values and "
+            f"argparse.Namespace. Other objects are not loaded, because they may run code."
         ) from error
 
 
 def from_fairseq(weights: dict[str, torch.Tensor], settings: dict) -> VaswaniForConditionalGeneration:
-    """Return the model that computes what fairseq's computes with these weights, and searches as `fairseq-generate`.
+    """Return a model that computes the same as a model of fairseq, and searches as `fairseq-generate` does.
+
+    Args:
+        weights: the weights of the checkpoint.
+        settings: the settings of the checkpoint.
 
     Raises:
-        ValueError, KeyError: if a Vaswani model cannot represent it; if a weight or setting is missing.
+        ValueError: if a Vaswani model cannot represent the model, or if a weight of a layer is missing.
+        KeyError: if another weight or a setting is missing.
     """
     weights = rename_old_weights(weights)
     config = build_config(weights, settings)
@@ -100,15 +120,16 @@ def from_fairseq(weights: dict[str, torch.Tensor], settings: dict) -> VaswaniFor
     try:
         model.load_state_dict({ours: weights[name] for ours, name in names.items() if name in weights} | foreign)
     except RuntimeError as error:
-        raise ValueError(f"the weights are not those of the paper's Transformer: {error}") from error
-    # The search of `fairseq-generate` without options: beam 5, log P / |Y|, the first five to end, 1 to 200 words.
+        raise ValueError(f"the weights do not belong to the Transformer of the paper: {error}") from error
+    # This is the search of `fairseq-generate` without options: 5 beams, the score log P / |Y|, 1 to 200 words. It ends
+    # with five finished hypotheses.
     model.generation_config = GenerationConfig(
         num_beams=5,
         length_penalty=1.0,
         length_penalty_type="power",
         early_stopping=True,
-        max_new_tokens=201,  # fairseq does not count </s>
-        min_new_tokens=1,  # no translation begins with </s>
+        max_new_tokens=201,  # fairseq does not count </s>.
+        min_new_tokens=1,  # No translation begins with </s>.
         suppress_tokens=[PAD],
         **TOKEN_IDS,
     )
@@ -116,7 +137,7 @@ def from_fairseq(weights: dict[str, torch.Tensor], settings: dict) -> VaswaniFor
 
 
 def rename_old_weights(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the weights by the names of the newest version, which has one matrix for each of Q, K and V."""
+    """Return the weights with the names of the newest version, in which Q, K and V have separate matrices."""
     renamed = {}
     for name, weight in weights.items():
         parts = name.split(".")
@@ -137,19 +158,21 @@ def rename_old_weights(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tens
 
 
 def build_config(weights: dict[str, torch.Tensor], settings: dict) -> VaswaniConfig:
-    """Return the config, with sizes from the weights and the rest from the settings.
+    """Return the config of the converted model. Sizes come from the weights, all other fields from the settings.
 
     Raises:
-        ValueError: if a setting makes another network than the paper's.
-        KeyError: if a weight that tells a size is missing.
+        ValueError: if a setting makes another network than the network of the paper.
+        KeyError: if a weight that tells a size is missing, or the number of heads.
     """
     on = [name for name in UNLIKE if settings.get(name)]
     if on:
         named = ", ".join(f"{name}={settings[name]!r}" for name in on)
-        raise ValueError(f"this model has {named}; the paper's Transformer, and so a Vaswani model, has none of it.")
+        raise ValueError(f"this model has {named}, which the Transformer of the paper does not have.")
     heads = settings["encoder_attention_heads"]
     if settings.get("decoder_attention_heads", heads) != heads:
-        raise ValueError("encoder_attention_heads and decoder_attention_heads differ; a Vaswani model has one of both.")
+        raise ValueError(
+            "encoder_attention_heads and decoder_attention_heads differ, but a Vaswani model has one number of heads."
+        )
     embeddings = [weights[name] for name in (SOURCE_EMBEDDING, TARGET_EMBEDDING, PROJECTION)]
     vocab_size, d_model = embeddings[0].shape
     return VaswaniConfig(

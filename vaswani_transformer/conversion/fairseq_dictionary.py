@@ -1,9 +1,11 @@
-"""fairseq's dictionaries as a tokenizer of text that is already cut into pieces, one id for each.
+"""Build a tokenizer from a dictionary of fairseq, for text that is already cut into pieces.
 
-fairseq's models read text tokenised by Moses and cut by subword-nmt, whose pieces inside a word end in "@@". The
-tokenizer reads such text, as fairseq's `binarize` does, and joins the pieces again in its output, as `--remove-bpe`
-does. It does not apply the codes of subword-nmt: they make pieces that the dictionary lacks, <unk> to fairseq, and
-byte-pair encoding in `tokenizers` cannot make a piece without an id.
+Models of fairseq read text that was tokenised by Moses and then cut by subword-nmt. A piece ends in "@@" if its word
+continues. The tokenizer looks up the pieces, as `binarize` of fairseq does. In its output it joins the pieces again, as
+`--remove-bpe` does.
+
+The tokenizer does not apply the codes of subword-nmt. They can make pieces that the dictionary does not have, which are
+<unk> to fairseq. Byte-pair encoding in `tokenizers` cannot make a piece without an id.
 """
 
 from collections import Counter
@@ -14,31 +16,37 @@ from transformers import PreTrainedTokenizerFast
 
 from ..data.lines import read_lines
 
-# In the order of their ids, before the words of the file.
+# They are in the order of their ids, which come before the ids of the words in the file.
 SPECIAL_TOKENS = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
 
 
 def find_dictionary(folder: Path) -> list[str]:
-    """Return the words of `dict.*.txt` in `folder`, special tokens first; those of both languages must be equal.
+    """Return the words of the dictionaries `dict.*.txt` in `folder`, special tokens first.
 
     Raises:
-        FileNotFoundError: if there is none.
-        ValueError: if they differ, or as `read_dictionary` does.
+        FileNotFoundError: if there is no dictionary.
+        ValueError: if the dictionaries of both languages differ, or if one is damaged (see `read_dictionary`).
     """
     files = sorted(folder.glob("dict*.txt"))
     if not files:
         raise FileNotFoundError(f"{folder} holds no dict.*.txt: copy the dictionaries beside the checkpoint.")
     dictionaries = [read_dictionary(file) for file in files]
     if any(words != dictionaries[0] for words in dictionaries):
-        raise ValueError(f"{', '.join(map(str, files))} differ: convert a model trained with --joined-dictionary.")
+        raise ValueError(
+            f"{', '.join(map(str, files))} differ, but a Vaswani model has one vocabulary: convert a model that was "
+            f"trained with --joined-dictionary."
+        )
     return dictionaries[0]
 
 
 def read_dictionary(path: Path) -> list[str]:
-    """Return the words of a file of lines `word count`, in the order of their ids, special tokens first.
+    """Return the words of a dictionary in the order of their ids, special tokens first.
+
+    Args:
+        path: a file whose lines are a word, a space and a count.
 
     Raises:
-        ValueError: if a line has another form or is not UTF-8, or if a word is repeated.
+        ValueError: if a line has another form or is not UTF-8, or if a word occurs twice.
     """
     words = list(SPECIAL_TOKENS.values())
     for number, line in enumerate(read_lines(path), start=1):
@@ -48,12 +56,16 @@ def read_dictionary(path: Path) -> list[str]:
         words.append(word)
     for word, count in Counter(words).items():
         if count > 1:
-            raise ValueError(f"{path}: {word!r} occurs twice, so its id is ambiguous.")
+            raise ValueError(f"{path}: {word!r} occurs twice, so its id is ambiguous. Copy the dictionary again.")
     return words
 
 
 def build_tokenizer(words: list[str]) -> PreTrainedTokenizerFast:
-    """Build a tokenizer that looks up the text between spaces, and appends `</s>`."""
+    """Return a tokenizer that looks up the pieces between spaces, and appends `</s>`.
+
+    Args:
+        words: the pieces, in the order of their ids.
+    """
     eos = SPECIAL_TOKENS["eos_token"]
     vocabulary = {word: token_id for token_id, word in enumerate(words)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=SPECIAL_TOKENS["unk_token"]))
@@ -63,7 +75,7 @@ def build_tokenizer(words: list[str]) -> PreTrainedTokenizerFast:
     )
     tokenizer.decoder = decoders.Sequence(
         [
-            # Puts a space before each word except the first; no word begins with this prefix.
+            # This decoder puts a space before each piece except the first. No piece begins with the prefix.
             decoders.WordPiece(prefix=" ", cleanup=False),
             decoders.Fuse(),
             decoders.Replace(Regex("@@( |$)"), ""),

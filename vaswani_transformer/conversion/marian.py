@@ -1,12 +1,12 @@
-"""MarianMT's models as ours, and ours as MarianMT's: any OPUS-MT language pair.
+"""Convert models of MarianMT to this package and back, for any language pair of OPUS-MT.
 
-Marian's network is the paper's with biases in attention and on the logits, sines and cosines in halves
-(`position_layout="concatenated"`), and an epsilon of 1e-5 in layer normalisation. Its search divides log P by
-|Y|^alpha. The padding token starts the decoder and is never generated.
+The network of Marian is the network of the paper with these differences: attention and logits have biases, sines and
+cosines lie in halves (`position_layout="concatenated"`), and the epsilon of layer normalisation is 1e-5. The search of
+Marian divides log P by |Y|^alpha. The padding token starts the decoder and is never generated.
 
-Weights are equal number for number, with two exceptions. If our positions are interleaved, the features of the residual
-stream change their order, which does not change the result. If Marian does not scale its embeddings, they are divided
-by sqrt(d_model) here, and cannot be tied to the projection.
+The conversion copies the numbers of all weights, with two exceptions. If our positions are interleaved, the features of
+the residual stream change their order. This does not change the result. If Marian does not scale its embeddings, ours
+are divided by sqrt(d_model). Then they cannot be tied to the projection.
 """
 
 from pathlib import Path
@@ -20,17 +20,28 @@ from ..model.generation_vaswani import OWN_OPTIONS, SearchOptions, VaswaniGenera
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from .weight_names import fairseq_name
 
-LAYER_NORM_EPS = 1e-5  # no field of MarianConfig
-TOLERANCE = 1e-4  # of logits: a different network is off by far more
-# Entries of a generation config that are no options of the search.
+LAYER_NORM_EPS = 1e-5  # MarianConfig has no field for it.
+TOLERANCE = 1e-4  # The allowed difference of logits. The logits of another network differ by far more.
+# A generation config has these entries, which are no options of the search.
 HOUSEKEEPING = ("_from_model_config", "alignment_heads", "transformers_version")
-MODULES_THAT_WRITE = ("norm", "out_proj", "fc2")  # to the residual stream; the others read from it
+MODULES_THAT_WRITE = ("norm", "out_proj", "fc2")  # They write to the residual stream. The other modules read from it.
+# These fields have the same name in both configs.
 EQUAL_FIELDS = (
-    *("vocab_size", "d_model", "encoder_layers", "decoder_layers", "max_position_embeddings"),
-    *("dropout", "attention_dropout", "activation_dropout", "activation_function"),
-    *("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id"),
+    "vocab_size",
+    "d_model",
+    "encoder_layers",
+    "decoder_layers",
+    "max_position_embeddings",
+    "dropout",
+    "attention_dropout",
+    "activation_dropout",
+    "activation_function",
+    "bos_token_id",
+    "pad_token_id",
+    "eos_token_id",
+    "decoder_start_token_id",
 )
-# A size of both stacks, and Marian's names of it in encoder and decoder.
+# Sizes that encoder and decoder share in a Vaswani model, with Marian's names for both stacks.
 STACK_FIELDS = {
     "vocab_size": ("vocab_size", "decoder_vocab_size"),
     "num_heads": ("encoder_attention_heads", "decoder_attention_heads"),
@@ -39,28 +50,37 @@ STACK_FIELDS = {
 
 
 def import_model(name: str, output: Path) -> str:
-    """Write the MarianMT model `name`, a folder or Hub id, as ours into `output`; return a note for the user.
+    """Convert a MarianMT model; return a note for the user.
+
+    Args:
+        name: the folder or the Hub id of the model.
+        output: the folder to write our model and its tokenizer to.
 
     Raises:
-        ValueError: if it is no MarianMT model, or one that a Vaswani model cannot represent.
+        ValueError: if `name` is no MarianMT model, or if a Vaswani model cannot represent it.
     """
     # A MarianTokenizer has a sentencepiece model for each language, chosen by `text_target=`.
     tokenizer = loading.load_tokenizer(name)
     if getattr(tokenizer, "separate_vocabs", False):
-        raise ValueError(f"{name} has a vocabulary for each language (separate_vocabs), a Vaswani model one for both.")
+        raise ValueError(
+            f"{name} has a vocabulary for each language (separate_vocabs), but a Vaswani model has one for both: "
+            f"convert another model."
+        )
     marian = load_marian(name)
     model = from_marian(marian)
     difference = compare_logits(model, marian)
     tokenizer.save_pretrained(output)
     model.to(marian.config.dtype).save_pretrained(output)
     return (
-        f"Vaswani model in {output}. Its logits differ from those of {name} by {difference:.1e} at most; it searches "
-        f"as Marian does, length_penalty_type='power'. Its tokenizer is {type(tokenizer).__name__}."
+        f"The Vaswani model is in {output}. Its logits differ from the logits of {name} by {difference:.1e} at most. "
+        f"It searches as Marian does, with length_penalty_type='power'. Its tokenizer is {type(tokenizer).__name__}."
     )
 
 
 def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTokenizerBase, output: Path) -> str:
     """Write our model as a MarianMTModel into the folder `output`; return a note for the user.
+
+    The note names what Marian computes or searches in another way.
 
     Raises:
         ValueError: if Marian cannot represent `model`.
@@ -71,7 +91,7 @@ def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTo
     difference = compare_logits(model, marian)
     marian.to(dtype).save_pretrained(output)
     tokenizer.save_pretrained(output)
-    lines = [f"MarianMTModel in {output}. Its logits differ by {difference:.1e} at most."]
+    lines = [f"The MarianMTModel is in {output}. Its logits differ by {difference:.1e} at most."]
     if model.config.layer_norm_eps != LAYER_NORM_EPS:
         lines.append(f"Marian's layer_norm_eps is always {LAYER_NORM_EPS}, not {model.config.layer_norm_eps}.")
     search = SearchOptions.resolve(model.generation_config)
@@ -83,31 +103,43 @@ def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTo
 
 
 def load_marian(name: str) -> MarianMTModel:
-    """Load the model in a folder or on the Hub, in evaluation mode and float32; its `config.dtype` is that of its file.
+    """Load a MarianMT model from a folder or from the Hub, in evaluation mode and float32.
+
+    Returns:
+        the model. Its `config.dtype` is the dtype of the weights in the file.
 
     Raises:
-        ValueError: if it is no whole MarianMT model, or one that a Vaswani model cannot represent.
+        ValueError: if `name` is no MarianMT model or not complete, or if a Vaswani model cannot represent it.
     """
     with loading.naming_damage(name):
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     if not isinstance(config, MarianConfig):
-        raise ValueError(f"{name} is a {config.model_type!r} model, not a MarianMT one: its config.json says so.")
-    build_vaswani_config(config)  # refuses invalid sizes before a model is built
+        raise ValueError(
+            f"{name} is a {config.model_type!r} model by its config.json: give a MarianMT model (model_type 'marian')."
+        )
+    build_vaswani_config(config)  # This raises an error for invalid sizes before a model is built.
     dtype = config.dtype or torch.float32
     with loading.naming_damage(name):
-        options = {"config": config, "dtype": torch.float32, "output_loading_info": True}
-        marian, report = MarianMTModel.from_pretrained(name, trust_remote_code=False, **options)
-    if unlike := sorted(report["missing_keys"] | report["unexpected_keys"]):
-        raise ValueError(f"{', '.join(unlike[:3])}: weights of {name} or of a MarianMT model, but not of both.")
+        marian, report = MarianMTModel.from_pretrained(
+            name,
+            config=config,
+            dtype=torch.float32,
+            output_loading_info=True,
+            trust_remote_code=False,
+        )
+    if missing := sorted(report["missing_keys"]):
+        raise ValueError(f"{name} has no weights {', '.join(missing[:3])}, but a MarianMT model must have them.")
+    if unexpected := sorted(report["unexpected_keys"]):
+        raise ValueError(f"{name} has weights {', '.join(unexpected[:3])}, which a MarianMT model does not have.")
     marian.config.dtype = dtype
     return marian
 
 
 def from_marian(marian: MarianMTModel) -> VaswaniForConditionalGeneration:
-    """Return the model that computes and searches as `marian` does.
+    """Return a model of this package that computes and searches as `marian` does.
 
     Raises:
-        ValueError: if a Vaswani model cannot represent it; the message names the field.
+        ValueError: if a Vaswani model cannot represent it. The message names the field.
     """
     config = build_vaswani_config(marian.config)
     model = VaswaniForConditionalGeneration(config).eval()
@@ -123,30 +155,35 @@ def from_marian(marian: MarianMTModel) -> VaswaniForConditionalGeneration:
 
 
 def to_marian(model: VaswaniForConditionalGeneration) -> MarianMTModel:
-    """Return the MarianMTModel that computes as `model` does, with the options of its search that Marian has.
+    """Return a MarianMTModel that computes as `model` does. It gets the options of the search that Marian has.
 
     Raises:
-        ValueError: if Marian cannot represent it; the message names the field.
+        ValueError: if Marian cannot represent `model`. The message names the field.
     """
     marian = MarianMTModel(build_marian_config(model.config)).eval()
     copy_weights(model, marian)
     options = {name: value for name, value in search_options(model).items() if name not in OWN_OPTIONS}
     if not options.keys() & {"max_length", "max_new_tokens"}:
-        options["max_length"] = model.config.max_position_embeddings  # without one, transformers stops at 20 tokens
-    marian.generation_config = VaswaniGenerationConfig(**options)  # so that it can be saved
+        options["max_length"] = (
+            model.config.max_position_embeddings
+        )  # Without a limit, transformers stops at 20 tokens.
+    # A plain GenerationConfig with some of these options could not be saved.
+    marian.generation_config = VaswaniGenerationConfig(**options)
     return marian
 
 
 def build_vaswani_config(config: MarianConfig) -> VaswaniConfig:
-    """Return the config of our model that computes what Marian's of `config` does.
+    """Return the config of a model of this package that computes as a MarianMTModel with `config` does.
 
     Raises:
-        ValueError: if a size differs between encoder and decoder; a Vaswani model has one for both.
+        ValueError: if a size differs between encoder and decoder.
     """
     for fields in STACK_FIELDS.values():
         encoder, decoder = (getattr(config, field) for field in fields)
         if encoder != decoder:
-            raise ValueError(f"{' and '.join(fields)} differ ({encoder}, {decoder}); a Vaswani model has one of both.")
+            raise ValueError(
+                f"{' and '.join(fields)} differ ({encoder}, {decoder}), but they must be equal in a Vaswani model."
+            )
     return VaswaniConfig(
         **{name: getattr(config, name) for name in EQUAL_FIELDS},
         d_ff=config.encoder_ffn_dim,
@@ -162,10 +199,10 @@ def build_vaswani_config(config: MarianConfig) -> VaswaniConfig:
 
 
 def build_marian_config(config: VaswaniConfig) -> MarianConfig:
-    """Return the config of the MarianMTModel that computes what ours of `config` does, except for `layer_norm_eps`.
+    """Return the config of a MarianMTModel that computes as our model with `config` does, except for `layer_norm_eps`.
 
     Raises:
-        ValueError: if Marian cannot represent it.
+        ValueError: if Marian cannot represent the model. The message names the fields.
     """
     unlike = {
         "position_embedding_type": config.position_embedding_type != "sinusoidal",
@@ -190,40 +227,42 @@ def build_marian_config(config: VaswaniConfig) -> MarianConfig:
 
 @torch.no_grad()
 def copy_weights(model: VaswaniForConditionalGeneration, marian: MarianMTModel) -> None:
-    """Make `marian` compute as `model` does. Biases that `model` lacks become zero."""
-    own = {marian_name(name): (name, weight) for name, weight in model.state_dict().items()}
-    order = torch.arange(model.config.d_model)  # of the features of the residual stream
+    """Make `marian` compute as `model` does. A bias that `model` does not have becomes zero."""
+    our_weights = {marian_name(name): (name, weight) for name, weight in model.state_dict().items()}
+    order = torch.arange(model.config.d_model)  # The order of the features in the residual stream.
     if model.config.position_layout == "interleaved":
-        order = torch.cat([order[::2], order[1::2]])  # all sines, then all cosines
+        order = torch.cat([order[::2], order[1::2]])  # First all sines, then all cosines.
     for name, weight in marian.state_dict().items():
-        if name in own:
-            our_name, our_weight = own[name]
+        if name in our_weights:
+            our_name, our_weight = our_weights[name]
             if our_name.split(".")[-2] in MODULES_THAT_WRITE:
                 our_weight = our_weight[order]
-            elif our_weight.dim() == 2:  # biases of modules that read belong to no feature
+            elif our_weight.dim() == 2:  # The bias of a module that reads belongs to no feature of the stream.
                 our_weight = our_weight[:, order]
             weight.copy_(our_weight)
-        elif not name.endswith("embed_positions.weight"):  # Marian's own sinusoids
+        elif not name.endswith("embed_positions.weight"):  # Marian has computed its sinusoids already.
             weight.zero_()
 
 
 def marian_name(name: str) -> str:
-    """Return Marian's name of our weight `name`."""
+    """Return the name that Marian uses for our weight `name`."""
     return "final_logits_bias" if name == "lm_head.bias" else fairseq_name(name)
 
 
 def search_options(model: MarianMTModel | VaswaniForConditionalGeneration) -> dict:
-    """Return the options of its search that differ from transformers' defaults."""
+    """Return the options of the search of `model` that differ from the defaults of transformers."""
     options = model.generation_config.to_diff_dict()
     return {name: value for name, value in options.items() if name not in HOUSEKEEPING}
 
 
 @torch.no_grad()
 def compare_logits(model: VaswaniForConditionalGeneration, marian: MarianMTModel) -> float:
-    """Return the largest difference of the logits of both, in float32, for random tokens, one sentence padded.
+    """Return the largest difference between the logits of both models.
+
+    The inputs are two sentences of random tokens, one of which is padded. The dtype is float32.
 
     Raises:
-        ValueError: if it is more than rounding.
+        ValueError: if the difference is larger than by rounding.
     """
     length = min(24, marian.config.max_position_embeddings)
     generator = torch.Generator().manual_seed(0)
@@ -235,7 +274,7 @@ def compare_logits(model: VaswaniForConditionalGeneration, marian: MarianMTModel
     difference = float((ours - theirs).abs().max())
     if not difference <= TOLERANCE * max(1.0, float(theirs.abs().max())):
         raise ValueError(
-            f"the logits of both systems differ by {difference:.1e}, more than by rounding; layer_norm_eps is "
-            f"{model.config.layer_norm_eps} in ours and {LAYER_NORM_EPS} in Marian. Nothing was written."
+            f"the logits of both models differ by {difference:.1e}, more than by rounding. layer_norm_eps is "
+            f"{model.config.layer_norm_eps} in our model and {LAYER_NORM_EPS} in Marian. Nothing was written."
         )
     return difference

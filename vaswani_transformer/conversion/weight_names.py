@@ -1,6 +1,6 @@
-"""Our names of the weights, and those of fairseq, which MarianMT uses too."""
+"""Translate our names of weights to the names of fairseq, which MarianMT uses, too."""
 
-# Of two with the same beginning the longer comes first.
+# Our part of a name, and fairseq's. If two parts begin in the same way, the longer one comes first.
 FAIRSEQ_NAMES = (
     (".self_attention.", ".self_attn."),
     (".self_attention_residual.norm.", ".self_attn_layer_norm."),
@@ -12,7 +12,7 @@ FAIRSEQ_NAMES = (
 
 
 def fairseq_name(name: str) -> str:
-    """Return the name that fairseq and MarianMT have, inside the layers, for our weight `name`."""
+    """Return the name that fairseq and MarianMT use for our weight `name`, if it is a weight of a layer."""
     for ours, theirs in FAIRSEQ_NAMES:
         name = name.replace(ours, theirs)
     return name

@@ -1,7 +1,8 @@
-"""Batches of about 25,000 source and 25,000 target tokens, of pairs of like length (section 5.1).
+"""Batches of sentence pairs of like length, with about 25,000 source and 25,000 target tokens (section 5.1).
 
-`plan_updates` chooses the pairs of each update of an epoch, `split_update` cuts an update into micro-batches of equal
-work, and `UpdateStream` reads those of one process. The results depend on the arguments alone, so all processes agree.
+`plan_updates` chooses the pairs of each update of an epoch. `split_update` cuts an update into micro-batches of equal
+work. `UpdateStream` reads the micro-batches of one process. The results depend on the arguments alone, so all processes
+agree on them.
 
 Shapes: B pairs of a batch, S tokens of its longest source, T tokens of its longest target.
 """
@@ -20,17 +21,23 @@ import torch
 
 from ..model.loss_vaswani import IGNORE_INDEX
 
-SIDES = ("input_ids", "labels")  # stems of the files of a set, with the endings .tokens and .offsets
-CORPORA_FILE = "corpora.json"  # for each corpus of a set: number of stored pairs, and their repetitions in an epoch
-TOKEN_TYPE, OFFSET_TYPE = np.dtype("<i4"), np.dtype("<i8")
+# Each side of a set is two files. They have these names, with the endings .tokens and .offsets.
+SIDES = ("input_ids", "labels")
+# This file names for each corpus of a set the number of its pairs, and how often an epoch repeats them.
+CORPORA_FILE = "corpora.json"
+TOKEN_TYPE = np.dtype("<i4")
+OFFSET_TYPE = np.dtype("<i8")
 
 
 def plan_batches(lengths: Sequence[int], *, limit: int) -> Iterator[list[int]]:
-    """Return batches of rows of like length, the longest first, so that lack of memory shows in the first batch.
+    """Yield batches of rows of like length, as row numbers.
+
+    The longest rows come first, so that a lack of memory shows in the first batch.
 
     Args:
-        lengths: of each row, at least 1.
-        limit: on the padded size of a batch, number of rows * longest; a longer row is a batch alone.
+        lengths: the length of each row, at least 1.
+        limit: the largest padded size of a batch, which is its number of rows * its longest row. A longer row is a
+            batch alone.
     """
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
     while order:
@@ -43,21 +50,25 @@ class TokenColumn:
     """The token ids of N sentences of one side, memory-mapped.
 
     Args:
-        tokens: of all stored sentences, one after the other.
-        offsets: the index of the first token of each sentence, and the end of the last sentence.
-        rows: (N,) indices of stored sentences, which may be repeated; by default all.
+        tokens: the tokens of all stored sentences, one after the other.
+        offsets: the index of the first token of each stored sentence, and the end of the last sentence.
+        rows: (N,) indices of the stored sentences that belong to the column. They may be repeated. The default is all.
+
+    Attributes:
+        lengths: (N,) the number of tokens of each sentence.
     """
 
     def __init__(self, tokens: np.ndarray, offsets: np.ndarray, rows: np.ndarray | slice = slice(None)):
-        self._tokens, self._starts = tokens, offsets[:-1][rows]
-        self.lengths = np.diff(offsets).astype(np.int32)[rows]  # int32 holds any sentence
+        self._tokens = tokens
+        self._starts = offsets[:-1][rows]
+        self.lengths = np.diff(offsets).astype(np.int32)[rows]  # No sentence is too long for int32.
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def pad(self, rows: np.ndarray, *, value: int) -> torch.Tensor:
-        """Return sentences `rows`, filled up with `value` on the right: (B, longest)."""
-        # Without a loop over sentences, which would take as long as an update on a GPU.
+        """Return the sentences `rows`, filled up with `value` on the right: (B, longest)."""
+        # There is no loop over sentences, because a loop would take as long as an update on a GPU.
         lengths = self.lengths[rows, None]
         places = np.arange(lengths.max())
         is_token = places < lengths
@@ -70,18 +81,21 @@ class TokenizedPairs(torch.utils.data.Dataset):
     """Pairs of token ids, indexed by the rows of a whole batch."""
 
     def __init__(self, sources: TokenColumn, targets: TokenColumn, *, pad_token_id: int):
-        self.sources, self.targets, self.pad_token_id = sources, targets, pad_token_id
+        self.sources = sources
+        self.targets = targets
+        self.pad_token_id = pad_token_id
 
     @classmethod
     def load(cls, folder: Path, *, pad_token_id: int) -> "TokenizedPairs":
-        """Map the files that `prepare` wrote into `folder`; a corpus of weight n is repeated n times.
+        """Map the files that `prepare` wrote into `folder` to memory.
 
-        The repetitions of a pair share its memory.
+        A corpus of weight n is repeated n times. The repetitions of a pair share its memory.
 
         Raises:
             FileNotFoundError: if a file is missing.
         """
-        rows, first = [], 0
+        rows = []
+        first = 0
         for num_pairs, weight in json.loads((folder / CORPORA_FILE).read_text()):
             rows += [np.arange(first, first + num_pairs)] * weight
             first += num_pairs
@@ -118,16 +132,17 @@ def plan_updates(
     epoch: int,
     short_first: bool = False,
 ) -> list[np.ndarray]:
-    """Return the row numbers of each update of one epoch, over all processes together, each pair in exactly one.
+    """Return the row numbers of each update of one epoch. Each pair is in exactly one update.
 
-    Pairs are sorted by their longer side, as in tensor2tensor, then by their target, then at random, and cut where
-    one more pair would bring the padded source or target over `tokens_per_batch`. The updates are then shuffled. The
-    plan does not depend on the number of processes or on the accumulation of updates.
+    As in tensor2tensor, pairs are sorted by the length of their longer side. Pairs with equal longer sides are sorted
+    by the length of their target, and the remaining order is random. The sorted pairs are cut where one more pair would
+    bring the padded source or target over `tokens_per_batch`. Then the updates are shuffled. An update is the work of
+    all processes together: the plan does not depend on their number or on the accumulation of gradients.
 
     Args:
-        source_lengths, target_lengths: tokens of each pair, `</s>` included.
-        tokens_per_batch: limit on B * S and on B * T.
-        short_first: leave the updates of epoch 0 in order, the shortest pairs first.
+        source_lengths, target_lengths: the number of tokens of each pair, `</s>` included.
+        tokens_per_batch: the largest B * S and the largest B * T.
+        short_first: do not shuffle the updates of epoch 0, so that the shortest pairs come first.
 
     Raises:
         ValueError: if a single sentence is longer than `tokens_per_batch`.
@@ -135,17 +150,18 @@ def plan_updates(
     longest = np.maximum(source_lengths, target_lengths)
     if longest.max(initial=0) > tokens_per_batch:
         found = f"a pair has {longest.max()} tokens, more than tokens_per_batch={tokens_per_batch}"
-        raise ValueError(f"{found}. Raise that, or prepare the data with a smaller max_length.")
+        raise ValueError(f"{found}. Raise tokens_per_batch, or prepare the data with a smaller max_length.")
     rng = np.random.default_rng([seed, epoch])
     order = np.arange(len(longest), dtype=np.int32)
     rng.shuffle(order)
     order = order[np.lexsort((target_lengths[order], longest[order]))]
     longest = longest[order]
-    starts, start = [], 0
+    starts = []
+    start = 0
     while start < len(order):
         starts.append(start)
         counts = range(1, min(tokens_per_batch // int(longest[start]), len(order) - start) + 1)
-        # The largest number of pairs that fits; `longest` ascends.
+        # Find the largest number of pairs that fits. As `longest` ascends, the last pair of a part is its longest.
         start += bisect_right(counts, tokens_per_batch, key=lambda n: n * int(longest[start + n - 1]))
     updates = [order[start:end] for start, end in pairwise([*starts, len(order)])]
     if epoch or not short_first:
@@ -156,16 +172,21 @@ def plan_updates(
 def split_update(
     rows: np.ndarray, source_lengths: np.ndarray, target_lengths: np.ndarray, *, num_parts: int
 ) -> list[np.ndarray]:
-    """Cut the rows of one update into micro-batches whose padded tokens are as equal as whole pairs allow.
+    """Cut one update into micro-batches with as equal numbers of padded tokens as whole pairs allow.
 
-    The pairs of an update are alike in their longer side only. In the order of target minus source, neighbours are
-    alike in both, so finer cuts pad less: on Multi30k 8 % of the tokens of whole updates of 25,000 are padding, 5 % of
-    quarters, 3 % of eighths, as on the paper's eight devices.
+    The pairs of an update are alike in the length of their longer side only. If they are sorted by target length minus
+    source length, neighbours are alike on both sides. So smaller micro-batches need less padding. On Multi30k, 8 % of
+    the tokens of whole updates (of 25,000 tokens) are padding, 5 % in quarters, and 3 % in eighths, as on the eight
+    devices of the paper.
 
     Args:
-        rows: of one update.
-        source_lengths, target_lengths: tokens of every pair of the corpus.
-        num_parts: micro-batches of all processes together; the last ones are empty if there are too few pairs.
+        rows: the row numbers of one update.
+        source_lengths, target_lengths: the number of tokens of every pair of the corpus.
+        num_parts: the number of micro-batches of all processes together. If there are too few pairs, the last
+            micro-batches are empty.
+
+    Returns:
+        the row numbers of each micro-batch.
     """
     if num_parts == 1:
         return [rows]
@@ -180,11 +201,17 @@ def split_update(
 
 
 def _cut(sources: np.ndarray, targets: np.ndarray, limit: int) -> list[int]:
-    """Return the starts of parts of at most `limit` padded tokens, of both sides together, or of one pair."""
-    starts, start = [], 0
+    """Cut pairs into parts and return the index of the first pair of each part.
+
+    Args:
+        sources, targets: the number of tokens of each pair.
+        limit: the most padded tokens of a part, both sides together. A larger pair is a part alone.
+    """
+    starts = []
+    start = 0
     while start < len(sources):
         starts.append(start)
-        # No more pairs than these can fit, because the longest pair of a part is no shorter than the first.
+        # No more pairs can fit, because each of them takes at least as many padded tokens as the first pair.
         part = slice(start, start + max(1, limit // int(sources[start] + targets[start])))
         longest = np.maximum.accumulate(sources[part]) + np.maximum.accumulate(targets[part])
         padded = longest * np.arange(1, len(longest) + 1)
@@ -194,15 +221,15 @@ def _cut(sources: np.ndarray, targets: np.ndarray, limit: int) -> list[int]:
 
 @dataclass
 class Update:
-    """The part of one process in one update, and the tokens of the whole update over all processes."""
+    """The part of one process in one update."""
 
     micro_batches: list[dict[str, torch.Tensor]]  # `input_ids` (B, S), `attention_mask` (B, S) and `labels` (B, T)
-    rows: list[np.ndarray]  # of each micro-batch
-    target_tokens: int  # without padding; the loss is divided by them
+    rows: list[np.ndarray]  # the row numbers of each micro-batch
+    target_tokens: int  # of all processes together, without padding; the loss is divided by this number
     is_last_of_epoch: bool
 
     def pin_memory(self) -> "Update":
-        """Pin the memory of the batches; `DataLoader` calls it, so that copies to a GPU are asynchronous."""
+        """Pin the memory of the batches, so that copies to a GPU are asynchronous. `DataLoader` calls this method."""
         for batch in self.micro_batches:
             for name in batch:
                 batch[name] = batch[name].pin_memory()
@@ -210,13 +237,15 @@ class Update:
 
 
 class UpdateStream(torch.utils.data.IterableDataset):
-    """The endless updates of one process.
+    """The endless stream of updates of one process.
 
     Args:
         tokens_per_batch, seed, short_first: see `plan_updates`.
-        epoch, updates_of_epoch: start in this epoch, after this number of its updates.
-        num_processes, process_index: whose part to read.
-        accumulation_steps: micro-batches of each process in an update.
+        epoch: the epoch to start in.
+        updates_of_epoch: the number of updates of this epoch to skip.
+        num_processes: the number of processes that share an update.
+        process_index: the process whose part is read.
+        accumulation_steps: the number of micro-batches of each process in an update.
     """
 
     def __init__(
@@ -232,16 +261,24 @@ class UpdateStream(torch.utils.data.IterableDataset):
         process_index: int = 0,
         accumulation_steps: int = 1,
     ):
-        self.pairs, self.epoch, self.updates_of_epoch = pairs, epoch, updates_of_epoch
-        options = {"tokens_per_batch": tokens_per_batch, "seed": seed, "short_first": short_first}
-        self.plan = partial(plan_updates, pairs.sources.lengths, pairs.targets.lengths, **options)
+        self.pairs = pairs
+        self.epoch = epoch
+        self.updates_of_epoch = updates_of_epoch
+        self.plan = partial(
+            plan_updates,
+            pairs.sources.lengths,
+            pairs.targets.lengths,
+            tokens_per_batch=tokens_per_batch,
+            seed=seed,
+            short_first=short_first,
+        )
         self.num_parts = num_processes * accumulation_steps
         first = process_index * accumulation_steps
         self.own_parts = slice(first, first + accumulation_steps)
 
     def __iter__(self) -> Iterator[Update]:
         epoch, done = self.epoch, self.updates_of_epoch
-        # To plan millions of pairs takes seconds, during which a GPU would be idle at the start of each epoch.
+        # A plan of millions of pairs takes seconds. A thread plans the next epoch in time, so that no GPU waits for it.
         with ThreadPoolExecutor(max_workers=1) as planner:
             plan = self.plan(epoch=epoch)
             while True:
@@ -261,9 +298,9 @@ class UpdateStream(torch.utils.data.IterableDataset):
         )
 
     def _build_batch(self, rows: np.ndarray, *, stand_in: np.ndarray) -> dict[str, torch.Tensor]:
-        """Return the pairs `rows`, or `stand_in` without labels if there are none.
+        """Return the pairs `rows` as a batch. If `rows` is empty, return the pairs `stand_in` without labels.
 
-        A pair without labels changes neither loss nor gradient, so a process without pairs can take part in an update.
+        A pair without labels changes neither loss nor gradient. So a process without pairs can take part in an update.
         """
         batch = self.pairs[rows if len(rows) else stand_in]
         if not len(rows):

@@ -1,7 +1,7 @@
 """Read parallel text as sentence pairs.
 
-A corpus is an iterator of `(source, target)` pairs, so that 36M pairs (English-French of section 5.1) need no more
-memory than ten. An error in line 3M is raised when this line is reached.
+Parallel text is an iterator of `(source, target)` pairs. So the 36M pairs of English-French (section 5.1) need no more
+memory than ten pairs. An error in a line is raised when this line is reached.
 """
 
 import contextlib
@@ -20,15 +20,15 @@ from ..files import digest_file
 from .lines import Digest, read_lines
 
 Pair = tuple[str, str]
-Columns = tuple[str, str]  # names of the columns of source and target
+Columns = tuple[str, str]  # The names of the columns of source and target.
 
 ACCEPTED_FORMS = (
     "two plain text files, source and target, one sentence per line; one .csv, .tsv, .jsonl, .json or .parquet file; a "
     "folder of .parquet files; or a dataset of the Hugging Face Hub with its configuration, such as wmt/wmt14:de-en"
 )
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+:[\w.+-]+")
-PAIR_ENDINGS = {".csv", ".tsv", ".jsonl", ".json", ".parquet"}  # of files that hold both sides
-ROWS_PER_BATCH = 1_000  # of parquet and Hub datasets: row by row takes 4 to 15 times as long
+PAIR_ENDINGS = {".csv", ".tsv", ".jsonl", ".json", ".parquet"}  # Files with these endings hold both sides.
+ROWS_PER_BATCH = 1_000  # Reading parquet files and Hub datasets row by row takes 4 to 15 times as long.
 
 
 def read_parallel_files(
@@ -37,35 +37,42 @@ def read_parallel_files(
     """Read pairs from two text files: line i of one is the translation of line i of the other.
 
     Args:
-        digests: of both files, updated as those of `read_lines`.
+        digests: a digest for each file to update with its bytes, see `read_lines`.
 
     Raises:
         FileNotFoundError: if a file is missing.
-        ValueError: if the files have different lengths, after the last pair; if a line is not UTF-8; or if both are one
-            pipe.
+        ValueError: if a line is not UTF-8, or if one file has more lines than the other. The second error is raised
+            after the last pair. Also if both files are the same pipe.
     """
     if source_path.exists() and not source_path.is_file() and source_path.samefile(target_path):
         raise ValueError(f"source and target are both {source_path}, which can be read once: write one to a file.")
     sides = map(read_lines, (source_path, target_path), digests)
     for number, (source, target) in enumerate(zip_longest(*sides), start=1):
         if source is None or target is None:
-            found = f"line {number} is the first that only {target_path if source is None else source_path} has"
-            raise ValueError(f"{source_path} and {target_path}: {found}, and line i of one must translate line i.")
+            longer, shorter = (target_path, source_path) if source is None else (source_path, target_path)
+            raise ValueError(
+                f"{longer} has a line {number}, but {shorter} has not: line i of one file must be the translation of "
+                f"line i of the other."
+            )
         yield source, target
 
 
 def _parse(lines: Iterable[str], ending: str, columns: Columns) -> Iterator[object]:
-    """Read records from the lines of a file.
+    """Yield a record for each pair in the lines of a file.
 
-    A line of .tsv is a source, a tab and a target; `"` is an ordinary character. The first row of .csv has the names
-    of the columns, and quoted cells may contain commas and line breaks. The csv module refuses cells of more than
-    131,072 characters, so an open quote does not read the whole file.
+    A line of .tsv is a source, a tab and a target, and `"` is an ordinary character. The first row of .csv names the
+    columns, and quoted cells may contain commas and line breaks. The csv module refuses cells of more than 131,072
+    characters, so a quote that is never closed does not read the whole file.
+
+    Raises:
+        LookupError: if a row has too many or too few cells, or if a column occurs twice.
     """
     if ending in (".jsonl", ".json"):
         yield from (json.loads(line, object_pairs_hook=_once) for line in lines if line.strip())
         return
     if ending == ".tsv":
-        header, rows = columns, (line.split("\t") for line in lines)
+        header = columns
+        rows = (line.split("\t") for line in lines)
     else:
         rows = filter(None, csv.reader((f"{line}\n" for line in lines), strict=True))
         header = next(rows, [])
@@ -76,42 +83,61 @@ def _parse(lines: Iterable[str], ending: str, columns: Columns) -> Iterator[obje
 
 
 def _once(cells: Sequence[tuple[str, object]]) -> dict:
-    """Return a record of the named `cells`; raise a LookupError for a name that stands twice."""
+    """Return a record of the named `cells`.
+
+    Raises:
+        LookupError: if two cells have the same name.
+    """
     record = dict(cells)
     if len(record) < len(cells):
-        raise LookupError(f"a column stands twice: {', '.join(name for name, _ in cells)!r:.200}")
+        raise LookupError(f"a column occurs twice: {', '.join(name for name, _ in cells)!r:.200}")
     return record
 
 
 def _read_records(
     items: Iterable, columns: Columns, place: str, parse: Callable[[Iterable], Iterable[object]] = iter
 ) -> Iterator[Pair]:
-    """Read a pair from each record that `parse` returns for `items`; errors name the `place` and number of the item."""
+    """Yield a pair for each record that `parse` finds in `items`.
+
+    Args:
+        items: lines or rows.
+        columns: the names of source and target in a record.
+        place: says in messages where an item is, such as "train.csv, line". The number of the item is added.
+        parse: items -> records.
+
+    Raises:
+        ValueError: if an item is not a pair.
+    """
     numbers = count()
     try:
         for record in parse(item for item, _ in zip(items, numbers, strict=False)):
             yield _pair_of_record(record, columns)
     except json.JSONDecodeError as error:
-        raise ValueError(f"{place} {next(numbers)}: {error}. Write one JSON object a line.") from error
+        raise ValueError(f"{place} {next(numbers)}: {error}. Write one JSON object per line.") from error
     except (LookupError, csv.Error, UnicodeEncodeError, RecursionError) as error:
         raise ValueError(f"{place} {next(numbers)}: {error}") from error
 
 
 def _pair_of_record(record: object, columns: Columns) -> Pair:
-    """Return both sides of `{"translation": {"en": ..., "de": ...}}`, or of the inner object alone."""
+    """Return both sides of a record: `{"translation": {"en": ..., "de": ...}}`, or the inner object alone.
+
+    Raises:
+        LookupError: if the record has no text in both columns.
+        UnicodeEncodeError: if the text cannot be written as UTF-8.
+    """
     inner = record.get("translation") if isinstance(record, dict) else None
     texts = inner if isinstance(inner, dict) else record
     if not isinstance(texts, dict) or any(isinstance(value, list) for value in texts.values()):
-        raise LookupError(f"expected one JSON object a line, with a pair of sentences; found {texts!r:.200}")
+        raise LookupError(f"expected one JSON object per line, with a pair of sentences, found {texts!r:.200}")
     source, target = map(texts.get, columns)
     if empty := [name for name in columns if name in texts and texts[name] is None]:
-        raise LookupError(f"the value of column {empty[0]!r} is null: leave the pair out, or give it a text")
+        raise LookupError(f"the value of column {empty[0]!r} is null: remove the pair, or give it a text")
     if columns[0] == columns[1] or not (isinstance(source, str) and isinstance(target, str)):
         expected = f"expected text in columns {' and '.join(map(repr, columns))}, found {texts!r:.200}"
         if any(separator in name for name in texts for separator in ";\t"):
             raise LookupError(f"{expected}. Separate the columns by commas.")
-        raise LookupError(f"{expected}. Give the two names used there as source_column and target_column.")
-    f"{source}{target}".encode()  # fails for half of a surrogate pair, which JSON can contain
+        raise LookupError(f"{expected}. Give the names of the existing columns as source_column and target_column.")
+    f"{source}{target}".encode()  # This fails for half of a surrogate pair, which JSON can contain.
     return source, target
 
 
@@ -132,16 +158,22 @@ def _naming_parquet(path: Path) -> Iterator[None]:
 
 
 def _read_hub(name: str, split: str, cache: Path | None) -> Iterator[dict]:
-    import datasets  # takes a second, and the other forms of text do not need it
+    import datasets  # This import takes a second, and the other forms of text do not need it.
 
     source, _, config = name.partition(":")
     try:
         dataset = datasets.load_dataset(source, config, split=split, streaming=True, cache_dir=cache and str(cache))
-        if cache is not None:  # keep the download for further readings, outside the user's home
-            kept = {"cache_dir": str(cache), "fingerprint": f"{name}-{split}".replace("/", "-")}
-            dataset = datasets.Dataset.from_generator(dataset.__iter__, features=dataset.features, **kept)
-    except (OSError, ValueError, RuntimeError) as error:  # not only of a wrong name
-        raise ValueError(f"{name}, split {split!r}: no such dataset can be read ({error}).") from error
+        if cache is not None:  # The download is kept for further readings, and not in the user's home.
+            dataset = datasets.Dataset.from_generator(
+                dataset.__iter__,
+                features=dataset.features,
+                cache_dir=str(cache),
+                fingerprint=f"{name}-{split}".replace("/", "-"),
+            )
+    except (OSError, ValueError, RuntimeError) as error:  # A wrong name is one cause, no connection another.
+        raise ValueError(
+            f"the dataset {name} with split {split!r} cannot be read: {error}. Check its name and the connection."
+        ) from error
     for batch in dataset.with_format("arrow").iter(batch_size=ROWS_PER_BATCH):
         yield from batch.to_pylist()
 
@@ -154,19 +186,20 @@ def open_parallel(
     cache: Path | None = None,
     digests: Sequence[Digest | None] = (None, None),
 ) -> Iterator[Pair]:
-    """Read pairs from parallel text in any of `ACCEPTED_FORMS`; see the README beside this file.
+    """Read pairs from parallel text in any of `ACCEPTED_FORMS`, which the README beside this file explains.
 
     Args:
-        spec: two text files, source first; or a file, folder or dataset, whose name shows its form.
-        columns: names of source and target in records and headers.
-        split: of a Hub dataset, or of a folder whose files are named by split (`train-00000-of-00003.parquet`).
-        cache: folder that keeps a Hub dataset for further readings; by default each reading downloads it.
-        digests: of the files, updated as those of `read_lines`; not of parquet.
+        spec: two text files, source first, or one file, folder or dataset. The name shows the form.
+        columns: the names of source and target in records and headers.
+        split: the part to read of a Hub dataset, or of a folder with files such as `train-00000-of-00003.parquet`.
+        cache: a folder that keeps a Hub dataset for further readings. By default each reading downloads the dataset.
+        digests: a digest for each file to update with its bytes, see `read_lines`. Parquet files do not update them.
 
     Raises:
-        FileNotFoundError: at the call if a folder has no file of `split`, while reading if a file is missing.
-        ValueError: at the call if `spec` has none of the forms, while reading if a dataset does not exist or a line or
-            row is not a pair.
+        FileNotFoundError: if a folder has no file of `split`, or if a file is missing. The second error may be raised
+            when the first pair is read.
+        ValueError: if `spec` has none of the forms. If a dataset does not exist, or if a line or row is not a pair, the
+            error is raised when this pair is read.
     """
     if _is_on_hub(spec):
         return _read_records(_read_hub(spec[0], split, cache), columns, f"{spec[0]}, row")
@@ -183,13 +216,14 @@ def open_parallel(
 
 
 def describe_source(spec: Sequence[str | Path], *, split: str) -> list[dict]:
-    """Identify the text that `open_parallel` reads from `spec` and `split`, as JSON values.
+    """Return JSON values that identify the text that `open_parallel` reads from `spec` and `split`.
 
-    Files are described by name and SHA-256, but not by folder; a Hub dataset by name and split, but not by revision.
+    The values of a file are its name without the folder, and its SHA-256. The values of a Hub dataset are its name and
+    split, but not its revision.
 
     Raises:
         FileNotFoundError: if a file does not exist.
-        ValueError: for a pipe.
+        ValueError: if a file is a pipe.
     """
     if _is_on_hub(spec):
         return [{"dataset": spec[0], "split": split}]
@@ -197,10 +231,12 @@ def describe_source(spec: Sequence[str | Path], *, split: str) -> list[dict]:
 
 
 def survey(spec: Sequence[str | Path], columns: Columns, *, split: str) -> tuple[list[dict], int | None]:
-    """Return what `describe_source` does, and how many pairs the text has, from one reading; None for the Hub's.
+    """Read the text once; return what `describe_source` returns, and the number of pairs.
+
+    The number of pairs of a Hub dataset is `None`, because the dataset is not read.
 
     Raises:
-        ValueError: as `describe_source` and `open_parallel`.
+        FileNotFoundError, ValueError: see `describe_source` and `open_parallel`.
     """
     if _is_on_hub(spec):
         return describe_source(spec, split=split), None
@@ -222,7 +258,9 @@ def _find_regular_files(spec: Sequence[str | Path], split: str) -> list[Path]:
     files = _find_files(spec, split)
     for file in files:
         if file.exists() and not file.is_file():
-            raise ValueError(f"{file} is no regular file, and text is read several times: write it to a file first.")
+            raise ValueError(
+                f"{file} is no regular file, but its text is read several times: write it to a file first."
+            )
     return files
 
 
@@ -237,7 +275,11 @@ def _is_on_hub(spec: Sequence[str | Path]) -> bool:
 
 
 def _find_files(spec: Sequence[str | Path], split: str) -> list[Path]:
-    """Return the files of `spec`; for a folder its parquet files whose names begin with `split`, sorted by name."""
+    """Return the files of `spec`. The files of a folder are its parquet files named after `split`, sorted by name.
+
+    Raises:
+        FileNotFoundError: if a folder has no such file.
+    """
     path = Path(spec[0])
     if len(spec) > 1 or not path.is_dir():
         return [Path(name) for name in spec]

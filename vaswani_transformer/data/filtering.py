@@ -7,24 +7,26 @@ from collections.abc import Iterable, Iterator, Mapping
 from ..model.pipeline_vaswani import is_blank
 from .corpus import Pair
 
-# Longer texts are not sentences. The time to learn a vocabulary from one word is quadratic in its bytes: 0.1 s for this
-# length, hours for 5 MB.
+# Longer texts are not sentences. The time to learn a vocabulary from one long word is quadratic in its bytes: 0.1 s for
+# this length, hours for 5 MB.
 MOST_CHARACTERS = 10_000
-REASONS = ("endless", "empty", "unequal", "duplicate", "over max_length")  # the last: in tokens
+# "over max_length" is found later, because it needs the number of tokens.
+REASONS = ("endless", "empty", "unequal", "duplicate", "over max_length")
 
 
 def filter_pairs(
     pairs: Iterable[Pair], counts: Counter[str], *, max_length_ratio: float | None = None, seen: set[int] | None = None
 ) -> Iterator[Pair]:
-    """Yield the pairs that pass, unchanged and in order; by default all but those with an empty or endless side.
+    """Yield the pairs that pass all filters, unchanged and in order. The paper mentions no filter.
 
-    The paper mentions no filter.
+    Pairs with an empty side, or with a side of more than `MOST_CHARACTERS`, never pass.
 
     Args:
-        counts: updated with each pair: the number of pairs `read`, and of those dropped for each of `REASONS`.
-        max_length_ratio: largest ratio of the longer side to the shorter, in words. Moses's cleaning script uses 9.
-        seen: digests of earlier pairs, to drop repetitions; the digests of kept pairs are added. By default repetitions
-            are kept. A source with two translations is two pairs.
+        counts: is updated with each pair. "read" counts all pairs, and each of `REASONS` the pairs dropped for it.
+        max_length_ratio: the largest ratio of the longer side to the shorter one, in words. By default every ratio
+            passes. Moses's cleaning script uses 9.
+        seen: digests of earlier pairs, whose repetitions are dropped. The digests of the yielded pairs are added. By
+            default repetitions pass. A source with two translations is two different pairs.
     """
     for pair in pairs:
         counts["read"] += 1
@@ -35,13 +37,13 @@ def filter_pairs(
 
 
 def summarise(counts: Mapping[str, int]) -> str:
-    """Return in words how many pairs were read, and how many dropped for which reason."""
+    """Return a sentence that says how many pairs were read, and how many were dropped for which reason."""
     dropped = [f"{counts[reason]:,} {reason}" for reason in REASONS if counts.get(reason)]
     return f"read {counts['read']:,} pairs, dropped {', '.join(dropped) or 'none'}"
 
 
 def _reason_to_drop(source: str, target: str, max_length_ratio: float | None, seen: set[int] | None) -> str | None:
-    """Return one of `REASONS`, or None to keep the pair; only "endless" counts the whitespace around a side."""
+    """Return one of `REASONS`, or `None` to keep the pair. White space around a side counts only for "endless"."""
     if max(len(source), len(target)) > MOST_CHARACTERS:
         return "endless"
     source, target = source.strip(), target.strip()

@@ -1,4 +1,4 @@
-"""Lines of UTF-8 text files, one at a time in memory, and a bound on their length."""
+"""Read the lines of UTF-8 text files one by one, with a bound on their length."""
 
 import codecs
 import gzip
@@ -8,16 +8,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-# Longer lines are cut. A line without end, such as a gigabyte of zeros in a small .gz, would fill the memory.
+# Longer lines are cut. Otherwise a line that never ends, such as a gigabyte of zeros in a small .gz, fills the memory.
 MOST_LINE_BYTES = 2**20
 UTF_16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
 COMPRESSED = b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"  # gzip, bzip2, xz, zstd, zip
 
-Digest = Any  # of hashlib, which names no type of them
+Digest = Any  # A digest from hashlib, which has no public type for it.
 
 
 class _DigestedFile(io.FileIO):
-    """A file whose bytes go into a digest as they are read."""
+    """A file that updates a digest with the bytes that are read."""
 
     def __init__(self, path: Path, digest: Digest):
         super().__init__(path)
@@ -30,18 +30,18 @@ class _DigestedFile(io.FileIO):
 
 
 def read_lines(path: Path, digest: Digest | None = None) -> Iterator[str]:
-    """Read the lines of a UTF-8 text file or pipe one by one; a file whose name ends in `.gz` is decompressed.
+    """Read the lines of a UTF-8 text file or pipe one by one. A file whose name ends in `.gz` is decompressed.
 
-    Only "\\n" or "\\r\\n" ends a line. Text mode also splits at a lone "\\r", and `str.splitlines` at U+2028, U+0085
-    and others, which occur inside sentences. A byte order mark at the start of the file is dropped, and so is the part
-    of a line beyond `MOST_LINE_BYTES`.
+    Only "\\n" or "\\r\\n" ends a line. Text mode of Python would also split at a lone "\\r", and `str.splitlines` at
+    U+2028, U+0085 and other characters that occur inside sentences. A byte order mark at the start of the file is
+    dropped. A line is cut after `MOST_LINE_BYTES`.
 
     Args:
-        digest: is updated with all bytes of the file, as they lie on the disk.
+        digest: a digest to update with all bytes of the file, before they are decompressed.
 
     Raises:
-        FileNotFoundError: at the call, if the file does not exist.
-        ValueError: at the first line that is not UTF-8, or where a compressed file is damaged.
+        FileNotFoundError: if the file does not exist. This error is raised by the call, before the first line is read.
+        ValueError: if a line is not UTF-8 or a compressed file is damaged, when this line is reached.
     """
     Path(path).stat()
     return _lines_of_file(Path(path), digest)
@@ -64,9 +64,16 @@ def _bounded_lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def decode_lines(raw_lines: Iterable[bytes], *, name: str) -> Iterator[str]:
-    """Decode lines that were read in binary mode, as `read_lines` does; errors call the file `name`."""
+    """Decode lines that were read in binary mode; see `read_lines` for the rules.
+
+    Args:
+        name: names the file in messages.
+
+    Raises:
+        ValueError: if a line is not UTF-8.
+    """
     for number, raw_line in enumerate(raw_lines, start=1):
-        # In a line that is cut, the last character may be cut too.
+        # If a line is cut, its last character may be cut in the middle.
         errors = "strict" if len(raw_line) < MOST_LINE_BYTES else "ignore"
         try:
             line = raw_line[:MOST_LINE_BYTES].decode(errors=errors)

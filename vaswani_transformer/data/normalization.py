@@ -1,6 +1,6 @@
-"""What a tokenizer does to text before it cuts it: text that looks alike gets the same ids.
+"""Normalise text before a tokenizer cuts it, so that text that looks alike gets the same ids.
 
-Everything stands in tokenizer.json, so it also holds without this package.
+The rules are stored in tokenizer.json. So they also apply where this package is not installed.
 """
 
 import struct
@@ -8,27 +8,31 @@ import unicodedata
 
 from tokenizers import Regex, normalizers
 
-# Format characters that nothing visible depends on: soft hyphen, zero-width space, marks of direction, byte order mark.
-# Those that join letters or pictures are not among them, nor are the tags of flags.
+# Format characters that change nothing visible, such as the soft hyphen, the zero-width space, marks of direction and
+# the byte order mark. Characters that join letters or pictures, and the tags of flags, are not in this list.
 INVISIBLE = "\u00ad\u034f\u061c\u180e\u200b\u200e\u200f\ufeff\ufff9\ufffa\ufffb" + "".join(
     chr(code) for first, last in ((0x202A, 0x202E), (0x2060, 0x206F)) for code in range(first, last + 1)
 )
 JOINERS = r"\x{200c}\x{200d}"
-# After these characters they change what is seen: scripts whose letters join, and pictures.
+# After these characters a joiner changes what is seen: letters of scripts that join letters, and pictures.
 JOINING = r"\x{600}-\x{1cff}\x{2190}-\x{2bff}\x{a800}-\x{abff}\x{fe0f}\x{10a00}-\x{11fff}\x{1e900}-\x{1fbff}"
 
 
 def build_normalizer() -> normalizers.Normalizer:
-    """Build the normaliser of a new vocabulary.
+    """Return the normaliser of a new vocabulary.
 
-    Canonical composition (NFC) of the text; each run of white space and line breaks as one space, none at the end, and
-    at the start only where there was one, which the space before the first word replaces; no control characters and no
-    invisible format characters; letters and marks of full width, and Latin ligatures, as plain ones. The rest of NFKC
-    would make other numbers of "10²" and "1½".
+    - Characters are composed (NFC).
+    - Each run of white space and line breaks becomes one space. White space at the end is removed. White space at the
+      start becomes the space that every first word has.
+    - Control characters and invisible format characters are removed.
+    - Letters and marks of full width become plain ones, and Latin ligatures become letters.
+
+    The other replacements of NFKC are not made, because "10²" and "1½" would become other numbers.
     """
     return normalizers.Sequence(
         [
-            # Replaced, not removed: the pre-tokeniser knows the first word by its distance of 0 from the start.
+            # White space at the start is replaced and not removed, because the pre-tokeniser recognises the first word
+            # by its offset of 0 in the original text.
             normalizers.Replace(Regex(rf"\A[\s\p{{Cc}}{JOINERS}{INVISIBLE}]+"), " "),
             normalizers.Precompiled(_compile(_list_rules())),
             normalizers.Replace(Regex(rf"[\x00{JOINERS}](?<![{JOINING}][{JOINERS}])"), ""),
@@ -40,14 +44,14 @@ def build_normalizer() -> normalizers.Normalizer:
 
 
 def is_normalised(text: str) -> bool:
-    """Return whether the normaliser would surely leave `text` as it is: found out in a tenth of the time."""
+    """Return True if the normaliser surely leaves `text` as it is. This test takes a tenth of the normaliser's time."""
     return text.isprintable() and max(text, default="") < "\u0300" and "  " not in text and text == text.strip(" ")
 
 
 def _list_rules() -> dict[str, str]:
-    """Return characters and what stands for them."""
+    """Return the characters to replace, each with its replacement."""
     rules = dict.fromkeys(INVISIBLE, "")
-    for character in map(chr, range(1, 0x10000)):  # beyond, no character is one of these
+    for character in map(chr, range(1, 0x10000)):  # No later character needs a rule.
         if character.isspace():
             rules[character] = " "
         elif unicodedata.category(character) == "Cc":
@@ -58,11 +62,12 @@ def _list_rules() -> dict[str, str]:
 
 
 def _compile(rules: dict[str, str]) -> bytes:
-    """Return SentencePiece's binary form of `rules`: a double array of the keys' bytes, and the values behind it.
+    """Return `rules` in the binary form of SentencePiece: a double array of the keys' bytes, then the values.
 
     A regular expression for each character would take many times as long.
     """
-    starts, values = {}, b""
+    starts = {}
+    values = b""
     for value in dict.fromkeys(rules.values()):
         starts[value] = len(values)
         values += f"{value}\0".encode()
@@ -73,7 +78,7 @@ def _compile(rules: dict[str, str]) -> bytes:
             node = node.setdefault(byte, {})
         node[0] = starts[value]
     units: dict[int, int] = {0: 0}
-    bases: set[int] = set()  # two nodes with the same one would share their children
+    bases: set[int] = set()  # Each node needs another base: two nodes with the same base would share their children.
     open_nodes = [(0, 0, tree)]
     while open_nodes:
         at, label, node = open_nodes.pop()
@@ -88,5 +93,5 @@ def _compile(rules: dict[str, str]) -> bytes:
                 open_nodes.append((base ^ byte, byte, child))
             else:
                 units[base] = 1 << 31 | child
-    size = (max(units) | 255) + 1  # a search may look up any byte of a node
+    size = (max(units) | 255) + 1  # The array ends on a full block, because a search may look up any byte of a node.
     return struct.pack(f"<{size + 1}I", 4 * size, *(units.get(at, 0) for at in range(size))) + values

@@ -1,7 +1,8 @@
-"""Prepare sentence pairs for training: write a folder with a tokenizer and token ids, which are memory-mapped later.
+"""Prepare sentence pairs for training: write a folder with a tokenizer and with token ids.
 
-The README beside this file lists the files of the folder. Ids are int32, one sentence after the other, in the order of
-the corpora. Offsets are int64: the start of each sentence, and the end of the last one.
+The README beside this file lists the files of the folder. Training maps the token ids to memory. They are int32, one
+sentence after the other, in the order of the corpora. Offsets are int64: the start of each sentence, and the end of the
+last sentence.
 """
 
 import copy
@@ -27,25 +28,25 @@ from .corpus import Pair
 from .filtering import filter_pairs, summarise
 from .tokenization import cuts_words_apart, train_tokenizer
 
-FORMAT = 6  # of the folder's files
-# The vocabulary is learnt from at most this number of pairs, every k-th of all, with equal weights. Learning needs
-# 1.2 KB of memory per different word: gigabytes for the paper's 4.5M pairs.
+FORMAT = 6  # The format of the files in the folder.
+# The vocabulary is learnt from at most this number of pairs. They are every k-th pair of all corpora, whatever the
+# weights. Learning needs 1.2 KB of memory per different word, which would be gigabytes for the paper's 4.5M pairs.
 VOCABULARY_PAIRS = 500_000
-PAIRS_PER_BLOCK = 25_000  # in memory at a time; each block encodes its words again
-Keep = Callable[[Iterable[Pair], Counter[str]], Iterator[Pair]]  # `filter_pairs` with its settings
+PAIRS_PER_BLOCK = 25_000  # The number of pairs in memory. Larger blocks encode fewer words twice.
+Keep = Callable[[Iterable[Pair], Counter[str]], Iterator[Pair]]  # `filter_pairs` with its settings.
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Training text; a pair is stored once, and `batching.TokenizedPairs` lists it `weight` times in an epoch."""
+    """Training text. Each pair is stored once, and `batching.TokenizedPairs` repeats it `weight` times in an epoch."""
 
-    read: Callable[[], Iterable[Pair]]  # each call reads the pairs from the start
+    read: Callable[[], Iterable[Pair]]  # Each call reads the pairs from the start.
     weight: int = 1
-    num_pairs: int | None = None  # if it is known: `prepare` need not count them
+    num_pairs: int | None = None  # If it is `None`, `prepare` counts the pairs.
 
 
 def read_all(corpora: Sequence[Corpus]) -> Iterator[Pair]:
-    """Read the pairs of all corpora, each once."""
+    """Read each pair of all corpora once."""
     return chain.from_iterable(corpus.read() for corpus in corpora)
 
 
@@ -67,23 +68,28 @@ def prepare(
 ) -> dict:
     """Learn the vocabulary and tokenise both sets into `folder`, which appears when it is complete.
 
-    The same arguments give the same bytes. Memory grows with the corpus only for `drop_duplicates`, 80 bytes per pair.
+    The same arguments give the same bytes. Memory grows with the corpus only for `drop_duplicates`, by 80 bytes per
+    pair.
 
     Args:
-        corpora, read_dev: the training set, read twice, and a function that reads the development set. A corpus without
-            `num_pairs` is read once more, to count them.
-        folder: new or empty, or the result of an earlier call with the same arguments.
-        max_length: longest side of a pair in tokens; longer pairs of both sets are dropped.
-        max_length_ratio, drop_duplicates: further training pairs to drop, of all corpora together; see `filter_pairs`.
-        tokenizer: use this one instead of learning with `vocab_size` and `subword_model`.
-        inputs: a description of the text as JSON (`corpus.describe_source`), to notice that it has changed.
-        log: gets a line at each stage.
+        corpora: the training set. It is read twice. A corpus without `num_pairs` is read once more, to count them.
+        read_dev: reads the development set.
+        folder: a new or empty folder, or the result of an earlier call with the same arguments.
+        vocab_size, subword_model: see `train_tokenizer`.
+        max_length: the most tokens of a side. Longer pairs of both sets are dropped.
+        max_length_ratio: see `filter_pairs`. This filter applies to training pairs only.
+        drop_duplicates: drop training pairs that occurred before in any corpus.
+        tokenizer: the tokenizer to use. By default a vocabulary is learnt.
+        inputs: a description of the text as JSON values (`corpus.describe_source`), to notice when the text changes.
+        log: is called with a line at each stage.
 
     Returns:
-        the contents of `preparation.json`: settings, digests, and counts of pairs and tokens (each pair once).
+        the contents of `preparation.json`: settings, digests, and counts of pairs and tokens. Weights do not change the
+        counts.
 
     Raises:
-        ValueError: if no training or no development pair is left; if `folder` has other contents.
+        ValueError: if no training pair or no development pair is left, if `folder` has other contents, or if it is a
+            mount point or the current folder.
     """
     vocabulary = {"vocab_size": vocab_size, "subword_model": subword_model, "vocabulary_pairs": VOCABULARY_PAIRS}
     if tokenizer is not None:
@@ -101,18 +107,21 @@ def prepare(
     }
     folder = folder.resolve()
     if folder.is_mount() or folder == Path.cwd():
-        raise ValueError(f"{folder} cannot be replaced at the end: name a new folder, which is not a mount point.")
+        raise ValueError(
+            f"{folder} is the current folder or a mount point, and cannot be replaced when the data is complete: name "
+            f"a new folder."
+        )
     if folder.exists() and any(folder.iterdir()):
-        advice = "Give the same again, name another folder, or remove this one to start again."
+        advice = "Give the earlier text and settings, name another folder, or remove this folder to start again."
         claim(folder / PREPARATION_FILE, settings, advice=advice, owned=["*"])
         log(f"{folder} is complete: nothing to do")
         return read_preparation(folder)
-    dev_pairs = list(read_dev())  # errors in these few pairs show before the long work
+    dev_pairs = list(read_dev())  # These few pairs are read first, so that their errors show before the long work.
     if tokenizer is None:
         keep = partial(filter_pairs, max_length_ratio=max_length_ratio, seen=set() if drop_duplicates else None)
         tokenizer = _learn_vocabulary(corpora, keep, log, vocab_size, subword_model)
     tokenizer = copy.deepcopy(tokenizer)
-    tokenizer.model_max_length = max_length  # transformers warns of longer texts
+    tokenizer.model_max_length = max_length  # This lets transformers warn of longer texts.
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as work:
         new = Path(work, "data")
@@ -141,18 +150,26 @@ def read_preparation(folder: Path) -> dict:
     """
     path = folder / PREPARATION_FILE
     if not path.exists():
-        raise FileNotFoundError(f"{folder} holds no prepared data; run `vaswani prepare` with --output {folder} first.")
+        raise FileNotFoundError(f"{folder} holds no prepared data: run `vaswani prepare` with --output {folder} first.")
     preparation = read_object(path)
     with blaming(path):
-        names = "source_language", "target_language", "vocab_size", "max_length", "max_length_ratio"
-        itemgetter("fingerprint", "files", *names)(preparation)
+        # A missing entry raises a KeyError.
+        itemgetter(
+            "fingerprint",
+            "files",
+            "source_language",
+            "target_language",
+            "vocab_size",
+            "max_length",
+            "max_length_ratio",
+        )(preparation)
     return preparation
 
 
 def _learn_vocabulary(
     corpora: Sequence[Corpus], keep: Keep, log: Callable, vocab_size: int, subword_model: str
 ) -> PreTrainedTokenizerFast:
-    """Learn a vocabulary from pairs spread evenly over the text, because its parts may differ."""
+    """Learn a vocabulary from pairs that are spread evenly over the text, because its parts may differ."""
     num_pairs = sum(
         sum(1 for _ in corpus.read()) if corpus.num_pairs is None else corpus.num_pairs for corpus in corpora
     )
@@ -165,14 +182,15 @@ def _learn_vocabulary(
 def build_encoder(tokenizer: PreTrainedTokenizerFast) -> Callable[[Sequence[str]], list[list[int]]]:
     """Return a function that encodes many sentences as `tokenizer` does.
 
-    Where no token can hold two words, each different word is encoded once, which takes half of the time.
+    If no token can hold two words, the function encodes each different word only once. This takes half of the time.
 
     Raises:
         ValueError: if the tokenizer does not end a sentence with `</s>`.
     """
-    encoder, end_id = tokenizer.backend_tokenizer, tokenizer.eos_token_id
+    encoder = tokenizer.backend_tokenizer
+    end_id = tokenizer.eos_token_id
     encoder.encode_special_tokens = tokenizer.split_special_tokens
-    # The file of a tokenizer may enable both, and nobody would notice that sentences are cut.
+    # The file of a tokenizer may enable truncation and padding. Then sentences would be cut without a message.
     encoder.no_truncation()
     encoder.no_padding()
     example = encoder.encode("a")
@@ -184,7 +202,7 @@ def build_encoder(tokenizer: PreTrainedTokenizerFast) -> Callable[[Sequence[str]
         return [encoding.ids for encoding in encoder.encode_batch_fast(texts, **options)]
 
     def encode_by_words(texts: Sequence[str]) -> list[list[int]]:
-        # A sentence with other whitespace than single spaces is encoded as one word.
+        # A sentence with white space other than single spaces is encoded as one word.
         split = [words if " ".join(words := text.split()) == text else [text] for text in texts]
         different = list(dict.fromkeys(chain.from_iterable(split)))
         ids = dict(zip(different, encode(different, add_special_tokens=False), strict=True))
@@ -201,10 +219,23 @@ def _store(
     keep: Keep,
     texts: list[Pair] | None = None,
 ) -> dict[str, int]:
-    """Write the ids of the pairs that `keep` yields to `folder`, add these to `texts`, and return counts."""
+    """Write the token ids of a set to `folder`.
+
+    Args:
+        encode: sentences -> token ids.
+        max_length: the most tokens of a side. Longer pairs are dropped.
+        keep: chooses the pairs to write.
+        texts: a list to extend by the written pairs.
+
+    Returns:
+        counts of pairs and tokens.
+
+    Raises:
+        ValueError: if no pair is left.
+    """
     folder.mkdir()
     for side in SIDES:
-        (folder / f"{side}.offsets").write_bytes(bytes(OFFSET_TYPE.itemsize))  # 0, the start of the first sentence
+        (folder / f"{side}.offsets").write_bytes(bytes(OFFSET_TYPE.itemsize))  # The first sentence starts at 0.
     counts: Counter[str] = Counter()
     stored = []
     for corpus in corpora:
@@ -221,13 +252,15 @@ def _store(
                 texts += [pair for pair, *_ in rows]
         stored.append((counts["pairs"] - num_before, corpus.weight))
     if not counts["pairs"]:
-        raise ValueError(f"no pair of the set {folder.name} is left: {summarise(counts)}.")
+        raise ValueError(
+            f"no pair of the set {folder.name} is left: {summarise(counts)}. Give other text, or change the filters."
+        )
     write_json(folder / CORPORA_FILE, stored)
     return dict(counts)
 
 
 def _append(path: Path, sentences: Sequence[list[int]]) -> int:
-    """Append sentences to the files of a side, and return the number of their tokens."""
+    """Append the token ids of sentences to the files of a side, and return the number of tokens."""
     tokens = np.fromiter(chain.from_iterable(sentences), TOKEN_TYPE)
     with open(path.with_suffix(".tokens"), "ab") as token_file, open(path.with_suffix(".offsets"), "ab") as offset_file:
         ends = np.cumsum(list(map(len, sentences)), dtype=OFFSET_TYPE) + token_file.tell() // TOKEN_TYPE.itemsize

@@ -1,4 +1,4 @@
-"""Parallel text by the names that a user gives it: files, a folder, a dataset of the Hub, or the built-in corpus."""
+"""Parallel text that a user names: files, a folder, a dataset of the Hub, or the built-in corpus."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -7,28 +7,36 @@ from pathlib import Path
 from .corpus import Pair, describe_source, open_parallel, survey
 from .phrasebook.pairs import generate_pairs
 
-PHRASEBOOK = "phrasebook"  # the name of the built-in corpus
+PHRASEBOOK = "phrasebook"  # The name of the built-in corpus.
 
 
 @dataclass(frozen=True)
 class Source:
-    """The text called `names`; see `corpus.ACCEPTED_FORMS`.
+    """Parallel text, as a user names it on the command line.
+
+    Attributes:
+        names: "phrasebook" alone, or one of `corpus.ACCEPTED_FORMS`.
+        languages: the languages of source and target.
+        columns: the names of the columns of source and target. A column that is `None` has the name of its language.
+        split: see `open_parallel`.
+        num_pairs: the number of pairs to generate if the text is the phrasebook.
+        cache: see `open_parallel`.
 
     Raises:
-        ValueError: for languages that the phrasebook does not have.
+        ValueError: if the text is the phrasebook and the languages are not English and German.
     """
 
     names: Sequence[str]
     languages: tuple[str, str]
-    columns: tuple[str | None, str | None]  # those of the languages if not given
+    columns: tuple[str | None, str | None]
     split: str
-    num_pairs: int  # of the phrasebook
-    cache: Path | None = None  # of `open_parallel`
+    num_pairs: int
+    cache: Path | None = None
 
     def __post_init__(self) -> None:
         if self._is_phrasebook and self.languages != ("en", "de"):
             languages = " to ".join(self.languages)
-            raise ValueError(f"the phrasebook is from en to de, not {languages}: leave the languages out.")
+            raise ValueError(f"the phrasebook is from en to de, not from {languages}: leave the languages out.")
 
     @property
     def _is_phrasebook(self) -> bool:
@@ -45,13 +53,13 @@ class Source:
         return open_parallel(self.names, self._columns, split=self.split, cache=self.cache)
 
     def describe(self) -> list[dict]:
-        """Identify the text, for a fingerprint."""
+        """Return JSON values that identify the text, for a fingerprint."""
         if self._is_phrasebook:
             return [{"dataset": PHRASEBOOK, "split": self.split, "num_pairs": self.num_pairs}]
         return describe_source(self.names, split=self.split)
 
     def survey(self) -> tuple[list[dict], int | None]:
-        """Return what `describe` does and the number of pairs, if it is known, from one reading."""
+        """Read the text once; return what `describe` returns, and the number of pairs or `None`."""
         if self._is_phrasebook:
             return self.describe(), self.num_pairs
         return survey(self.names, self._columns, split=self.split)

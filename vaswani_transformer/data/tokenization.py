@@ -1,7 +1,7 @@
-"""One vocabulary for source and target (section 5.1): byte-pair encoding, or word pieces for English-French.
+"""Learn one vocabulary for source and target (section 5.1): byte-pair encoding, or word pieces for English-French.
 
-Both work on bytes, so decoding restores any text as `normalization` left it, and no word is unknown. The result is a
-plain `PreTrainedTokenizerFast`, which `AutoTokenizer` loads without code of this package.
+Both kinds work on bytes. So no word is unknown, and decoding restores any text, as `normalization` changed it. The
+result is a plain `PreTrainedTokenizerFast`, which `AutoTokenizer` loads without code of this package.
 """
 
 import json
@@ -14,11 +14,13 @@ from transformers import PreTrainedTokenizerFast
 from .normalization import build_normalizer, is_normalised
 
 SUBWORD_MODELS = ("bpe", "wordpiece")
-# In the order of their ids, which are the defaults of VaswaniConfig.
+# They are in the order of their ids. VaswaniConfig has the same ids as defaults.
 SPECIAL_TOKENS = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
-TEXTS_PER_BATCH = 1000  # calling the trainer for each sentence would take longer than its counting
-PIECE_WINDOW = 200  # bytes; longer words are split into parts before the search for word pieces
-SIZE_MULTIPLE = 8  # of a vocabulary that is smaller than requested: products of other sizes are slow on GPUs
+TEXTS_PER_BATCH = 1000  # Passing sentences to the trainer one by one would take longer than counting their words.
+PIECE_WINDOW = 200  # A word of more bytes is split into parts before the search for word pieces.
+# If there are fewer entries than requested, their number is rounded down to a multiple of this. Matrices of other sizes
+# are slow on GPUs.
+SIZE_MULTIPLE = 8
 
 
 def train_tokenizer(
@@ -26,29 +28,32 @@ def train_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """Learn a vocabulary from `texts` of both languages.
 
-    Every word includes the space before it, so the first piece of a word differs from pieces inside words. Decoding
-    removes the space of the first word. The same texts give the same vocabulary.
+    Every word includes the space before it. So the first piece of a word differs from pieces inside words. Decoding
+    removes the space before the first word. The same texts give the same vocabulary.
 
     Args:
-        texts: sentences of both languages, in any order; read once.
-        vocab_size: entries, special tokens and the 256 bytes included. Small corpora give fewer, a multiple of 8.
-        reserved: what the caller will add to the entries, which leave room for it; may grow while texts are read.
-        subword_model: "bpe" merges pairs in the order learnt (English-German); "wordpiece" chooses the
-            longest piece that fits, from left to right (English-French, 32,000; Wu et al. 2016).
+        texts: sentences of both languages, in any order. They are read once.
+        vocab_size: the number of entries, with special tokens and the 256 bytes. A small corpus gives fewer entries,
+            then a multiple of 8.
+        subword_model: "bpe" merges pairs in the order in which they were learnt (English-German). "wordpiece" chooses
+            the longest piece that fits, from left to right (English-French, 32,000; Wu et al. 2016).
+        reserved: entries that the caller will add later. `vocab_size` includes them. The collection may grow while
+            `texts` are read.
 
     Returns:
-        A tokenizer that appends `</s>` to inputs and labels. Its `train_new_from_iterator` needs
-        `continuing_subword_prefix=""`, because our word pieces have no mark, while those of transformers have "##".
+        a tokenizer that appends `</s>` to inputs and labels. To call `train_new_from_iterator` on word pieces, give it
+        `continuing_subword_prefix=""`: these word pieces have no mark, but transformers expects "##".
 
     Raises:
-        ValueError: for an unknown `subword_model`, or a `vocab_size` that is too small for the bytes.
+        ValueError: if `subword_model` is unknown, or if `vocab_size` is too small for the bytes and special tokens.
     """
     if subword_model not in SUBWORD_MODELS:
         raise ValueError(f"subword_model must be one of {SUBWORD_MODELS}, got {subword_model!r}.")
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     smallest = len(alphabet) + len(SPECIAL_TOKENS)
     tokenizer = Tokenizer(models.BPE())
-    # The space of the first word is no part of the normalised text, where tokens that a user adds are looked for.
+    # The pre-tokeniser adds the space of the first word, and not the normaliser. So this space does not disturb the
+    # search for added tokens in the normalised text.
     first_space = pre_tokenizers.Metaspace(replacement=" ", prepend_scheme="first", split=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([first_space, pre_tokenizers.ByteLevel(add_prefix_space=False)])
     trainer = trainers.BpeTrainer(
@@ -63,21 +68,24 @@ def train_tokenizer(
     tokenizer.normalizer = normalizer
     vocab_size -= len(reserved)
     if vocab_size < smallest:
-        raise ValueError(f"vocab_size must be at least {smallest} (256 bytes, special tokens), got {vocab_size}.")
+        raise ValueError(
+            f"vocab_size must be at least {smallest} (256 bytes and the special tokens), got {vocab_size}."
+        )
     learnt = tokenizer.get_vocab_size()
     size = vocab_size if learnt >= vocab_size else max(smallest, learnt // SIZE_MULTIPLE * SIZE_MULTIPLE)
     if learnt > size:
         tokenizer = _leave_out_last_entries(tokenizer, size=size)
     if subword_model == "wordpiece":
-        # The space marks the first piece of a word, as in Wu et al., so inner pieces need no mark. The pieces are those
-        # of the merges, because the trainer for word pieces orders them differently in each run.
+        # As in Wu et al., the space marks the first piece of a word, so inner pieces need no mark. The pieces are the
+        # entries of the byte-pair encoding, because the trainer for word pieces orders its pieces differently in each
+        # run.
         tokenizer.model = models.WordPiece(
             tokenizer.get_vocab(),
             unk_token=SPECIAL_TOKENS["unk_token"],
             continuing_subword_prefix="",
             max_input_chars_per_word=PIECE_WINDOW,
         )
-        # The search for the longest piece takes cubic time in the length of a word.
+        # Long words are split, because the search for the longest piece takes cubic time in the length of a word.
         split = pre_tokenizers.Split(Regex(f".{{1,{PIECE_WINDOW}}}"), behavior="isolated")
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([tokenizer.pre_tokenizer, split])
     tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(content=" ", left=1, right=0)])
@@ -87,7 +95,7 @@ def train_tokenizer(
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        split_special_tokens=True,  # "</s>" in a text is not the special token
+        split_special_tokens=True,  # A "</s>" in a text is not the special token.
         clean_up_tokenization_spaces=False,
         model_input_names=["input_ids", "attention_mask"],
         **SPECIAL_TOKENS,
@@ -95,9 +103,9 @@ def train_tokenizer(
 
 
 def cuts_words_apart(tokenizer: Tokenizer) -> bool:
-    """Return whether `tokenizer` differs in its vocabulary alone from one of `train_tokenizer`.
+    """Return True if no token of `tokenizer` can hold two words.
 
-    Then no token holds two words. Others may have tokens that do.
+    This is known only of a tokenizer that differs from the result of `train_tokenizer` in nothing but its vocabulary.
     """
     states = [json.loads(tokenizer.to_str())]
     subword_model = "wordpiece" if states[0]["model"]["type"] == "WordPiece" else "bpe"
@@ -112,7 +120,7 @@ def cuts_words_apart(tokenizer: Tokenizer) -> bool:
 
 
 def _leave_out_last_entries(tokenizer: Tokenizer, *, size: int) -> Tokenizer:
-    """Return the byte-pair encoding with only the first `size` entries."""
+    """Return a byte-pair encoding that keeps only the first `size` entries."""
     state = json.loads(tokenizer.to_str())
     model = state["model"]
     model["vocab"] = {piece: number for piece, number in model["vocab"].items() if number < size}

@@ -1,1 +1,1 @@
-"""Scores with their signatures, BLEU as the paper counted it, perplexity."""
+"""Compute scores of translations, the BLEU of the paper, and perplexity."""

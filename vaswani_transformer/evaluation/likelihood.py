@@ -1,4 +1,4 @@
-"""How likely a model finds given translations: scores as of the search of section 6.1, and perplexity (section 6.2).
+"""Compute how probable given translations are to a model: scores as in section 6.1, and perplexity (section 6.2).
 
 Shapes: B sentences, n translations of each, S source tokens, T target tokens, D d_model.
 """
@@ -22,18 +22,18 @@ from ..model.loss_vaswani import IGNORE_INDEX
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration, count_padding, roll_rows
 from ..model.pipeline_vaswani import MOST_SOURCE_TOKENS, check_sentence
 
-PAIRS_PER_WINDOW = 4_096  # read, sorted by length and scored at a time
+PAIRS_PER_WINDOW = 4_096  # So many pairs are read at a time. They are scored in the order of their lengths.
 
 
 @dataclass
 class TranslationScores(ModelOutput):
-    """How a model rates given translations, one row each, in the order of the labels.
+    """The scores of given translations, one row each, in the order of the labels.
 
     Args:
-        log_probs: (B * n,) log P(Y | X) in nats, float32, or float64 of a model in float64.
-        lengths: (B * n,) |Y|, </s> included: exp(-sum(log_probs) / sum(lengths)) is the perplexity.
-        scores: (B * n,) log P / lp, the `sequences_scores` of a search.
-        token_log_probs: (B * n, T), 0 at padding.
+        log_probs: (B * n,) log P(Y | X) in nats. The dtype is float32, or float64 if the model is in float64.
+        lengths: (B * n,) |Y|, </s> included. So exp(-sum(log_probs) / sum(lengths)) is the perplexity.
+        scores: (B * n,) log P / lp, like the `sequences_scores` of a search.
+        token_log_probs: (B * n, T) log P of each token, 0 at padding.
     """
 
     log_probs: torch.FloatTensor | None = None
@@ -50,19 +50,19 @@ def score(
     attention_mask: torch.Tensor | None = None,
     **options,
 ) -> TranslationScores:
-    """Rate given translations (Wu et al. 2016, equation 14).
+    """Return the scores of given translations (Wu et al. 2016, equation 14).
 
-    For what `model.generate(input_ids, ...)` returned, `score(model, input_ids, found.sequences[:, 1:])` gives its
-    `sequences_scores`, unless a logits processor, a stopping criterion, a prompt, an ensemble or an engine of another
-    dtype changed them.
+    If `found` is the output of `model.generate(input_ids, ...)`, then `score(model, input_ids, found.sequences[:, 1:])`
+    returns its `sequences_scores`. This does not hold if the search had a logits processor, a stopping criterion, a
+    prompt, an ensemble or an engine of another dtype.
 
     Args:
         input_ids: (B, S).
-        labels: (B * n, T) token ids of n translations of each source in turn. -100 is padding, on either side, and so
-            is all that follows the first end token of `generation_config`. A translation without an end token is rated
-            as it stands.
-        attention_mask: (B, S); derived from the padding when not given.
-        options: of `SearchOptions`, such as `length_penalty`; those of `generation_config` when not given.
+        labels: (B * n, T) token ids: first the n translations of the first source, then of the next source, and so on.
+            -100 is padding, on either side. All tokens after the first end token of `generation_config` are ignored. A
+            translation without an end token is scored as it is.
+        attention_mask: (B, S). The default is derived from the padding.
+        options: fields of `SearchOptions`, such as `length_penalty`. The defaults come from `generation_config`.
 
     Raises:
         ValueError: if a row of `labels` has no token.
@@ -73,7 +73,7 @@ def score(
     is_end = torch.isin(labels, labels.new_tensor(as_list(search.eos_token_id))).long()
     is_real = (labels != IGNORE_INDEX) & (is_end.cumsum(dim=-1) - is_end == 0)
     if not is_real.any(dim=-1).all():
-        raise ValueError("labels must hold a token in each row, at least </s>; got a row of padding alone.")
+        raise ValueError("each row of labels must hold at least one token, such as </s>, got a row of padding alone.")
     if attention_mask is None:
         attention_mask = build_padding_mask(input_ids, model.config)
     encoding = model.get_encoder()(input_ids, attention_mask=attention_mask).last_hidden_state
@@ -86,7 +86,8 @@ def score(
         use_cache=False,
     )
     token_log_probs = roll_rows(_select_log_probs(model, outputs.last_hidden_state, labels), -num_padded)
-    lengths, log_probs = is_real.sum(dim=-1), token_log_probs.sum(dim=-1)
+    lengths = is_real.sum(dim=-1)
+    log_probs = token_log_probs.sum(dim=-1)
     scores = log_probs / search.penalise(lengths)
     return TranslationScores(log_probs=log_probs, lengths=lengths, scores=scores, token_log_probs=token_log_probs)
 
@@ -94,9 +95,17 @@ def score(
 def _select_log_probs(
     model: VaswaniForConditionalGeneration, hidden_states: torch.Tensor, labels: torch.LongTensor
 ) -> torch.Tensor:
-    """(B, T, D), (B, T) -> (B, T): log P of each label, 0 where it is -100, without ever storing all logits."""
+    """Return log P (B, T) of each label, or 0 where the label is -100.
+
+    The logits of all labels are never stored at the same time.
+
+    Args:
+        hidden_states: (B, T, D), the output of the decoder.
+        labels: (B, T).
+    """
     is_real = labels != IGNORE_INDEX
-    hidden_states, chosen = hidden_states[is_real], labels[is_real]
+    hidden_states = hidden_states[is_real]
+    chosen = labels[is_real]
     slice_length = find_slice_length(hidden_states, model.config.vocab_size)
     dtype = torch.promote_types(hidden_states.dtype, torch.float32)
     parts = [
@@ -116,24 +125,28 @@ def score_pairs(
     tokens_per_batch: int = 8_192,
     **options,
 ) -> Iterator[tuple[float, int, float]]:
-    """Yield log P, |Y| and score of each pair of source and target text, in their order.
+    """Yield log P, |Y| and the score of each pair of source and target, in their order.
 
-    An empty line is the sentence that consists of </s> alone, on either side, and is rated like any other. A text of
-    more than `MOST_SOURCE_TOKENS` is cut, on either side, as `Translator` cuts sources; a warning at the end says how
-    many were.
+    An empty text is a sentence that consists of </s> alone. It is scored like other sentences. A source or target of
+    more than `MOST_SOURCE_TOKENS` tokens is cut, as `Translator` cuts sources. A warning at the end tells how many
+    texts were cut.
 
     Args:
-        tokens_per_batch: padded tokens of a batch, on the longer side.
-        options: for `score`.
+        tokens_per_batch: the most tokens of a batch on its longer side, padding included.
+        options: see `score`.
+
+    Raises:
+        ValueError: if a text is no str, or cannot be written as UTF-8.
     """
-    pairs, num_cut = iter(pairs), 0
+    pairs = iter(pairs)
+    num_cut = 0
     while window := list(islice(pairs, PAIRS_PER_WINDOW)):
         sources, targets = map(list, zip(*window, strict=True))
         for text in sources + targets:
             check_sentence(text)
         sides = tokenizer(sources, verbose=False).input_ids, tokenizer(text_target=targets, verbose=False).input_ids
         num_cut += sum(len(ids) > MOST_SOURCE_TOKENS for side in sides for ids in side)
-        last = MOST_SOURCE_TOKENS - 1  # </s> stays the last token
+        last = MOST_SOURCE_TOKENS - 1  # </s> stays the last token.
         sides = [[ids[:last] + ids[last:][-1:] for ids in side] for side in sides]
         results = {}
         for rows in plan_batches([max(map(len, ids)) for ids in zip(*sides, strict=True)], limit=tokens_per_batch):
@@ -147,8 +160,8 @@ def score_pairs(
             results.update(zip(rows, rated, strict=True))
         yield from map(results.get, range(len(window)))
     if num_cut:
-        told = f"sources and targets cut to their first {MOST_SOURCE_TOKENS:,} tokens: {num_cut}. Split them."
-        warnings.warn(told, stacklevel=2)
+        message = f"sources and targets cut to their first {MOST_SOURCE_TOKENS:,} tokens: {num_cut}. Split them."
+        warnings.warn(message, stacklevel=2)
 
 
 def compute_perplexity(
@@ -158,7 +171,13 @@ def compute_perplexity(
     *,
     tokens_per_batch: int = 8_192,
 ) -> float:
-    """Return the perplexity per sub-word (section 6.2): exp of the mean of -log P over targets and </s>, unsmoothed."""
+    """Return the perplexity per sub-word (section 6.2), without label smoothing.
+
+    The perplexity is exp of the mean of -log P over all tokens of the targets, </s> included.
+
+    Args:
+        tokens_per_batch: see `score_pairs`.
+    """
     rated = score_pairs(model.eval(), tokenizer, pairs, tokens_per_batch=tokens_per_batch)
     log_probs, lengths, _ = zip(*rated, strict=True)
     return math.exp(-sum(log_probs) / sum(lengths))

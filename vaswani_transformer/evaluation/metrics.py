@@ -1,4 +1,4 @@
-"""Scores of translations, each with the signature of its metric."""
+"""Compute scores of translations. Each score has the signature of its metric."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,28 +28,28 @@ class Score:
     """A score of a test set."""
 
     name: str
-    value: float  # 0 to 100, or a perplexity
-    signature: str  # of sacreBLEU; for a perplexity, how it was counted
+    value: float  # from 0 to 100, or a perplexity
+    signature: str  # the signature of sacreBLEU; for a perplexity, a description of how it was counted
 
     def __str__(self) -> str:
         return f"{self.name} {self.value:.2f}  {self.signature}"
 
 
 def build_metrics(*, tokenize: str = "13a", lowercase: bool = False, language: str = "de") -> dict[str, Metric]:
-    """Build the metrics by their names, first the one that others can reproduce.
+    """Return the metrics by their names. The first metric is the one that others can reproduce.
 
     Args:
-        tokenize: sacreBLEU's tokenizer: "13a" for plain text; "none" if both sides are tokenised already.
-        lowercase: compare without case, in all of them.
-        language: of the translations, for the Moses tokenizer.
+        tokenize: the tokenizer of sacreBLEU: "13a" for plain text, or "none" if both sides are tokenised already.
+        lowercase: True if all metrics compare without case.
+        language: the language of the translations, for the Moses tokenizer.
 
     Raises:
         ValueError: if sacreBLEU has no such tokenizer.
     """
     if tokenize not in sacrebleu.BLEU.TOKENIZERS:
         tokenizers = ", ".join(sacrebleu.BLEU.TOKENIZERS)
-        raise ValueError(f"sacreBLEU has no tokenizer {tokenize!r}; choose one of: {tokenizers}.")
-    # `force` silences sacreBLEU's warning that the text looks tokenised.
+        raise ValueError(f"sacreBLEU has no tokenizer {tokenize!r}: choose one of {tokenizers}.")
+    # `force` hides a warning of sacreBLEU that the text looks tokenised.
     bleu = partial(sacrebleu.BLEU, tokenize=tokenize, force=tokenize == "none")
     moses = {"language": language, "is_tokenized": tokenize == "none", "lowercase": lowercase}
     metrics: dict[str, Metric] = {BLEU: bleu(lowercase=lowercase)}
@@ -70,15 +70,15 @@ def compute_scores(
         references: one or more translations of the whole test set.
 
     Raises:
-        ValueError: if the numbers of sentences differ, or are 0.
+        ValueError: if there are no references, or not as many translations as references.
     """
     if not all(references):
-        raise ValueError("there is no reference; there is nothing to score.")
+        raise ValueError("there are no references: give at least one sentence.")
     for translations in references:
         if len(hypotheses) != len(translations):
             raise ValueError(
-                f"translations: {len(hypotheses)}, references: {len(translations)}; line i of one must translate the "
-                f"source of line i of the other."
+                f"the number of translations is {len(hypotheses)}, but the number of references is {len(translations)}: "
+                f"line i of both must belong to the same source."
             )
     streams = list(map(list, references))
     return [
@@ -95,10 +95,15 @@ def compute_bleu(
     process_index: int = 0,
     num_processes: int = 1,
 ) -> float:
-    """Return sacreBLEU (13a, cased) of the model's translations of `pairs`, decoded as the model is set to.
+    """Return sacreBLEU (13a, cased) of the translations that the model finds with its search options.
 
-    Several processes, which must all call it together, share the batches out. The batches are those of one process, so
-    the score is the same for any number.
+    Several processes can share the work. Then all of them must call this function at the same time. The number of
+    processes does not change the batches, and so it does not change the score.
+
+    Args:
+        pairs: sources and references.
+        process_index: the number of this process, from 0 on.
+        num_processes: the number of processes.
     """
     sources, references = zip(*pairs, strict=True)
     translator = Translator(model, tokenizer)
@@ -116,24 +121,25 @@ def compute_bleu(
 def build_compute_metrics(
     tokenizer: PreTrainedTokenizerBase, *, language: str = "de"
 ) -> Callable[[EvalPrediction], dict[str, float]]:
-    """Return the `compute_metrics` of a Seq2SeqTrainer with `predict_with_generate`: sacreBLEU and the paper's BLEU.
+    """Return a `compute_metrics` for a Seq2SeqTrainer with `predict_with_generate`.
 
-    The log then has eval_sacrebleu and eval_paper_bleu.
+    The log of the trainer then has sacreBLEU (eval_sacrebleu) and the paper's BLEU (eval_paper_bleu).
 
     Args:
-        language: of the labels, for the tokenizer of the paper's BLEU.
+        language: the language of the labels, for the tokenizer of the paper's BLEU.
     """
     metrics = {"sacrebleu": sacrebleu.BLEU(), "paper_bleu": PaperBLEU(language=language)}
 
     def decode(token_ids: np.ndarray) -> list[str]:
         if not isinstance(token_ids, np.ndarray) or token_ids.dtype.kind not in "iu":
-            raise ValueError("the predictions are no token ids: a Seq2SeqTrainer needs predict_with_generate=True.")
-        # The trainer pads both where it joins batches of different length.
+            raise ValueError("the predictions are no token ids: set predict_with_generate=True for the Seq2SeqTrainer.")
+        # The trainer pads predictions and labels with -100 when it joins batches of different lengths.
         padded = np.where(token_ids == IGNORE_INDEX, tokenizer.pad_token_id, token_ids)
         return tokenizer.batch_decode(padded, skip_special_tokens=True)
 
     def compute_metrics(prediction: EvalPrediction) -> dict[str, float]:
-        texts, references = decode(prediction.predictions), decode(prediction.label_ids)
+        texts = decode(prediction.predictions)
+        references = decode(prediction.label_ids)
         return {name: metric.corpus_score(texts, [references]).score for name, metric in metrics.items()}
 
     return compute_metrics

@@ -1,16 +1,16 @@
-"""BLEU as the paper counted it (table 2): of tokenised text, with hyphenated compounds split.
+"""Compute BLEU as the paper counted it (table 2): on tokenised text, with hyphenated compounds split.
 
-The authors' script (tensor2tensor, utils/get_ende_bleu.sh) does this to both sides:
+The authors' script (tensor2tensor, utils/get_ende_bleu.sh) applies these steps to translations and references:
 
-    1. full-width punctuation, curly quotation marks and the ellipsis become ASCII (Moses, replace-unicode-punctuation)
-    2. the Moses tokenizer of the target language, which escapes quotation marks and brackets
-    3. a hyphen inside a word becomes a token: s/(\\S)-(\\S)/$1 ##AT##-##AT## $2/g
-    4. cased BLEU of up to four tokens without smoothing (Moses, multi-bleu.perl)
+    1. Full-width punctuation, curly quotation marks and the ellipsis become ASCII (Moses, replace-unicode-punctuation).
+    2. The Moses tokenizer of the target language splits the text. It escapes quotation marks and brackets.
+    3. A hyphen inside a word becomes a token: s/(\\S)-(\\S)/$1 ##AT##-##AT## $2/g
+    4. BLEU is computed with case, for up to four tokens, without smoothing (Moses, multi-bleu.perl).
 
-Splitting adds matches, so the score is higher than other BLEU scores and compares with none of them.
+The split hyphens add matches. So the score is higher than other BLEU scores, and cannot be compared with them.
 
-Paper: the script's references were tokenised beforehand, without step 1. Here step 1 is applied to them too, or a curly
-quotation mark in them would match nothing.
+The paper differs in one point: its references were tokenised beforehand, without step 1. Here step 1 is applied to the
+references, too. Otherwise a curly quotation mark in a reference would match nothing.
 """
 
 import functools
@@ -24,48 +24,54 @@ COMPOUND = re.compile(r"(\S)-(\S)")
 
 
 class PaperBLEU(sacrebleu.BLEU):
-    """A metric with the interface of sacreBLEU's.
+    """The BLEU of the paper, with the interface of the metrics of sacreBLEU.
 
     Args:
-        language: of the translations, whose abbreviations the Moses tokenizer knows; those of English if unknown.
-        split_compounds: apply step 3; without it, this is the tokenised BLEU that many publish.
-        is_tokenized: skip steps 1 and 2.
-        lowercase: compare without case, which is removed after tokenisation.
+        language: the language of the translations. The Moses tokenizer knows its abbreviations. If it does not know the
+            language, it uses the abbreviations of English.
+        split_compounds: True to apply step 3. Without this step, the score is the tokenised BLEU of many publications.
+        is_tokenized: True to skip steps 1 and 2.
+        lowercase: True to compare without case. The tokens become lower-case before step 4.
     """
 
     def __init__(
         self, *, language: str = "de", split_compounds: bool = True, is_tokenized: bool = False, lowercase: bool = False
     ):
-        # `force` silences a guess that text with spaces before full stops must not be scored.
+        # `force` hides a warning of sacreBLEU about text with spaces before full stops.
         super().__init__(tokenize="none", smooth_method="none", lowercase=lowercase, force=True)
-        self.language, self.split_compounds, self.is_tokenized = language, split_compounds, is_tokenized
+        self.language = language
+        self.split_compounds = split_compounds
+        self.is_tokenized = is_tokenized
         tokenizer = "none" if is_tokenized else f"sacremoses{version('sacremoses')}-{language}"
         self.tokenizer_signature = f"{tokenizer}-split" if split_compounds else tokenizer
 
     def _preprocess_segment(self, sent: str) -> str:
-        """Return the tokens of `sent`; sacreBLEU calls this and splits the result at spaces."""
+        """Return the tokens of `sent`, separated by spaces. sacreBLEU calls this method."""
         tokens = sent if self.is_tokenized else tokenize(sent, language=self.language)
         tokens = split_compounds(tokens) if self.split_compounds else tokens
         return tokens.lower() if self.lowercase else tokens
 
 
 def split_compounds(tokens: str) -> str:
-    """Apply step 3: rich-text becomes rich ##AT##-##AT## text; as in the script, the second hyphen of a-b-c stays."""
+    """Return `tokens` after step 3: rich-text becomes rich ##AT##-##AT## text.
+
+    As in the authors' script, the second hyphen of a-b-c stays.
+    """
     return COMPOUND.sub(r"\1 ##AT##-##AT## \2", tokens)
 
 
-@functools.lru_cache(maxsize=2**16)  # several scores of a test set tokenise it once
+@functools.lru_cache(maxsize=2**16)  # Several scores of a test set need the same tokens.
 def tokenize(sentence: str, *, language: str) -> str:
-    """Return the tokens of `sentence`, separated by spaces: steps 1 and 2."""
+    """Return the tokens of `sentence` after steps 1 and 2, separated by spaces."""
     normalizer, tokenizer = _load_moses(language)
     return tokenizer.tokenize(normalizer.replace_unicode_punct(sentence), return_str=True)
 
 
 @functools.cache
 def _load_moses(language: str) -> tuple[Any, Any]:
-    # Imported here because it takes a second, and few commands score. Its tokens are those of tokenizer.perl of 2017:
-    # newstest2014 in three languages and 30,000 other German sentences come out the same to the byte. Since 2018 that
-    # script always splits the full stop of a last word.
+    # The import takes a second, and few commands need it. sacremoses gives the same tokens as tokenizer.perl of 2017.
+    # The output was equal to the byte on newstest2014 in three languages, and on 30,000 other German sentences. Since
+    # 2018 tokenizer.perl always splits off the full stop of the last word.
     from sacremoses import MosesPunctNormalizer, MosesTokenizer
 
     return MosesPunctNormalizer(lang=language), MosesTokenizer(lang=language)

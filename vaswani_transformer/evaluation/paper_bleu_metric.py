@@ -1,4 +1,4 @@
-"""The paper's BLEU for `evaluate.load` and `evaluate.combine`, by the path of this file."""
+"""The paper's BLEU as a metric for `evaluate.load` and `evaluate.combine`, which take the path of this file."""
 
 import datasets
 import evaluate
@@ -6,14 +6,14 @@ import evaluate
 from vaswani_transformer.evaluation.paper_bleu import PaperBLEU
 
 DESCRIPTION = """\
-BLEU as "Attention Is All You Need" counted it: Moses tokenizer, hyphenated compounds split, cased, no smoothing. 0 to
-100. Higher than sacreBLEU: compare it with scores of its own kind only."""
+BLEU as "Attention Is All You Need" counted it: Moses tokenizer, hyphenated compounds split, cased, no smoothing. The
+score is from 0 to 100. It is higher than sacreBLEU: compare it only with scores that were counted in the same way."""
 CITATION = 'Vaswani et al., "Attention Is All You Need", NeurIPS 2017'
 INPUTS = """\
 Args:
     predictions: translations.
-    references: of each translation one string, or a list of as many for each.
-    language, split_compounds, is_tokenized, lowercase: of `PaperBLEU`.
+    references: for each translation a string, or a list of strings. All lists must have the same length.
+    language, split_compounds, is_tokenized, lowercase: see `PaperBLEU`.
 
 Returns:
     score, its signature, counts, totals, precisions, bp, sys_len, ref_len."""
@@ -22,6 +22,8 @@ TEXT = datasets.Value("string")
 
 
 class PaperBLEUMetric(evaluate.Metric):
+    """The metric that `evaluate.load` finds in this file."""
+
     def _info(self) -> evaluate.MetricInfo:
         features = [
             datasets.Features({"predictions": TEXT, "references": references})
@@ -34,6 +36,9 @@ class PaperBLEUMetric(evaluate.Metric):
         lists = [[reference] if isinstance(reference, str) else reference for reference in references]
         counts = sorted({len(of_one) for of_one in lists})
         if len(counts) != 1 or counts == [0]:
-            raise ValueError(f"references of each translation: {counts}; expected as many for each, at least 1.")
+            raise ValueError(
+                f"the translations have different numbers of references, or none: {counts}. Give the same number for "
+                f"each, at least 1."
+            )
         score = metric.corpus_score(predictions, list(zip(*lists, strict=True)))
         return {name: getattr(score, name) for name in RESULTS} | {"signature": str(metric.get_signature())}

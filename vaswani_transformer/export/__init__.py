@@ -1,1 +1,1 @@
-"""The model for other engines: CTranslate2 and ONNX."""
+"""Export a model to CTranslate2 and to ONNX."""

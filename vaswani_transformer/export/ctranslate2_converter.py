@@ -1,13 +1,15 @@
-"""The model in CTranslate2's format: `vaswani export --format ctranslate2`.
+"""Write a model in the format of CTranslate2: `vaswani export --format ctranslate2`.
 
-Importing this file registers a converter for `VaswaniConfig`, so that CTranslate2's own tools convert our models too:
+The import of this file registers a converter for `VaswaniConfig`. Then the tools of CTranslate2 can convert our models,
+too:
 
     import vaswani_transformer.export.ctranslate2_converter
     from ctranslate2.converters import TransformersConverter
     TransformersConverter("runs/base/model").convert("exports/base", quantization="int8")
 
-CTranslate2 cannot compute sinusoids of the paper's layout, so the export holds a table of `max_positions` of them, and
-a longer sentence is an error there. The README of this folder says how its search differs.
+CTranslate2 cannot compute sinusoids in the layout of the paper. So the export holds a table with the sinusoids of
+`max_positions` positions, and CTranslate2 raises an error for a longer sentence. The README of this folder says how the
+search of CTranslate2 differs.
 
 Shapes: D d_model, H heads, K d_k or d_v.
 """
@@ -38,10 +40,10 @@ ACTIVATIONS = {
     "swish": Activation.SWISH,
 }
 HOW_TO_USE = """\
-CTranslate2 model in {folder}. Its greedy search gives the translations of `vaswani translate --num_beams 1`. Its beam
-search has another penalty and another end; vaswani_transformer/export/README.md has a dozen lines that choose from its
-n-best list by the paper's penalty (section 6.1). CTranslate2 does not read the search that this model is set to
-({search}): pass beam_size, length_penalty and max_decoding_length to translate_batch."""
+The CTranslate2 model is in {folder}. Its greedy search gives the translations of `vaswani translate --num_beams 1`. Its
+beam search has another penalty and ends in another way. vaswani_transformer/export/README.md has a dozen lines that
+choose from its n-best list by the paper's penalty (section 6.1). CTranslate2 does not read the search options of this
+model ({search}): pass beam_size, length_penalty and max_decoding_length to translate_batch."""
 
 
 def export_model(
@@ -52,17 +54,17 @@ def export_model(
     quantization: str = "float32",
     max_positions: int = MAX_POSITIONS,
 ) -> None:
-    """Write a CTranslate2 model, its tokenizer and its settings for decoding into the folder `output`.
+    """Write a CTranslate2 model, its tokenizer and its generation config into the folder `output`.
 
     Args:
-        quantization: type of the stored weights: float32, int8, int8_float16, ...
-        max_positions: tokens of the longest sentence, on either side.
+        quantization: the type of the stored weights, such as float32, int8 or int8_float16.
+        max_positions: the most tokens of a sentence, on either side.
 
     Raises:
-        ValueError: if CTranslate2 cannot compute this architecture, or has no such quantization.
+        ValueError: if CTranslate2 cannot compute this architecture, or if it has no such quantization.
     """
     with torch.no_grad():
-        # A copy, because CTranslate2 quantizes in place.
+        # The model is copied, because CTranslate2 quantizes in place.
         spec = VaswaniLoader(max_positions=max_positions)(copy.deepcopy(model).cpu(), tokenizer)
         spec.validate()
         spec.optimize(quantization=quantization)
@@ -74,10 +76,12 @@ def export_model(
 
 @register_loader("VaswaniConfig")
 class VaswaniLoader(ModelLoader):
-    """Builds CTranslate2's specification of a model; called by its `TransformersConverter` and by `export_model`.
+    """A builder of CTranslate2 specifications.
+
+    The `TransformersConverter` of CTranslate2 calls it, and so does `export_model`.
 
     Args:
-        max_positions: rows of the table of positions, at most those of a learned table.
+        max_positions: the number of rows in the table of positions. A table of learned positions may have fewer rows.
     """
 
     architecture_name = "AutoModelForSeq2SeqLM"
@@ -86,6 +90,11 @@ class VaswaniLoader(ModelLoader):
         self.max_positions = max_positions
 
     def get_model_spec(self, model: VaswaniForConditionalGeneration) -> transformer_spec.TransformerSpec:
+        """Return the specification of `model`.
+
+        Raises:
+            ValueError: if CTranslate2 cannot compute this architecture.
+        """
         config = model.config
         if config.attention_window is not None or config.activation_function not in ACTIVATIONS:
             raise ValueError(
@@ -94,7 +103,7 @@ class VaswaniLoader(ModelLoader):
             )
         options = {
             "num_heads": config.num_heads,
-            # One width for queries, keys and values; `set_attention` fills the narrower with zeros.
+            # Queries, keys and values must have one width. `set_attention` fills the narrower ones with zeros.
             "head_dim": max(config.d_k, config.d_v),
             "pre_norm": False,
             "activation": ACTIVATIONS[config.activation_function],
@@ -109,7 +118,7 @@ class VaswaniLoader(ModelLoader):
         return spec
 
     def get_vocabulary(self, model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTokenizerFast) -> list[str]:
-        """Return one token per row of the embeddings, with names for rows that the tokenizer does not know."""
+        """Return one token per row of the embeddings. Rows without a token in the tokenizer get a name."""
         tokens = {token_id: token for token, token_id in tokenizer.get_vocab().items()}
         return [tokens.get(row, f"<row {row}>") for row in range(model.config.vocab_size)]
 
@@ -127,7 +136,10 @@ class VaswaniLoader(ModelLoader):
         config.add_attribute("max_positions", self._count_positions(model.config))
 
     def set_stack(self, spec, embeddings_spec, stack: VaswaniEncoder | VaswaniDecoder) -> None:
-        """Fill in an encoder or a decoder. CTranslate2 multiplies embeddings by sqrt(d_model) itself."""
+        """Fill in the specification of an encoder or a decoder.
+
+        The embeddings are copied as they are, because CTranslate2 multiplies them by sqrt(d_model).
+        """
         self.set_embeddings(embeddings_spec, stack.embed_tokens)
         positions = stack.positions(self._count_positions(stack.config), mask=None, device=stack.device)
         spec.position_encodings.encodings = positions[0]
@@ -142,20 +154,21 @@ class VaswaniLoader(ModelLoader):
             self.set_layer_norm(layer_spec.ffn.layer_norm, layer.feed_forward_residual.norm)
 
     def set_attention(self, spec: MultiHeadAttentionSpec, attention: MultiHeadAttention) -> None:
-        """Fill in one attention, with d_k = d_v.
+        """Fill in the specification of one attention, with d_k = d_v.
 
-        The narrower of the two is widened by zeros, which change no result: in queries and keys they add 0 to each
-        score, in values they meet the zeros of the output projection.
+        If d_k and d_v differ, the narrower heads are widened by zeros. Zeros change no result: in queries and keys they
+        add 0 to each score, and in values they are multiplied by zeros of the output projection.
         """
         config = attention.config
-        num_heads, width = config.num_heads, max(config.d_k, config.d_v)
+        num_heads = config.num_heads
+        width = max(config.d_k, config.d_v)
         projections = [LinearSpec() for _ in range(3)]
         modules = (attention.q_proj, attention.k_proj, attention.v_proj)
         for projection_spec, module in zip(projections, modules, strict=True):
             projection_spec.weight = _widen_heads(module.weight, num_heads, width)
             if module.bias is not None:
                 projection_spec.bias = _widen_heads(module.bias, num_heads, width)
-        # Self-attention holds Q, K and V in one matrix, encoder-decoder attention K and V.
+        # One matrix holds Q, K and V of self-attention, or K and V of encoder-decoder attention.
         num_fused = 3 if len(spec.linear) == 2 else 1
         utils.fuse_linear(spec.linear[0], projections[:num_fused])
         if num_fused == 1:
@@ -171,7 +184,7 @@ class VaswaniLoader(ModelLoader):
 
 
 def _widen_heads(rows: torch.Tensor, num_heads: int, width: int) -> torch.Tensor:
-    """(H * K, ...) -> (H * width, ...), each head filled up with zeros."""
+    """Return `rows` (H * K, ...) as (H * width, ...), where each head is filled up with zeros."""
     heads = rows.unflatten(0, (num_heads, -1))
     missing = width - heads.shape[1]
     return nn.functional.pad(heads, (0, 0) * (heads.dim() - 2) + (0, missing)).flatten(0, 1)

@@ -1,6 +1,6 @@
-"""The model as ONNX graphs: `vaswani export --format onnx`.
+"""Write a model as ONNX graphs: `vaswani export --format onnx`.
 
-Three files, with Hugging Face optimum's names of files, inputs and outputs:
+The export has three files. Files, inputs and outputs have the names that Hugging Face optimum uses:
 
     encoder_model.onnx             input_ids, attention_mask
                                    -> last_hidden_state
@@ -9,10 +9,10 @@ Three files, with Hugging Face optimum's names of files, inputs and outputs:
     decoder_with_past_model.onnx   encoder_attention_mask, input_ids, past_key_values.{i}.{decoder,encoder}.{key,value}
                                    -> logits, present.{i}.decoder.{key,value}
 
-The first step of a translation feeds the start token to `decoder_model`, each later step its last token and the cache
-to `decoder_with_past_model`; keys and values of the encoder stay those of the first step. The weights of the decoder
-are in both files. Batch and lengths are free, and sinusoids are computed in the graph, for any length. The README of
-this folder has a greedy search in onnxruntime.
+The first step of a translation feeds the start token to `decoder_model`. Each later step feeds the last token and the
+cache to `decoder_with_past_model`. The keys and values of the encoder do not change after the first step. Both decoder
+files hold the weights of the decoder. Batch size and lengths are free, because the graphs compute sinusoids for any
+length. The README of this folder has a greedy search in onnxruntime.
 
 Shapes: B batch, S source length, T target length, P cached tokens, D d_model, H heads, K d_k or d_v, V vocab_size.
 """
@@ -23,7 +23,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-import onnxscript  # noqa: F401 - torch imports it only in the middle of an export
+import onnxscript  # noqa: F401 - without it, torch would fail in the middle of an export
 import torch
 from torch import nn
 from torch.export import Dim
@@ -35,24 +35,26 @@ from ..model.modeling_vaswani import VaswaniDecoder, VaswaniEncoder, VaswaniForC
 
 Tensors = tuple[torch.Tensor, ...]
 
-# Sizes of the example that is traced. Sizes of 0 and 1, and equal sizes, would become constants.
-BATCH, SOURCE, TARGET = 2, 5, 3
+# The sizes of the example that is traced. Sizes of 0 and 1, and equal sizes, would become constants.
+BATCH = 2
+SOURCE = 5
+TARGET = 3
 
 
 class EncoderGraph(nn.Module):
-    """`encoder_model.onnx`."""
+    """The graph of `encoder_model.onnx`."""
 
     def __init__(self, encoder: VaswaniEncoder):
         super().__init__()
         self.encoder = encoder
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """(B, S), (B, S) -> (B, S, D)."""
+        """Return the encoding (B, S, D) of `input_ids` (B, S) with `attention_mask` (B, S)."""
         return self.encoder(input_ids, attention_mask=attention_mask).last_hidden_state
 
 
 class DecoderGraph(nn.Module):
-    """`decoder_model.onnx`: the first step."""
+    """The graph of `decoder_model.onnx`, for the first step."""
 
     def __init__(self, decoder: VaswaniDecoder, lm_head: nn.Linear):
         super().__init__()
@@ -62,7 +64,17 @@ class DecoderGraph(nn.Module):
     def forward(
         self, encoder_attention_mask: torch.Tensor, input_ids: torch.Tensor, encoder_hidden_states: torch.Tensor
     ) -> Tensors:
-        """(B, S), (B, T), (B, S, D) -> logits (B, T, V), and keys and values of decoder and encoder of each layer."""
+        """Return logits and cache after a prompt.
+
+        Args:
+            encoder_attention_mask: (B, S).
+            input_ids: (B, T).
+            encoder_hidden_states: (B, S, D).
+
+        Returns:
+            logits (B, T, V), and for each layer the keys and values of the decoder (B, H, T, K) and of the encoder
+            (B, H, S, K).
+        """
         outputs = self.decoder(
             input_ids,
             encoder_hidden_states=encoder_hidden_states,
@@ -71,17 +83,27 @@ class DecoderGraph(nn.Module):
         )
         cache = outputs[CACHE]
         layers = zip(cache.self_attention_cache.layers, cache.cross_attention_cache.layers, strict=True)
-        remembered = ((own.keys, own.values, source.keys, source.values) for own, source in layers)
+        remembered = ((target.keys, target.values, source.keys, source.values) for target, source in layers)
         return self.lm_head(outputs.last_hidden_state), *(tensor for layer in remembered for tensor in layer)
 
 
 class DecoderWithPastGraph(DecoderGraph):
-    """`decoder_with_past_model.onnx`: each later step."""
+    """The graph of `decoder_with_past_model.onnx`, for each later step."""
 
     def forward(
         self, encoder_attention_mask: torch.Tensor, input_ids: torch.Tensor, past_key_values: Tensors
     ) -> Tensors:
-        """(B, S), (B, 1) and the cache -> logits (B, 1, V), and keys and values of each layer."""
+        """Return logits and cache after one more token.
+
+        Args:
+            encoder_attention_mask: (B, S).
+            input_ids: (B, 1).
+            past_key_values: for each layer, the keys and values of the decoder (B, H, P, K) and of the encoder
+                (B, H, S, K).
+
+        Returns:
+            logits (B, 1, V), and for each layer the keys and values of the decoder (B, H, P + 1, K).
+        """
         layers = [past_key_values[start : start + 4] for start in range(0, len(past_key_values), 4)]
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         for index, (keys, values, source_keys, source_values) in enumerate(layers):
@@ -90,29 +112,36 @@ class DecoderWithPastGraph(DecoderGraph):
             cache.is_updated[index] = True
         outputs = self.decoder(
             input_ids,
-            # Only its length matters: keys and values come from the cache.
+            # Only the length of this tensor matters, because keys and values come from the cache.
             encoder_hidden_states=past_key_values[2][:, 0],
             encoder_attention_mask=encoder_attention_mask,
             past_key_values=cache,
             use_cache=True,
         )
-        own = outputs[CACHE].self_attention_cache.layers
-        return self.lm_head(outputs.last_hidden_state), *(tensor for x in own for tensor in (x.keys, x.values))
+        layers = outputs[CACHE].self_attention_cache.layers
+        return self.lm_head(outputs.last_hidden_state), *(tensor for x in layers for tensor in (x.keys, x.values))
 
 
 HOW_TO_USE = """\
-ONNX graphs in {folder}. vaswani_transformer/export/README.md has a greedy search in onnxruntime. The program that calls
-the graphs must apply the search that this model is set to: {search}."""
+The ONNX graphs are in {folder}. vaswani_transformer/export/README.md has a greedy search in onnxruntime. The program
+that calls the graphs must apply the search options of this model: {search}."""
 
 
 @torch.no_grad()
 def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, output: Path) -> None:
     """Write the three graphs, the tokenizer and the configurations into the folder `output`, in float32."""
     model = copy.deepcopy(model).cpu().float().eval()
-    model.set_attn_implementation("eager")  # "sdpa" branches on whether a length is 1
-    encoder, decoder, lm_head = model.model.encoder, model.model.decoder, model.lm_head
-    batch, source, target, past = Dim("batch"), Dim("source"), Dim("target"), Dim("past")
-    sentences, remembered_source = {0: batch, 1: source}, {0: batch, 2: source}
+    model.set_attn_implementation("eager")  # The code of "sdpa" branches on whether a length is 1.
+    encoder = model.model.encoder
+    decoder = model.model.decoder
+    lm_head = model.lm_head
+    batch = Dim("batch")
+    source = Dim("source")
+    target = Dim("target")
+    past = Dim("past")
+    # The dimensions of each kind of tensor that may have any size.
+    sentences = {0: batch, 1: source}
+    remembered_source = {0: batch, 2: source}
     remembered_target = {0: batch, 2: past}
     input_ids = torch.zeros((BATCH, SOURCE), dtype=torch.long)
     mask = torch.ones_like(input_ids)
@@ -156,9 +185,16 @@ def export_model(model: VaswaniForConditionalGeneration, tokenizer: PreTrainedTo
 def _export(
     graph: nn.Module, inputs: dict, shapes: dict, path: Path, output_names: list[str], input_names: Sequence[str] = ()
 ) -> None:
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns that torchvision is missing
+    """Write a graph to the file `path`.
+
+    Args:
+        inputs: an example of each input.
+        shapes: the free dimensions of each input.
+        input_names: the names of all input tensors. The default is the keys of `inputs`.
+    """
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # This hides a warning that torchvision is missing.
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about axes that share a name on purpose
+        warnings.simplefilter("ignore")  # The warnings are about axes that share a name on purpose.
         torch.onnx.export(
             graph.eval(),
             kwargs=inputs,

@@ -1,1 +1,1 @@
-"""Model cards and uploads."""
+"""Write model cards, and upload models."""

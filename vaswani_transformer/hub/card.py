@@ -1,9 +1,9 @@
-"""The card of a trained model, filled from its run folder: description, training, scores.
+"""Write the card of a trained model from its run folder, with description, training and scores.
 
     text = build_card(Path("runs/base"), evaluations=[read_scores("WMT 2014 newstest2014", Path("newstest2014.json"))])
 
-The numbers are those that training and `vaswani evaluate` wrote down. The card says which facts are missing, and its
-text may be edited.
+The numbers come from the files of training and of `vaswani evaluate`. The card says which facts are missing. Its text
+may be edited.
 """
 
 import json
@@ -25,38 +25,59 @@ from ..training.recipes import OF_DATA, RECIPES
 
 TEMPLATE = Path(__file__).with_name("card_template.md")
 PARSER_TEMPLATE = Path(__file__).with_name("parser_card_template.md")
-MODEL_ID = "OWNER/NAME"  # replaced by the model's name on the Hub
-# Metrics of `vaswani evaluate`, and their names on the Hub.
+MODEL_ID = "OWNER/NAME"  # The upload replaces it by the model's name on the Hub.
+# The metrics of `vaswani evaluate`, with their names on the Hub.
 METRICS = {**dict.fromkeys((BLEU, LOWER_CASED, PAPER, TOKENISED), "bleu"), CHRF: "chrf", PERPLEXITY: "perplexity"}
 LANGUAGE = re.compile(r"[a-z]{2,3}")
-TREES = "trees"  # the target language of runs on data of `vaswani prepare --task parsing`
+TREES = "trees"  # The target language of data from `vaswani prepare --task parsing`.
 NO_LICENCE = "No licence of the weights or of the training data is stated: ask before you share or sell."
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The scores of a model on a test set, with what is needed to reproduce them."""
+    """The scores of a model on a test set, with the facts that are needed to reproduce them.
 
-    test_set: str  # its name
-    scores: list[Score]  # named as the keys of `METRICS`
-    search: str  # its settings, in one line
-    fingerprint: str  # of the model, as `loading.fingerprint_model` gives it
+    Attributes:
+        test_set: the name of the test set.
+        scores: the scores, with names that are keys of `METRICS`.
+        search: the settings of the search, in one line.
+        fingerprint: the fingerprint of the model, from `loading.fingerprint_model`.
+    """
+
+    test_set: str
+    scores: list[Score]
+    search: str
+    fingerprint: str
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run, as its folder describes it."""
+    """A run, as its folder describes it.
 
-    model: Path  # folder of its newest model, which the card describes
+    Attributes:
+        model: the folder of the model that the card describes.
+        cost: the cost of training.
+        recipe: the fields of the recipe.
+        versions: the versions of the libraries.
+        updates: the number of updates that the model has had.
+        planned_updates: the number of updates in the recipe.
+        dev: the update of the last evaluation, and the perplexity of the development set at this update. `None`
+            without an evaluation.
+        device: the kind of device; empty if it is unknown.
+        init: the name and the fingerprint of the model with whose weights training began. `None` without such a model.
+        languages: source and target, as given to `vaswani prepare`. The target is `TREES` if the model parses.
+    """
+
+    model: Path
     cost: RunCost
     recipe: dict
     versions: dict
-    updates: int  # of that model
+    updates: int
     planned_updates: int
-    dev: tuple[int, float] | None  # the update of its last evaluation, and the perplexity of the development set there
-    device: str  # kind of it; empty if unknown
-    init: tuple[str, str] | None  # name and fingerprint of the model whose weights it began with
-    languages: tuple[str, str] | None  # as given to `vaswani prepare`; the second is `TREES` if the run parses
+    dev: tuple[int, float] | None
+    device: str
+    init: tuple[str, str] | None
+    languages: tuple[str, str] | None
 
     @property
     def is_parser(self) -> bool:
@@ -65,22 +86,31 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class CardText:
-    """Facts for the card that no run folder holds; empty if not given."""
+    """Facts for the card that a run folder does not hold. A fact that is not given is empty.
 
-    name: str = ""  # title of the card
-    data: str = ""  # the training data, in words
-    dataset: str = ""  # its name on the Hub, for the metadata
-    license: str = ""  # identifier of the Hub for the weights, such as apache-2.0, or "other"
-    license_name: str = ""  # of an "other" licence
-    hardware: str = ""  # devices it was trained on
+    Attributes:
+        name: the title of the card.
+        data: a description of the training data.
+        dataset: the name of the training data on the Hub, for the metadata.
+        license: the identifier of the weights' licence on the Hub, such as apache-2.0, or "other".
+        license_name: the name of a licence whose identifier is "other".
+        hardware: the devices on which the model was trained.
+    """
+
+    name: str = ""
+    data: str = ""
+    dataset: str = ""
+    license: str = ""
+    license_name: str = ""
+    hardware: str = ""
 
 
 def read_scores(test_set: str, path: Path) -> Evaluation:
     """Read the scores of `test_set` from a file of `vaswani evaluate --json`.
 
     Raises:
-        FileNotFoundError: if there is no such file.
-        ValueError: if it holds something else.
+        FileNotFoundError: if the file does not exist.
+        ValueError: if the file was not written by `vaswani evaluate --json`.
     """
     figures = read_object(path)
     with blaming(path):
@@ -91,15 +121,22 @@ def read_scores(test_set: str, path: Path) -> Evaluation:
 
 
 def read_run(folder: Path, model: Path | None = None) -> Run:
-    """Read recipe, log and languages of the run in `folder`, up to the model in its folder `model`, or to its newest.
+    """Read the recipe, the log and the languages of a run.
+
+    Args:
+        folder: the run folder.
+        model: the folder of one of its models. The log is read up to this model. The default is the newest model.
 
     Raises:
-        FileNotFoundError: if a part is missing.
-        ValueError: if a part is damaged, or if the log has no line of training.
+        FileNotFoundError: if a file is missing.
+        ValueError: if a file is damaged, or if the log has no line of training.
     """
-    cost, log, description = RunCost.read(folder), read_log(folder), read_object(folder / RECIPE_FILE)
+    cost = RunCost.read(folder)
+    log = read_log(folder)
+    description = read_object(folder / RECIPE_FILE)
     model = model or find_model(folder)
-    config, update = read_object(model / "config.json"), read_update(model)
+    config = read_object(model / "config.json")
+    update = read_update(model)
     log = [line for line in log if update is None or line["update"] <= update]
     dev = [(line["update"], line["dev_perplexity"]) for line in log if line.get("dev_perplexity") is not None]
     with blaming(folder / RECIPE_FILE):
@@ -121,12 +158,19 @@ def read_run(folder: Path, model: Path | None = None) -> Run:
 def build_card(
     folder: Path, model: Path | None = None, *, evaluations: Sequence[Evaluation] = (), text: CardText | None = None
 ) -> str:
-    """Build the card of the run in `folder`; arguments and errors as of `read_run`.
+    """Return the text of the card of a run.
+
+    Args:
+        folder, model: see `read_run`.
+        evaluations: the scores to write into the card.
+        text: further facts.
 
     Raises:
-        ValueError: if the scores are of another model.
+        FileNotFoundError: see `read_run`.
+        ValueError: see `read_run`; also if the scores belong to another model, or if the model parses.
     """
-    run, text = read_run(folder, model), text or CardText()
+    run = read_run(folder, model)
+    text = text or CardText()
     _check_scores(folder, run, evaluations)
     name = text.name or plain(folder.resolve().name)
     source, target = run.languages or ("the source", "the target language")
@@ -154,15 +198,15 @@ def build_card(
 
 
 def _check_scores(folder: Path, run: Run, evaluations: Sequence[Evaluation]) -> None:
-    """Refuse scores that are not of the model of this run."""
+    """Raise a ValueError if the scores do not belong to the model of this run."""
     if evaluations and run.is_parser:
-        raise ValueError(f"{folder} parses, and these are scores of translations: leave them out.")
+        raise ValueError(f"the model of {folder} parses, but the given scores are of translations: leave them out.")
     for evaluation in evaluations:
         fingerprint = fingerprint_model(run.model)
         if evaluation.fingerprint != fingerprint:
             raise ValueError(
-                f"the scores of {evaluation.test_set} are of a model of fingerprint {evaluation.fingerprint}, but that "
-                f"of {folder} is {fingerprint}: evaluate it again."
+                f"the scores of {evaluation.test_set} belong to a model with fingerprint {evaluation.fingerprint}, but "
+                f"the model of {folder} has fingerprint {fingerprint}: evaluate it again."
             )
 
 
@@ -201,7 +245,7 @@ def _recipe(run: Run) -> str:
     lines = [f"{named}, seed {run.cost.seed}; updates: {run.updates:,} done, {run.planned_updates:,} planned."]
     if run.init:
         name, fingerprint = run.init
-        name = Path(name).name if Path(name).is_absolute() else name  # folders of a machine are not for the Hub
+        name = Path(name).name if Path(name).is_absolute() else name  # The card does not show folders of a machine.
         lines.append(f"It began with the weights of {code(name)}, fingerprint {code(fingerprint)}.")
     lines += ["", "| setting | value |", "|---|---|"]
     for name, value in run.recipe.items():
@@ -210,13 +254,14 @@ def _recipe(run: Run) -> str:
 
 
 def _is_same_recipe(ours: dict, theirs: dict) -> bool:
-    """Return True if two recipes differ only in their end and in the fields that corpus and device decide."""
+    """Return True if two recipes differ only in when they end and in fields that the corpus and the device decide."""
     either = dict.fromkeys((*OF_DATA, "compile", "num_updates", "patience"))
     return json.loads(json.dumps(ours | either)) == theirs | either
 
 
 def _cost(run: Run, text: CardText) -> str:
-    cost, hours = run.cost, run.cost.seconds / 3600
+    cost = run.cost
+    hours = cost.seconds / 3600
     versions = plain(", ".join(f"{name} {version}" for name, version in run.versions.items()))
     return (
         f"Devices: {text.hardware or plain(run.device) or 'not written down'}; processes: {cost.num_processes}; "
@@ -249,12 +294,12 @@ def _scores(run: Run, evaluations: Sequence[Evaluation]) -> str:
 
 
 def plain(value: object) -> str:
-    """Return text for Markdown that holds no HTML, link, code, break or invisible character, whatever `value` holds."""
+    """Return `value` as text that Markdown shows unchanged: without HTML, links, code or invisible characters."""
     return re.sub(r"[\\`<>\[\]|&]", r"\\\g<0>", _visible(str(value)))
 
 
 def code(text: str) -> str:
-    """Return `text` as code in a cell of a Markdown table."""
+    """Return `text` as code for a cell of a Markdown table."""
     return "`{}`".format(_visible(text).replace("`", "'").replace("|", "\\|"))
 
 

@@ -1,9 +1,9 @@
-"""Upload a trained model to the Hugging Face Hub: model, tokenizer, code and card, and nothing else.
+"""Upload a trained model to the Hugging Face Hub, with its tokenizer, code and card.
 
     upload_model("runs/base", "me/base", private=True)
 
-No file is copied from the folder: model and tokenizer are loaded, saved to an empty folder, and uploaded from there.
-Logs, checkpoints, the state of training and other files of a run folder stay behind.
+Nothing else is uploaded. The model and the tokenizer are loaded, saved to an empty folder, and uploaded from there. So
+logs, checkpoints, the state of training and other files of a run folder stay behind.
 """
 
 import tempfile
@@ -19,20 +19,21 @@ from .card import MODEL_ID, build_card
 
 
 def upload_model(model: str | Path, repo_id: str, *, private: bool = False) -> tuple[str, list[str]]:
-    """Upload model, tokenizer, code and card in one commit; make the repository if it is missing.
+    """Upload a model, its tokenizer, code and card in one commit. Create the repository if it does not exist.
 
     Args:
-        model: run folder or model folder. Its README.md is the card; for a run without one, `build_card` makes it.
-        repo_id: OWNER/NAME on the Hub.
-        private: a new repository is seen by its owners only.
+        model: a run folder or model folder. Its README.md is the card. If a run has no README.md, `build_card` writes
+            the card.
+        repo_id: the name OWNER/NAME on the Hub.
+        private: True if only its owners may see the repository.
 
     Returns:
-        address of the commit, and the names of the files.
+        the address of the commit, and the names of the files.
 
     Raises:
-        ValueError: without a login or a card, if `private` is given and the repository is public, or if the Hub refuses
-            the metadata of the card; nothing has been uploaded then.
-        OSError: if the Hub refuses.
+        ValueError: if there is no login, if a model outside a run has no card, if `private` is given and the repository
+            is public, or if the Hub refuses the metadata of the card. Then nothing has been uploaded.
+        OSError: if the Hub refuses the upload.
     """
     if get_token() is None:
         raise ValueError("uploading needs a login: run `hf auth login`, or set HF_TOKEN to a token that may write.")
@@ -52,15 +53,15 @@ def upload_model(model: str | Path, repo_id: str, *, private: bool = False) -> t
 
 
 def write_upload(model: str | Path, folder: Path, *, repo_id: str) -> None:
-    """Write model, tokenizer, code and card to the empty `folder`.
+    """Write the model, its tokenizer, code and card to the empty `folder`.
 
     Raises:
-        ValueError: as `upload_model`.
+        ValueError: if a model outside a run has no card.
     """
     found, translator, tokenizer, _ = load(model)
     card = _find_card(found).replace(MODEL_ID, repo_id)
     if tasks := vars(translator.config).get("custom_pipelines"):
-        translator.config.custom_pipelines = custom_pipelines(*tasks)  # the code that it names may be foreign
+        translator.config.custom_pipelines = custom_pipelines(*tasks)  # It may name foreign code.
     translator.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     keep_example(folder)
@@ -68,7 +69,7 @@ def write_upload(model: str | Path, folder: Path, *, repo_id: str) -> None:
 
 
 def _find_card(folder: Path) -> str:
-    """Return the card beside the weights in `folder`, or build it from the run that they are of."""
+    """Return the card beside the weights in `folder`, or else build a card from the run to which they belong."""
     if (folder / CARD_FILE).exists():
         return (folder / CARD_FILE).read_text(encoding="utf-8")
     for run in folder.parents[:2]:

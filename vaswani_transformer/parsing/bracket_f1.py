@@ -1,13 +1,13 @@
-"""Labelled bracket F1 by the rules of EVALB with the parameters COLLINS.prm, the measure of section 6.3.
+"""Compute labelled bracket F1, the measure of section 6.3, by the rules of EVALB with the parameters COLLINS.prm.
 
     score = BracketScore()
     for gold, predicted in zip(gold_trees, predicted_trees, strict=True):
         score += compare(gold, predicted)
     print(score.f1)
 
-Brackets are compared by label and span. The root TOP does not count, and ADVP and PRT are equal. Words whose gold tag
-is a punctuation mark, and brackets that hold nothing else, are first removed from both trees. A sentence of punctuation
-alone does not count.
+Brackets are compared by label and span. The root TOP does not count. ADVP and PRT are equal. Words whose gold tag is a
+punctuation mark are first removed from both trees, and so are brackets that hold no other words. A sentence of
+punctuation alone does not count.
 """
 
 from collections import Counter
@@ -22,12 +22,12 @@ EQUAL_LABELS = {"PRT": "ADVP"}
 
 @dataclass(frozen=True)
 class BracketScore:
-    """Counts over sentences; two scores can be added."""
+    """Counts over sentences. Two scores can be added."""
 
-    matched: int = 0  # brackets in both trees; each bracket is matched once
-    gold: int = 0  # brackets
-    predicted: int = 0  # brackets
-    sentences: int = 0  # with a word that counts
+    matched: int = 0  # brackets that are in both trees; each bracket is matched once
+    gold: int = 0  # brackets of the gold trees
+    predicted: int = 0  # brackets of the predicted trees
+    sentences: int = 0  # sentences with at least one word that is not punctuation
     exact: int = 0  # sentences whose brackets are all matched
 
     def __add__(self, other: "BracketScore") -> "BracketScore":
@@ -35,17 +35,17 @@ class BracketScore:
 
     @property
     def recall(self) -> float:
-        """Recall in percent; 0 if the gold trees have no bracket."""
+        """Recall in percent, or 0 if the gold trees have no bracket."""
         return 100 * self.matched / max(1, self.gold)
 
     @property
     def precision(self) -> float:
-        """Precision in percent; 0 if nothing was predicted."""
+        """Precision in percent, or 0 if the predicted trees have no bracket."""
         return 100 * self.matched / max(1, self.predicted)
 
     @property
     def f1(self) -> float:
-        """2 P R / (P + R), in percent, over the brackets of all sentences together."""
+        """F1 = 2 P R / (P + R) in percent, over the brackets of all sentences together."""
         return 200 * self.matched / max(1, self.gold + self.predicted)
 
     def summary(self) -> str:
@@ -57,10 +57,13 @@ class BracketScore:
 
 
 def compare(gold: Tree, predicted: Tree) -> BracketScore:
-    """Return the counts of one sentence, from two stripped trees over the same words.
+    """Return the counts of one sentence.
+
+    Args:
+        gold, predicted: two trees over the same words, from `strip`.
 
     Raises:
-        ValueError: if the words differ.
+        ValueError: if the words of the trees differ.
     """
     if gold.words != predicted.words:
         words = [" ".join(tree.words) for tree in (gold, predicted)]
@@ -70,14 +73,21 @@ def compare(gold: Tree, predicted: Tree) -> BracketScore:
         return BracketScore()
     # For each boundary between words, the number of counted words before it.
     places = list(accumulate(is_counted, initial=0))
-    gold_brackets, predicted_brackets = _brackets(gold, places), _brackets(predicted, places)
+    gold_brackets = _brackets(gold, places)
+    predicted_brackets = _brackets(predicted, places)
     matched = (gold_brackets & predicted_brackets).total()
     is_exact = matched == gold_brackets.total() == predicted_brackets.total()
-    return BracketScore(matched, gold_brackets.total(), predicted_brackets.total(), 1, int(is_exact))
+    return BracketScore(
+        matched=matched,
+        gold=gold_brackets.total(),
+        predicted=predicted_brackets.total(),
+        sentences=1,
+        exact=int(is_exact),
+    )
 
 
 def _brackets(tree: Tree, places: list[int]) -> Counter[tuple[str, int, int]]:
-    """Return the labels and spans that count, as often as they occur."""
+    """Return the label and span of each bracket that counts, and how often it occurs."""
     return Counter(
         (EQUAL_LABELS.get(label, label), places[start], places[end])
         for label, start, end in tree.constituents

@@ -1,12 +1,12 @@
-"""A tree as a sequence of symbols, and back, as in Vinyals et al. 2015 (section 6.3).
+"""Write a tree as a sequence of symbols, and read it back, as in Vinyals et al. 2015 (section 6.3).
 
-    (S (NP (DT The) (NN dog)) (VP (VBZ barks)))
-    (S (NP XX XX )NP (VP XX )VP )S                  words normalised away, the form of the paper
-    (S (NP The dog )NP (VP barks )VP )S             words copied
+    (S (NP (DT The) (NN dog)) (VP (VBZ barks)))     the tree
+    (S (NP XX XX )NP (VP XX )VP )S                  the form of the paper: XX stands for each word
+    (S (NP The dog )NP (VP barks )VP )S             the form with copied words
 
-A closing bracket repeats its label. Part-of-speech tags are left out: bracket F1 ignores them. With XX the model must
-count to know its place in the sentence; copied words show it. With the sub-words of the recipe parsing_small they make
-the trees of CRAFT 19 % longer, in tokens.
+A closing bracket repeats its label. Part-of-speech tags are left out, because bracket F1 ignores them. With XX the
+model must count the words to know its place in the sentence. Copied words show the place. They make the trees of CRAFT
+19 % longer, in sub-words of the recipe parsing_small.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +19,7 @@ NORMALISED = "XX"
 
 
 def linearise(tree: Tree, *, copy_words: bool = False) -> list[str]:
-    """Return the symbols of `tree`: "(NP" and ")NP" for brackets, XX or the word itself for a leaf."""
+    """Return the symbols of `tree`: "(NP" and ")NP" for brackets, and XX or the word itself for a leaf."""
     symbols = []
     for opened, leaf, closed in walk(tree):
         symbols += [f"({constituent.label}" for constituent in opened]
@@ -29,17 +29,21 @@ def linearise(tree: Tree, *, copy_words: bool = False) -> list[str]:
 
 
 def rebuild(symbols: Iterable[str], leaves: Sequence[Leaf]) -> Tree:
-    """Build a tree over exactly `leaves`, at least one, from `symbols`.
+    """Return a tree over exactly `leaves` (at least one) that is built from `symbols`.
 
-    The k-th symbol that is not a bracket stands for the k-th leaf. Any symbols are accepted; faults are repaired:
+    The k-th symbol that is not a bracket stands for the k-th leaf. All sequences of symbols are accepted. Faults are
+    repaired by these rules:
 
-    - A word before any bracket puts a TOP around everything.
-    - A closing bracket of the root before the last word is left out.
-    - A closing bracket whose label is open further out closes all inside that first; one that is not open is left out.
-    - A constituent still open at the end is closed there; one without a word is left out.
-    - A word after the last one is left out; a missing one goes into the innermost constituent that is open at the end.
+    - If a word comes before all brackets, a TOP is put around everything.
+    - If the root is closed before the last word, this bracket is left out.
+    - If a bracket is closed while others are open inside it, they are closed first.
+    - If a closing bracket has no open bracket, it is left out.
+    - If a constituent is still open at the end, it is closed there.
+    - If a constituent has no word, it is left out.
+    - If there are more words than leaves, the last words are left out.
+    - If there are fewer words than leaves, the last leaves go into the innermost constituent that is open at the end.
     """
-    constituents: list[list] = []  # label, start, end (`None` while it is open)
+    constituents: list[list] = []  # [label, start, end], where the end is `None` while the constituent is open
     is_open: list[list] = []
     place = 0
     for symbol in symbols:
@@ -58,7 +62,10 @@ def rebuild(symbols: Iterable[str], leaves: Sequence[Leaf]) -> Tree:
 
 
 def _close(is_open: list[list], label: str, place: int, *, is_last: bool) -> None:
-    """Close the innermost open constituent called `label` and all inside it, but the root only after the last word."""
+    """Close the innermost open constituent called `label`, and all constituents inside it.
+
+    The root is closed only if `is_last`, after the last word.
+    """
     depth = next((depth for depth in reversed(range(len(is_open))) if is_open[depth][0] == label), None)
     if depth is None or (depth == 0 and not is_last):
         return
@@ -68,6 +75,6 @@ def _close(is_open: list[list], label: str, place: int, *, is_last: bool) -> Non
 
 
 def read_pairs(path: Path, *, copy_words: bool = False) -> Iterator[Pair]:
-    """Return words and linearisation of each stripped tree of a file that `read_trees` reads."""
+    """Yield the words and the linearisation of each tree in a file. The trees are stripped (see `strip`)."""
     stripped = filter(None, map(strip, read_trees(path)))
     return ((" ".join(tree.words), " ".join(linearise(tree, copy_words=copy_words))) for tree in stripped)

@@ -1,4 +1,4 @@
-"""Sentence in, tree out: beam search of the symbols of a tree (section 6.3).
+"""Parse a sentence into a tree, by beam search for the symbols of the tree (section 6.3).
 
 parser = load_parser("runs/parsing/model")
 print(format_tree(parser("The dog barks .")))
@@ -19,13 +19,15 @@ from .trees import Leaf, Tree
 from .vocabulary import find_brackets, is_bracket
 from .well_formed import WellFormed
 
-# Sub-words of a sentence; the longest in our treebanks has 859, in 327 words. The search may have `LENGTH_OFFSET` more
-# steps, and the memory for its prefixes is quadratic in them: 1.6 GB for 2,700 sub-words with 21 beams.
+# The most sub-words of a sentence. The longest sentence of our treebanks has 859 sub-words, in 327 words. The limit
+# bounds the memory for the prefixes of a search, which is quadratic in its steps: 1.6 GB for 2,700 sub-words with 21
+# beams.
 MOST_TOKENS = 1_000
-LENGTH_OFFSET = 300  # section 6.3: the output may be this much longer than the sentence, in tokens
-WORD_BEGIN = "Ġ"  # how the tokenizer writes the space before a word
+LENGTH_OFFSET = 300  # The output may have so many tokens more than the sentence (section 6.3).
+WORD_BEGIN = "Ġ"  # The tokenizer writes the space before a word like this.
 UNKNOWN_TAG = "XX"
-WHITESPACE = re.compile(r"[ \t\n\r\f\v]+")  # of ASCII: some words of treebanks hold a no-break space
+# White space of ASCII only, because some words of treebanks hold a no-break space.
+WHITESPACE = re.compile(r"[ \t\n\r\f\v]+")
 ESCAPES = {"(": "-LRB-", ")": "-RRB-"}
 
 
@@ -33,13 +35,13 @@ class Parser:
     """A model of linearised trees with its tokenizer and its search.
 
     Args:
-        tokens_per_batch: padded source tokens of a batch, before beams.
-        is_constrained: search only among the trees over exactly the words of the sentence. If False, as in the paper,
-            the output may be anything, and `rebuild` repairs it.
-        generate_kwargs: for `Translator`.
+        tokens_per_batch: see `Translator`.
+        is_constrained: search only among the trees over exactly the words of the sentence. If False, the output may be
+            any sequence, as in the paper, and `rebuild` repairs it.
+        generate_kwargs: further arguments of `Translator`.
 
     Attributes:
-        num_repaired: sentences so far whose output was not as `linearise` writes the tree.
+        num_repaired: the number of sentences so far whose output had to be repaired.
 
     Raises:
         ValueError: if the tokenizer has no brackets, because the model was not trained to parse.
@@ -54,11 +56,13 @@ class Parser:
         is_constrained: bool = True,
         **generate_kwargs,
     ):
-        self.tokenizer, self.is_constrained = tokenizer, is_constrained
+        self.tokenizer = tokenizer
+        self.is_constrained = is_constrained
         options = {"max_length_offset": LENGTH_OFFSET} | generate_kwargs
         self.length_offset = options["max_length_offset"]
         self._translator = Translator(model, tokenizer, tokens_per_batch=tokens_per_batch, **options)
-        self._normalised = tokenizer.get_added_vocab().get(NORMALISED)  # for every word; None where words are copied
+        # The token that stands for every word, or `None` if the output repeats the words.
+        self._normalised = tokenizer.get_added_vocab().get(NORMALISED)
         self._brackets = find_brackets(tokenizer)
         self.num_repaired = 0
 
@@ -68,15 +72,17 @@ class Parser:
         *,
         on_batch: Callable[[int], object] = lambda num_sentences: None,
     ) -> Tree | list[Tree | None] | None:
-        """Return the tree of a sentence, or of each of several, with XX for tags; `None` for a sentence without words.
+        """Return the tree of a sentence, or a list with the tree of each of several sentences.
+
+        All part-of-speech tags are XX. The tree of a sentence without words is `None`.
 
         Args:
-            sentences: words separated by spaces, as the treebank separates them: punctuation is a word. Parentheses
-                become -LRB- and -RRB-.
-            on_batch: called with the number of sentences after each batch.
+            sentences: one sentence or several. Spaces separate the words as in the treebank, where a punctuation mark
+                is a word. Parentheses become -LRB- and -RRB-.
+            on_batch: called after each batch with its number of sentences.
 
         Raises:
-            ValueError: if a sentence has more than `MOST_TOKENS` tokens; none is parsed then.
+            ValueError: if a sentence has more than `MOST_TOKENS` tokens. Then no sentence is parsed.
         """
         if isinstance(sentences, str):
             return self([sentences])[0]
@@ -92,7 +98,7 @@ class Parser:
                     f"{MOST_TOKENS:,}: split it, or leave it out."
                 )
         for batch in batches:
-            if batch.ids[0]:  # else lines without a word
+            if batch.ids[0]:  # Otherwise the sentences of this batch have no words.
                 for row, symbols in zip(batch.rows, self._search(batch), strict=True):
                     leaves = [Leaf(UNKNOWN_TAG, word) for word in words[row]]
                     trees[row] = rebuild(symbols, leaves)
@@ -102,7 +108,7 @@ class Parser:
         return trees
 
     def _search(self, batch: Batch) -> list[list[str]]:
-        """Return the symbols found for each sentence of `batch`."""
+        """Return the symbols that the search finds for each sentence of `batch`."""
         options = {}
         if self.is_constrained:
             options["prefix_allowed_tokens_fn"] = WellFormed(
@@ -115,7 +121,7 @@ class Parser:
         return [self._to_symbols(ids) for ids in found.sequences.tolist()]
 
     def _words_of(self, ids: list[int]) -> list[list[int]]:
-        """Return the tokens that each word of the encoded sentence `ids` must become in the output."""
+        """Return the tokens that the output must have for each word of the sentence with token ids `ids`."""
         words: list[list[int]] = []
         for token_id, token in zip(ids[:-1], self.tokenizer.convert_ids_to_tokens(ids[:-1]), strict=True):
             if self._begins_word(token_id, token):
@@ -124,7 +130,7 @@ class Parser:
         return words if self._normalised is None else [[self._normalised]] * len(words)
 
     def _to_symbols(self, ids: list[int]) -> list[str]:
-        """Return the brackets, and for each word the token that begins it."""
+        """Return the symbols of an output: its brackets, and for each word the first token of the word."""
         tokens = zip(ids, self.tokenizer.convert_ids_to_tokens(ids), strict=True)
         return [
             self._brackets.get(token_id, token)
@@ -137,12 +143,19 @@ class Parser:
 
 
 def split_words(sentence: str) -> list[str]:
-    """Return the words of a sentence as treebanks write them."""
+    """Return the words of a sentence, with parentheses as treebanks write them."""
     for bracket, escape in ESCAPES.items():
         sentence = sentence.replace(bracket, escape)
     return [word for word in WHITESPACE.split(sentence) if word]
 
 
 def load_parser(folder: str | Path, **options) -> Parser:
-    """Load a `Parser` with its `options` from a model folder, a run folder or a Hub id; raises as `load_translator`."""
+    """Return the parser of a model folder, a run folder or a Hub id.
+
+    Args:
+        options: arguments of `Parser`.
+
+    Raises:
+        FileNotFoundError, ValueError: see `load_translator`.
+    """
     return Parser(*load_translator(folder), **options)

@@ -1,10 +1,10 @@
-"""Constituency trees in the brackets of the Penn Treebank: read, strip, write.
+"""Read, strip and write constituency trees in the brackets of the Penn Treebank.
 
     for tree in read_trees(Path("wsj_02.mrg")):
         print(format_tree(strip(tree)))
 
-A tree is stored flat, as its leaves and the spans of its constituents. Nesting may have any depth, and bracket F1
-(section 6.3) compares these spans.
+A tree is stored flat, as its leaves and the spans of its constituents. So nesting may have any depth, and bracket F1
+(section 6.3) can compare the spans.
 """
 
 import re
@@ -17,9 +17,9 @@ from ..data.lines import read_lines
 
 TOP = "TOP"
 TRACE = "-NONE-"
-# CRAFT has words of two parts, (NN Xpd TTD); a no-break space joins them, because spaces separate words.
+# CRAFT has words of two parts, as in (NN Xpd TTD). A no-break space joins the parts, because spaces separate words.
 NO_BREAK_SPACE = "\u00a0"
-# Whitespace of ASCII only, so that a no-break space belongs to its word.
+# Only white space of ASCII separates tokens, so that a no-break space belongs to its word.
 TOKEN = re.compile(r"[()]|[^ \t\n\r\f\v()]+")
 FUNCTION_TAGS = re.compile(r"(?<!^)[-=].*")
 
@@ -32,7 +32,7 @@ class Leaf(NamedTuple):
 
 
 class Constituent(NamedTuple):
-    """A label over the leaves from `start` to `end`, the latter not included."""
+    """A label over the leaves from `start` up to, but not including, `end`."""
 
     label: str
     start: int
@@ -40,10 +40,11 @@ class Constituent(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """A tree: its leaves, and its constituents with each before those inside it.
+    """A tree: its leaves, and its constituents in the order in which they open.
 
-    The first constituent is the root and spans all leaves. The bracket without label, or labelled TOP, that treebanks
-    put around a sentence is left out if it holds exactly one constituent; otherwise it is the root, TOP.
+    The first constituent is the root and spans all leaves. Treebanks put another bracket around a sentence, without a
+    label or with the label TOP. This bracket is left out if it holds exactly one constituent. Otherwise it is the root,
+    and its label is TOP.
     """
 
     leaves: tuple[Leaf, ...]
@@ -55,11 +56,11 @@ class Tree(NamedTuple):
 
 
 def read_trees(path: Path) -> Iterator[Tree]:
-    """Read the trees of a bracketed file, traces and function tags included; see `parse_trees`.
+    """Read the trees of a bracketed file, with traces and function tags.
 
     Raises:
-        FileNotFoundError: at once, if there is no such file.
-        ValueError: with file and line, if the brackets are wrong or a line is not UTF-8.
+        FileNotFoundError: if the file does not exist. This error is raised by the call, before the first tree is read.
+        ValueError: if the brackets are wrong or a line is not UTF-8. The message names the file and the line.
     """
     return parse_trees(read_lines(path), name=str(path))
 
@@ -68,7 +69,7 @@ def parse_trees(lines: Iterable[str], *, name: str) -> Iterator[Tree]:
     """Parse trees written as `(S (NP (DT The) (NN dog)) (VP (VBZ barks)))`, on one line or over several.
 
     Args:
-        name: of the file, for messages.
+        name: names the file in messages.
 
     Raises:
         ValueError: at the first tree that is not well-formed.
@@ -79,15 +80,17 @@ def parse_trees(lines: Iterable[str], *, name: str) -> Iterator[Tree]:
             f"{name}, line {line}: {reason}. Expected trees such as (S (NP (DT The) (NN dog)) (VP (VBZ barks)))."
         )
 
-    first_line = 0  # of the tree that is being read
+    first_line = 0  # the line in which the present tree begins
     leaves: list[Leaf] = []
     constituents: list[Constituent] = []  # in the order in which they open; `end` is -1 until they close
-    is_open: list[int] = []  # places of those not yet closed, innermost last
-    texts: list[str] | None = None  # of the last bracket that opened, while it may be a leaf
+    is_open: list[int] = []  # the indices of the constituents that are not closed, innermost last
+    # The texts in the bracket that opened last, as long as it may be a constituent (with a label) or a leaf (with a tag
+    # and a word). `None` if there is no such bracket.
+    texts: list[str] | None = None
     for number, line in enumerate(lines, start=1):
         for token in TOKEN.findall(line):
             if token == "(" and (texts is None or len(texts) < 2):
-                if texts is not None:  # the bracket around this one is a constituent
+                if texts is not None:  # The bracket around this one is a constituent.
                     is_open.append(len(constituents))
                     constituents.append(Constituent("".join(texts), len(leaves), -1))
                 elif not is_open:
@@ -105,13 +108,17 @@ def parse_trees(lines: Iterable[str], *, name: str) -> Iterator[Tree]:
                 raise error(number, f"unexpected {token!r}")
             if texts is None and not is_open:
                 yield with_root(leaves, constituents)
-                leaves, constituents = [], []
+                leaves = []
+                constituents = []
     if is_open or texts is not None:
         raise error(first_line, "the tree that begins here is not closed at the end of the file")
 
 
 def with_root(leaves: Sequence[Leaf], constituents: Sequence[Constituent]) -> Tree:
-    """Return the tree: extra brackets around it left out or called TOP, and a TOP added if it has no root."""
+    """Return the tree of `leaves` and `constituents`, with exactly one root.
+
+    Extra brackets around the tree are left out. If no other constituent spans all leaves, the root is TOP.
+    """
     whole = (0, len(leaves))
     while constituents and constituents[0].label in ("", TOP) and constituents[0][1:] == whole:
         constituents = constituents[1:]
@@ -121,10 +128,13 @@ def with_root(leaves: Sequence[Leaf], constituents: Sequence[Constituent]) -> Tr
 
 
 def strip(tree: Tree) -> Tree | None:
-    """Return `tree` as EVALB's setting for the Penn Treebank compares it, and as section 6.3 learns it.
+    """Return `tree` without traces, function tags and indices.
 
-    Without traces (-NONE-) and constituents of nothing else, and without function tags and indices: NP for NP-SBJ-1 and
-    NP=2. `None` if no word is left.
+    EVALB's setting for the Penn Treebank compares trees in this form, and the model of section 6.3 learns them. Traces
+    (-NONE-) are removed together with constituents that hold only traces. NP-SBJ-1 and NP=2 become NP.
+
+    Returns:
+        `None` if no word is left.
     """
     leaves = [leaf for leaf in tree.leaves if leaf.tag != TRACE]
     new_place = list(accumulate((leaf.tag != TRACE for leaf in tree.leaves), initial=0))
@@ -139,12 +149,16 @@ def strip(tree: Tree) -> Tree | None:
 
 
 def walk(tree: Tree) -> Iterator[tuple[list[Constituent], Leaf, list[Constituent]]]:
-    """Yield each leaf, with constituents that open before it, outermost first, and close after it, innermost first."""
+    """Yield for each leaf the constituents that open before it, the leaf, and the constituents that close after it.
+
+    The opening constituents come outermost first, the closing ones innermost first.
+    """
     constituents = iter(tree.constituents)
     following = next(constituents, None)
     is_open: list[Constituent] = []
     for place, leaf in enumerate(tree.leaves):
-        opened, closed = [], []
+        opened = []
+        closed = []
         while following is not None and following.start == place:
             opened.append(following)
             following = next(constituents, None)
@@ -155,7 +169,10 @@ def walk(tree: Tree) -> Iterator[tuple[list[Constituent], Leaf, list[Constituent
 
 
 def format_tree(tree: Tree) -> str:
-    """Return `tree` on one line, in a bracket TOP: EVALB counts a bracket without label as a constituent."""
+    """Return `tree` on one line, in a bracket with the label TOP.
+
+    The bracket has a label because EVALB counts a bracket without a label as a constituent.
+    """
     pieces = []
     for opened, leaf, closed in walk(tree):
         pieces += [f"({constituent.label}" for constituent in opened]

@@ -1,4 +1,4 @@
-"""The shared vocabulary of section 6.3: sub-words of the sentences, and one token per bracket."""
+"""Learn the shared vocabulary of section 6.3: sub-words for the sentences, and one token per bracket."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -14,17 +14,18 @@ from .linearisation import NORMALISED
 
 
 def learn_vocabulary(pairs: Iterable[Pair], *, vocab_size: int, subword_model: str = "bpe") -> PreTrainedTokenizerFast:
-    """Learn a tokenizer for sentences and their linearised trees that never splits a bracket.
+    """Return a tokenizer for sentences and their linearised trees that never splits a bracket.
 
-    Sub-words are learned from the sentences alone. The brackets of the training trees are added to them; sentences
-    contain none, because treebanks write -LRB- and -RRB-. XX is added if it stands for all words.
+    Sub-words are learnt from the sentences alone. Then the brackets of the training trees are added. Sentences contain
+    no brackets, because treebanks write -LRB- and -RRB-. XX is added if it stands for all words of the trees.
 
     Args:
-        pairs: those of `linearisation.read_pairs`; read once.
-        vocab_size: entries, brackets included.
+        pairs: sentences and trees from `linearisation.read_pairs`. They are read once.
+        vocab_size: the number of entries, with brackets.
+        subword_model: see `train_tokenizer`.
     """
     found: set[str] = set()
-    symbols: list[str] = []  # known when all trees are read
+    symbols: list[str] = []  # It is empty until all trees are read.
 
     def note_symbols() -> Iterator[Pair]:
         for sentence, tree in pairs:
@@ -35,15 +36,20 @@ def learn_vocabulary(pairs: Iterable[Pair], *, vocab_size: int, subword_model: s
 
     sentences = (sentence for sentence, _ in filter_pairs(note_symbols(), Counter()))
     tokenizer = train_tokenizer(sentences, vocab_size=vocab_size, subword_model=subword_model, reserved=symbols)
-    # Words are those of the treebank, also if one is a no-break space: only composition leaves their number as it is.
+    # The normaliser must not change the number of words, and a word of a treebank may be a no-break space. So it only
+    # composes characters.
     tokenizer.backend_tokenizer.normalizer = Sequence([NFC(), Prepend(" ")])
-    # normalized: matched with the space before them, which is how every word of this tokenizer begins.
+    # normalized=True: the symbols are found in the normalised text, in which every word begins with a space.
     tokenizer.add_tokens([AddedToken(symbol, normalized=True) for symbol in symbols])
     return tokenizer
 
 
 def find_brackets(tokenizer: PreTrainedTokenizerFast) -> dict[int, str]:
-    """Return the brackets of a vocabulary by their ids; raises ValueError if there is none."""
+    """Return the brackets of a vocabulary by their token ids.
+
+    Raises:
+        ValueError: if the vocabulary has no brackets.
+    """
     brackets = {token_id: symbol for symbol, token_id in tokenizer.get_added_vocab().items() if is_bracket(symbol)}
     if not brackets:
         raise ValueError(
@@ -54,13 +60,17 @@ def find_brackets(tokenizer: PreTrainedTokenizerFast) -> dict[int, str]:
 
 
 def check_vocabulary(tokenizer: PreTrainedTokenizerFast, *, copy_words: bool) -> None:
-    """Refuse a given vocabulary in which trees cannot be written, with their words copied or with XX for each."""
+    """Raise a ValueError if linearised trees of this form cannot be written in a vocabulary.
+
+    Args:
+        copy_words: True for trees with copied words, False for trees with XX.
+    """
     find_brackets(tokenizer)
-    if (NORMALISED in tokenizer.get_added_vocab()) == copy_words:
-        raise ValueError(
-            f"the model's vocabulary is of trees with {'XX for each word' if copy_words else 'their words'}: "
-            f"{'leave --copy_words out' if copy_words else 'add --copy_words'}."
-        )
+    has_normalised = NORMALISED in tokenizer.get_added_vocab()
+    if has_normalised and copy_words:
+        raise ValueError("the model's vocabulary is for trees with XX for each word: leave --copy_words out.")
+    if not has_normalised and not copy_words:
+        raise ValueError("the model's vocabulary is for trees with copied words: add --copy_words.")
 
 
 def is_bracket(symbol: str) -> bool:

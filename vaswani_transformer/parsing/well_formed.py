@@ -1,4 +1,4 @@
-"""The constraint of the search: tokens that keep the output a linearised tree over the words of the sentence."""
+"""Constrain a search, so that its output is a linearised tree over the words of the sentence."""
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
@@ -6,38 +6,46 @@ from typing import NamedTuple
 
 import torch
 
-# Brackets that open in a row, at most; no tree of CRAFT or of the sample of the Wall Street Journal has more. Without
-# this bound a model that is uncertain of the next word could open brackets up to the limit of length.
+# The most brackets that open in a row. No tree of CRAFT or of the sample of the Wall Street Journal has more. Without
+# this bound, a model that is uncertain of the next word could open brackets until the limit of length.
 MOST_OPENED = 9
 
 
 class _State(NamedTuple):
     """The state of a linearisation after some tokens.
 
-    `innermost` is the innermost open bracket as (token that closes it, the one around it), `None` outside the root.
+    Attributes:
+        innermost: the innermost open bracket, as a pair: the token that closes it, and the same pair for the bracket
+            around it. `None` if no bracket is open.
+        depth: the number of open brackets.
+        num_words: the number of words that have begun.
+        num_pieces: the number of tokens of the last word so far.
+        num_opened: the number of brackets that opened since the last word or closing bracket.
+        is_over: True after </s>, or after a token that is not allowed.
     """
 
     innermost: tuple[int, tuple | None] | None = None
     depth: int = 0
-    num_words: int = 0  # begun
-    num_pieces: int = 0  # of the last of them
-    num_opened: int = 0  # brackets since the last word or closing bracket
+    num_words: int = 0
+    num_pieces: int = 0
+    num_opened: int = 0
     is_over: bool = False
 
 
 class WellFormed:
-    """`prefix_allowed_tokens_fn` of `generate` for the sentences of a batch.
+    """A `prefix_allowed_tokens_fn` of `generate` for the sentences of a batch.
 
-    - The root opens first, and closes after the last word; only </s> follows.
-    - A bracket closes with its own label, and not before it holds a word.
-    - Leaves are the tokens of the words, in order, each word whole.
-    - No bracket opens that the limit of length would leave open, nor after `MOST_OPENED` others in a row.
+    - The root opens first, and closes after the last word. Then only </s> may follow.
+    - A bracket closes with its label, after it holds at least one word.
+    - The leaves are the words of the sentence, in order. The tokens of a word are not separated.
+    - A bracket opens only if the limit of length leaves room to close it.
+    - No more than `MOST_OPENED` brackets open in a row.
 
     Args:
-        words: for each sentence the tokens of each word's leaf.
-        brackets: "(NP", ")NP" and the like, by token id.
-        end_id: of </s>.
-        limits: for each sentence the tokens its output may have, </s> included.
+        words: for each word of each sentence, the tokens of its leaf.
+        brackets: the brackets of the vocabulary ("(NP", ")NP") by their token ids.
+        end_id: the token id of </s>.
+        limits: for each sentence, the most tokens that its output may have, </s> included.
     """
 
     def __init__(
@@ -48,20 +56,28 @@ class WellFormed:
         end_id: int,
         limits: Sequence[int],
     ):
-        self._words, self._end_id, self._limits = words, end_id, limits
-        # For each word, the number of tokens from its first to the end of the sentence.
+        self._words = words
+        self._end_id = end_id
+        self._limits = limits
+        # For each word, the number of tokens from its beginning to the end of the sentence.
         self._pieces_from = [
             list(accumulate(map(len, reversed(of_sentence)), initial=0))[::-1] for of_sentence in words
         ]
         id_of = {bracket: token_id for token_id, bracket in brackets.items()}
-        # For each opening bracket the one that closes it.
+        # The closing bracket of each opening bracket.
         self._closing = {id_of[bracket]: id_of[f"){bracket[1:]}"] for bracket in sorted(id_of) if bracket[0] == "("}
-        # Of prefixes of this step and the one before; those of all steps would need memory quadratic in the length.
+        # The states after the prefixes of this step and of the last one. The states of all steps would need memory that
+        # is quadratic in the length.
         self._states: dict[tuple[int, tuple[int, ...]], _State] = {}
-        self._length = 0  # of the prefixes of this step
+        self._length = 0  # The length of the prefixes of this step.
 
     def __call__(self, row: int, prefix: torch.LongTensor) -> list[int]:
-        """Return the tokens that may follow `prefix` (T,), which begins with the start token, in sentence `row`."""
+        """Return the tokens that may follow a prefix.
+
+        Args:
+            row: the row number of the sentence.
+            prefix: (T,) the tokens so far. The first one is the start token.
+        """
         ids = tuple(prefix.tolist())
         if len(ids) > self._length:
             self._length = len(ids)
@@ -79,6 +95,7 @@ class WellFormed:
             allowed.append(words[state.num_words][0])
             if state.depth > 1 and not state.num_opened:
                 allowed.append(state.innermost[0])
+        # The remaining words, the closing brackets and </s> are needed. A further bracket needs two tokens more.
         needed = self._pieces_from[row][state.num_words] + state.depth + 1
         is_short = len(ids) - 1 + needed + 2 <= self._limits[row]
         if state.innermost is None or (is_short and state.num_opened < MOST_OPENED):
@@ -86,7 +103,7 @@ class WellFormed:
         return allowed
 
     def _state_after(self, row: int, ids: tuple[int, ...]) -> _State:
-        """Return the state after `ids`, one token longer than a prefix of the step before."""
+        """Return the state after `ids`, the prefix of a step. The state one token before is usually known."""
         if len(ids) <= 1:
             return _State()
         if (row, ids) not in self._states:
@@ -105,5 +122,5 @@ class WellFormed:
             return state._replace(innermost=state.innermost[1], depth=state.depth - 1, num_opened=0)
         if state.num_words < len(words) and token_id == words[state.num_words][0]:
             return state._replace(num_words=state.num_words + 1, num_pieces=1, num_opened=0)
-        # The end, or any token of a beam of probability 0.
+        # The token is </s>, or it is a forbidden token in a beam of probability 0.
         return state._replace(is_over=True)

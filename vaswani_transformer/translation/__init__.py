@@ -1,1 +1,1 @@
-"""Many sentences, whole files and streams through a trained model."""
+"""Translate many sentences, whole files and streams with a trained model."""

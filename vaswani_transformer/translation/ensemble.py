@@ -1,8 +1,8 @@
-"""Ensembles: models that share a vocabulary translate together, by the mean of their probabilities.
+"""Ensembles: several models translate together, by the mean of their probabilities.
 
     P(y | Y, X) = 1/M sum_m P_m(y | Y, X)
 
-Each model has its own encoder and cache, so the models may differ in everything except the vocabulary.
+Each model has a separate encoder and cache. So the models may differ in everything except the vocabulary.
 """
 
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ from ..model.search_vaswani import ForwardSteps, Steps
 
 
 class Ensemble:
-    """Decode with several models in place of one engine: `generate(..., engine=Ensemble([...]))`.
+    """Several models that decode in place of one engine: `generate(..., engine=Ensemble([...]))`.
 
     Args:
-        members: engines, or models whose `forward` computes the steps.
+        members: engines, or models. The steps of a model are computed by its `forward`.
 
     Raises:
-        ValueError: for different vocabularies.
+        ValueError: if the vocabularies or special tokens of the members differ.
     """
 
     def __init__(self, members: Sequence[Engine | VaswaniForConditionalGeneration]):
@@ -40,7 +40,7 @@ class Ensemble:
                 )
 
     def encode(self, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None) -> list[torch.Tensor]:
-        """Return the encoding (B, S, D) by each member of `input_ids` (B, S)."""
+        """Return a list with the encoding (B, S, D) of `input_ids` (B, S) by each member."""
         return [
             member.encode(input_ids, attention_mask)
             if isinstance(member, Engine)
@@ -56,9 +56,21 @@ class Ensemble:
         prompt: torch.LongTensor,
         num_beams: int,
     ) -> tuple[Steps, torch.Tensor]:
-        """Return the steps of a search, and log P of its first words; for the arguments see `Engine.start`."""
+        """Return the steps of a search after its prompt, and log P (L * b, V) of the first words.
+
+        Args:
+            encodings: from `encode`.
+            source_mask: (L, S), 0 at padding; `None` where nothing is padded.
+            prompt: (L, P), the tokens with which the translations begin.
+            num_beams: b.
+
+        Raises:
+            ValueError: if `encodings` is not from `encode`.
+        """
         if not isinstance(encodings, list):
-            raise ValueError("an ensemble encodes input_ids with each of its models: encoder_outputs cannot be given.")
+            raise ValueError(
+                "an ensemble cannot use encoder_outputs, because each of its models encodes the source: give input_ids."
+            )
         started = []
         for member, encoding in zip(self.members, encodings, strict=True):
             if isinstance(member, Engine):
@@ -80,22 +92,25 @@ class EnsembleSteps:
         self.members = members
 
     def __call__(self, tokens: torch.LongTensor) -> torch.Tensor:
-        """Return log of the mean probability of each next word, (L * b, V), after `tokens` (L * b, T)."""
+        """Return the log of the mean probability of each next word, (L * b, V), after `tokens` (L * b, T)."""
         return _combine([steps(tokens) for steps in self.members])
 
     def reorder(self, beams: torch.Tensor, staying: torch.Tensor | None) -> None:
-        """Continue from the beams (L, b) of the sentences `staying`, or of all."""
+        """Continue from `beams` (L, b) of the sentences `staying`, or of all sentences if `staying` is `None`."""
         for steps in self.members:
             steps.reorder(beams, staying)
 
 
 def _combine(logits_of_models: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return log of the mean probability of each word, (L * b, V), from the logits of each model."""
+    """Return the log of the mean probability of each word, (L * b, V), from the logits of each model."""
     return mean_log_probs([logits.float().log_softmax(dim=-1) for logits in logits_of_models])
 
 
 def mean_log_probs(log_probs_of_models: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return log of the mean of probabilities, from the logarithms; exact where all are equal, unlike a logsumexp."""
+    """Return the log of the mean of probabilities that are given as logarithms.
+
+    Unlike with a logsumexp, the result is exact where all probabilities are equal.
+    """
     log_probs = torch.stack(log_probs_of_models)
     highest = log_probs.amax(dim=0).clamp(min=torch.finfo(log_probs.dtype).min)
     return highest + (log_probs - highest).exp_().mean(dim=0).log_()

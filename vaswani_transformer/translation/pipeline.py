@@ -1,4 +1,4 @@
-"""`pipeline("translation")` as in transformers v4, for models of this package and every other encoder-decoder."""
+"""`pipeline("translation")` as in transformers v4, for models of this package and for all other encoder-decoders."""
 
 from pathlib import Path
 from typing import Any
@@ -10,23 +10,25 @@ from ..model.configuration_vaswani import VaswaniConfig
 from ..model.pipeline_vaswani import TranslationPipeline
 from ..runs import find_model_folder
 
-GENERATION_DEFAULTS = {"max_new_tokens": 256, "num_beams": 4}  # those of v4, where a model says nothing
+GENERATION_DEFAULTS = {"max_new_tokens": 256, "num_beams": 4}  # The defaults of v4, for models that name none.
 
 
 class AnyTranslationPipeline(TranslationPipeline):
-    """Translate with Marian, mBART, M2M100, NLLB, T5 or another encoder-decoder of transformers, as v4 did.
+    """A pipeline for Marian, mBART, M2M100, NLLB, T5 and other encoder-decoders of transformers, as v4 had it.
 
         translate = transformers.pipeline("translation_en_to_de", model="google-t5/t5-small")
         translate = transformers.pipeline("translation", model="facebook/nllb-200-distilled-600M", src_lang="eng_Latn")
         translate("A dog runs.", tgt_lang="deu_Latn")
 
-    A model of this package is served as by `TranslationPipeline`, for its own languages. Another model gets the prefix
-    and the search options that `task_specific_params` of its config has for the task (T5). Where its tokenizer needs
-    languages (mBART, M2M100, NLLB), they are those of the call, the constructor or the task name. Its text is not split
-    at line breaks, but into sentences where `split_sentences` is given.
+    A model of this package is treated as in `TranslationPipeline`. Other models differ in three points:
+
+    - A prefix and search options for the task are read from `task_specific_params` of the config (T5).
+    - If the tokenizer needs languages (mBART, M2M100, NLLB), the call, the constructor or the task name gives them.
+    - Text is not split at line breaks. It is split into sentences if `split_sentences` is given.
 
     Raises:
-        ValueError: if the tokenizer needs languages and none are given, or if our model has others.
+        ValueError: if the tokenizer needs languages and none are given, or if a model of this package was trained on
+            other languages than the given ones.
     """
 
     def __init__(self, *args, **kwargs):
@@ -52,7 +54,7 @@ class AnyTranslationPipeline(TranslationPipeline):
     def _encode(self, sentence: str, truncation: bool, **languages: str) -> dict[str, Any]:
         if self._is_own:
             return super()._encode(sentence, truncation)
-        text = self.prefix + (sentence or self.tokenizer.pad_token)  # a model needs a token
+        text = self.prefix + (sentence or self.tokenizer.pad_token)  # A model needs at least one token.
         options = {"truncation": truncation, "return_tensors": "pt"}
         if hasattr(self.tokenizer, "_build_translation_inputs"):
             source, target = self._read_languages(**languages)
@@ -69,15 +71,19 @@ def pipeline(
     tokenizer: object = None,
     **kwargs,
 ) -> Pipeline:
-    """Return `transformers.pipeline(task, model, ...)`; the model may be a run folder too.
+    """Return `transformers.pipeline(task, model, ...)`, where `model` may be a run folder too.
 
     Args:
-        model: a model folder, a run folder (its newest model), a Hub id, or a model object (then give `tokenizer` too).
-        kwargs: as of `transformers.pipeline`, such as `dtype`, `device`, `batch_size` or arguments of `generate()`.
+        model: a model folder, a run folder (then its newest model is taken), a Hub id, or a model object. With a model
+            object, give `tokenizer` too.
+        kwargs: arguments of `transformers.pipeline`, such as `dtype`, `device`, `batch_size`, or of `generate()`.
+
+    Raises:
+        ValueError: if no `model` is given.
     """
     if model is None:
         raise ValueError(f'task {task!r} has no default model: give model="folder or Hub id".')
     if isinstance(model, str | Path) and Path(model).is_dir():
         model = str(find_model_folder(Path(model)))
-    # No code beside a model is run: transformers would ask for it on standard input.
+    # Code that lies beside a model never runs here. Without this argument, transformers would ask on standard input.
     return transformers.pipeline(task, model, tokenizer=tokenizer, **kwargs | {"trust_remote_code": False})

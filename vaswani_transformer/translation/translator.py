@@ -1,6 +1,6 @@
-"""Translate many sentences: batches of like lengths, the order restored, n-best lists with scores.
+"""Translate many sentences in batches of like lengths, with n-best lists and scores.
 
-The sentences alone decide which of them share a batch, so every process that translates a batch gets the same bits.
+The sentences alone decide which of them share a batch. So every process that translates a batch gets the same bits.
 """
 
 import math
@@ -31,47 +31,60 @@ from ..model.pipeline_vaswani import (
 )
 from .ensemble import Ensemble
 
-TOKENS_PER_BATCH = {"cpu": 2_000}  # more would not fit the caches of a processor
-TEXTS_PER_CALL = 1_000  # the output of the tokenizer has about 100 bytes per token
-# Outputs of each step are not read here, so they are off, also where the generation config of the model has them on.
+TOKENS_PER_BATCH = {"cpu": 2_000}  # Larger batches would not fit the caches of a processor.
+TEXTS_PER_CALL = 1_000  # This bounds the memory: the output of the tokenizer has about 100 bytes per token.
+# The outputs of each step are not read here. So they are off, even if the generation config of the model turns them on.
 NO_RECORDS = dict.fromkeys(("output_scores", "output_logits", "output_attentions", "output_hidden_states"), False) | {
     "return_dict_in_generate": True
 }
 
 
 class Hypothesis(NamedTuple):
-    """A translation, and its score (Wu et al. 2016, equation 14) if it was asked for."""
+    """A translation, and its score (Wu et al. 2016, equation 14), or `None` if no scores were asked for."""
 
     text: str
     score: float | None = None
 
 
 class Batch(NamedTuple):
-    """Sentences that are translated together: their row numbers, and their token ids, none for blank sentences."""
+    """Sentences that are translated together: their row numbers and their token ids.
+
+    A blank sentence has no token ids.
+    """
 
     rows: list[int]
     ids: list[list[int]]
 
 
 class Translator:
-    """Translate with one model and search, and with the weights of the time when the translator was built.
+    """A model and its search options, for many sentences. Later changes of the model have no effect on a translator.
 
         translator = Translator(model, tokenizer, num_hypotheses=4, with_scores=True, num_beams=8)
         for hypotheses in translator(["A dog runs.", "Two cats sleep."]):
             print(hypotheses[0].score, hypotheses[0].text)
 
     Args:
-        tokens_per_batch: padded source tokens of a batch, before beams; a longer sentence is a batch of its own. When
-            not given, 2,000 on a CPU and 8,192 on other devices.
-        num_hypotheses: different translations of each sentence; the beam must be as wide.
-        with_scores: give the scores of the search.
+        tokens_per_batch: the most source tokens of a batch, padding included, not multiplied by the beams. A longer
+            sentence is a batch alone. The default is 2,000 on a CPU and 8,192 on other devices.
+        num_hypotheses: the number of different translations of each sentence, at most the number of beams.
+        with_scores: give each hypothesis its score.
         split_sentences: translate the sentences of a text one by one, and keep the white space between them. The
-            library sentencex finds them, by the source language of the model's config or as English.
+            library sentencex finds the sentences. It needs a language: the source language in the model's config, or
+            else English.
         ensemble: further models that translate together with this one, by the mean of their probabilities.
-        generate_kwargs: for `generate`.
+        generate_kwargs: arguments of `generate`.
+
+    Attributes:
+        num_sentences: sentences translated so far, without blank ones.
+        num_over_long: sentences longer than the longest sentence of training.
+        num_cut: sentences that were cut to their first `MOST_SOURCE_TOKENS` tokens.
+        num_empty: sentences with an empty translation.
+        num_broken: sentences whose translation had bytes that form no character. These bytes were dropped.
+        num_several: lines that seem to hold several sentences and were not split.
+        num_foreign: lines with letters of a script that the vocabulary does not have.
 
     Raises:
-        ValueError: if the beam is too narrow for what is asked.
+        ValueError: if there are fewer beams than hypotheses.
         ImportError: if sentences are to be split and sentencex is missing.
     """
 
@@ -94,21 +107,22 @@ class Translator:
                 f"a beam of {search.num_beams} gives 1 to {search.num_beams} translations of a sentence, "
                 f"not {num_hypotheses}: lower num_hypotheses, or raise num_beams."
             )
-        self.tokenizer, self.device = tokenizer, model.device
-        self.num_hypotheses, self.with_scores = num_hypotheses, with_scores
+        self.tokenizer = tokenizer
+        self.device = model.device
+        self.num_hypotheses = num_hypotheses
+        self.with_scores = with_scores
         self.language = (find_languages(vars(model.config)) or ("en",))[0] if split_sentences else None
-        split_text("", self.language)  # a missing library shows before any work
+        split_text("", self.language)  # If sentencex is missing, this raises an error before any work.
         self.tokens_per_batch = tokens_per_batch or TOKENS_PER_BATCH.get(model.device.type, 8_192)
-        # An engine replaces its model, whose memory is then free.
+        # The translator keeps the engine and not the model, so that the memory of the model can be freed.
         members = [find_engine(member) or member for member in (model, *ensemble)]
         self.decoder = members[0]
         if len(members) > 1:
             generate_kwargs["engine"] = Ensemble(members)
         self.generate_kwargs = generate_kwargs
-        # Counts so far of sentences that are not blank: all, longer than the longest in training, cut to their first
-        # `MOST_SOURCE_TOKENS`, with an empty translation, and with one that lost bytes of no character.
-        self.num_sentences = self.num_over_long = self.num_cut = self.num_empty = self.num_broken = 0
-        # And of lines that seem to hold several sentences, which were not split, and with letters of unknown scripts.
+        self.num_sentences = 0
+        self.num_over_long = self.num_cut = 0
+        self.num_empty = self.num_broken = 0
         self.num_several = self.num_foreign = 0
 
     def __call__(
@@ -116,11 +130,15 @@ class Translator:
     ) -> list[list[Hypothesis]]:
         """Return the hypotheses of each sentence, best first.
 
-        The lines of a sentence, or with `split_sentences` its sentences, are translated one by one and joined again;
-        its score is the sum of theirs.
+        A text of several lines is translated line by line, or with `split_sentences` sentence by sentence. The
+        translations are joined again, and their scores are added.
 
         Args:
-            on_batch: called after each batch with its share of `sentences`; the shares add up to their number.
+            on_batch: called after each batch with the number of `sentences` that are done since the last call. The
+                numbers add up to the number of all sentences.
+
+        Raises:
+            ValueError: if a sentence is no str, or cannot be written as UTF-8.
         """
         for sentence in sentences:
             check_sentence(sentence)
@@ -142,11 +160,15 @@ class Translator:
 
     @cached_property
     def scripts(self) -> frozenset[str]:
-        """The scripts of the letters in the vocabulary; the training text had few letters of others, or none."""
+        """The scripts of the letters in the vocabulary. Other scripts were rare in the training text, or missing."""
         return find_scripts("".join(self.tokenizer.batch_decode([[token] for token in range(len(self.tokenizer))])))
 
     def plan(self, sentences: Sequence[str]) -> list[Batch]:
-        """Return batches that hold each sentence once: empty ones first, then the longest, which need most memory."""
+        """Return batches that together hold each sentence once.
+
+        The first batch holds the empty sentences, if there are any. Then come the longest sentences, so that a lack of
+        memory shows early.
+        """
         ids = self._encode(sentences)
         empty = [row for row, tokens in enumerate(ids) if not tokens]
         full = [row for row, tokens in enumerate(ids) if tokens]
@@ -156,9 +178,10 @@ class Translator:
 
     @torch.no_grad()
     def translate(self, batch: Batch) -> list[list[Hypothesis]]:
-        """Return the hypotheses of each sentence of `batch`, best first; empty sentences have an empty one.
+        """Return the hypotheses of each sentence of `batch`, best first.
 
-        Where the search finds fewer than asked for, empty ones of score -inf fill the list.
+        The best hypothesis of an empty sentence is empty, with score 0. If there are fewer hypotheses than asked for,
+        empty hypotheses of score -inf fill the list.
         """
         if not batch.ids[0]:
             rest = [Hypothesis("", -math.inf)] * (self.num_hypotheses - 1)
@@ -168,7 +191,7 @@ class Translator:
         found = self.search(batch.ids, num_return_sequences=self.num_hypotheses)
         tokens = found.sequences
         scores = found.sequences_scores.tolist() if self.with_scores else [None] * len(tokens)
-        # One line for one line: a model may learn line breaks from its training text.
+        # Each sentence must give one line of output, but a model may have learned line breaks from its training text.
         texts = [LINE_BREAK.sub(" ", text) for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True)]
         n = self.num_hypotheses
         for at, text in enumerate(texts):
@@ -181,40 +204,56 @@ class Translator:
         return [hypotheses[start : start + n] for start in range(0, len(hypotheses), n)]
 
     def search(self, ids: Sequence[list[int]], **options) -> ModelOutput:
-        """Return what `generate` finds for the sentences of tokens `ids`, which are cut to `MOST_SOURCE_TOKENS`.
+        """Return the output of `generate` for sentences that are given as token ids.
 
         Args:
-            options: for `generate`, before those of the translator.
+            ids: the token ids of each sentence. A longer sentence is cut to `MOST_SOURCE_TOKENS` tokens, but keeps its
+                last token.
+            options: arguments of `generate`. They take precedence over the options of the translator.
         """
         cut = [[*tokens[: min(len(tokens), MOST_SOURCE_TOKENS) - 1], tokens[-1]] for tokens in ids]
         inputs = self.tokenizer.pad({"input_ids": cut}, return_tensors="pt").to(self.device)
         return self.decoder.generate(**inputs, **self.generate_kwargs | NO_RECORDS | options)
 
     def find_warnings(self) -> list[str]:
-        """Return a line for each kind of sentence so far whose translation a user should look at."""
+        """Return a warning for each kind of doubtful translation that occurred so far, with its count."""
         longest = self.tokenizer.model_max_length
-        counts = {
-            f"sentences of more than {longest} tokens, the longest in training: {self.num_over_long}. Split them.": (
-                self.num_over_long
+        counts = [
+            (
+                self.num_over_long,
+                f"sentences of more than {longest} tokens, the longest in training: {self.num_over_long}. Split them.",
             ),
-            f"sentences cut to their first {MOST_SOURCE_TOKENS:,} tokens: {self.num_cut}. Split them.": self.num_cut,
-            f"{self.num_empty} of {self.num_sentences} translations are empty.": self.num_empty,
-            f"{self.num_broken} of {self.num_sentences} translations had bytes of no character, such as half of an "
-            f"emoji: they were left out.": (self.num_broken),
-            f"lines with letters of a script that the vocabulary does not know: {self.num_foreign}. Leave them out, or "
-            f"train on such text.": self.num_foreign,
-            f"lines that seem to hold several sentences, of which one may be left out: {self.num_several}. Split them, "
-            f"or give --split_sentences.": self.num_several,
-        }
-        return [text for text, count in counts.items() if count]
+            (
+                self.num_cut,
+                f"sentences cut to their first {MOST_SOURCE_TOKENS:,} tokens: {self.num_cut}. Split them.",
+            ),
+            (self.num_empty, f"{self.num_empty} of {self.num_sentences} translations are empty."),
+            (
+                self.num_broken,
+                f"{self.num_broken} of {self.num_sentences} translations had bytes that form no character, such as "
+                f"half of an emoji. These bytes were left out.",
+            ),
+            (
+                self.num_foreign,
+                f"lines with letters of a script that the vocabulary does not know: {self.num_foreign}. Leave them "
+                f"out, or train on such text.",
+            ),
+            (
+                self.num_several,
+                f"lines that seem to hold several sentences, one of which may be missing in the translation: "
+                f"{self.num_several}. Split them, or give --split_sentences.",
+            ),
+        ]
+        return [text for count, text in counts if count]
 
     def _encode(self, sentences: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of each sentence, `</s>` included; none for a blank sentence."""
+        """Return the token ids of each sentence, `</s>` included. A blank sentence has no token ids."""
         ids: list[list[int]] = [[] for _ in sentences]
         rows = [row for row, sentence in enumerate(sentences) if not is_blank(sentence)]
         for start in range(0, len(rows), TEXTS_PER_CALL):
             some_rows = rows[start : start + TEXTS_PER_CALL]
-            # verbose=False: transformers would warn of indexing errors, which sinusoidal positions cannot cause.
+            # verbose=False hides a warning of transformers about indexing errors for long texts. Sinusoidal positions
+            # cannot cause such errors.
             encoded = self.tokenizer([sentences[row] for row in some_rows], verbose=False).input_ids
             for row, tokens in zip(some_rows, encoded, strict=True):
                 ids[row] = tokens
@@ -229,7 +268,12 @@ def translate(
     on_batch: Callable[[int], object] = lambda num_sentences: None,
     **options,
 ) -> list[str]:
-    """Return the best translation of each of `sentences`; arguments as of `Translator`, which has the warnings."""
+    """Return the best translation of each sentence, and show the warnings of `Translator.find_warnings`.
+
+    Args:
+        on_batch: see `Translator.__call__`.
+        options: arguments of `Translator`.
+    """
     translator = Translator(model, tokenizer, **options)
     translations = [hypotheses[0].text for hypotheses in translator(sentences, on_batch=on_batch)]
     for warning in translator.find_warnings():
@@ -238,18 +282,20 @@ def translate(
 
 
 def find_scripts(text: str) -> frozenset[str]:
-    """Return the scripts of the letters of `text`, as Unicode names them: LATIN, GREEK, CJK."""
+    """Return the scripts of the letters in `text` by their Unicode names, such as LATIN, GREEK or CJK."""
     letters = [letter for letter in set(text) if unicodedata.category(letter) in ("Lu", "Ll", "Lt", "Lo")]
     names = (unicodedata.name(letter, "") for letter in unicodedata.normalize("NFKC", "".join(letters)))
     return frozenset(name.split()[0] for name in names if name)
 
 
 def join_parts(found: Sequence[list[Hypothesis]], parts: Sequence[tuple[str, str]]) -> list[Hypothesis]:
-    """Return the hypotheses of a text from those `found` for its `parts`: the best of each, the second best, ...
+    """Return the hypotheses of a text: the best hypotheses of its parts joined, then the second best, and so on.
 
-    A part is a line or a sentence with the space behind it, as `split_text` returns it.
+    Args:
+        found: the hypotheses of each part.
+        parts: lines or sentences, each with the white space behind it, as `split_text` returns them.
     """
-    if len(parts) > 1:  # a blank part has one hypothesis, which stands in all of the text
+    if len(parts) > 1:  # The other hypotheses of a blank part only fill its list. So all texts use the first one.
         found = [some[:1] * len(some) if is_blank(text) else some for some, (text, _) in zip(found, parts, strict=True)]
     return [
         Hypothesis(
@@ -261,9 +307,9 @@ def join_parts(found: Sequence[list[Hypothesis]], parts: Sequence[tuple[str, str
 
 
 def format_lines(hypotheses: Sequence[Hypothesis], number: int, *, is_numbered: bool, is_scored: bool) -> str:
-    """Return the lines of a file for the `hypotheses` of its sentence `number`, one line each.
+    """Return the lines of an output file for sentence `number`: a line for each of its `hypotheses`.
 
-    Tabs separate the columns: the number if `is_numbered`, the score if `is_scored`, then the text, which comes last
+    Tabs separate the columns: the number if `is_numbered`, the score if `is_scored`, then the text. The text comes last
     because it may hold tabs.
     """
     start = f"{number}\t" if is_numbered else ""

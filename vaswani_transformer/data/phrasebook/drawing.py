@@ -1,7 +1,7 @@
-"""Draw random sentences that have one translation each. Groups of nouns make most of them meaningful.
+"""Draw random sentences that have one translation each. Verbs and adjectives name the groups of nouns that fit them.
 
-Ambiguous sentences are not drawn: those with the past of a verb that equals its base ("I read"), and negations with a
-quantified subject ("every man does not sleep").
+Two kinds of ambiguous sentences are never drawn: the past of verbs whose past equals the base ("I read"), and negations
+with a quantified subject ("every man does not sleep").
 """
 
 import random
@@ -14,20 +14,23 @@ from .grammar import WHO, Clause, Phrase, say_english, say_german
 from .words import ADJECTIVES, ADJECTIVES_OF, DETERMINERS, MODALS, TABLES, VERBS, Word, nouns_in
 
 _KINDS = ("statement",) * 40 + ("joined",) * 20 + ("reported",) * 14 + ("yes-no",) * 12 + ("who", "what", "why") * 4
-_QUESTIONS = {"yes-no": ("", ""), "what": ("what", "was"), "why": ("why", "warum")}  # with the verb before the subject
+# Question words in English and German. In these questions the verb stands before the subject.
+_QUESTIONS = {"yes-no": ("", ""), "what": ("what", "was"), "why": ("why", "warum")}
 _TENSES = ("present",) * 4 + ("past",) * 4 + ("modal", "future") * 2
-# Determiners of noun phrases, repeated by their frequency: "own" is a possessive (my), "owner" another noun (the
-# king's). "new" is "a" for a noun in the singular that has a plural, else no determiner (a book, books, bread).
+# Determiners of noun phrases. A frequent determiner is repeated. "own" is a possessive (my). "owner" is another noun
+# (the king's). "new" becomes "a" in the singular of a noun that has a plural, otherwise no determiner (a book, books,
+# bread).
 _PLACES = ("the",) * 6 + ("this", "own")
 _KNOWN = (*_PLACES, "this", "own", "owner")
 _QUANTITIES = ("every", "quantity")
 _POSSESSIVES = ("my", "your", "his", "her", "our", "their")
 _QUANTIFIERS = ("two", "three", "ten", "some", "many")
-_SAME_PEOPLE = {"I": ("I", "we"), "we": ("I", "we"), "you": ("you",)}  # not "I see us"
+# For each subject, the objects that would be the same people: "I see us" is not drawn.
+_SAME_PEOPLE = {"I": ("I", "we"), "we": ("I", "we"), "you": ("you",)}
 
 
 class Dice:
-    """Random choices that are equal in all versions of Python, which only `random.random()` guarantees."""
+    """Random choices that are equal in all versions of Python. Only `random.random()` guarantees this."""
 
     def __init__(self, seed: str):
         self._random = random.Random(seed).random
@@ -40,14 +43,17 @@ class Dice:
 
 
 def draw_sentence(dice: Dice) -> tuple[str, str]:
-    """Return a sentence of any kind in English and German; the same one may be drawn again."""
+    """Return a sentence of any kind in English and German. The same sentence may be drawn again."""
     kind = dice.choose(_KINDS)
     if kind in ("statement", "who"):
         clause = _draw_clause(dice, kind)
-        english, german = say_english(clause), say_german(clause)
+        english = say_english(clause)
+        german = say_german(clause)
     elif kind in _QUESTIONS:
-        clause, (english, german) = _draw_clause(dice, kind), _QUESTIONS[kind]
-        english, german = say_english(clause, english), f"{german} {say_german(clause, 'first')}".strip()
+        clause = _draw_clause(dice, kind)
+        english_word, german_word = _QUESTIONS[kind]
+        english = say_english(clause, english_word)
+        german = f"{german_word} {say_german(clause, 'first')}".strip()
     else:
         english, german = _draw_joined(dice) if kind == "joined" else _draw_reported(dice)
     mark = "?" if kind in ("who", *_QUESTIONS) else "."
@@ -55,22 +61,26 @@ def draw_sentence(dice: Dice) -> tuple[str, str]:
 
 
 def _draw_joined(dice: Dice) -> tuple[str, str]:
-    """Draw two clauses joined by because, if or when."""
+    """Draw a sentence of two clauses that are joined by because, if or when."""
     word = dice.choose(TABLES["conjunctions"])
-    main, other = _draw_clause(dice, tense=word.main_tense), _draw_clause(dice, tense=word.tense)
-    english, german = f"{word.english} {say_english(other)}", f"{word.german} {say_german(other, 'last')}"
+    main = _draw_clause(dice, tense=word.main_tense)
+    other = _draw_clause(dice, tense=word.tense)
+    english = f"{word.english} {say_english(other)}"
+    german = f"{word.german} {say_german(other, 'last')}"
     if word.english != "because" and dice.chance(0.5):
         return f"{english}, {say_english(main)}", f"{german}, {say_german(main, 'first')}"
     return f"{say_english(main)} {english}", f"{say_german(main)}, {german}"
 
 
 def _draw_reported(dice: Dice) -> tuple[str, str]:
-    """Draw "the man says that ..." or "the man does not know whether ..."."""
+    """Draw a sentence such as "the man says that ..." or "the man does not know whether ..."."""
     english, german = dice.choose((("that", "dass"), ("whether", "ob")))
     verb = dice.choose([verb for verb in VERBS if english in verb.marks])
-    main, other = Clause(verb, "present", subject=_draw_phrase(dice, "human")), _draw_clause(dice)
+    main = Clause(verb, "present", subject=_draw_phrase(dice, "human"))
+    other = _draw_clause(dice)
     if "doubt" in verb.marks:
-        main.english["adverb"], main.german["negation"] = "not", "nicht"
+        main.english["adverb"] = "not"
+        main.german["negation"] = "nicht"
     return (
         f"{say_english(main)} {english} {say_english(other)}",
         f"{say_german(main)}, {german} {say_german(other, 'last')}",
@@ -78,10 +88,16 @@ def _draw_reported(dice: Dice) -> tuple[str, str]:
 
 
 def _draw_clause(dice: Dice, kind: str = "", tense: str = "") -> Clause:
-    """Draw a clause for a sentence of `kind`, by default for one with two clauses, and by default in any tense."""
+    """Draw a clause.
+
+    Args:
+        kind: the kind of its sentence. The default is a sentence of two clauses.
+        tense: the default is any tense.
+    """
     tense = tense or dice.choose(_TENSES)
     clause = Clause(dice.choose(_verbs_for(tense, kind)), tense)
-    subjects, marks = clause.verb.subjects, clause.verb.marks
+    subjects = clause.verb.subjects
+    marks = clause.verb.marks
     is_statement = kind in ("", "statement")
     is_negative = kind not in ("yes-no", "what") and dice.chance(0.2)
     if is_statement and not is_negative and "state" not in marks and tense in ("present", "past") and dice.chance(0.1):
@@ -104,7 +120,7 @@ def _draw_clause(dice: Dice, kind: str = "", tense: str = "") -> Clause:
         clause.german["pronoun" if recipient.news == "pronoun" else "recipient"] = recipient.german["dative"]
     if is_negative:
         clause.english["adverb"] = "not"
-        clause.german["negation"] = "" if "new" in clause.german else "nicht"  # the new object has "kein"
+        clause.german["negation"] = "" if "new" in clause.german else "nicht"  # A new object is negated by "kein".
     _add_adverbials(dice, clause, is_long=kind != "")
     if kind == "statement" and "time" in clause.english and dice.chance(0.4):
         for words in (clause.english, clause.german):
@@ -114,7 +130,7 @@ def _draw_clause(dice: Dice, kind: str = "", tense: str = "") -> Clause:
 
 @cache
 def _verbs_for(tense: str, kind: str) -> tuple[Word, ...]:
-    """Return the verbs that fit `tense` and `kind`; "be" is repeated, to be drawn more often."""
+    """Return the verbs that fit `tense` and `kind`. "be" is repeated, so that it is drawn more often."""
     return tuple(
         verb
         for verb in VERBS
@@ -128,8 +144,9 @@ def _verbs_for(tense: str, kind: str) -> tuple[Word, ...]:
 
 
 def _add_object(dice: Dice, clause: Clause, *, is_negative: bool, is_plain: bool) -> None:
-    """Add an object, an indefinite one ("new") only where both languages have the same form of it."""
-    verb, determiners = clause.verb, _KNOWN
+    """Add an object. It is indefinite ("new") only where this form is the same in both languages."""
+    verb = clause.verb
+    determiners = _KNOWN
     if "new" in verb.marks:
         determiners += ("not a" if is_negative else "new",) * 4
     if is_plain and "state" not in verb.marks:
@@ -150,7 +167,7 @@ def _add_adverbials(dice: Dice, clause: Clause, *, is_long: bool) -> None:
             phrase = _draw_phrase(dice, word.nouns, _PLACES, clause.subject)
             clause.english[role] = f"{word.english} {phrase.english_object}"
             clause.german[role] = grammar.after_preposition(word.german, phrase.german[word.case])
-    # "Not every day" would negate the time.
+    # A clause with "not" gets no time in the present, because "not ... every day" would negate the time.
     is_open = clause.tense != "present" or "adverb" not in clause.english
     if is_open and {"state", "predicate"}.isdisjoint(verb.marks) and dice.chance(0.35 if is_long else 0.1):
         clause.add("time", dice.choose([word for word in TABLES["times"] if clause.tense in word.tenses]))
@@ -159,13 +176,24 @@ def _add_adverbials(dice: Dice, clause: Clause, *, is_long: bool) -> None:
 def _draw_phrase(
     dice: Dice, names: str, determiners: Sequence[str] = _KNOWN, subject: Phrase = WHO, *, has_adjective: bool = True
 ) -> Phrase:
-    """Draw a pronoun or a noun of the groups `names`, but not the subject; "the" replaces impossible determiners."""
+    """Draw a pronoun or a noun phrase.
+
+    Args:
+        names: the groups of nouns to choose from.
+        determiners: the determiners to choose from. If the chosen one does not fit the noun, "the" replaces it.
+        subject: the subject of the clause. The phrase is not about the same people or things.
+        has_adjective: True if the noun may have an adjective.
+    """
     if "human" in names.split() and dice.chance(0.35):
         same = _SAME_PEOPLE.get(subject.english, ())
         return dice.choose([phrase for name, phrase in grammar.PERSONAL_PRONOUNS.items() if name not in same])
     noun = dice.choose([noun for noun in nouns_in(names) if noun is not subject.noun])
-    is_kin, is_mass, is_ownable = noun.kind == "kin", not noun.english_plural, noun in nouns_in("ownable")
-    name, owner, is_plural = dice.choose(determiners), None, not is_mass and dice.chance(0.3)
+    is_kin = noun.kind == "kin"
+    is_mass = not noun.english_plural
+    is_ownable = noun in nouns_in("ownable")
+    name = dice.choose(determiners)
+    is_plural = not is_mass and dice.chance(0.3)
+    owner = None
     if is_mass and name in ("a", *_QUANTITIES):
         name = "the"
     elif name in ("a", "every"):
@@ -173,9 +201,11 @@ def _draw_phrase(
     elif name == "new":
         name = "a"
     elif name == "quantity":
-        name, is_plural = dice.choose(_QUANTIFIERS), True
+        name = dice.choose(_QUANTIFIERS)
+        is_plural = True
     elif name == "own" and is_ownable:
-        name, is_plural = dice.choose(_POSSESSIVES), is_plural and not is_kin  # not "my fathers"
+        name = dice.choose(_POSSESSIVES)
+        is_plural = is_plural and not is_kin  # "my fathers" is not drawn.
     elif name == "owner" and is_ownable and not is_kin:
         person = dice.choose(nouns_in("human"))
         owner = grammar.noun_phrase(person, DETERMINERS["my" if person.kind == "kin" else "the"])

@@ -1,8 +1,9 @@
 """Say noun phrases and clauses in English and in German.
 
-A German clause is a frame of two brackets. The finite verb is the left one (second in a statement, first in a yes-no
-question, last in a subordinate clause); prefix, participle and infinitive are the right one. The *middle field* between
-them has an order of its own, in which `nicht` has a fixed place:
+A German clause is a frame of two brackets. The left bracket is the finite verb: the second part of a statement, or the
+first word of a yes-no question. In a subordinate clause the finite verb comes last. The right bracket is a prefix, a
+participle or an infinitive. The words between the brackets are the *middle field*. They have a fixed order, which also
+gives `nicht` its place:
 
     Heute | hat | der Mann dem Kind das Buch nicht | gegeben     verb second
           | hat | der Mann dem Kind das Buch nicht | gegeben     verb first
@@ -14,9 +15,20 @@ from dataclasses import dataclass, field
 from .words import AUXILIARIES, CASES, TABLES, Forms, Word
 
 _ENGLISH_ORDER = ("object", "predicate", "recipient", "goal", "adverbial", "time")
-# New information (einen Apfel, keinen Apfel) comes late, and the complements closest to the verb come last.
-_GERMAN_ORDER = ("pronoun", "time", "frequency", "recipient", "known", "negation", "adverbial", "new")
-_GERMAN_ORDER += ("prepositional", "goal", "predicate")
+# New information (einen Apfel, keinen Apfel) comes late. The complements that belong closest to the verb come last.
+_GERMAN_ORDER = (
+    "pronoun",
+    "time",
+    "frequency",
+    "recipient",
+    "known",
+    "negation",
+    "adverbial",
+    "new",
+    "prepositional",
+    "goal",
+    "predicate",
+)
 
 
 def _endings(*rows: str) -> dict[str, Forms]:
@@ -26,11 +38,13 @@ def _endings(*rows: str) -> dict[str, Forms]:
 
 
 _ARTICLES = _endings("der die das die", "den die das die", "dem der dem den", "des der des der")
-_STRONG = _endings("er e es e", "en e es e", "em er em en", "es er es er")  # of dieser, and of adjectives without one
-_WEAK = _endings("e e e en", "en e e en", "en en en en", "en en en en")  # of adjectives after dieser
+# The endings of "dieser", and of adjectives without a determiner.
+_STRONG = _endings("er e es e", "en e es e", "em er em en", "es er es er")
+# The endings of adjectives after "dieser".
+_WEAK = _endings("e e e en", "en e e en", "en en en en", "en en en en")
 _EIN_WITHOUT_ENDING = (("nominative", "m"), ("nominative", "n"), ("accusative", "n"))
 _CONTRACTIONS = {"in dem": "im", "in das": "ins", "an dem": "am", "zu dem": "zum", "zu der": "zur", "von dem": "vom"}
-_SOUNDS = {"honest": "an", "university": "a"}  # against their first letter
+_SOUNDS = {"honest": "an", "university": "a"}  # The article of words that do not sound like their first letter.
 
 
 @dataclass(frozen=True)
@@ -41,7 +55,7 @@ class Phrase:
     english_object: str
     person: str
     german: Forms  # by case
-    news: str = "known"  # or "new" or "pronoun"; decides its place in the German middle field
+    news: str = "known"  # "known", "new" or "pronoun"; it decides the place in the German middle field
     noun: Word | None = None
 
 
@@ -51,10 +65,13 @@ WHO = Phrase("who", "", "he", {"nominative": "wer"})
 
 @dataclass
 class Clause:
-    """A verb with its subject, and the words of its other roles in each language.
+    """A verb with its subject, and the words of the other roles in each language.
 
-    Roles are those of the two orders, "front" (before the subject) and in English "adverb" (after the finite verb).
-    `tense` is present, past, modal or future; `modal` is the verb of the last two.
+    Attributes:
+        tense: "present", "past", "modal" or "future".
+        modal: the modal verb of the tenses "modal" and "future".
+        english, german: words by role. The roles are listed in `_ENGLISH_ORDER` and `_GERMAN_ORDER`. Both languages
+            also have the role "front", before the subject. English has "adverb", after the finite verb.
     """
 
     verb: Word
@@ -65,17 +82,26 @@ class Clause:
     german: dict[str, str] = field(default_factory=dict)
 
     def add(self, role: str, word: Word, german_role: str = "") -> None:
-        self.english[role], self.german[german_role or role] = word.english, word.german
+        self.english[role] = word.english
+        self.german[german_role or role] = word.german
 
 
 def say_english(clause: Clause, question: str | None = None) -> str:
-    """Return the clause as a statement, or as a question after its question word, which may be ""."""
-    verb, person, adverb = clause.verb, clause.subject.person, clause.english.get("adverb", "")
-    finite, rest = "", verb.english
+    """Return the clause as a statement, or as a question.
+
+    Args:
+        question: the question word, "" for a yes-no question, or `None` for a statement.
+    """
+    verb = clause.verb
+    person = clause.subject.person
+    adverb = clause.english.get("adverb", "")
+    finite = ""
+    rest = verb.english
     if clause.modal:
         finite = clause.modal.english
     elif verb.english == "be":
-        finite, rest = AUXILIARIES["was" if clause.tense == "past" else "am"][person], ""
+        finite = AUXILIARIES["was" if clause.tense == "past" else "am"][person]
+        rest = ""
     elif adverb == "not" or question is not None:
         finite = "did" if clause.tense == "past" else "does" if person == "he" else "do"
     elif clause.tense == "past":
@@ -90,13 +116,18 @@ def say_english(clause: Clause, question: str | None = None) -> str:
 
 def say_german(clause: Clause, finite_verb: str = "second") -> str:
     """Return the clause with its finite verb first, second or last."""
-    verb, subject, front = clause.verb, clause.subject.german["nominative"], clause.german.get("front", "")
+    verb = clause.verb
+    subject = clause.subject.german["nominative"]
+    front = clause.german.get("front", "")
     if clause.modal:
-        forms, right = clause.modal.german, verb.prefix + verb.german
+        forms = clause.modal.german
+        right = verb.prefix + verb.german
     elif clause.tense == "past":
-        forms, right = AUXILIARIES[verb.auxiliary], verb.participle
+        forms = AUXILIARIES[verb.auxiliary]
+        right = verb.participle
     else:
-        forms, right = verb.present, verb.prefix
+        forms = verb.present
+        right = verb.prefix
     finite = forms[clause.subject.person]
     middle = [clause.german.get(role, "") for role in _GERMAN_ORDER]
     if finite_verb == "last":
@@ -109,27 +140,31 @@ def say_german(clause: Clause, finite_verb: str = "second") -> str:
 def noun_phrase(
     noun: Word, determiner: Word, *, is_plural: bool = False, adjective: Word | None = None, owner: Phrase | None = None
 ) -> Phrase:
-    """Return a noun phrase in both languages; in English an owner (the king's) replaces the determiner."""
+    """Return a noun phrase in both languages. In English the `owner` (the king's) replaces the determiner."""
     gender = "plural" if is_plural else noun.gender
-    is_bare = is_plural or not noun.english_plural  # without "a"
+    is_bare = is_plural or not noun.english_plural  # True if the noun cannot have "a"
     words = _join(adjective.english if adjective else "", noun.english_plural if is_plural else noun.english)
     english = determiner.english_plural if is_plural else determiner.english
     if determiner.english in ("a", "not a"):
         by_letter = "an" if words[0] in "aeiou" else "a"
         english = "" if is_bare else _SOUNDS.get(words.split()[0], by_letter)
     english = _join(f"{owner.english}'s" if owner else english, words)
-    german, genitive = {}, owner.german["genitive"] if owner else ""
+    german = {}
+    genitive = owner.german["genitive"] if owner else ""
     for case, form in (noun.german_plural if is_plural else noun.german).items():
         word, ending = _decline(determiner, case, gender)
         if determiner.english == "a" and is_bare:
-            word, ending = "", _STRONG[case][gender]
+            word = ""
+            ending = _STRONG[case][gender]
         german[case] = _join(word, adjective.german_stem + ending if adjective else "", form, genitive)
     return Phrase(english, english, "they" if is_plural else "he", german, determiner.news, noun)
 
 
 def _decline(determiner: Word, case: str, gender: str) -> tuple[str, str]:
     """Return the German determiner, and the ending of an adjective after it."""
-    stem, strong, weak = determiner.german_stem, _STRONG[case][gender], _WEAK[case][gender]
+    stem = determiner.german_stem
+    strong = _STRONG[case][gender]
+    weak = _WEAK[case][gender]
     if determiner.declension == "article":
         return _ARTICLES[case][gender], weak
     is_ein = determiner.declension == "mixed" and (case, gender) in _EIN_WITHOUT_ENDING
@@ -139,7 +174,7 @@ def _decline(determiner: Word, case: str, gender: str) -> tuple[str, str]:
 
 
 def after_preposition(preposition: str, phrase: str) -> str:
-    """Return a German phrase with its preposition, which may merge with an article: im Garten, zur Schule."""
+    """Return a German phrase after a preposition, which may merge with the article: im Garten, zur Schule."""
     first, *others = phrase.split(" ")
     both = _join(preposition, first)
     return _join(_CONTRACTIONS.get(both, both), *others)

@@ -1,9 +1,9 @@
 """The built-in corpus: a small grammar that writes English sentences with their German translation.
 
-It needs no download, and a small model can learn all of it, so it is used in demonstrations and tests. A few hundred
-words show the differences of the two languages: gender, case and adjective endings, verb order and separable verbs,
-negation, questions and subordinate clauses. `lexicon.txt` holds the words, `drawing` chooses the content of a
-sentence, and `grammar` writes it in each language.
+The corpus needs no download, and a small model can learn all of it. So it is used in demonstrations and tests. A few
+hundred words show how the two languages differ: gender, case and adjective endings, verb order and separable verbs,
+negation, questions and subordinate clauses. `lexicon.txt` holds the words, `drawing` chooses the content of a sentence,
+and `grammar` writes it in each language.
 """
 
 import hashlib
@@ -11,27 +11,30 @@ from collections.abc import Iterator
 
 from .drawing import Dice, draw_sentence
 
-_HELD_OUT_PERCENT = 5  # of all sentences for dev, and as many for test
-_MIN_WORDS, _MAX_WORDS = 4, 14  # of an English sentence
-_MAX_FAILED_DRAWS = 100_000  # in a row; then there are no more sentences
+_HELD_OUT_PERCENT = 5  # The share of all sentences in dev, and the share in test.
+# The bounds on the length of an English sentence.
+_MIN_WORDS = 4
+_MAX_WORDS = 14
+_MAX_FAILED_DRAWS = 100_000  # After so many failed draws in a row, all sentences are supposed to be drawn.
 
 
 def generate_pairs(*, split: str, num_pairs: int, seed: int = 0) -> Iterator[tuple[str, str]]:
-    """Draw sentence pairs, each English sentence once.
+    """Draw pairs of an English and a German sentence. Each English sentence is drawn once.
 
-    The split of a sentence depends on its text alone, so no held-out sentence is ever a training pair. The pairs are
-    the same in every process and version of Python, and the first n pairs are the same for each `num_pairs`.
+    The split of a sentence depends on its text alone. So a sentence of dev or test is never a training pair. The pairs
+    are the same in every process and version of Python, and the first n pairs are the same for each `num_pairs`.
 
     Args:
         split: "train" (90 % of all sentences), "dev" or "test" (5 % each).
-        num_pairs: at least 1.
-        seed: other seeds draw other sentences; some may be equal.
+        num_pairs: the number of pairs, at least 1.
+        seed: other seeds draw other sentences, some of which may be equal.
 
     Returns:
-        An iterator over (English, German), 4 to 14 English words each, with capitals and punctuation.
+        an iterator over (English, German). The English sentences have 4 to 14 words. Both sentences have capitals and
+        punctuation.
 
     Raises:
-        ValueError: if the split has fewer sentences, or is not one of the three.
+        ValueError: if the split has fewer sentences, or if there is no such split.
     """
     dice = Dice(f"phrasebook {seed}")
     seen: set[str] = set()
@@ -44,10 +47,12 @@ def generate_pairs(*, split: str, num_pairs: int, seed: int = 0) -> Iterator[tup
             failed_draws = 0
             yield english, german
     if len(seen) < num_pairs:
-        raise ValueError(f"the phrasebook has {len(seen)} {split} sentences, fewer than num_pairs={num_pairs}")
+        raise ValueError(
+            f"the phrasebook has {len(seen)} {split} sentences, fewer than num_pairs={num_pairs}: lower num_pairs."
+        )
 
 
 def split_of(english: str) -> str:
-    """Return the split of a sentence, by a hash of its text."""
+    """Return the split of a sentence, which depends on a hash of its text."""
     percent = int.from_bytes(hashlib.sha256(english.encode()).digest()[:4], "big") % 100
     return "test" if percent < _HELD_OUT_PERCENT else "dev" if percent < 2 * _HELD_OUT_PERCENT else "train"

@@ -5,14 +5,14 @@ from importlib.resources import files
 from typing import Any
 
 CASES = ("nominative", "accusative", "dative", "genitive")
-PERSONS = ("I", "you", "he", "we", "they")  # "you" is one person and familiar (du); "she" is inflected as "he"
+PERSONS = ("I", "you", "he", "we", "they")  # "you" is one person and familiar (du). "she" is inflected like "he".
 _FORMS = {"by case": CASES, "by person": PERSONS}
 
 Forms = dict[str, str]
 
 
 class Word:
-    """A row of a table: an attribute for each column."""
+    """A row of a table, with an attribute for each column."""
 
     def __init__(self, **columns: Any):
         self.__dict__.update(columns)
@@ -31,17 +31,17 @@ def _read_tables() -> dict[str, list[Word]]:
 
 
 def _read_cell(title: str, cell: str) -> tuple[str, str | list[str] | Forms]:
-    """Return the name of the column and the content of the cell: a text, a list or forms, as the title says."""
+    """Return the name of the column and the content of the cell. The title says if it is a text, a list or forms."""
     name, _, layout = title.partition(" ")
     text = "" if cell == "-" else cell
     if layout in _FORMS:
-        return name, dict(zip(_FORMS[layout], text.split(", "), strict=False))  # pronouns have no genitive here
+        return name, dict(zip(_FORMS[layout], text.split(", "), strict=False))  # Pronouns have no genitive here.
     return name, text.split() if layout == "list" else text
 
 
 @cache
 def nouns_in(names: str) -> tuple[Word, ...]:
-    """Return the nouns of all groups in `names`, each once; a kind of nouns and a single noun are groups, too."""
+    """Return each noun of the groups `names` once. A kind of nouns and a single noun are groups, too."""
     nouns: list[Word] = []
     for name in names.split():
         members = [group.nouns for group in TABLES["groups"] if group.name == name]
