@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+import warnings
 from collections import Counter
 from functools import partial
 from itertools import chain
@@ -273,3 +274,20 @@ def test_a_development_set_among_the_training_text_is_refused_by_its_contents(co
         dev = [str(tmp_path / f"{name}.{language}") for language in ("en", "de")]
         assert command("--dev", *dev) == 1
         assert "the development set must not be part of the training set, but " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("pair", "remedy"),
+    [
+        (("the hou@@ se", "das Ha@@ us"), "sed 's/@@ //g' joins them again"),
+        (("\u2581the \u2581house", "\u2581das \u2581Haus"), "spm_decode joins them again"),
+        (("mail a@@b.c", "an a@@b.c"), None),
+    ],
+)
+def test_marks_of_sub_words_in_most_lines_are_warned_of(tmp_path, pair, remedy):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        prepare([Corpus(lambda: [pair] * 9)], lambda: [pair] * 3 + [("a", "b")], tmp_path / "data", vocab_size=270)
+    told = [str(warning.message) for warning in caught if "a mark of sub-words" in str(warning.message)]
+    assert len(told) == (remedy is not None)
+    assert all(remedy in text for text in told)

@@ -46,7 +46,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_recipe_options(command, default="base_en_de")
     vocabulary = command.add_mutually_exclusive_group()
     vocabulary.add_argument("--vocab_size", type=Number(1, 1_000_000), help="entries of the shared vocabulary to learn")
-    text = "use the vocabulary of this model folder, run folder, prepared data or Hub id instead of learning one"
+    text = "use this vocabulary instead of learning one: model folder, run folder, prepared data, Hub id, a "
+    text += "tokenizer.json, or a model of SentencePiece"
     vocabulary.add_argument("--keep_vocabulary", metavar="MODEL", help=text)
     command.add_argument(
         "--num_pairs", type=Number(1, 100_000_000), default=30_000, help="training pairs of the phrasebook to write"
@@ -119,7 +120,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _load_vocabulary(args: argparse.Namespace) -> "PreTrainedTokenizerFast":
-    """Load the tokenizer in a model folder, a run folder or prepared data, or of a model on the Hub.
+    """Load the tokenizer in a model folder, a run folder or prepared data, of a model on the Hub, or in a file.
 
     Raises:
         OSError: if there is none.
@@ -127,12 +128,19 @@ def _load_vocabulary(args: argparse.Namespace) -> "PreTrainedTokenizerFast":
     """
     from transformers import PreTrainedTokenizerFast
 
+    from ..data.given_vocabulary import read_vocabulary
     from ..loading import load_tokenizer
     from ..parsing.vocabulary import check_vocabulary
-    from ..runs import find_model_folder
+    from ..runs import TOKENIZER_FILES, find_model_folder
 
     folder = find_model_folder(Path(args.keep_vocabulary))
-    tokenizer = load_tokenizer(folder if folder.exists() else args.keep_vocabulary)
+    models = sorted(folder.glob("*.model")) if folder.is_dir() else []
+    if models and not any((folder / name).exists() for name in TOKENIZER_FILES):
+        raise ValueError(f"{folder} holds {models[0].name}: name that file, --keep_vocabulary {models[0]}.")
+    if folder.is_file():
+        tokenizer = read_vocabulary(folder)
+    else:
+        tokenizer = load_tokenizer(folder if folder.exists() else args.keep_vocabulary)
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise ValueError(
             f"--keep_vocabulary: the tokenizer of {folder} is a {type(tokenizer).__name__}, and only one with a "

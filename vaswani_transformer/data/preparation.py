@@ -9,6 +9,7 @@ import copy
 import hashlib
 import json
 import tempfile
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from .corpus import Pair
 from .filtering import filter_pairs, summarise
 from .tokenization import cuts_words_apart, train_tokenizer
 
+SUBWORD_MARKS = {"@@ ": "sed 's/@@ //g'", "\u2581": "spm_decode"}  # of subword-nmt and SentencePiece, and a remedy
 FORMAT = 6  # The format of the files in the folder.
 # The vocabulary is learnt from at most this number of pairs. They are every k-th pair of all corpora, whatever the
 # weights. Learning needs 1.2 KB of memory per different word, which would be gigabytes for the paper's 4.5M pairs.
@@ -117,6 +119,7 @@ def prepare(
         log(f"{folder} is complete: nothing to do")
         return read_preparation(folder)
     dev_pairs = list(read_dev())  # These few pairs are read first, so that their errors show before the long work.
+    _warn_of_marks(dev_pairs)
     if tokenizer is None:
         keep = partial(filter_pairs, max_length_ratio=max_length_ratio, seen=set() if drop_duplicates else None)
         tokenizer = _learn_vocabulary(corpora, keep, log, vocab_size, subword_model)
@@ -139,6 +142,17 @@ def prepare(
         write_json(new / PREPARATION_FILE, {"fingerprint": fingerprint, **settings, **results})
         new.rename(folder)
     return read_preparation(folder)
+
+
+def _warn_of_marks(pairs: Sequence[Pair]) -> None:
+    """Warn if most pairs hold marks of sub-words, which would be learnt and written as text."""
+    for mark, remedy in SUBWORD_MARKS.items():
+        if sum(mark in f"{source} {target}" for source, target in pairs) > len(pairs) / 2:
+            warnings.warn(
+                f"most pairs of the development set hold {mark!r}, a mark of sub-words, and the model will write it. "
+                f"Give plain text, because `prepare` splits words itself: {remedy} joins them again.",
+                stacklevel=3,
+            )
 
 
 def read_preparation(folder: Path) -> dict:

@@ -77,8 +77,8 @@ def compute_scores(
     for translations in references:
         if len(hypotheses) != len(translations):
             raise ValueError(
-                f"the number of translations is {len(hypotheses)}, but the number of references is {len(translations)}: "
-                f"line i of both must belong to the same source."
+                f"the number of translations is {len(hypotheses)}, but the number of references is "
+                f"{len(translations)}: line i of both must belong to the same source."
             )
     streams = list(map(list, references))
     return [

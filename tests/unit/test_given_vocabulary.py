@@ -1,0 +1,65 @@
+import pytest
+import sentencepiece
+from tokenizers import Tokenizer, models
+
+from vaswani_transformer import train_tokenizer
+from vaswani_transformer.data.given_vocabulary import read_vocabulary
+
+TEXTS = ["The dog runs, and the cats run.", "Der Hund rennt; die Katzen rennen.", "Wo laufen sie hin?", "ab 12 Uhr"] * 5
+
+
+@pytest.fixture(params=["unigram", "bpe"])
+def sentencepiece_model(request, tmp_path):
+    (tmp_path / "text").write_text("\n".join(TEXTS), encoding="utf-8")
+    options = {"input": str(tmp_path / "text"), "model_prefix": str(tmp_path / "m"), "minloglevel": 2}
+    options |= {"vocab_size": 60, "hard_vocab_limit": False}
+    sentencepiece.SentencePieceTrainer.train(**options, model_type=request.param)
+    return tmp_path / "m.model"
+
+
+def test_a_model_of_sentencepiece_keeps_its_ids_and_gets_the_missing_special_tokens(sentencepiece_model):
+    theirs = sentencepiece.SentencePieceProcessor(model_file=str(sentencepiece_model))
+    ours = read_vocabulary(sentencepiece_model)
+    for text in (*TEXTS, "The  dogs\trun", " Zebra ½ $"):
+        ids = ours(text).input_ids
+        assert ids == [*theirs.encode(text), ours.eos_token_id]
+        assert ours.decode(ids, skip_special_tokens=True) == theirs.decode(theirs.encode(text)).replace(" \u2047 ", "")
+    assert len(ours) == len(theirs) + 1
+    assert ours.pad_token_id == len(theirs)
+    assert ours("</s>").input_ids.count(ours.eos_token_id) == 1
+
+
+def test_a_tokenizer_json_keeps_its_pieces(tmp_path):
+    expected = train_tokenizer(TEXTS, vocab_size=300)
+    expected.backend_tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert read_vocabulary(tmp_path / "tokenizer.json")(TEXTS).input_ids == expected(TEXTS).input_ids
+    plain = Tokenizer(models.WordLevel({"dog": 0, "[UNK]": 1}, unk_token="[UNK]"))
+    plain.save(str(tmp_path / "tokenizer.json"))
+    ours = read_vocabulary(tmp_path / "tokenizer.json")
+    assert ours.convert_ids_to_tokens(ours("dog").input_ids) == ["dog", "</s>"]
+    assert ours.convert_tokens_to_ids(["<s>", "<pad>", "</s>", "<unk>"]) == [2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("options", [{"model_type": "char"}, {"vocab_size": 290, "byte_fallback": True}])
+def test_other_kinds_of_sentencepiece_are_refused_by_their_names(tmp_path, options):
+    (tmp_path / "text").write_text("\n".join(TEXTS), encoding="utf-8")
+    files = {"input": str(tmp_path / "text"), "model_prefix": str(tmp_path / "m"), "minloglevel": 2}
+    sentencepiece.SentencePieceTrainer.train(**files, **options)
+    kind = "char" if "model_type" in options else "unigram with byte_fallback"
+    with pytest.raises(ValueError, match=f"m.model is a {kind} model of SentencePiece, which cannot be converted"):
+        read_vocabulary(tmp_path / "m.model")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"#version: 0.2\nt h\n", "holds BPE codes of subword-nmt"),
+        (b'{"a": 1}', "is neither a tokenizer.json nor a model of SentencePiece"),
+        (b"the\ndog\n", "is neither a tokenizer.json nor a model of SentencePiece"),
+        (b"", "is neither a tokenizer.json nor a model of SentencePiece"),
+    ],
+)
+def test_other_files_are_no_vocabularies(tmp_path, content, message):
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        read_vocabulary(tmp_path / "file")

@@ -1,0 +1,83 @@
+"""A vocabulary that comes as a file: a tokenizer.json, or a model of SentencePiece."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+from tokenizers import Tokenizer, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+from transformers.convert_slow_tokenizer import SentencePieceExtractor, SpmConverter, generate_merges
+
+from .tokenization import SPECIAL_TOKENS
+
+CODES = b"#version:"  # begins the BPE codes of subword-nmt
+
+
+class _Extractor(SentencePieceExtractor):
+    def extract(self, scores: Sequence[tuple[str, float]]) -> tuple[dict[str, int], list[tuple[str, str]]]:
+        vocabulary = {piece: number for number, (piece, _) in enumerate(scores)}
+        return vocabulary, generate_merges(vocabulary, scores)
+
+
+class _Converter(SpmConverter):
+    """The converter of transformers, for byte-pair encodings too."""
+
+    SpmExtractor = _Extractor
+
+
+def read_vocabulary(path: Path) -> PreTrainedTokenizerFast:
+    """Return the tokenizer in the file `path`, whose inputs and labels end with `</s>`.
+
+    Pieces and normalisation stay. `<s>`, `<pad>`, `</s>` and `<unk>` are added where the file does not have them.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if the file is of another kind.
+        ImportError: if sentencepiece is missing.
+    """
+    content = path.read_bytes()
+    if content.startswith(CODES):
+        raise ValueError(
+            f"{path} holds BPE codes of subword-nmt. Leave --keep_vocabulary out, and plain text gets a byte-pair "
+            f"encoding of its own; vaswani convert takes over models of fairseq with their codes."
+        )
+    try:
+        tokenizer = Tokenizer.from_str(content.decode()) if content.startswith(b"{") else _convert(path)
+    except (ImportError, ValueError):
+        raise
+    except Exception as error:  # both libraries raise their own kinds
+        raise ValueError(f"{path} is neither a tokenizer.json nor a model of SentencePiece ({error}).") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS.values()))
+    _break_typed_names(tokenizer)
+    eos = SPECIAL_TOKENS["eos_token"]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {eos}", pair=f"$A {eos} $B {eos}", special_tokens=[(eos, tokenizer.token_to_id(eos))]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, split_special_tokens=True, clean_up_tokenization_spaces=False, **SPECIAL_TOKENS
+    )
+
+
+def _break_typed_names(tokenizer: Tokenizer) -> None:
+    """Let the name of a special token in a text, such as `</s>`, be ordinary pieces; no piece then has all of it."""
+    tokenizer.encode_special_tokens = True
+    names = SPECIAL_TOKENS.values()
+    typed = [name for name in names if tokenizer.token_to_id(name) in tokenizer.encode(f"a {name}").ids]
+    if typed:
+        steps = [] if tokenizer.pre_tokenizer is None else [tokenizer.pre_tokenizer]
+        steps += [pre_tokenizers.Split(name[:-1], "isolated") for name in typed]
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
+
+
+def _convert(path: Path) -> Tokenizer:
+    spec = SentencePieceExtractor(str(path)).proto.trainer_spec
+    kind = spec.ModelType.Name(spec.model_type).lower()
+    if kind not in ("unigram", "bpe") or spec.byte_fallback:
+        kind += " with byte_fallback" if spec.byte_fallback else ""
+        raise ValueError(
+            f"{path} is a {kind} model of SentencePiece, which cannot be converted: train it with --model_type=unigram "
+            f"or bpe, and without --byte_fallback."
+        )
+    return _Converter(SimpleNamespace(vocab_file=str(path))).converted()
