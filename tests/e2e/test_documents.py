@@ -19,6 +19,7 @@ FOLDERS = ("vaswani_transformer", "scripts", "tests", "model_cards")
 READMES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "vaswani_transformer" / "translation" / "you_know.md",
     *(path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("README.md"))),
 ]
 CARDS = sorted({*(ROOT / "model_cards").rglob("*.md")} - {ROOT / "model_cards" / "README.md"})
@@ -82,14 +83,14 @@ def test_the_first_lines_of_the_readme_print_what_stands_below_them(bundled_mode
 
 @pytest.mark.parametrize("block", blocks("bash"))
 def test_every_command_of_a_shell_block_exists(block):
-    for line in block.replace("\\\n", " ").splitlines():
+    for line in re.split(r"\n| [|] ", block.replace("\\\n", " ")):
         words = shlex.split(re.split(r" [<>] ", line)[0], comments=True)
         while words and SETTING.match(words[0]):
             del words[0]
         match words:
             case [] | ["pip" | "opus/bin/pip", "install", _] | ["hf", "upload", _, _]:
                 pass
-            case ["git", "clone", *_] | ["python3", "-m", "venv", *_]:
+            case ["git", "clone", *_] | ["python3", "-m", "venv", *_] | ["sed", *_]:
                 pass
             case ["pip", "install", "-c", constraints, "-e", extra]:
                 assert (ROOT / constraints).exists()
