@@ -59,8 +59,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 def parse_quickly(parser: argparse.ArgumentParser, argv: Sequence[str] | None, **quick) -> argparse.Namespace:
     """Return the arguments, and set the number of PyTorch's threads. With --quick, `quick` holds the defaults."""
     settings = " ".join(f"--{name} {' '.join(map(str, np.atleast_1d(value)))}" for name, value in quick.items())
-    text = f"answer in five minutes on two cores, with other defaults: {settings}"
-    parser.add_argument("--quick", action="store_true", help=text)
+    parser.add_argument("--quick", action="store_true", help=f"answer in five minutes on two cores, with {settings}")
     if parser.parse_args(argv).quick:
         parser.set_defaults(**quick)
     args = parser.parse_args(argv)

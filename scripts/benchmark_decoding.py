@@ -82,8 +82,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch_sizes", type=int, nargs="+", default=[1, 16, 64], help=text)
     parser.add_argument("--num_beams", type=int, default=4, help="beams of each sentence; default: %(default)s")
     parser.add_argument("--length_penalty", type=float, default=0.6, help="alpha; default: %(default)s")
-    text = "tokens that a model with random weights writes; default: %(default)s"
-    parser.add_argument("--forced_length", type=int, default=32, help=text)
+    parser.add_argument("--forced_length", type=int, default=32, help="see above, in tokens; default: %(default)s")
     return parser
 
 

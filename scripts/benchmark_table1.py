@@ -127,8 +127,7 @@ def format_result(rows: Sequence[dict], lengths: Sequence[int]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     lengths = [512, 1024, 2048, 4096, 8192]
-    text = "n, ascending; default: 512 1024 2048 4096 8192"
-    parser.add_argument("--lengths", type=int, nargs="+", default=lengths, help=text)
+    parser.add_argument("--lengths", type=int, nargs="+", default=lengths, help="n, ascending; default: 512 to 8192")
     parser.add_argument("--width", type=int, default=64, help="d; default: %(default)s")
     parser.add_argument("--heads", type=int, default=1, help="h; default: %(default)s")
     parser.add_argument("--window", type=int, default=64, help="r; default: %(default)s")
