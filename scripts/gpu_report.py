@@ -84,16 +84,11 @@ def measure_row(size: str, mode: str, num_processes: int, args: argparse.Namespa
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    text = "folder that `vaswani prepare --recipe base_en_de` has written"
-    parser.add_argument("--data", required=True, help=text)
-    text = "cpu only shows that the program works; default: %(default)s"
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help=text)
-    parser.add_argument(
-        "--sizes", nargs="+", choices=tuple(NUM_UPDATES), default=list(NUM_UPDATES), help="default: both"
-    )
-    parser.add_argument("--modes", nargs="+", choices=tuple(MODES), default=list(MODES), help="default: both")
-    text = "updates of the steady state in each row; default: %(default)s"
-    parser.add_argument("--updates", type=int, default=100, help=text)
+    parser.add_argument("--data", required=True, help="folder that `vaswani prepare` has written")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="default: %(default)s")
+    parser.add_argument("--sizes", nargs="+", choices=tuple(NUM_UPDATES), default=list(NUM_UPDATES))
+    parser.add_argument("--modes", nargs="+", choices=tuple(MODES), default=list(MODES))
+    parser.add_argument("--updates", type=int, default=100, help="updates of the steady state; default: %(default)s")
     text = "numbers of processes, each with one device; default: 1, and as many as there are devices"
     parser.add_argument("--processes", type=int, nargs="+", help=text)
     parser.add_argument("--output", type=Path, help="write the result to this file, as JSON")
