@@ -67,7 +67,7 @@ def run_module(*args, text=""):
 
 
 @pytest.mark.slow
-def test_a_model_learns_to_write_backwards_and_says_how_well(workshop, capsys):
+def test_a_model_learns_to_write_backwards_and_is_scored(workshop, capsys):
     test = [str(workshop / "dev.en"), str(workshop / "dev.de")]
     assert cli.main(["evaluate", "--model", str(workshop / "run"), "--test", *test]) == 0
     printed = capsys.readouterr().out
@@ -78,7 +78,7 @@ def test_a_model_learns_to_write_backwards_and_says_how_well(workshop, capsys):
 
 
 @pytest.mark.slow
-def test_standard_input_goes_to_standard_output_and_long_sentences_are_mentioned(workshop):
+def test_standard_input_is_translated_with_a_warning_about_long_sentences(workshop):
     done = run_module("translate", "--model", workshop / "run", text="alpha beta\n" + "alpha " * 400 + "\n")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\n") == 2
@@ -94,7 +94,7 @@ def test_averaging_the_last_checkpoints_gives_the_final_model(workshop, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_training_with_status_75_and_the_same_command_goes_on(
+def test_a_signal_ends_training_with_status_75_and_the_same_command_continues(
     workshop, tmp_path, monkeypatch, capsys, number
 ):
     run = tmp_path / "run"
@@ -153,7 +153,7 @@ def prepare_a_pair(folder, *endings):
         (("en", "txt"), ["--target_language", "fr"], "en to fr"),
     ],
 )
-def test_the_endings_of_text_files_tell_the_languages(tmp_path, capsys, endings, options, languages):
+def test_the_suffixes_of_text_files_name_the_languages(tmp_path, capsys, endings, options, languages):
     assert cli.main([*prepare_a_pair(tmp_path, *endings), *options]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith(f"{languages}: vocabulary of ")
 
@@ -171,7 +171,7 @@ def test_the_endings_of_text_files_tell_the_languages(tmp_path, capsys, endings,
         (["prepare", "--train", "gone.en", "gone.de", "--dev", "phrasebook", "--output", "y"], "gone.en"),
     ],
 )
-def test_what_is_missing_is_said_in_one_line(tmp_path, monkeypatch, capsys, arguments, message):
+def test_missing_input_is_an_error_of_one_line(tmp_path, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
     assert cli.main(arguments) == 1
@@ -188,7 +188,7 @@ def test_what_is_missing_is_said_in_one_line(tmp_path, monkeypatch, capsys, argu
         *(f"train --{name}" for name in ("num_updates", "divide_widths", "accumulation_steps", "log_interval")),
     ],
 )
-def test_numbers_of_things_are_whole_and_positive(option, value, capsys):
+def test_counts_must_be_positive_integers(option, value, capsys):
     command, name = option.split()
     with pytest.raises(SystemExit) as stop:
         cli.main([command, name, value])
@@ -197,7 +197,7 @@ def test_numbers_of_things_are_whole_and_positive(option, value, capsys):
     assert expected in capsys.readouterr().err
 
 
-def test_a_recipe_is_changed_where_the_command_says_so(monkeypatch):
+def test_set_changes_a_recipe(monkeypatch):
     build_run = mock.Mock(side_effect=ValueError("enough"))
     monkeypatch.setattr("vaswani_transformer.training.setup.build_run", build_run)
     changes = ["--set", "compile=true", "--set", "warmup_updates=5", "--set", "model.dropout=0.3", "--num_updates", "7"]
@@ -217,13 +217,13 @@ def test_a_recipe_is_changed_where_the_command_says_so(monkeypatch):
         (KeyboardInterrupt(), 130, "stopped by Ctrl+C"),
     ],
 )
-def test_an_error_is_one_line_whoever_wrote_it(monkeypatch, capsys, error, status, line):
+def test_an_error_is_one_line_even_if_its_message_has_several(monkeypatch, capsys, error, status, line):
     monkeypatch.setattr(loading, "load_translator", mock.Mock(side_effect=error))
     assert cli.main(["convert", "--to", "marian", "--model", "x", "--output", "no/such/folder"]) == status
     assert capsys.readouterr().err == f"vaswani convert: {line}\n"
 
 
-def test_a_lack_of_memory_is_one_line_with_advice(monkeypatch, capsys):
+def test_a_lack_of_memory_prints_one_line_with_advice(monkeypatch, capsys):
     monkeypatch.setattr(loading, "load", lambda *_, **__: torch.empty(10**15))
     assert cli.main(["translate", "--model", "x"]) == 1
     advice = "a smaller --tokens_per_batch \\(of training: larger --accumulation_steps\\), or shorter sentences"
@@ -239,7 +239,7 @@ def test_a_lack_of_memory_is_one_line_with_advice(monkeypatch, capsys):
     ],
     ids=" ".join,
 )
-def test_a_file_that_is_read_is_never_replaced(tmp_path, capsys, arguments):
+def test_an_input_file_is_never_overwritten(tmp_path, capsys, arguments):
     (tmp_path / "read").write_text("a dog\n")
     (tmp_path / "link").symlink_to("read")
     names = {"READ": str(tmp_path / "read"), "LINK": str(tmp_path / "link")}
@@ -273,7 +273,7 @@ def test_debug_shows_where_an_error_arose():
         ("2>/dev/full", 0, ""),
     ],
 )
-def test_closed_input_or_output_is_an_error_and_lost_messages_are_none(
+def test_closed_input_or_output_is_an_error_but_closed_stderr_is_not(
     build_translator, tmp_path, redirection, status, message
 ):
     build_translator(["a dog runs"] * 3, folder=tmp_path / "checkpoints" / "step-00000001")  # a message tells of it
@@ -288,7 +288,7 @@ def test_closed_input_or_output_is_an_error_and_lost_messages_are_none(
 
 
 @pytest.mark.parametrize("command", ["", *(module.__name__.rpartition(".")[2] for module in COMMANDS)])
-def test_the_help_of_every_command_has_lines_to_paste_that_it_understands(command, capsys):
+def test_the_examples_in_the_help_of_every_command_are_valid(command, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main([*command.split(), "--help"])
     assert stop.value.code == 0
@@ -299,7 +299,7 @@ def test_the_help_of_every_command_has_lines_to_paste_that_it_understands(comman
         assert cli.build_parser().parse_args(words).command == words[0]
 
 
-def test_a_command_keeps_few_kernels_and_what_it_frees(monkeypatch, tmp_path):
+def test_a_command_keeps_few_compiled_kernels_and_reuses_freed_memory(monkeypatch, tmp_path):
     calls = []
     monkeypatch.setattr(memory.ctypes, "CDLL", lambda _: mock.Mock(mallopt=lambda *call: calls.append(call)))
     monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)

@@ -73,7 +73,7 @@ def test_every_python_block_runs(block, desk, capsys, monkeypatch):
     assert capsys.readouterr().out
 
 
-def test_the_first_lines_of_the_readme_print_what_stands_below_them(bundled_model, capsys):
+def test_the_first_block_of_the_readme_prints_the_output_shown_below_it(bundled_model, capsys):
     code, output = re.search(r"```python\n(.*?)```\n\n```\n(.*?)```", TEXTS["README.md"], re.DOTALL).groups()
     with chdir(bundled_model.parents[1]):
         exec(compile(code, "block", "exec"), {})
@@ -116,7 +116,7 @@ def test_every_command_of_a_shell_block_exists(block):
 
 
 @pytest.mark.parametrize("path", sorted({*READMES, *CARDS}), ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_every_link_to_a_file_leads_to_one(path):
+def test_every_link_to_a_file_leads_to_a_file(path):
     missing = [link for link in LINK.findall(path.read_text(encoding="utf-8")) if not (path.parent / link).exists()]
     assert not missing
 

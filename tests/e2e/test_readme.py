@@ -47,11 +47,11 @@ def test_every_row_of_the_map_of_the_paper_is_read():
 
 
 @pytest.mark.parametrize(("paper", "file", "name", "test_file", "test"), ROWS, ids=[row[0] for row in ROWS])
-def test_file_function_and_test_of_the_map_exist(paper, file, name, test_file, test):
+def test_files_functions_and_tests_in_the_map_exist(paper, file, name, test_file, test):
     assert name in names_in(PACKAGE / "model" / file)
     assert test in names_in(ROOT / "tests" / test_file)
 
 
 @pytest.mark.parametrize("item", PAPER)
-def test_the_map_has_all_of_the_paper(item):
+def test_the_map_covers_the_whole_paper(item):
     assert any(f"{place} ".startswith(f"{item} ") for place in PLACES)

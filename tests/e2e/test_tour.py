@@ -59,7 +59,7 @@ def executed(saved, bundled_model, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_every_cell_runs_and_the_saved_outputs_are_those_of_the_code(saved, executed):
+def test_every_cell_runs_and_gives_its_saved_output(saved, executed):
     for before, now in zip(code_cells(saved), code_cells(executed), strict=True):
         assert not {"error", "stderr"} & {*kinds(now)}, now.id
         assert now.execution_count is not None, now.id
@@ -69,7 +69,7 @@ def test_every_cell_runs_and_the_saved_outputs_are_those_of_the_code(saved, exec
             assert texts(before) == texts(now), f"{STALE} ({before.id})"
 
 
-def test_the_saved_notebook_is_small_and_names_no_folder_of_a_machine(saved):
+def test_the_saved_notebook_is_small_and_names_no_local_folder(saved):
     assert NOTEBOOK.stat().st_size < MOST_BYTES
     shown = "\n".join(text for cell in code_cells(saved) for text in texts(cell))
     for place in (str(ROOT), str(Path.home()), "/tmp", "/home", "site-packages"):

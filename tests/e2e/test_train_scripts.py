@@ -58,7 +58,7 @@ def test_each_text_is_read_in_both_languages(record):
     assert (score.test, score.tokenize) == (["TEXTS/test.de", "TEXTS/test.en"], "none")
 
 
-def test_the_everyday_model_reads_all_text_that_is_disturbed(record, tmp_path):
+def test_the_everyday_models_train_on_every_disturbed_corpus(record, tmp_path):
     copies = json.loads((SCRIPTS / "disturbed_text.json").read_text())["copies"]
     for name, folder in (("everyday_en_de", tmp_path / "run"), ("everyday_en_de_robust", "runs/everyday_en_de")):
         sources = [source for source, _ in record(name)[0].train]
@@ -76,13 +76,13 @@ def test_the_parts_of_a_treebank_are_written_first_and_a_failure_ends_the_run(tm
     assert {path.name for path in run.iterdir()} == {"train.mrg", "dev.mrg", "test.mrg"}
 
 
-def test_a_run_of_texts_asks_for_their_folder(capsys):
+def test_a_run_without_the_folder_of_its_texts_is_refused(capsys):
     with pytest.raises(SystemExit):
         runs.main(["multi30k_raw"])
     assert "the run multi30k_raw needs --folder, the folder with its texts" in capsys.readouterr().err
 
 
-def test_reduced_rows_stand_to_base_as_in_the_paper_and_their_best_epoch_is_scored(record, tmp_path):
+def test_reduced_rows_keep_their_ratios_to_base_and_their_best_epoch_is_scored(record, tmp_path):
     rows = ["base", "A2", "B1", "C1", "C4", "D1", "base_seed1"]
     for row in rows:
         for step in ("09", "10"):
@@ -103,7 +103,7 @@ def test_reduced_rows_stand_to_base_as_in_the_paper_and_their_best_epoch_is_scor
         assert ratios[0] == ratios[1]
 
 
-def test_the_table_stands_beside_the_paper_s(capsys, tmp_path):
+def test_table_3_is_printed_beside_the_paper_s(capsys, tmp_path):
     assert table3.PAPER.keys() == TABLE_3.keys() == runs.RUNS["table3"]["rows"].keys()
     assert table3.main([str(RESULTS)]) == 0
     assert capsys.readouterr().out == (RESULTS / "table.md").read_text(encoding="utf-8")
@@ -131,5 +131,5 @@ def test_the_base_run_goes_from_text_to_scores_on_two_processes(tmp_path):
 
 
 @pytest.mark.parametrize("path", sorted(SCRIPTS.glob("*.sh")), ids=lambda path: path.name)
-def test_every_shell_script_is_bash(path):
+def test_every_shell_script_is_valid_bash(path):
     subprocess.run(["bash", "-n", path], check=True)

@@ -6,7 +6,7 @@ import re
 import benchmark_table1 as table1
 
 
-def test_the_benchmark_prints_its_growth_beside_the_formulas(monkeypatch, capsys):
+def test_the_benchmark_prints_growth_beside_the_formulas(monkeypatch, capsys):
     # A process for each memory would take longer than all the rest.
     monkeypatch.setattr(table1, "measure_in_child", lambda work, name, length, sizes: float(length**2))
     sizes = ["--lengths", "16", "32", "--width", "8", "--heads", "2", "--window", "4"]

@@ -43,7 +43,7 @@ def test_marian_with_copied_weights_has_our_loss_and_gradients():
     torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-4)
 
 
-def test_the_peak_of_memory_is_seen_after_it_was_given_back():
+def test_the_peak_of_memory_is_measured_after_the_memory_was_freed():
     def work():
         with mmap.mmap(-1, 100 * 2**20) as memory:  # not malloc, which may have kept as much
             for page in range(0, len(memory), mmap.PAGESIZE):
@@ -52,7 +52,7 @@ def test_the_peak_of_memory_is_seen_after_it_was_given_back():
     assert 90 < benchmark_common.peak_growth(work) < 150
 
 
-def test_training_benchmark_runs(tmp_path, capsys):
+def test_the_training_benchmark_runs(tmp_path, capsys):
     arguments = ["--size", "tiny", "--pairs", "60", "--tokens_per_batch", "128", "--updates", "2", "--repeats", "2"]
     assert benchmark_training.main([*arguments, "--threads", "1", "--output", f"{tmp_path}/result.json"]) == 0
     ours, theirs = read_rows(tmp_path / "result.json")
@@ -64,7 +64,7 @@ def test_training_benchmark_runs(tmp_path, capsys):
     assert "target tokens/s" in capsys.readouterr().out
 
 
-def test_decoding_benchmark_runs_and_all_systems_translate_alike(tmp_path, monkeypatch):
+def test_the_decoding_benchmark_runs_and_all_systems_translate_alike(tmp_path, monkeypatch):
     # Processes of their own would take longer than all the rest; the test of training has them.
     def open_child():
         return contextlib.nullcontext(lambda work, *args: work(*args))
@@ -83,7 +83,7 @@ def test_decoding_benchmark_runs_and_all_systems_translate_alike(tmp_path, monke
         assert row["tokens_per_second"] == pytest.approx(5 * row["sentences_per_second"])
 
 
-def test_gpu_report_measures_a_training_and_names_one_that_failed(tmp_path, capsys):
+def test_the_gpu_report_measures_a_training_and_names_a_failed_one(tmp_path, capsys):
     prepare = "prepare --train phrasebook --dev phrasebook --num_pairs 60 --vocab_size 500 --output"
     assert cli.main([*prepare.split(), f"{tmp_path}/data"]) == 0
     arguments = f"--device cpu --data {tmp_path}/data --updates 2 --sizes base --modes eager".split()

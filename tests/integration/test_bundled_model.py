@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = sorted(path.parent for path in ROOT.glob("model_cards/*/config.json"))
 in_every_folder = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 MOST_BYTES = 20_000_000
-# Translations of these lines were recorded, see `test_it_translates_as_recorded`.
+# Translations of these lines were recorded, see `test_the_bundled_model_translates_as_recorded`.
 SENTENCES = Path(__file__).with_name("everyday_en_de.en")
 RECORDED = SENTENCES.with_suffix(".de")
 PARSED = Path(__file__).with_name("parsing_craft.txt")
@@ -34,7 +34,7 @@ def files_of(folder):
 
 
 @in_every_folder
-def test_the_weights_are_in_bfloat16_and_few_and_named_by_the_card(folder):
+def test_the_weights_are_small_in_bfloat16_and_named_by_the_card(folder):
     path = folder / "model.safetensors"
     assert path.stat().st_size <= MOST_BYTES
     with safe_open(path, "pt") as weights:
@@ -67,7 +67,7 @@ def test_a_bundle_is_a_model_in_bfloat16_and_bundling_it_again_changes_nothing(c
     assert files_of(bundled) == before
 
 
-def test_it_translates_as_recorded(bundled_model, tmp_path):
+def test_the_bundled_model_translates_as_recorded(bundled_model, tmp_path):
     """Sentences whose translation is the same when all is computed in bfloat16.
 
     So no hypothesis of their search is nearly as good as another: the sums of float32, which each kind of processor
@@ -88,7 +88,7 @@ def test_the_parser_parses_as_recorded(find_bundled, tmp_path):
     assert read(tmp_path / "found.mrg") == read(RECORDED_TREES), f"vaswani {' '.join(command)} {RECORDED_TREES}"
 
 
-def test_the_captions_of_its_test_set_are_translated_as_recorded(find_bundled, data_folder, tmp_path):
+def test_the_captions_of_the_test_set_are_translated_as_recorded(find_bundled, data_folder, tmp_path):
     """One of the first 50 may differ: with nearly equal hypotheses, rounding of float32 decides between them."""
     stem = data_folder / "multi30k" / "test_2016_flickr.lc.norm.tok"
     for side in ("en", "de"):

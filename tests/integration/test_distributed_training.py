@@ -72,7 +72,7 @@ def test_compiled_processes_learn_the_same(one_process, tiny_data, tmp_path, mon
     assert_close(found, one_process[0], tolerance=1e-10)
 
 
-def test_another_number_of_processes_goes_on_with_a_warning(one_process, tiny_data, tmp_path, capfd):
+def test_a_run_continues_with_another_number_of_processes_and_a_warning(one_process, tiny_data, tmp_path, capfd):
     run = tmp_path / "run"
     train_in_processes(2, EXACT, tiny_data, run, double=True)
     for path in (run / "checkpoints").glob("step-00000005"):
@@ -94,7 +94,7 @@ def test_processes_that_find_different_data_are_refused(tiny_data, tmp_path):
         debug_launcher(train_in_fork, args=(RECIPE, data, tmp_path / "run", {}, False), num_processes=2)
 
 
-def test_processes_draw_different_dropout_and_a_stopped_run_goes_on_with_it(two_processes, tiny_data, tmp_path):
+def test_processes_draw_different_dropout_and_a_stopped_run_continues_exactly(two_processes, tiny_data, tmp_path):
     run = tmp_path / "stopped"
     train_in_processes(2, RECIPE, tiny_data, run)
     saved = [torch.load(path, weights_only=True) for path in run.glob("checkpoints/*/training_state/state.pt")]
@@ -123,7 +123,7 @@ def sum_up_translations(*args, **place):
         return metrics.compute_bleu(*args, **place)
 
 
-def test_all_processes_together_translate_the_development_set_as_one_does(tiny_data, tmp_path):
+def test_several_processes_translate_the_development_set_as_one_process_does(tiny_data, tmp_path):
     sums = []
     for num_processes in (1, 2):
         run = tmp_path / str(num_processes)
@@ -184,9 +184,7 @@ sys.exit(status)
 
 
 @pytest.mark.slow
-def test_torchrun_restarts_a_killed_run_and_sigterm_saves_though_it_reaches_the_workers_of_the_loaders(
-    two_processes, tiny_data, tmp_path, capfd
-):
+def test_torchrun_restarts_a_killed_run_and_sigterm_makes_it_save(two_processes, tiny_data, tmp_path, capfd):
     script, run = tmp_path / "worker.py", tmp_path / "run"
     script.write_text(WORKER.format(tests=list(map(str, Path(__file__).parents[:2]))))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]

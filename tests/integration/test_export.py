@@ -97,7 +97,7 @@ def test_ctranslate2_searches_greedily_as_the_model_does(build_model, tokenizer,
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
-def test_ctranslate2_finds_what_the_model_finds_under_its_penalty(half_trained_model, tokenizer, tmp_path, alpha):
+def test_ctranslate2_finds_the_model_s_translations_under_its_penalty(half_trained_model, tokenizer, tmp_path, alpha):
     translator = export_ctranslate2(half_trained_model, tokenizer, tmp_path)
     options = {"beam_size": 4, "length_penalty": alpha, "max_decoding_length": 60}
     theirs = translate_ids(translator, tokenizer, SENTENCES, **options)
@@ -120,7 +120,9 @@ def run_readme(name: str, export: Path, folder: Path) -> dict:
     return values
 
 
-def test_the_rescoring_in_the_readme_finds_what_the_paper_s_search_finds(half_trained_model, tokenizer, tmp_path):
+def test_the_rescoring_in_the_readme_finds_the_translations_of_the_paper_s_search(
+    half_trained_model, tokenizer, tmp_path
+):
     export_ctranslate2(half_trained_model, tokenizer, tmp_path / "export")
     values = run_readme("mine", tmp_path / "export", tmp_path)
     expected = generate_ids(half_trained_model, tokenizer, [values["text"]])[0]
@@ -128,7 +130,7 @@ def test_the_rescoring_in_the_readme_finds_what_the_paper_s_search_finds(half_tr
 
 
 @pytest.mark.parametrize("quantization", ["int8", "bfloat16"])
-def test_smaller_weights_make_a_smaller_file_of_like_log_probabilities(
+def test_smaller_weights_make_a_smaller_file_with_similar_log_probabilities(
     half_trained_model, tokenizer, tmp_path, quantization
 ):
     source, target = (tokenizer.convert_ids_to_tokens(tokenizer(text).input_ids) for text in SENTENCES[:2])
@@ -156,7 +158,7 @@ def test_the_converter_of_ctranslate2_knows_our_models(half_trained_model, token
     assert theirs.read_bytes() == ours.read_bytes()
 
 
-def test_the_command_says_how_the_model_searches(half_trained_model, tokenizer, tmp_path, capsys):
+def test_the_export_command_prints_how_the_model_searches(half_trained_model, tokenizer, tmp_path, capsys):
     half_trained_model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     output = str(tmp_path / "export")
@@ -206,7 +208,7 @@ def test_onnx_steps_give_the_logits_of_the_model(onnx_model, tokenizer, sentence
 
 
 @pytest.mark.slow
-def test_the_search_in_the_readme_finds_what_greedy_search_of_the_model_finds(onnx_model, tokenizer, tmp_path):
+def test_the_search_in_the_readme_equals_greedy_search_of_the_model(onnx_model, tokenizer, tmp_path):
     model, folder = onnx_model
     values = run_readme("mine_onnx", folder, tmp_path)
     expected = model.generate(**tokenizer("A dog runs.", return_tensors="pt"), num_beams=1, max_new_tokens=60)[0]
@@ -215,7 +217,7 @@ def test_the_search_in_the_readme_finds_what_greedy_search_of_the_model_finds(on
 
 
 @pytest.mark.slow
-def test_onnx_has_the_names_of_optimum_and_all_that_a_search_needs(onnx_model, tokenizer):
+def test_onnx_files_have_the_names_of_optimum_and_all_settings_of_a_search(onnx_model, tokenizer):
     _, folder = onnx_model
     sessions = [onnxruntime.InferenceSession(folder / f"{name}.onnx") for name in GRAPHS]
     found = [[tensor.name for tensor in (*session.get_inputs(), *session.get_outputs())] for session in sessions]

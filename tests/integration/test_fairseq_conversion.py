@@ -133,7 +133,7 @@ def padded_sources() -> torch.Tensor:
 @pytest.mark.parametrize(
     ("version", "is_tied"), [("newest", True), ("newest", False), ("older", False), ("oldest", True)]
 )
-def test_logits_are_those_of_a_plain_forward(version, is_tied):
+def test_logits_equal_a_plain_forward_pass_of_fairseq_s_model(version, is_tied):
     torch.manual_seed(0)
     reference = Reference(is_tied=is_tied).eval()
     weights = reference.checkpoint_weights(version=version)
@@ -150,7 +150,7 @@ def test_logits_are_those_of_a_plain_forward(version, is_tied):
 
 
 @torch.no_grad()
-def test_greedy_translations_are_those_of_a_plain_forward_and_none_is_empty(reference):
+def test_greedy_translations_equal_those_of_a_plain_forward_pass(reference):
     model = fairseq.from_fairseq(reference.checkpoint_weights(), SETTINGS)
     source = padded_sources()
     expected = torch.full((len(source), 1), EOS)
@@ -168,7 +168,7 @@ def test_greedy_translations_are_those_of_a_plain_forward_and_none_is_empty(refe
         assert found.tolist() == [[EOS, word, EOS] for word in found[:, 1].tolist() if word != EOS]
 
 
-def test_a_checkpoint_becomes_a_model_that_translates(write_checkpoint, reference, tmp_path):
+def test_a_converted_checkpoint_translates(write_checkpoint, reference, tmp_path):
     # Newer checkpoints have their settings in `cfg`.
     path = write_checkpoint({"args": None, "cfg": {"model": SETTINGS}, "model": reference.checkpoint_weights()})
     output = tmp_path / "ours"
@@ -200,7 +200,7 @@ def test_a_checkpoint_becomes_a_model_that_translates(write_checkpoint, referenc
         ({}, {"encoder.layers.1.fc2.bias": None}, r"Missing key\(s\) .*encoder\.layers\.1\.feed_forward\.fc2\.bias"),
     ],
 )
-def test_another_network_is_refused_by_setting_or_weight(reference, settings, weights, message):
+def test_a_checkpoint_of_another_architecture_is_refused(reference, settings, weights, message):
     weights = reference.checkpoint_weights() | weights
     weights = {name: weight for name, weight in weights.items() if weight is not None}
     with pytest.raises(ValueError, match=message):
@@ -215,7 +215,7 @@ class Hostile:
         return os.mkdir, (str(self.path),)
 
 
-def test_what_is_no_checkpoint_is_refused_in_one_line_and_does_not_run(write_checkpoint, tmp_path, capsys):
+def test_a_file_that_is_no_checkpoint_is_refused_and_not_executed(write_checkpoint, tmp_path, capsys):
     hostile = {"args": Namespace(**SETTINGS), "model": {}, "extra_state": Hostile(tmp_path / "ran")}
     for content, message in (
         (hostile, "plain values and argparse.Namespace, and loading anything else may run code"),
@@ -230,7 +230,7 @@ def test_what_is_no_checkpoint_is_refused_in_one_line_and_does_not_run(write_che
     assert not (tmp_path / "ran").exists()
 
 
-def test_dictionaries_must_be_whole_and_those_of_the_model(write_checkpoint, tmp_path):
+def test_dictionaries_that_are_damaged_or_do_not_fit_the_model_are_refused(write_checkpoint, tmp_path):
     path = write_checkpoint(pieces=PIECES[:-1])
     folder = path.parent
     for text, message in (

@@ -91,9 +91,7 @@ def kill(number, parts):
 
 
 @pytest.mark.parametrize("steps", ["one step", "two steps"])
-def test_a_kill_before_any_change_of_a_file_leaves_the_model_before_or_the_new_one(
-    ends, data, tmp_path, monkeypatch, steps
-):
+def test_a_kill_before_any_change_of_a_file_leaves_the_old_or_the_new_model(ends, data, tmp_path, monkeypatch, steps):
     folder, before, after = ends
     allowed, run = [before, after], tmp_path / "run"
     if steps == "two steps":
@@ -114,7 +112,7 @@ def test_a_kill_before_any_change_of_a_file_leaves_the_model_before_or_the_new_o
             assert not list(run.glob(".model*"))
 
 
-def test_a_full_disk_leaves_the_model_before_with_its_own_example_and_files(ends, data, tmp_path, little_room, capsys):
+def test_a_full_disk_leaves_the_old_model_with_all_its_files(ends, data, tmp_path, little_room, capsys):
     folder, before, after = ends
     run = shutil.copytree(folder, tmp_path / "run")
     with pytest.raises(OSError, match="File too large"), little_room(5_000):

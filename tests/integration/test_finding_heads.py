@@ -32,7 +32,7 @@ def files(tmp_path, pairs):
     return write_files(tmp_path, [pairs[0], ("", ""), *pairs[1:]])
 
 
-def test_an_untrained_model_gets_scores_and_no_names(untrained, files, capsys):
+def test_heads_of_an_untrained_model_get_scores_and_no_names(untrained, files, capsys):
     assert cli.main(["heads", "--model", str(untrained), *files]) == 0
     printed = capsys.readouterr().out
     assert f"sentences of {files[1]}: 41, left out 1, empty or longer than 512 tokens" in printed

@@ -47,7 +47,7 @@ class Program:
         return os.mkdir, (self.folder,)
 
 
-def test_a_pickle_beside_safetensors_is_left_alone(folder, tmp_path, translator):
+def test_a_pickle_beside_safetensors_is_not_read(folder, tmp_path, translator):
     torch.save(Program(tmp_path / "has_run"), folder / "pytorch_model.bin")
     for options in ({}, {"use_safetensors": False}):
         loaded = VaswaniForConditionalGeneration.from_pretrained(folder, **options)
@@ -59,7 +59,7 @@ INDEX = json.dumps({"metadata": {}, "weight_map": {"model.shared.weight": "pytor
 
 
 @pytest.mark.parametrize("leads", ["the usual name", "an index", "a name in config.json"])
-def test_no_file_leads_to_a_program_in_a_pickle(folder, tmp_path, leads):
+def test_no_file_makes_a_pickle_run_a_program(folder, tmp_path, leads):
     (folder / "model.safetensors").unlink()
     torch.save(Program(tmp_path / "has_run"), folder / "pytorch_model.bin")
     if leads == "an index":
@@ -86,7 +86,7 @@ class Trap(PreTrainedTokenizerFast):
 
 
 @pytest.mark.parametrize("command", ["translate", "prepare", "convert"])
-def test_code_in_a_folder_is_not_run_whatever_is_piped_in(folder, tmp_path, monkeypatch, capsys, command):
+def test_code_in_a_model_folder_is_never_run(folder, tmp_path, monkeypatch, capsys, command):
     (folder / "trap.py").write_text(CODE.replace("__file__", repr(str(folder / "trap.py"))))
     change(
         folder / "tokenizer_config.json",
@@ -181,7 +181,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_damaged_model_is_refused_in_one_line(folder, name, capsys):
+def test_a_damaged_model_is_refused_with_one_line(folder, name, capsys):
     damage, message = DAMAGES[name]
     damage(folder)
     with pytest.raises((ValueError, OSError), match=message):
@@ -190,12 +190,12 @@ def test_a_damaged_model_is_refused_in_one_line(folder, name, capsys):
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_an_attention_kernel_that_config_json_names_is_not_fetched(folder):
+def test_an_attention_kernel_named_in_config_json_is_not_downloaded(folder):
     change(folder / "config.json", attn_implementation="me/kernel")
     assert load_translator(folder)[0].config._attn_implementation == "sdpa"
 
 
-def test_a_megabyte_in_one_line_is_cut_and_said(translator, whole, tmp_path, monkeypatch, capsys):
+def test_a_line_of_a_megabyte_is_cut_with_a_warning(translator, whole, tmp_path, monkeypatch, capsys):
     for module in ("model.pipeline_vaswani", "translation.translator"):
         monkeypatch.setattr(f"vaswani_transformer.{module}.MOST_SOURCE_TOKENS", 50)
     warnings = []

@@ -38,7 +38,7 @@ def base(build_tiny_model):
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_a_merged_model_computes_what_the_adapted_one_did(base, training):
+def test_a_merged_model_computes_the_same_as_the_adapted_model(base, training):
     adapted = adapt(base()).train(training)
     before = adapted(input_ids=SOURCE, labels=LABELS, skip_logits=False)
     merged = adapted.merge_and_unload().train(training)
@@ -49,7 +49,7 @@ def test_a_merged_model_computes_what_the_adapted_one_did(base, training):
     assert (score(base()).logits - score(merged.eval()).logits).abs().max() > 0.1
 
 
-def test_no_adapted_layer_is_gone_past_in_training(base):
+def test_every_adapted_layer_is_used_in_training(base):
     adapted = adapt(base()).train()
     adapted(input_ids=SOURCE, labels=LABELS).loss.backward()
     trained = {name: parameter for name, parameter in adapted.named_parameters() if parameter.requires_grad}
@@ -69,7 +69,7 @@ def test_an_adapted_model_translates_like_the_merged_one(base, num_beams):
     assert torch.equal(translated, adapted.merge_and_unload().generate(SOURCE, **options))
 
 
-def test_an_adapter_travels_without_its_model(base, tmp_path):
+def test_an_adapter_is_saved_without_its_model(base, tmp_path):
     adapted = adapt(base())
     adapted.generate(input_ids=SOURCE, max_new_tokens=3)  # leaves copies of the matrices
     adapted.save_pretrained(tmp_path)

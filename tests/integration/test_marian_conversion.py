@@ -96,7 +96,7 @@ def draw_batch(vocab_size: int) -> dict[str, torch.Tensor]:
 
 @torch.no_grad()
 @pytest.mark.parametrize("shape", SHAPES)
-def test_logits_and_translations_are_those_of_marian(build_marian_model, shape):
+def test_a_converted_model_gives_the_logits_and_translations_of_marian(build_marian_model, shape):
     marian = build_marian_model(**SHAPES[shape])
     model = conversion.from_marian(marian)
     batch, target = draw_batch(37), torch.randint(36, (3, 6))
@@ -114,7 +114,7 @@ def test_logits_and_translations_are_those_of_marian(build_marian_model, shape):
     assert len(lengths) > 2  # some end before the limit, and not all at once
 
 
-def test_marian_as_ours_and_back_is_the_same_bit_for_bit(build_marian_model):
+def test_a_marian_model_converted_and_back_is_bitwise_equal(build_marian_model):
     marian = build_marian_model()
     back = conversion.to_marian(conversion.from_marian(marian))
     weights = marian.state_dict()
@@ -123,7 +123,7 @@ def test_marian_as_ours_and_back_is_the_same_bit_for_bit(build_marian_model):
     assert conversion.search_options(back) == conversion.search_options(marian)
 
 
-def test_half_precision_of_the_file_stays_and_is_compared_in_float32(marian_folder, tmp_path):
+def test_half_precision_is_kept_and_outputs_are_compared_in_float32(marian_folder, tmp_path):
     folder, output = shutil.copytree(marian_folder, tmp_path / "half"), tmp_path / "ours"
     MarianMTModel.from_pretrained(marian_folder).half().save_pretrained(folder)
     assert float(re.search(r"by (\S+) at most", conversion.import_model(str(folder), output))[1]) < 1e-5
@@ -133,7 +133,7 @@ def test_half_precision_of_the_file_stays_and_is_compared_in_float32(marian_fold
     assert MarianMTModel.from_pretrained(tmp_path / "theirs").dtype == torch.float16
 
 
-def test_what_is_no_marian_model_for_us_is_refused(build_marian_model, tiny_model, tmp_path):
+def test_a_marian_model_that_we_cannot_represent_is_refused(build_marian_model, tiny_model, tmp_path):
     with pytest.raises(ValueError, match=r"encoder_ffn_dim and decoder_ffn_dim differ \(40, 48\)"):
         conversion.from_marian(build_marian_model(decoder_ffn_dim=48))
     tiny_model.save_pretrained(tmp_path / "tiny")
@@ -157,7 +157,7 @@ def test_what_is_no_marian_model_for_us_is_refused(build_marian_model, tiny_mode
         {"tie_word_embeddings": False, "attention_bias": True},
     ],
 )
-def test_ours_as_marian_and_back_computes_the_same(build_tiny_model, changes):
+def test_our_model_converted_to_marian_and_back_computes_the_same(build_tiny_model, changes):
     model = build_tiny_model(noise=0.3, d_k=4, d_v=4, layer_norm_eps=1e-5, **changes)
     marian = conversion.to_marian(model)
     back = conversion.from_marian(marian)
@@ -183,12 +183,12 @@ def test_ours_as_marian_and_back_computes_the_same(build_tiny_model, changes):
         ({"d_k": 4, "d_v": 4, "position_layout": "fairseq"}, r"cannot have the position_layout of"),
     ],
 )
-def test_what_marian_does_not_have_is_refused_by_name(build_tiny_model, changes, message):
+def test_a_setting_that_marian_does_not_have_is_refused_by_name(build_tiny_model, changes, message):
     with pytest.raises(ValueError, match=message):
         conversion.to_marian(build_tiny_model(**changes))
 
 
-def test_the_command_says_what_marian_cannot_do_as_we_do(build_translator, tmp_path, capsys):
+def test_the_command_names_differences_of_the_search_in_marian(build_translator, tmp_path, capsys):
     texts = [text for pair in generate_pairs(split="train", num_pairs=50) for text in pair]
     _, tokenizer = build_translator(texts, folder=tmp_path / "ours")
     arguments = ["convert", "--to", "marian", "--model", str(tmp_path / "ours"), "--output", str(tmp_path / "theirs")]
@@ -203,7 +203,7 @@ def test_the_command_says_what_marian_cannot_do_as_we_do(build_translator, tmp_p
 
 
 @pytest.mark.parametrize("error", [0.1, float("nan")])
-def test_other_weights_than_marians_are_noticed_before_anything_is_written(build_marian_model, error):
+def test_a_wrong_conversion_is_noticed_before_files_are_written(build_marian_model, error):
     marian = build_marian_model()
     model = conversion.from_marian(marian)
     with torch.no_grad():
@@ -212,7 +212,7 @@ def test_other_weights_than_marians_are_noticed_before_anything_is_written(build
         conversion.compare_logits(model, marian)
 
 
-def test_an_opus_model_becomes_one_that_translates_the_same(marian_folder, tmp_path, capsys):
+def test_a_converted_opus_model_translates_the_same(marian_folder, tmp_path, capsys):
     output = tmp_path / "ours"
     assert cli.main(["convert", "--from", "marian", "--model", str(marian_folder), "--output", str(output)]) == 0
     assert "Its tokenizer is MarianTokenizer" in capsys.readouterr().out
@@ -238,7 +238,7 @@ def test_an_opus_model_becomes_one_that_translates_the_same(marian_folder, tmp_p
     assert [found["translation_text"] for found in pipe(sources, batch_size=3)] == expected
 
 
-def test_what_no_marian_tokenizer_can_do_is_refused(marian_folder, tmp_path, capsys):
+def test_a_vocabulary_that_a_marian_tokenizer_cannot_have_is_refused(marian_folder, tmp_path, capsys):
     for name in ("train", "dev"):
         (tmp_path / name).write_text(f"the dog runs {name}\n")
     files = [option for name in ("train", "dev") for option in (f"--{name}", *[str(tmp_path / name)] * 2)]

@@ -120,7 +120,7 @@ def to_record(ids, text, tokenizer):
     return {"translation_token_ids": [i for i in ids.tolist() if i != tokenizer.pad_token_id], "translation_text": text}
 
 
-def test_the_task_names_the_languages(parts):
+def test_the_languages_are_read_from_the_task(parts):
     kind, model, tokenizer = parts
     source, target = LANGUAGES.get(kind, ("en", "de"))
     options = {} if kind == "t5" else {"max_new_tokens": 8}
@@ -136,7 +136,7 @@ def test_the_task_names_the_languages(parts):
     assert [to_record(*record.values(), tokenizer) for record in several] == expected
 
 
-def test_languages_are_given_to_the_constructor_or_a_call(parts):
+def test_languages_may_be_given_to_the_constructor_or_to_a_call(parts):
     kind, model, tokenizer = parts
     if kind not in LANGUAGES:
         pytest.skip("its tokenizer has no languages")

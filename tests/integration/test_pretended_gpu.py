@@ -21,7 +21,7 @@ MOST_OPERATIONS = 746  # of an update of 6 + 6 layers in float32, five of them f
 MOST_OPERATIONS_OF_STEP = 127  # of 6 layers
 
 
-def test_an_update_and_a_step_take_no_more_operations_than_they_did_and_no_update_waits():
+def test_updates_and_steps_take_no_more_operations_and_waits_than_before():
     command = [sys.executable, "-c", PROGRAM]
     output = subprocess.run(command, cwd=FOLDER, check=True, capture_output=True, text=True).stdout
     counts = json.loads(output.splitlines()[-1])

@@ -106,14 +106,14 @@ def test_every_evaluation_translates_as_generate_does(tokenizer, dataset, tmp_pa
     assert torch.equal(AutoModelForSeq2SeqLM.from_pretrained(tmp_path).generate(**inputs), translations)
 
 
-def test_bleu_of_logits_is_refused_with_the_setting_that_is_missing(tokenizer, dataset, tmp_path):
+def test_bleu_without_generated_text_is_refused_with_the_missing_setting(tokenizer, dataset, tmp_path):
     trainer = build_trainer(tmp_path, tokenizer, dataset, compute_metrics=build_compute_metrics(tokenizer))
     with pytest.raises(ValueError, match="no token ids: a Seq2SeqTrainer needs predict_with_generate=True"):
         trainer.evaluate()
 
 
 @pytest.mark.parametrize("length", [19, 20, None])
-def test_a_length_that_the_caller_has_set_holds_in_every_batch(tokenizer, dataset, tmp_path, length):
+def test_a_length_set_by_the_caller_holds_in_every_batch(tokenizer, dataset, tmp_path, length):
     model = build_model(tokenizer)
     model.generation_config.max_length = length
     rows = dataset.select([9] * 3)
@@ -125,15 +125,13 @@ def test_a_length_that_the_caller_has_set_holds_in_every_batch(tokenizer, datase
     assert own.shape[1] == length or (length is None and own.shape[1] > 21)
 
 
-def test_the_search_is_the_fast_one_although_the_trainer_hands_over_labels(tokenizer, dataset, tmp_path, monkeypatch):
+def test_evaluations_use_the_fast_search_although_the_trainer_passes_labels(tokenizer, dataset, tmp_path, monkeypatch):
     monkeypatch.setattr("vaswani_transformer.model.generation_vaswani.ForwardSteps", None)
     trainer = build_trainer(tmp_path, tokenizer, dataset, predict_with_generate=True)
     assert len(trainer.predict(dataset.select(range(3))).predictions) == 3
 
 
-def test_label_smoothing_of_the_trainer_replaces_that_of_the_model_and_smooths_evaluations(
-    tokenizer, dataset, tmp_path
-):
+def test_label_smoothing_of_the_trainer_replaces_the_model_s_also_in_evaluations(tokenizer, dataset, tmp_path):
     found, losses = [], []
     for settings in (SIDES["trainer"], SIDES["trainer"] | {"label_smoothing": 0.3}, SIDES["model"]):
         trainer = build_trainer(tmp_path, tokenizer, dataset, per_device_eval_batch_size=len(dataset), **settings)
@@ -171,7 +169,7 @@ def test_an_update_is_the_same_however_it_is_accumulated(tokenizer, dataset, tmp
 
 
 @pytest.mark.parametrize("by_tokens", [False, True])
-def test_a_resumed_run_ends_like_one_never_stopped(tokenizer, dataset, tmp_path, by_tokens):
+def test_a_resumed_run_ends_like_an_undisturbed_run(tokenizer, dataset, tmp_path, by_tokens):
     settings = {"max_steps": 8, "save_strategy": "steps", "save_steps": 1, "by_tokens": by_tokens}
     whole = build_trainer(tmp_path, tokenizer, dataset, **settings)
     whole.train()
@@ -189,7 +187,7 @@ LENGTHS = np.array([3, 9, 4, 4, 7, 2, 8, 5, 6, 3, 3, 5, 7]), np.array([4, 8, 4, 
 
 @pytest.mark.parametrize(("num_processes", "accumulation_steps"), [(1, 1), (3, 1), (1, 2), (2, 2)])
 @pytest.mark.parametrize("epoch", [0, 5])
-def test_all_parts_together_are_the_plan(num_processes, accumulation_steps, epoch):
+def test_the_parts_of_all_processes_make_up_the_plan(num_processes, accumulation_steps, epoch):
     plan = plan_updates(*LENGTHS, tokens_per_batch=40, seed=7, epoch=epoch)
     own = []
     for process_index in range(num_processes):
@@ -209,7 +207,7 @@ def test_all_parts_together_are_the_plan(num_processes, accumulation_steps, epoc
             assert {row for part in parts for row in part} == set(rows)
 
 
-def test_batches_by_tokens_hold_the_rows_of_the_plan(tokenizer, dataset, tmp_path):
+def test_batches_hold_the_rows_of_the_plan(tokenizer, dataset, tmp_path):
     shuffled = dataset.shuffle(seed=3)  # whose rows lie in another order than its columns
     lengths = [np.array([len(ids) for ids in shuffled[column]]) for column in ("input_ids", "labels")]
     for settings, seed in (({"seed": 3}, 3), ({"seed": 3, "data_seed": 4}, 4)):
@@ -248,7 +246,7 @@ def train_in_a_process(rank, port, folder, tokenizer, dataset):
     destroy_group_at_exit()
 
 
-def test_two_processes_learn_what_one_does_and_go_on_inside_the_second_epoch(tokenizer, dataset, tmp_path):
+def test_two_processes_learn_the_same_as_one_and_continue_inside_an_epoch(tokenizer, dataset, tmp_path):
     one = train_alone(tmp_path / "one", tokenizer, dataset, **EXACT)
     assert one["model.shared.weight"].dtype == torch.float64
     accumulated = train_alone(tmp_path / "accumulated", tokenizer, dataset, gradient_accumulation_steps=2, **EXACT)

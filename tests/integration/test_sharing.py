@@ -123,7 +123,7 @@ def test_a_continued_run_does_not_upload_the_card_of_its_earlier_end(run, tmp_pa
     assert "updates: 99 done" in (tmp_path / "upload" / "README.md").read_text()
 
 
-def test_without_card_privacy_login_or_hub_nothing_is_uploaded(run, hub, tmp_path, monkeypatch, capsys):
+def test_nothing_is_uploaded_without_card_privacy_login_or_hub(run, hub, tmp_path, monkeypatch, capsys):
     model = shutil.copytree(run / "model", tmp_path / "alone" / "model")
     with pytest.raises(ValueError, match=r"has no card: write README\.md beside its config.json"):
         sharing.upload_model(model, "me/tiny")
@@ -159,7 +159,7 @@ print(json.dumps([found.folder.name, found.fingerprint == fingerprint_model(foun
 """
 
 
-def test_all_parts_of_a_model_on_the_hub_are_of_the_commit_that_its_name_meant_at_first(run, hub, tmp_path):
+def test_all_files_of_a_hub_model_are_loaded_from_the_same_commit(run, hub, tmp_path):
     sharing.upload_model(run, "me/tiny")
     hub.requests.clear()
     told = run_elsewhere(LOAD, hub=hub, folder=tmp_path, home=tmp_path / "home")
@@ -168,7 +168,7 @@ def test_all_parts_of_a_model_on_the_hub_are_of_the_commit_that_its_name_meant_a
     assert set(of_main) == {"/me/tiny/resolve/main/config.json"}
 
 
-def test_push_to_hub_of_transformers_uploads_what_saving_writes(run, hub):
+def test_push_to_hub_uploads_the_files_that_saving_writes(run, hub):
     for part in load_translator(run):
         part.push_to_hub("me/plain")
     files = hub.repositories["me/plain"]
@@ -181,7 +181,7 @@ def test_push_to_hub_of_transformers_uploads_what_saving_writes(run, hub):
 # Loading
 
 
-def test_with_the_package_its_own_classes_load_a_model_with_trust_too(run):
+def test_trust_remote_code_loads_the_package_s_classes_if_it_is_imported(run):
     folder = run / "model"
     for auto, expected in ((AutoModelForSeq2SeqLM, VaswaniForConditionalGeneration), (AutoModel, VaswaniModel)):
         assert type(auto.from_pretrained(folder, trust_remote_code=True)) is expected
@@ -265,7 +265,7 @@ print(json.dumps(told))
 """
 
 
-def test_an_uploaded_model_works_where_the_package_is_not_and_beside_it(run, hub, tmp_path):
+def test_an_uploaded_model_works_with_and_without_the_package(run, hub, tmp_path):
     sharing.upload_model(run, "me/tiny")
     arguments = ["me/tiny", str(run / "model"), json.dumps(SENTENCES), str(tmp_path / "saved again")]
     told = run_elsewhere(ELSEWHERE, *arguments, hub=hub, folder=tmp_path, home=tmp_path / "home")

@@ -97,7 +97,7 @@ def assert_ends_as(whole, data, run):
     assert timeless(whole) == timeless(run)
 
 
-def test_a_run_leaves_model_recipe_log_and_checkpoints(whole, tiny_data):
+def test_a_run_writes_model_recipe_log_and_checkpoints(whole, tiny_data):
     assert {"model.safetensors", "tokenizer.json", "generation_config.json"} <= set(names_in(whole / "model"))
     description = json.loads((whole / "recipe.json").read_text())
     assert (description["recipe"]["num_updates"], description["recipe"]["vocab_size"]) == (7, 300)
@@ -115,7 +115,7 @@ def test_a_run_leaves_model_recipe_log_and_checkpoints(whole, tiny_data):
         assert torch.equal(tensor, ((last[0][name].double() + last[1][name].double()) / 2).float())
 
 
-def test_a_run_stopped_twice_inside_lines_of_its_log_ends_as_one_never_stopped(whole, tiny_data, tmp_path):
+def test_a_run_that_was_stopped_twice_ends_like_an_undisturbed_run(whole, tiny_data, tmp_path):
     # Each sitting has its own clock, which begins at 0 and goes on by a second at each look.
     for sitting in range(3):
         with patched(loop, "time", SimpleNamespace(perf_counter=itertools.count().__next__)):
@@ -129,7 +129,9 @@ def test_a_run_stopped_twice_inside_lines_of_its_log_ends_as_one_never_stopped(w
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_sigterm_finishes_the_update_saves_and_changes_nothing(whole, tiny_data, tmp_path, monkeypatch, num_workers):
+def test_after_sigterm_a_run_ends_its_update_saves_and_later_continues_exactly(
+    whole, tiny_data, tmp_path, monkeypatch, num_workers
+):
     def stop_all(parts):
         workers = multiprocessing.active_children()
         assert len(workers) == num_workers
@@ -154,13 +156,13 @@ def test_checkpoints_may_be_several_epochs_apart(tiny_data, tmp_path):
     assert [line["epoch"] for line in lines] == [3, 6]  # the first evaluation, and one without gain
 
 
-def test_the_log_is_on_the_disk_before_the_checkpoint_that_counts_on_it(tiny_data, tmp_path, file_calls):
+def test_the_log_is_written_to_disk_before_its_checkpoint(tiny_data, tmp_path, file_calls):
     train(replace(TINY, num_updates=2), tiny_data, tmp_path, log_interval=1)
     named = file_calls.index("rename checkpoints/partial-step-00000002")
     assert "sync log.jsonl" in file_calls[:named]
 
 
-def test_a_run_goes_on_without_its_log_and_its_cost_can_be_told(copy_of_stopped, whole, tiny_data):
+def test_a_run_continues_without_its_log_and_its_cost_is_known(copy_of_stopped, whole, tiny_data):
     run = copy_of_stopped
     os.truncate(run / "log.jsonl", 100)
     model = train(TINY, tiny_data, run, log_interval=3)
@@ -169,7 +171,7 @@ def test_a_run_goes_on_without_its_log_and_its_cost_can_be_told(copy_of_stopped,
         assert cli.main([*command, "--run", str(run)]) == 0
 
 
-def test_a_full_disk_is_said_and_the_run_goes_on_when_there_is_room(whole, tiny_data, tmp_path, little_room):
+def test_a_full_disk_is_an_error_and_the_run_continues_when_there_is_room(whole, tiny_data, tmp_path, little_room):
     with contextlib.ExitStack() as stack:
 
         def fill_disk(parts):
@@ -182,7 +184,7 @@ def test_a_full_disk_is_said_and_the_run_goes_on_when_there_is_room(whole, tiny_
     assert_ends_as(whole, tiny_data, tmp_path)
 
 
-def test_an_error_of_any_class_leaves_the_checkpoints_before(whole, tiny_data, tmp_path):
+def test_an_error_while_saving_keeps_the_earlier_checkpoints(whole, tiny_data, tmp_path):
     def break_tokenizer(parts):
         parts.checkpoints.tokenizer = None
 
@@ -193,7 +195,7 @@ def test_an_error_of_any_class_leaves_the_checkpoints_before(whole, tiny_data, t
     assert_ends_as(whole, tiny_data, tmp_path)
 
 
-def test_what_cannot_be_saved_is_refused_before_the_first_update(tiny_data, tmp_path):
+def test_a_run_that_cannot_be_saved_is_refused_before_the_first_update(tiny_data, tmp_path):
     with patched(setup, "custom_pipelines", lambda task: {task: object()}), pytest.raises(TypeError, match="JSON"):
         train(TINY, tiny_data, tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -226,7 +228,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(name, copy_of_stopped, whole, tiny_data, capsys):
+def test_a_damaged_checkpoint_is_named_and_the_previous_one_is_used(name, copy_of_stopped, whole, tiny_data, capsys):
     run = copy_of_stopped
     DAMAGES[name](run / "checkpoints" / "step-00000006" / name)
     assert_ends_as(whole, tiny_data, run)
@@ -236,7 +238,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(name, copy_of
     assert "resuming after update 4 from " in printed
 
 
-def test_a_run_of_which_no_checkpoint_is_intact_does_not_start_from_the_beginning(copy_of_stopped, tiny_data):
+def test_a_run_without_an_intact_checkpoint_does_not_start_again(copy_of_stopped, tiny_data):
     for path in copy_of_stopped.glob("checkpoints/*/model.safetensors"):
         flip(path)
     message = r"none of the checkpoints in .*checkpoints is intact: .*step-00000004/model\.safetensors is damaged"
@@ -254,7 +256,7 @@ def test_lines_logged_after_the_last_checkpoint_are_written_once(tiny_data, tmp_
 
 
 @pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++", "c++"))), reason="needs a C++ compiler")
-def test_batches_of_all_shapes_share_a_compilation_which_changes_no_result(tiny_data, tmp_path, monkeypatch):
+def test_batches_of_all_shapes_share_one_compilation_with_the_same_result(tiny_data, tmp_path, monkeypatch):
     recipe = replace(WITHOUT_DROPOUT, num_updates=4, num_averaged_checkpoints=1)
     folders = plain, compiled = tmp_path / "plain", tmp_path / "compiled"
     parts = build_run(recipe, tiny_data, plain, log_interval=1)
@@ -289,7 +291,7 @@ def test_the_development_set_is_translated_by_an_engine(tiny_data, tmp_path, pre
     assert vars(parts.model).get("forward") is wrapper
 
 
-def test_a_run_does_not_go_on_under_other_settings_or_with_other_data(stopped_run, tiny_data, tmp_path):
+def test_a_run_does_not_continue_with_other_settings_or_other_data(stopped_run, tiny_data, tmp_path):
     with pytest.raises(
         ValueError, match=r"other settings: recipe\.warmup_updates was 10, is 9; seed was 0, is 1\. Give the same"
     ):
@@ -310,7 +312,7 @@ def launched_for_bf16(monkeypatch):
     AcceleratorState._reset_state(reset_partial_state=True)
 
 
-def test_the_launcher_s_precision_holds(launched_for_bf16, tiny_data, tmp_path, capsys):
+def test_the_precision_of_the_launcher_is_used(launched_for_bf16, tiny_data, tmp_path, capsys):
     parts = build_run(replace(TINY, num_updates=1), tiny_data, tmp_path)
     assert parts.model.config._attn_implementation == HALF_PRECISION
     loop.train(parts)
@@ -334,7 +336,7 @@ def test_a_recipe_may_begin_with_short_pairs(tiny_data, tmp_path):
     assert first[True] == sorted(first[False]) != first[False]
 
 
-def test_accumulation_steps_are_chosen_by_the_size_of_a_micro_batch(tiny_data, tmp_path):
+def test_the_number_of_accumulation_steps_follows_from_the_size_of_a_micro_batch(tiny_data, tmp_path):
     for tokens_per_batch, expected in ((160, 1), (25_000, 6)):
         parts = build_run(replace(TINY, tokens_per_batch=tokens_per_batch), tiny_data, tmp_path)
         assert parts.accumulation_steps == expected
@@ -348,7 +350,9 @@ def test_accumulation_steps_are_chosen_by_the_size_of_a_micro_batch(tiny_data, t
         ({"ACCELERATE_USE_DEEPSPEED": "true"}, "the launcher asks for DEEPSPEED, but each process"),
     ],
 )
-def test_launchers_that_share_work_otherwise_are_refused(tiny_data, tmp_path, monkeypatch, environment, message):
+def test_launchers_with_unsupported_kinds_of_parallelism_are_refused(
+    tiny_data, tmp_path, monkeypatch, environment, message
+):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=message):
@@ -392,7 +396,7 @@ def test_an_update_without_a_finite_gradient_is_skipped_and_counted(tiny_data, t
     assert [line["loss"] is None for line in lines] == [False, True, True, False]
 
 
-def test_ten_such_updates_in_a_row_end_the_run(tiny_data, tmp_path):
+def test_ten_updates_in_a_row_without_a_finite_gradient_end_the_run(tiny_data, tmp_path):
     recipe = replace(TINY, num_updates=30, checkpoint_interval=(100, "updates"))
     parts = build_spoilt(range(3, 14), recipe, tiny_data, tmp_path)
     message = "10 updates in a row, up to update 12, had .* name another output folder and start again"

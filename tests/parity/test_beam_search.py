@@ -125,7 +125,7 @@ def compare(model, expected_of, *, num_best: int, **options) -> None:
         *((4, alpha, stops_early) for alpha in (0.0, 0.3, 1.0) for stops_early in (False, True)),
     ],
 )
-def test_every_beam_agrees_with_the_plain_search(model, num_beams, alpha, stops_early):
+def test_searches_of_all_widths_agree_with_the_plain_search(model, num_beams, alpha, stops_early):
     num_best = min(3, num_beams)
 
     def expected_of(i):
@@ -165,7 +165,7 @@ def test_an_ensemble_agrees_with_the_plain_search_over_mean_probabilities(model,
 
 
 @pytest.mark.parametrize("bias", [-2.0, 6.0])
-def test_a_bias_agrees_with_the_plain_search_to_the_limit(build_tiny_model, bias):
+def test_a_search_with_a_bias_agrees_with_the_plain_search_at_the_limit(build_tiny_model, bias):
     # With 6, log P rises above 0 where 25 follows 25: a hypothesis far behind one that ended at once wins in the end.
     model = build(build_tiny_model)
     with torch.no_grad():

@@ -49,7 +49,7 @@ def attend_in_blocks(q, k, v, *, r, is_causal, visible):
 
 
 @given(cases(), st.integers(1, 16))
-def test_blocks_of_any_size_give_the_softmax_in_the_window(case, least_block):
+def test_blocks_of_any_size_give_the_plain_softmax_in_the_window(case, least_block):
     q, k, v, options = case
     with mock.patch.object(window, "LEAST_BLOCK", least_block):
         context, weights = attend_in_blocks(*map(torch.from_numpy, (q, k, v)), **options)

@@ -111,7 +111,7 @@ def test_decoding_in_steps_equals_one_pass(model, source, target, left, steps):
 
 @FEW
 @given(sentences, targets, st.data())
-def test_a_position_never_sees_later_ones(model, source, target, data):
+def test_a_position_never_sees_later_positions(model, source, target, data):
     position = data.draw(st.integers(0, len(target) - 1))
     future = data.draw(st.lists(any_token, max_size=5))
     changed = [*target[: position + 1], *future]
