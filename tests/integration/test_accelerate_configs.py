@@ -1,4 +1,4 @@
-"""The Accelerate configuration files say what their names say, and processes without a GPU meet."""
+"""The configuration files of Accelerate configure what their names say, and processes without a GPU work together."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.utils import DistributedType
 
 CONFIGS = Path(__file__).parents[2] / "scripts" / "accelerate"
-EXPECTED = {  # name: distributed type, processes over all machines, machines, without a GPU
+EXPECTED = {  # name: distributed type, number of processes on all machines, number of machines, whether on CPUs
     "1_cpu": (DistributedType.NO, 1, 1, True),
     "1_gpu": (DistributedType.NO, 1, 1, False),
     "8_gpus": (DistributedType.MULTI_GPU, 8, 1, False),

@@ -1,4 +1,4 @@
-"""The benchmark programs run from end to end, and what they compare is the same model."""
+"""The benchmark programs run from end to end, and compare models that compute the same."""
 
 import contextlib
 import json
@@ -45,7 +45,7 @@ def test_marian_with_copied_weights_has_our_loss_and_gradients():
 
 def test_the_peak_of_memory_is_measured_after_the_memory_was_freed():
     def work():
-        with mmap.mmap(-1, 100 * 2**20) as memory:  # not malloc, which may have kept as much
+        with mmap.mmap(-1, 100 * 2**20) as memory:  # malloc might reuse memory that the process already has
             for page in range(0, len(memory), mmap.PAGESIZE):
                 memory[page] = 1
 
@@ -65,13 +65,15 @@ def test_the_training_benchmark_runs(tmp_path, capsys):
 
 
 def test_the_decoding_benchmark_runs_and_all_systems_translate_alike(tmp_path, monkeypatch):
-    # Processes of their own would take longer than all the rest; the test of training has them.
+    # Separate processes would take longer than everything else here. The test of training has them.
     def open_child():
         return contextlib.nullcontext(lambda work, *args: work(*args))
 
     monkeypatch.setattr(benchmark_decoding, "open_child", open_child)
     monkeypatch.setattr(benchmark_decoding, "PAUSE", 0)
-    monkeypatch.setattr(benchmark_decoding, "tune_memory", lambda: None)  # which stays for the rest of a process
+    monkeypatch.setattr(
+        benchmark_decoding, "tune_memory", lambda: None
+    )  # it would change this process for all later tests
     arguments = ["--sizes", "tiny", "--sentences", "4", "--batch_sizes", "3", "--repeats", "1"]
     arguments += ["--forced_length", "5", "--threads", "1"]
     assert benchmark_decoding.main([*arguments, "--output", f"{tmp_path}/result.json"]) == 0

@@ -1,4 +1,4 @@
-"""Bad input ends in one line on standard error, in every command and for every kind of fault."""
+"""Every command answers bad input with one line on standard error."""
 
 import io
 import sys
@@ -16,7 +16,7 @@ from vaswani_transformer.training import recipes
 
 @pytest.fixture
 def place(build_translator, tmp_path, monkeypatch):
-    """The working directory: a model in `model`, and files of text."""
+    """The working directory of a test, with a model in `model`, a text in `text`, and a link `loop` to itself."""
     build_translator(["a dog runs", "two cats sleep"] * 3, folder=tmp_path / "model")
     (tmp_path / "text").write_text("a dog\n")
     (tmp_path / "loop").symlink_to("loop")

@@ -1,4 +1,4 @@
-"""`vaswani evaluate`, with a model and without."""
+"""`vaswani evaluate` scores a model, or a file of translations."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ FAR = [" ".join(line.split()[::-1]) for line in REFERENCES]
 
 @pytest.fixture
 def files(tmp_path):
-    """Paths of the references and of two systems' translations."""
+    """The paths of the references and of the translations of two systems."""
     paths = []
     for name, lines in (("ref.de", REFERENCES), ("close.de", CLOSE), ("far.de", FAR)):
         paths.append(tmp_path / name)

@@ -1,4 +1,4 @@
-"""What a model computes stays what it was: for one saved by older code, and by the example beside its weights."""
+"""A model computes the same as before: a model saved by older code, and a model with an example beside its weights."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from vaswani_transformer import VaswaniForConditionalGeneration
 from vaswani_transformer.cli import main
 from vaswani_transformer.runs import EXAMPLE_FILE
 
-SAVED = Path(__file__).parent / "saved_model"  # by commit 3f4d6d0, with another layout of the code
+SAVED = Path(__file__).parent / "saved_model"  # saved by commit 3f4d6d0, when the code lay in other files
 
 
 def test_a_model_saved_by_older_code_still_computes_its_example():

@@ -1,4 +1,4 @@
-"""Checkpoints of fairseq as ours, beside a plain forward of PyTorch's own Transformer layers."""
+"""Converted checkpoints of fairseq compute the same as a plain model of PyTorch's Transformer layers."""
 
 import math
 import os
@@ -18,7 +18,7 @@ PIECES = ["ein", "klein@@", "er", "Hund", "läuft", ".", "@@", "x@@", "\u2028"]
 VOCAB_SIZE = len(PIECES) + 4
 PAD, EOS = 1, 2
 SETTINGS = {"encoder_attention_heads": HEADS, "decoder_attention_heads": HEADS, "dropout": 0.3, "arch": "transformer"}
-# What PyTorch's layers call the parts of fairseq's.
+# The names of parts of PyTorch's layers, with the names of these parts in fairseq.
 PYTORCH_NAMES = {
     "encoder": {"linear1": "fc1", "linear2": "fc2", "norm1": "self_attn_layer_norm", "norm2": "final_layer_norm"},
     "decoder": {
@@ -33,7 +33,7 @@ PYTORCH_NAMES = {
 
 
 class Reference(nn.Module):
-    """fairseq's Transformer in terms of PyTorch's layers, as its documentation describes it."""
+    """fairseq's Transformer as its documentation describes it, written with PyTorch's layers."""
 
     def __init__(self, *, is_tied: bool = True):
         super().__init__()
@@ -59,7 +59,11 @@ class Reference(nn.Module):
         return y @ self.projection.T
 
     def checkpoint_weights(self, *, version: str = "newest") -> dict[str, torch.Tensor]:
-        """By the names of fairseq's "newest", "older" and "oldest" checkpoints."""
+        """Return the weights with the names that a checkpoint of fairseq gives them.
+
+        Args:
+            version: "newest", "older" or "oldest"; the names have changed twice.
+        """
         weights = {"encoder.embed_tokens.weight": self.source, "decoder.embed_tokens.weight": self.target}
         if version == "newest":
             weights["decoder.output_projection.weight"] = self.projection
@@ -85,7 +89,7 @@ class Reference(nn.Module):
 
 
 def embed(matrix: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """Word times sqrt(d_model) plus position; padding has position 1, words those from 2 on, wherever padding is."""
+    """Return the words times sqrt(d_model) plus their positions. Words have the positions 2, 3, ... around padding."""
     embedded = matrix[ids] * math.sqrt(D)
     for row, sentence in enumerate(ids.tolist()):
         position = PAD
@@ -125,7 +129,7 @@ def write_checkpoint(tmp_path, reference):
 
 
 def padded_sources() -> torch.Tensor:
-    """One sentence whole, one padded on the right, one on the left, as fairseq pads."""
+    """Return three sentences: without padding, padded on the right, and padded on the left as fairseq does."""
     return torch.tensor([[5, 6, 7, 8, EOS], [9, 4, EOS, PAD, PAD], [PAD, PAD, 4, 9, EOS]])
 
 
@@ -161,7 +165,9 @@ def test_greedy_translations_equal_those_of_a_plain_forward_pass(reference):
             logits[:, EOS] = -torch.inf
         is_over = (expected[:, 1:] == EOS).any(dim=1)
         expected = torch.cat([expected, logits.argmax(dim=-1).masked_fill(is_over, PAD)[:, None]], dim=1)
-    actual = model.generate(source, num_beams=1, max_new_tokens=8)  # what is cut at the limit ends there with </s>
+    actual = model.generate(
+        source, num_beams=1, max_new_tokens=8
+    )  # a hypothesis that is cut at the limit ends with </s>
     assert actual[:, :8].tolist() == expected[:, : actual.shape[1]].tolist()
     for num_beams in (1, 5):
         found = model.generate(source, num_beams=num_beams, max_new_tokens=8, sequence_bias=[[[EOS], 100.0]])
@@ -169,7 +175,7 @@ def test_greedy_translations_equal_those_of_a_plain_forward_pass(reference):
 
 
 def test_a_converted_checkpoint_translates(write_checkpoint, reference, tmp_path):
-    # Newer checkpoints have their settings in `cfg`.
+    # Newer checkpoints hold their settings in `cfg` instead of `args`.
     path = write_checkpoint({"args": None, "cfg": {"model": SETTINGS}, "model": reference.checkpoint_weights()})
     output = tmp_path / "ours"
     assert cli.main(["convert", "--from", "fairseq", "--model", str(path), "--output", str(output)]) == 0
@@ -208,6 +214,8 @@ def test_a_checkpoint_of_another_architecture_is_refused(reference, settings, we
 
 
 class Hostile:
+    """An object whose pickle makes a folder when it is read."""
+
     def __init__(self, path):
         self.path = path
 
@@ -255,7 +263,7 @@ def test_the_tokenizer_reads_and_writes_text_as_fairseq_does(tmp_path):
     words = read_dictionary(tmp_path / "dict.txt")
     assert words == ["<s>", "<pad>", "</s>", "<unk>", *PIECES]
     tokenizer = build_tokenizer(words)
-    # Unknown words, pieces at the end, and what looks like a special token but is part of a word.
+    # The texts have unknown words, pieces at the end, and a word that contains the characters of a special token.
     for text in ("ein klein@@ er Hund .", "Katze Hund x@@", "a</s>b @@ ein", "  ein\tHund  "):
         ids = tokenizer(text).input_ids
         assert ids == [words.index(word) if word in words else 3 for word in text.split()] + [EOS]

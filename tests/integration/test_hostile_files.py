@@ -1,4 +1,4 @@
-"""What comes from others ends in a clear error or a harmless result."""
+"""Damaged or hostile files of others end in a clear error or a harmless result. No code in them is run."""
 
 import io
 import json
@@ -20,7 +20,7 @@ from vaswani_transformer.translation.translator import Translator
 
 @pytest.fixture(scope="module")
 def whole(build_translator, tmp_path_factory):
-    """A saved model that has learnt nothing."""
+    """A folder with an untrained model."""
     folder = tmp_path_factory.mktemp("hostile") / "model"
     build_translator(["a dog runs"] * 3, folder=folder, num_heads=2)
     return folder
@@ -28,7 +28,7 @@ def whole(build_translator, tmp_path_factory):
 
 @pytest.fixture
 def folder(whole, tmp_path):
-    """A copy to damage."""
+    """A copy of the model, which a test may damage."""
     return shutil.copytree(whole, tmp_path / "model")
 
 
@@ -38,7 +38,7 @@ def translator(whole):
 
 
 class Program:
-    """Something whose pickle makes a folder when it is read."""
+    """An object whose pickle makes a folder when it is read."""
 
     def __init__(self, folder):
         self.folder = str(folder)
@@ -116,12 +116,12 @@ def change(path, **values):
 
 
 def changed(name, **values):
-    """A damage: `values` in the JSON file `name` of a model."""
+    """Return a function that writes `values` into the JSON file `name` of a model folder."""
     return lambda folder: change(folder / f"{name}.json", **values)
 
 
 def changed_weights(replace):
-    """A damage: other weights, as `replace` makes them of {name: weight}."""
+    """Return a function that replaces the weights {name: weight} of a model folder by `replace(weights)`."""
 
     def damage(folder):
         path = folder / "model.safetensors"

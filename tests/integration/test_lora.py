@@ -1,4 +1,4 @@
-"""Adapters of peft train, translate, travel and merge."""
+"""Adapters of peft can be trained, used to translate, saved, loaded and merged."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ LABELS = torch.tensor([[11, 12, 13, 2], [14, 2, -100, -100]])
 
 
 def adapt(model, *, targets=TARGETS, noise=0.5):
-    """LoRA of rank 3; `noise` is what its matrices B, which begin at 0, are filled with."""
+    """Return the model with LoRA of rank 3. The matrices B, which begin at 0, are filled with noise of this size."""
     config = peft.LoraConfig(task_type=peft.TaskType.SEQ_2_SEQ_LM, r=3, lora_alpha=6, target_modules=targets)
     adapted = peft.get_peft_model(model, config)
     torch.manual_seed(1)
@@ -33,7 +33,7 @@ def score(model):
 
 @pytest.fixture
 def base(build_tiny_model):
-    """A function that builds the same model each time, with all biases there are."""
+    """A function that builds the same model each time, with all optional biases of attention."""
     return lambda **changes: build_tiny_model(dropout=0, attention_bias=True, noise=0.3, **changes)
 
 
@@ -71,7 +71,7 @@ def test_an_adapted_model_translates_like_the_merged_one(base, num_beams):
 
 def test_an_adapter_is_saved_without_its_model(base, tmp_path):
     adapted = adapt(base())
-    adapted.generate(input_ids=SOURCE, max_new_tokens=3)  # leaves copies of the matrices
+    adapted.generate(input_ids=SOURCE, max_new_tokens=3)  # the search copies the matrices, which must not be saved
     adapted.save_pretrained(tmp_path)
     with safe_open(tmp_path / "adapter_model.safetensors", "pt") as file:
         assert all("lora_" in name for name in file.keys())  # noqa: SIM118 - not a mapping

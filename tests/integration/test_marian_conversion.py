@@ -1,4 +1,4 @@
-"""MarianMT's models as ours and ours as MarianMT's, beside transformers' own forward and search."""
+"""Models converted from MarianMT and to MarianMT compute and translate the same as in transformers."""
 
 import io
 import json
@@ -25,7 +25,7 @@ SHAPES = {
 
 @pytest.fixture(scope="module")
 def build_marian_model():
-    """A function that builds a tiny MarianMTModel as OPUS-MT's are set up, no bias zero and no norm one."""
+    """A function that builds a tiny MarianMTModel with the settings of OPUS-MT. No bias is 0, and no norm is 1."""
 
     def build(*, vocab_size: int = 37, **changes) -> MarianMTModel:
         torch.manual_seed(0)
@@ -47,7 +47,7 @@ def build_marian_model():
         model = MarianMTModel(MarianConfig(**options | token_ids | changes)).eval()
         with torch.no_grad():
             for parameter in model.parameters():
-                if parameter.requires_grad:  # the position table is none
+                if parameter.requires_grad:  # the table of positions does not
                     parameter.add_(torch.randn_like(parameter), alpha=0.3)
             model.final_logits_bias.normal_()
         search = {"num_beams": 4, "max_length": 16, "forced_eos_token_id": 0, "renormalize_logits": True}
@@ -59,7 +59,7 @@ def build_marian_model():
 
 @pytest.fixture(scope="module")
 def marian_folder(build_marian_model, tmp_path_factory):
-    """A MarianMT model and its sentencepiece pair, in files as OPUS-MT's are on the Hub."""
+    """A folder with a MarianMT model and its two sentencepiece models, in the files that OPUS-MT has on the Hub."""
     sentencepiece = pytest.importorskip("sentencepiece", reason='needs pip install ".[convert]"')
     folder = tmp_path_factory.mktemp("marian")
     pairs = list(generate_pairs(split="train", num_pairs=300))
@@ -77,14 +77,14 @@ def marian_folder(build_marian_model, tmp_path_factory):
     (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
     (folder / "tokenizer_config.json").write_text('{"source_lang": "en", "target_lang": "de"}', encoding="utf-8")
     build_marian_model(vocab_size=len(vocabulary)).save_pretrained(folder)
-    # As transformers wrote it when it took these options from the config of the model.
+    # transformers wrote this field when it took the options from the config of the model.
     path = folder / "generation_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"_from_model_config": True}), encoding="utf-8")
     return folder
 
 
 def draw_batch(vocab_size: int) -> dict[str, torch.Tensor]:
-    """Three sentences without special tokens, two of them padded."""
+    """Return the inputs of three sentences without special tokens, two of them padded."""
     generator = torch.Generator().manual_seed(1)
     input_ids = torch.randint(2, vocab_size - 1, (3, 9), generator=generator)
     attention_mask = torch.arange(9) < torch.tensor([[9], [7], [3]])
@@ -105,13 +105,13 @@ def test_a_converted_model_gives_the_logits_and_translations_of_marian(build_mar
     torch.testing.assert_close(model(**batch, decoder_input_ids=target).logits, expected, atol=1e-5, rtol=0)
     assert model.config.tie_word_embeddings == (not shape.startswith("not"))
     lengths = set()
-    # Words that do not come again, or a model that has learnt nothing would say one of them for ever.
+    # No word may come twice. Otherwise an untrained model would repeat one word for ever.
     once = {"no_repeat_ngram_size": 1}
     for options in ({}, once | {"num_beams": 1}, once | {"length_penalty": 2.0, "renormalize_logits": False}):
         expected = marian.generate(**batch, **options)
         assert model.generate(**batch, **options).tolist() == expected.tolist()
         lengths |= set((expected[:, 1:] != 36).sum(dim=-1).tolist())
-    assert len(lengths) > 2  # some end before the limit, and not all at once
+    assert len(lengths) > 2  # sentences end before the limit, and at different lengths
 
 
 def test_a_marian_model_converted_and_back_is_bitwise_equal(build_marian_model):
@@ -167,7 +167,7 @@ def test_our_model_converted_to_marian_and_back_computes_the_same(build_tiny_mod
         torch.testing.assert_close(other(**batch, decoder_input_ids=target).logits, expected, atol=2e-5, rtol=0)
     assert back.config.tie_word_embeddings == model.config.tie_word_embeddings
     options = {"num_beams": 3, "length_penalty": 0.7, "early_stopping": False, "max_length": 12}
-    options["forced_eos_token_id"] = 2  # without it, Marian cuts off where ours ends
+    options["forced_eos_token_id"] = 2  # without it, Marian's translations end at the limit without </s>
     translations = marian.generate(**batch, **options).tolist()
     ours = model.generate(**batch, **options, length_penalty_type="power", max_length_offset=None)
     assert ours.tolist() == translations
@@ -188,7 +188,7 @@ def test_a_setting_that_marian_does_not_have_is_refused_by_name(build_tiny_model
         conversion.to_marian(build_tiny_model(**changes))
 
 
-def test_the_command_names_differences_of_the_search_in_marian(build_translator, tmp_path, capsys):
+def test_the_command_names_what_marian_computes_differently(build_translator, tmp_path, capsys):
     texts = [text for pair in generate_pairs(split="train", num_pairs=50) for text in pair]
     _, tokenizer = build_translator(texts, folder=tmp_path / "ours")
     arguments = ["convert", "--to", "marian", "--model", str(tmp_path / "ours"), "--output", str(tmp_path / "theirs")]
@@ -227,7 +227,7 @@ def test_a_converted_opus_model_translates_the_same(marian_folder, tmp_path, cap
     for name, ids in tokenizer(sources, text_target=targets, padding=True, return_tensors="pt").items():
         assert ids.tolist() == inputs[name].tolist()
     labels = inputs.pop("labels")
-    assert labels[0].tolist() != theirs(targets[:1]).input_ids[0]  # each language has pieces of its own
+    assert labels[0].tolist() != theirs(targets[:1]).input_ids[0]  # source and target are cut into different pieces
     assert tokenizer.batch_decode(labels, skip_special_tokens=True) == targets
 
     tokens = marian.generate(**inputs)

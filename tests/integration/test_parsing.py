@@ -1,4 +1,4 @@
-"""Parsing end to end: treebank to token ids, sentence to tree, F1 from the command line."""
+"""Parsing works from end to end: from a treebank to token ids, from a sentence to a tree, and from trees to F1."""
 
 import json
 
@@ -17,7 +17,7 @@ TREEBANK = """
 ((S (NP-SBJ (NNS Dogs) (, ,) (NNS cats)) (VP (VBP sleep) (NP (-NONE- *))) (. .)))
 """
 SENTENCES = ["The dog barks .", "", "She , ( the dog ) sees in Oslo .", "dog"]
-# Limits that keep what an untrained model writes short.
+# Limits of the search, because an untrained model does not end its output.
 SHORT = {"num_beams": 2, "max_length_offset": 12}
 
 
@@ -83,7 +83,7 @@ def test_a_sentence_too_long_for_the_search_is_refused_before_any_is_parsed(mode
     parser = Parser(model, tokenizer, **SHORT)
     monkeypatch.setattr(parser_module, "MOST_TOKENS", len(tokenizer("The dog barks .").input_ids))
     assert parser("The dog barks .").words == ["The", "dog", "barks", "."]
-    monkeypatch.setattr(parser, "_search", None)  # the search, had it begun, could not go on
+    monkeypatch.setattr(parser, "_search", None)  # a search that begins would raise another error
     longer = "The dog " * 700
     number = len(tokenizer(longer.strip()).input_ids)
     message = rf"sentence 3 has {number:,} tokens \(sub-words\), more than the"

@@ -1,3 +1,5 @@
+"""The translation pipeline translates strings and lists, and works in the pipeline() of transformers."""
+
 import pickle
 from pathlib import Path
 
@@ -15,7 +17,7 @@ SENTENCES = ["a dog runs", "", "two cats sleep on the bed", "a dog"]
 
 @pytest.fixture(scope="module")
 def folder(build_translator, tmp_path_factory):
-    """A saved model that has learnt nothing."""
+    """A folder with an untrained model."""
     folder = tmp_path_factory.mktemp("saved") / "model"
     build_translator(SENTENCES * 3, folder=folder, custom_pipelines=custom_pipelines("translation_en_to_de"))
     return str(folder)

@@ -1,4 +1,4 @@
-"""`pipeline("translation")` serves transformers' own encoder-decoders as transformers v4 documented it."""
+"""`pipeline("translation")` translates with other models of transformers, as transformers v4 documented it."""
 
 import io
 import json
@@ -22,7 +22,7 @@ from transformers import (
     T5Tokenizer,
 )
 
-import vaswani_transformer  # noqa: F401 - registers the task
+import vaswani_transformer  # noqa: F401 - the import registers the task
 
 SENTENCES = ["the dog runs", "a cat sleeps on the bed", "where do you live ?"]
 SIZES = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
@@ -104,7 +104,7 @@ def parts(request, pieces):
 
 
 def expect(parts, sentence, **options):
-    """Return the tokens and the text that tokenizer and `generate()` give without a pipeline, for each hypothesis."""
+    """Return the token ids and the text of each hypothesis, from the tokenizer and `generate()` without a pipeline."""
     kind, model, tokenizer = parts
     if kind in LANGUAGES:
         tokenizer.src_lang = LANGUAGES[kind][0]

@@ -1,3 +1,5 @@
+"""A model that is saved and loaded again is the same model."""
+
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM

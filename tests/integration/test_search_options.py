@@ -1,4 +1,4 @@
-"""The search that the command line asks for is the one that `generate` does."""
+"""The options of the command line decide the search, also with an ensemble."""
 
 import pytest
 import torch
@@ -25,14 +25,14 @@ def save_model(folder, *, seed, tokenizer=TOKENIZER, **sizes):
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """Two models of one vocabulary."""
+    """Folders of two models with the same vocabulary."""
     folder = tmp_path_factory.mktemp("models")
     return save_model(folder / "one", seed=1), save_model(folder / "other", seed=2, d_model=12)
 
 
 @pytest.fixture
 def files(tmp_path):
-    """The text, and where its translation goes."""
+    """The paths of a text and of its translation, which does not exist yet."""
     (tmp_path / "text").write_text("".join(f"{line}\n" for line in SENTENCES))
     return tmp_path / "text", tmp_path / "out"
 

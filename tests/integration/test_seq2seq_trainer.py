@@ -1,4 +1,4 @@
-"""transformers' Seq2SeqTrainer trains our models as it trains any, and takes our batches by tokens."""
+"""transformers' Seq2SeqTrainer trains our models like any other model, also with our batches by tokens."""
 
 import json
 import os
@@ -51,7 +51,11 @@ def build_model(tokenizer, *, dropout=0.1, label_smoothing=0.1, dtype=torch.floa
 
 
 def build_trainer(folder, tokenizer, dataset, *, by_tokens=False, model=None, compute_metrics=None, **settings):
-    """A trainer on one CPU that keeps nothing unless told to; `label_smoothing`, `dropout`, `dtype` are the model's."""
+    """Return a trainer on one CPU, which by default saves nothing.
+
+    `settings` are arguments of Seq2SeqTrainingArguments, besides `label_smoothing`, `dropout` and `dtype`, which go to
+    the model.
+    """
     names = settings.keys() & {"label_smoothing", "dropout", "dtype"}
     model_settings = {name: settings.pop(name) for name in names}
     model = build_model(tokenizer, **model_settings) if model is None else model
@@ -87,7 +91,7 @@ def test_every_evaluation_translates_as_generate_does(tokenizer, dataset, tmp_pa
     model = build_model(tokenizer).eval()
     inputs = tokenizer(dataset["source"][:12], return_tensors="pt", padding=True)
     translations = model.generate(**inputs)
-    assert translations.shape[1] > 21  # where transformers' own limit would cut
+    assert translations.shape[1] > 21  # the default limit of transformers is lower
     own = [[token for token in row.tolist()[1:] if token != tokenizer.pad_token_id] for row in translations]
     references = dataset.select(range(12)).remove_columns("labels").add_column("labels", own)
     trainer = build_trainer(
@@ -99,7 +103,7 @@ def test_every_evaluation_translates_as_generate_does(tokenizer, dataset, tmp_pa
         per_device_eval_batch_size=5,
         compute_metrics=build_compute_metrics(tokenizer),
     )
-    for _ in range(2):  # after the first the trainer has written its defaults into the generation config
+    for _ in range(2):  # the first evaluation writes the trainer's defaults into the generation config
         assert trainer.evaluate()["eval_sacrebleu"] == pytest.approx(100)
     trainer.save_model()
     assert "max_length" not in json.loads((tmp_path / "generation_config.json").read_text())
@@ -208,7 +212,7 @@ def test_the_parts_of_all_processes_make_up_the_plan(num_processes, accumulation
 
 
 def test_batches_hold_the_rows_of_the_plan(tokenizer, dataset, tmp_path):
-    shuffled = dataset.shuffle(seed=3)  # whose rows lie in another order than its columns
+    shuffled = dataset.shuffle(seed=3)  # a shuffled data set keeps its columns and reorders its rows
     lengths = [np.array([len(ids) for ids in shuffled[column]]) for column in ("input_ids", "labels")]
     for settings, seed in (({"seed": 3}, 3), ({"seed": 3, "data_seed": 4}, 4)):
         loader = build_trainer(tmp_path, tokenizer, shuffled, by_tokens=True, **settings).get_train_dataloader()
@@ -233,7 +237,7 @@ def train_alone(folder, tokenizer, dataset, **settings):
 
 
 def train_in_a_process(rank, port, folder, tokenizer, dataset):
-    """Train, and train again from a checkpoint inside the second epoch."""
+    """Train to the end, and then train again from a checkpoint inside the second epoch."""
     launched = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in launched.items()}, MASTER_ADDR="127.0.0.1")
     torch.set_num_threads(1)
@@ -251,10 +255,10 @@ def test_two_processes_learn_the_same_as_one_and_continue_inside_an_epoch(tokeni
     assert one["model.shared.weight"].dtype == torch.float64
     accumulated = train_alone(tmp_path / "accumulated", tokenizer, dataset, gradient_accumulation_steps=2, **EXACT)
     assert_close(one, accumulated, tolerance=1e-10)
-    with socket.socket() as held:  # as long as they need the port, so that no other program is given it
+    with socket.socket() as held:  # holds the port until the processes end, so that no other program gets it
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))
-        # New processes: a fork of one that has had threads may wait for them for ever.
+        # The processes are spawned: a fork of a process that had threads may wait for them for ever.
         arguments = (held.getsockname()[1], tmp_path, tokenizer, dataset)
         torch.multiprocessing.spawn(train_in_a_process, args=arguments, nprocs=2)
     whole, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "resumed"))

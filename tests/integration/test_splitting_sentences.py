@@ -1,4 +1,4 @@
-"""Texts of several sentences: split by sentencex and translated one by one, or counted."""
+"""Lines of several sentences are split by sentencex and translated one by one. Without the option they are counted."""
 
 import sys
 from types import SimpleNamespace
@@ -36,7 +36,7 @@ def pipe(folder):
 
 @pytest.fixture
 def paragraph(tmp_path, folder):
-    """Arguments that translate a file with `PARAGRAPH` in two lines, and the path of the output."""
+    """The arguments of a command that translates a file with `PARAGRAPH` in two lines, and the path of its output."""
     text = tmp_path / "text"
     output = tmp_path / "output"
     text.write_bytes(PARAGRAPH.replace("\r\n\n", "\n").format(*SENTENCES).encode())
@@ -94,7 +94,7 @@ def test_hypotheses_of_a_paragraph_are_joined_and_their_scores_added(sentencex, 
     for n, hypothesis in enumerate(found):
         assert hypothesis.text == f" {parts[0][n].text} {parts[1][n].text} "
         assert hypothesis.score == pytest.approx(parts[0][n].score + parts[1][n].score)
-    assert sum(counts) == 2  # a bar counts lines
+    assert sum(counts) == 2  # lines are counted, not sentences
 
 
 def test_a_translation_does_not_continue_with_sentences_split_differently(sentencex, paragraph, monkeypatch, capsys):

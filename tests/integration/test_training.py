@@ -1,3 +1,5 @@
+"""A training run writes its files, may stop and continue without any change of the result, and refuses bad input."""
+
 import contextlib
 import itertools
 import json
@@ -34,7 +36,7 @@ def die(*args):
 
 
 def before_update(number, act):
-    """A context: `act` is called with the parts of the run before update `number` of this sitting, counted from 1."""
+    """Return a context manager. In its block, a training calls `act(parts)` before update `number`, counted from 1."""
     run_update, calls = loop.run_update, itertools.count(1)
 
     def count_and_run(parts, update):
@@ -53,7 +55,7 @@ def patched(owner, name, value):
 
 
 def train_until_save(number, *args, **options):
-    """Train until that many checkpoints are saved, and die."""
+    """Train until `number` checkpoints are saved, and die."""
     save, calls = checkpoints.Checkpoints.save, itertools.count(1)
 
     def save_and_die(self, **how):
@@ -79,7 +81,7 @@ def whole(tiny_data, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def stopped_run(tiny_data, tmp_path_factory):
-    """The folder of a run that stopped at its last checkpoints but one, 4 and 6."""
+    """The folder of a run that stopped after update 6, with checkpoints of updates 4 and 6."""
     run = tmp_path_factory.mktemp("stopped")
     train_until_save(3, TINY, tiny_data, run, log_interval=3)
     return run
@@ -91,7 +93,7 @@ def copy_of_stopped(stopped_run, tmp_path):
 
 
 def assert_ends_as(whole, data, run):
-    """Given again, the run goes on and ends with weights and log of `whole`."""
+    """Continue a run, and check that it ends with the weights and the log of `whole`."""
     train(TINY, data, run, log_interval=3)
     assert_close(weights(whole / "model"), weights(run / "model"))
     assert timeless(whole) == timeless(run)
@@ -116,7 +118,7 @@ def test_a_run_writes_model_recipe_log_and_checkpoints(whole, tiny_data):
 
 
 def test_a_run_that_was_stopped_twice_ends_like_an_undisturbed_run(whole, tiny_data, tmp_path):
-    # Each sitting has its own clock, which begins at 0 and goes on by a second at each look.
+    # Each start has a new clock, which begins at 0 and moves by a second each time it is read.
     for sitting in range(3):
         with patched(loop, "time", SimpleNamespace(perf_counter=itertools.count().__next__)):
             if sitting < 2:
@@ -135,10 +137,11 @@ def test_after_sigterm_a_run_ends_its_update_saves_and_later_continues_exactly(
     def stop_all(parts):
         workers = multiprocessing.active_children()
         assert len(workers) == num_workers
-        # From another process, as a launcher is: from its parent PyTorch's worker takes it for the end of training.
+        # Another process sends the signal, as a launcher does. If the parent of PyTorch's workers sent it, they would
+        # take it for the end of the training.
         processes = [str(pid) for pid in (*(worker.pid for worker in workers), os.getpid())]
         subprocess.run(["kill", "-TERM", *processes], check=True)
-        time.sleep(0.5 * num_workers)  # until it would be dead
+        time.sleep(0.5 * num_workers)  # in this time the signal would have ended a worker
         assert all(worker.is_alive() for worker in workers)
 
     stopped = pytest.raises(Interrupted, match="stopped after update 3 and saved")
@@ -206,14 +209,14 @@ def names_of_resumable(run):
 
 
 def flip(path):
-    """Change one bit in the middle."""
+    """Change one bit in the middle of a file."""
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 4
     path.write_bytes(content)
 
 
 class Program:
-    """Something whose pickle runs a program when it is read."""
+    """An object whose pickle runs a program when it is read."""
 
     def __reduce__(self):
         return sys.exit, ("the pickle has been run",)
@@ -263,13 +266,14 @@ def test_batches_of_all_shapes_share_one_compilation_with_the_same_result(tiny_d
     batches = [batch for update in itertools.islice(read_updates(parts), 4) for batch in update.micro_batches]
     assert len({batch["input_ids"].shape for batch in batches}) > 1
     loop.train(parts)
-    # A graph that breaks raises. It ends in the loss: an update is one graph and its backward pass.
+    # With `fullgraph`, a break in the graph raises an error. So an update is one graph, which ends with the loss, and
+    # its backward pass.
     monkeypatch.setattr(torch, "compile", partial(torch.compile, fullgraph=True))
     torch.compiler.reset()
     torch._dynamo.utils.counters.clear()
     train(replace(recipe, compile=True), tiny_data, compiled, log_interval=1)
     counters = torch._dynamo.utils.counters
-    assert counters["stats"]["unique_graphs"] == counters["aot_autograd"]["total"] == 1  # and traced once
+    assert counters["stats"]["unique_graphs"] == counters["aot_autograd"]["total"] == 1  # traced once
     losses = [[line["loss"] for line in read_log(folder) if "loss" in line] for folder in folders]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
     assert_close(*(weights(folder / "model") for folder in folders), tolerance=1e-5)
@@ -305,7 +309,7 @@ def test_a_run_does_not_continue_with_other_settings_or_other_data(stopped_run, 
 
 @pytest.fixture
 def launched_for_bf16(monkeypatch):
-    """As `accelerate launch --mixed_precision bf16` starts a process."""
+    """The environment in which `accelerate launch --mixed_precision bf16` starts a process."""
     AcceleratorState._reset_state(reset_partial_state=True)
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     yield
@@ -318,7 +322,7 @@ def test_the_precision_of_the_launcher_is_used(launched_for_bf16, tiny_data, tmp
     loop.train(parts)
     configs = [path.read_text() for path in tmp_path.rglob("config.json")]
     assert len(configs) == 2
-    assert not any("attn_implementation" in config for config in configs)  # a kernel of training alone
+    assert not any("attn_implementation" in config for config in configs)  # this kernel is for training only
     assert json.loads((tmp_path / "recipe.json").read_text())["mixed_precision"] == "bf16"
     assert "mixed_precision bf16, num_processes 1" in capsys.readouterr().err
 
@@ -345,7 +349,7 @@ def test_the_number_of_accumulation_steps_follows_from_the_size_of_a_micro_batch
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        # As a launcher of GPU processes sets it, on a machine without.
+        # A launcher for GPUs sets this, here on a machine without GPUs.
         ({"WORLD_SIZE": "3"}, r"started 3 processes, .* each knows of 1\. .* ACCELERATE_USE_CPU=true"),
         ({"ACCELERATE_USE_DEEPSPEED": "true"}, "the launcher asks for DEEPSPEED, but each process"),
     ],
@@ -369,7 +373,7 @@ def test_a_damaged_file_of_the_data_is_named(tiny_data, tmp_path):
 
 
 def build_spoilt(updates, *args, **options):
-    """A run in which a gradient is NaN in these updates, counted from 1."""
+    """Return the parts of a run in which a gradient is NaN in the updates `updates`, counted from 1."""
     parts = build_run(*args, **options)
 
     def spoil(gradient):

@@ -1,4 +1,4 @@
-"""`vaswani translate` from file to file: killed, started again, and shared by processes."""
+"""`vaswani translate` translates files. It continues after a kill, and several processes may share the work."""
 
 import gzip
 import os
@@ -18,7 +18,7 @@ from vaswani_transformer.translation.translator import Translator
 
 WORDS = ["the", "dog", "cat", "runs", "sleeps", "far", "and", "away"]
 SENTENCES = [" ".join(WORDS[(i * i + j) % 8] for j in range(3 * i % 7)) for i in range(90)]
-TOKENS_PER_BATCH = 20  # so four windows and a half
+TOKENS_PER_BATCH = 20  # with it the text has four and a half windows
 PROGRAM = """
 import sys, time
 from vaswani_transformer import cli

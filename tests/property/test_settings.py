@@ -87,7 +87,7 @@ def test_search_options_are_the_same_in_a_saved_model(build_tiny_model, options,
         model.save_pretrained(folder)
         loaded = VaswaniForConditionalGeneration.from_pretrained(folder)
     assert search(loaded) == expected
-    ours, theirs = (it.generation_config.to_dict() for it in (model, loaded))
+    ours, theirs = (one.generation_config.to_dict() for one in (model, loaded))
     assert {name: theirs[name] for name in options} == {name: ours[name] for name in options}
 
 
