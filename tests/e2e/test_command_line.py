@@ -1,3 +1,5 @@
+"""The commands work from text to BLEU, and their errors are one line each."""
+
 import io
 import json
 import os
@@ -20,7 +22,7 @@ WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
 
 
 def sentences(count, seed):
-    """Sentences of three to six of eight words, always the same for a seed."""
+    """Return `count` sentences of three to six words, always the same for a seed."""
     state, lines = seed, []
     for _ in range(count):
         line = []
@@ -33,7 +35,7 @@ def sentences(count, seed):
 
 @pytest.fixture(scope="module")
 def workshop(tmp_path_factory):
-    """A folder in which a model has learnt to write sentences backwards."""
+    """A folder with text, data and a run, whose model has learnt to write sentences backwards."""
     folder = tmp_path_factory.mktemp("workshop")
     RECIPES["reverse"] = replace(
         BASE,
@@ -141,7 +143,7 @@ def write(folder, name, text):
 
 
 def prepare_a_pair(folder, *endings):
-    """Return arguments that prepare one pair, whose files have these endings."""
+    """Return the arguments of a command that prepares one pair. Its two files have the suffixes `endings`."""
     files = [write(folder, f"{name}.{ending}", name) for name in ("train", "dev") for ending in endings]
     return ["prepare", "--train", *files[:2], "--dev", *files[2:], "--output", str(folder / "data")]
 
@@ -276,7 +278,9 @@ def test_debug_shows_where_an_error_arose():
 def test_closed_input_or_output_is_an_error_but_closed_stderr_is_not(
     build_translator, tmp_path, redirection, status, message
 ):
-    build_translator(["a dog runs"] * 3, folder=tmp_path / "checkpoints" / "step-00000001")  # a message tells of it
+    build_translator(
+        ["a dog runs"] * 3, folder=tmp_path / "checkpoints" / "step-00000001"
+    )  # a message says that it is used
     (tmp_path / "checkpoints" / "step-00000001" / "COMPLETE").write_text('{"files": {}}')
     command = [sys.executable, "-m", "vaswani_transformer", "translate", "--model", str(tmp_path)]
     done = subprocess.run(
@@ -307,4 +311,4 @@ def test_a_command_keeps_few_compiled_kernels_and_reuses_freed_memory(monkeypatc
     cli.main(["cost", "--run", str(tmp_path)])
     assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "192"
     assert os.environ["LRU_CACHE_CAPACITY"] == "7"
-    assert calls == [(-1, 256 * 2**20), (-3, 32 * 2**20)]  # as malloc.h numbers M_TRIM_THRESHOLD and M_MMAP_THRESHOLD
+    assert calls == [(-1, 256 * 2**20), (-3, 32 * 2**20)]  # -1 is M_TRIM_THRESHOLD, -3 is M_MMAP_THRESHOLD

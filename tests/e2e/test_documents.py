@@ -1,4 +1,4 @@
-"""What READMEs and model cards tell people to type works."""
+"""Every code block, command and link in the READMEs and model cards works."""
 
 import re
 import shlex
@@ -29,7 +29,7 @@ TEXTS = {
 FILES = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*.*")}
 NAMED_FILE = re.compile(r"`(?:[\w.]+/)*(\w+\.(?:py|sh|html))`")
 LINK = re.compile(r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)")
-SETTING = re.compile(r"[A-Z_]+=")  # of the environment, in front of a command
+SETTING = re.compile(r"[A-Z_]+=")  # an environment variable before a command
 
 
 def blocks(language):
@@ -42,7 +42,7 @@ def blocks(language):
 
 @pytest.fixture(scope="module")
 def desk(build_translator, tmp_path_factory):
-    """A folder in which every model that a document names is there; those that we do not have have learnt nothing."""
+    """A folder that holds every model that a document names. Models that are not in the repository are untrained."""
     folder = tmp_path_factory.mktemp("desk")
     (folder / "model_cards").mkdir()
 

@@ -1,4 +1,4 @@
-"""The documented runs: each name expands to commands that the package understands, and one is run to its scores."""
+"""The runs of scripts/run.py are commands that the package understands. One of them is executed to its scores."""
 
 import json
 import os
@@ -21,7 +21,7 @@ RESULTS = SCRIPTS / "benchmarks" / "results" / "table3_reduced"
 
 @pytest.fixture
 def record(tmp_path, monkeypatch):
-    """A function that returns the parsed arguments of each `vaswani` command of a run, without obeying it."""
+    """A function that returns the parsed arguments of each `vaswani` command of a run, and executes none of them."""
 
     def run(name, *options):
         commands = []
@@ -68,7 +68,7 @@ def test_the_everyday_models_train_on_every_disturbed_corpus(record, tmp_path):
 def test_the_parts_of_a_treebank_are_written_first_and_a_failure_ends_the_run(tmp_path):
     (tmp_path / "treebank_wsj_sample").mkdir()
     whole = "".join(f"{number}\n" for number in range(1, 3915))
-    (tmp_path / "treebank_wsj_sample" / "wsj_sample.mrg").write_text(whole)  # holds no tree
+    (tmp_path / "treebank_wsj_sample" / "wsj_sample.mrg").write_text(whole)  # no line is a tree, so `prepare` fails
     run = tmp_path / "run"
     assert runs.main(["parsing_wsj_sample", "--folder", str(tmp_path), "--output", str(run)]) == 1
     parts = [(run / f"{part}.mrg").read_text() for part in ("train", "dev", "test")]
@@ -87,7 +87,7 @@ def test_reduced_rows_keep_their_ratios_to_base_and_their_best_epoch_is_scored(r
     for row in rows:
         for step in ("09", "10"):
             (tmp_path / "run" / row / "checkpoints" / f"step-000000{step}").mkdir(parents=True)
-    (tmp_path / "run" / "D1" / "dev_scores.json").touch()  # done before
+    (tmp_path / "run" / "D1" / "dev_scores.json").touch()  # this row counts as done
     _, *commands = record("table3_reduced", "--rows", *rows)
     trainings, scores = commands[::2], commands[1::2]
     assert [training.recipe for training in trainings] == [f"table3_{r[:4]}" for r in rows if r != "D1"]

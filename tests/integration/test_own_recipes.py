@@ -1,4 +1,4 @@
-"""Recipes of one's own, from the command line: files, changes, going on longer, starting from trained weights."""
+"""Runs with a user's recipe work from the command line: from a file, changed, extended, or with initial weights."""
 
 import itertools
 import json
@@ -15,7 +15,7 @@ from vaswani_transformer.training import loop
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """Data that were prepared with a recipe in a file."""
+    """A folder with data that were prepared with a recipe in a file."""
     folder = tmp_path_factory.mktemp("own")
     (folder / "mine.json").write_text(json.dumps(TINY.to_dict()))
     for side, name in enumerate(("en", "de")):
@@ -38,14 +38,14 @@ def train_to(run, data, num_updates, *options):
 
 @pytest.fixture(scope="module")
 def whole(data, tmp_path_factory):
-    """A run of 17 updates, whose checkpoints are two apart, and the last one more."""
+    """The folder of a run of 17 updates. It has a checkpoint every two updates, and one after the last."""
     run = tmp_path_factory.mktemp("whole")
     assert train_to(run, data, 17) == 0
     return run
 
 
 def assert_ends_alike(one, other):
-    """Weights and Adam's averages are the same, bit for bit."""
+    """Check that two runs have the same weights and the same averages of Adam, bit for bit."""
     assert_close(weights(one / "model"), weights(other / "model"))
     path = "checkpoints/step-00000016/training_state/state.pt"
     averages = [torch.load(run / path, weights_only=True)["optimizer"]["state"] for run in (one, other)]
@@ -73,7 +73,7 @@ def test_training_uses_the_recipe_of_the_data_and_prints_its_plan(data, tmp_path
 
 def test_a_run_extended_twice_ends_like_a_run_of_that_length(data, whole, tmp_path, capsys):
     run = tmp_path / "run"
-    for ends in (8, 9, 17):  # with a checkpoint of the recipe, and with one that it would not have had
+    for ends in (8, 9, 17):  # the recipe plans a checkpoint at update 8, but none at update 9
         assert train_to(run, data, ends) == 0
         assert (run / "model" / "model.safetensors").exists()
     error = capsys.readouterr().err
@@ -115,7 +115,9 @@ def test_a_run_may_be_shortened_but_not_below_the_updates_done(data, tmp_path, m
 
 def test_a_run_ended_by_its_patience_says_so_and_continues_with_more(data, tmp_path, capsys):
     changes = ["--set", "lr_scale=0", "--set"]
-    assert train_to(tmp_path / "run", data, 3, *changes, "patience=2") == 0  # whose end does not count below
+    assert (
+        train_to(tmp_path / "run", data, 3, *changes, "patience=2") == 0
+    )  # the evaluation at this end does not count below
     for num_updates in (30, 40):
         assert train_to(tmp_path / "run", data, num_updates, *changes, "patience=2") == 0
         told = f"ended after update 6 of {num_updates}: 2 evaluations in a row without a better development loss."
@@ -158,7 +160,7 @@ def test_a_run_starts_from_trained_weights_and_continues_without_them(data, trai
     assert train_to(run, data, 2, *options) == 0
     start, search = weights(trained / "model"), json.loads((run / "model" / "generation_config.json").read_text())
     assert search["alignment_heads"] == [[0, 1]]
-    assert_close(weights(run / "model"), start)  # nothing was learnt, at a rate of 0
+    assert_close(weights(run / "model"), start)  # a learning rate of 0 changes no weight
     fingerprint = json.loads((run / "recipe.json").read_text())["init_fingerprint"]
     assert f", init_from {trained}, init_fingerprint {fingerprint}, " in capsys.readouterr().err
     shutil.rmtree(trained)
