@@ -140,7 +140,8 @@ def time_interleaved(
     The systems take turns: each batch is given to all systems, and another system begins each time. So other work of
     the machine slows all of them equally.
     """
-    now, names = CLOCKS[clock], list(systems)
+    now = CLOCKS[clock]
+    names = list(systems)
     seconds: dict[str, list[float]] = {name: [0.0] * repeats for name in names}
     for repeat in range(repeats):
         for turn, batch in enumerate(batches):
@@ -186,7 +187,8 @@ def open_child() -> Iterator[Callable]:
 
 def peak_growth(work: Callable[[], None]) -> float:
     """Return the MiB by which the resident memory of this process grows at the peak of `work()`."""
-    status, clear = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+    status = Path("/proc/self/status")
+    clear = Path("/proc/self/clear_refs")
     clear.write_text("5")  # 5 resets the peak, VmHWM, to the present value
     before = _kibibytes(status, "VmRSS")
     work()

@@ -4,7 +4,7 @@
     python scripts/benchmark_decoding.py --sizes small base --source test.en
     python scripts/benchmark_decoding.py --model runs/multi30k --source test.en
 
-Our search is that of section 6.1: it has the penalty of Wu et al., an exact end, and a limit for each sentence. The
+Our search follows section 6.1: it has the penalty of Wu et al., an exact end, and a limit for each sentence. The
 system "vaswani_transformer" keeps an engine, as `vaswani translate` does. The system "raw generate()" keeps nothing
 between calls. CTranslate2 reads what `vaswani export` writes. It is left out where it is not installed.
 
@@ -287,7 +287,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = build_config(size, vocab_size=args.vocab_size)
         tokenizer = train_tokenizer(text, vocab_size=config.vocab_size)
         models[size] = VaswaniForConditionalGeneration(config).eval(), tokenizer
-    description, rows = describe_machine(), []
+    description = describe_machine()
+    rows = []
     for name, (model, tokenizer) in models.items():
         is_random = name in SIZES
         limits = argparse.Namespace(**vars(args) | ({} if is_random else {"forced_length": None}))

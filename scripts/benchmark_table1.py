@@ -95,7 +95,8 @@ def measure_seconds(lengths: Sequence[int], sizes: Namespace, *, repeats: int, c
 
 def measure_memory(name: str, length: int, sizes: Namespace) -> float:
     """Return the MiB that a step of the layer `name` takes at its peak."""
-    step, batch = build_step(name, sizes), random_batch(length, sizes)
+    step = build_step(name, sizes)
+    batch = random_batch(length, sizes)
     step(random_batch(16, sizes))  # the first call loads libraries, whose memory is not to be counted
     return peak_growth(lambda: step(batch))
 

@@ -68,7 +68,8 @@ def put_in_front(source: str, target: str) -> tuple[str, str]:
 
 def add_emoji(source: str, target: str) -> tuple[str, str]:
     emoji = [random.choice(random.choice(EMOJI)) for _ in range(random.choice([1, 1, 1, 2, 3]))]
-    text, space = random.choice(["", "", " "]).join(emoji), random.choice(["", " ", " "])
+    text = random.choice(["", "", " "]).join(emoji)
+    space = random.choice(["", " ", " "])
     if random.random() < 0.2:
         return text + space + source, text + space + target
     return source + space + text, target + space + text
@@ -81,7 +82,8 @@ def disturb(pairs: list[str], shares: dict[str, float]) -> list[str]:
         pairs: such lines; they are shuffled in place.
         shares: for each kind of change, the share of lines that get it.
     """
-    typos, title_case = TypoModifier(1.0), TitleCaseModifier(1.0)
+    typos = TypoModifier(1.0)
+    title_case = TitleCaseModifier(1.0)
     of_source = {
         "curly_quotes": lambda source: re.sub(r'"([^"]*)"', r"“\1”", source.replace("'", "’")),
         "typos": typos.apply,

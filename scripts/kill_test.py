@@ -59,7 +59,9 @@ def main() -> int:
 
 def compare_runs(folder: Path, *, num_kills: int, rng: random.Random) -> int:
     """Train undisturbed and with kills, print how the results compare, and return the exit status."""
-    data, whole, killed = folder / "data", folder / "whole", folder / "killed"
+    data = folder / "data"
+    whole = folder / "whole"
+    killed = folder / "killed"
     prepare(
         [Corpus(lambda: generate_pairs(split="train", num_pairs=4_000))],
         lambda: generate_pairs(split="dev", num_pairs=50),

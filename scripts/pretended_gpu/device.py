@@ -34,7 +34,7 @@ FREE = {  # operations that start no kernel, besides views
 
 
 def project_line() -> str:
-    """Return the line of the package that is running, as `folder/file.py:12 function`; if several are, the innermost.
+    """Return the innermost running line of the package, as `folder/file.py:12 function`.
 
     PyTorch's backward pass runs in a separate thread, which no line of the package has called. There, return the name
     of the backward step instead.
@@ -184,7 +184,9 @@ class PretendedGpu(TorchDispatchMode):
             return _to_device(result)
 
     def _count(self, func, args: tuple, kwargs: dict, tensors: list, *, is_result_on_device: bool) -> None:
-        packet, line, counts = func.overloadpacket, project_line(), self.counts
+        packet = func.overloadpacket
+        line = project_line()
+        counts = self.counts
         name = packet.__name__
         strangers = [tensor for tensor in tensors if not isinstance(tensor, DeviceTensor)]
         if packet in (aten._to_copy, aten.copy_):

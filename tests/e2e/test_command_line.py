@@ -55,7 +55,8 @@ def workshop(tmp_path_factory):
         (folder / f"{name}.en").write_text("".join(f"{line}\n" for line in lines))
         (folder / f"{name}.de").write_text("".join(" ".join(reversed(line.split())) + "\n" for line in lines))
     files = [str(folder / name) for name in ("train.en", "train.de", "dev.en", "dev.de")]
-    data, run = str(folder / "data"), str(folder / "run")
+    data = str(folder / "data")
+    run = str(folder / "run")
     prepare = ["prepare", "--recipe", "reverse", "--train", *files[:2], "--dev", *files[2:], "--output", data]
     assert cli.main(prepare) == 0
     assert cli.main(["train", "--recipe", "reverse", "--data", data, "--output", run]) == 0
@@ -278,9 +279,8 @@ def test_debug_shows_where_an_error_arose():
 def test_closed_input_or_output_is_an_error_but_closed_stderr_is_not(
     build_translator, tmp_path, redirection, status, message
 ):
-    build_translator(
-        ["a dog runs"] * 3, folder=tmp_path / "checkpoints" / "step-00000001"
-    )  # a message says that it is used
+    # The run has no final model, so a message on standard error says that the checkpoint is used.
+    build_translator(["a dog runs"] * 3, folder=tmp_path / "checkpoints" / "step-00000001")
     (tmp_path / "checkpoints" / "step-00000001" / "COMPLETE").write_text('{"files": {}}')
     command = [sys.executable, "-m", "vaswani_transformer", "translate", "--model", str(tmp_path)]
     done = subprocess.run(

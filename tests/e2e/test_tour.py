@@ -51,12 +51,13 @@ def saved():
 @pytest.fixture(scope="module")
 def executed(saved, bundled_model, tmp_path_factory):
     """The notebook with new outputs, executed from the first cell in an empty folder."""
-    folder, notebook = tmp_path_factory.mktemp("tour"), copy.deepcopy(saved)
+    folder = tmp_path_factory.mktemp("tour")
+    notebook = copy.deepcopy(saved)
     for cell in code_cells(notebook):
         cell.outputs, cell.execution_count = [], None
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     client = nbclient.NotebookClient(notebook, timeout=None, resources={"metadata": {"path": str(folder)}})
-    # IPython would read start-up files and settings of the user, if it had no folder of its own.
+    # IPython gets a new folder, because it would read start-up files and settings in the folder of the user.
     client.execute(env=os.environ | {"PYTHONPATH": path, "IPYTHONDIR": str(folder / "ipython"), "HF_HUB_OFFLINE": "1"})
     return notebook
 

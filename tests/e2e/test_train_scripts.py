@@ -89,7 +89,8 @@ def test_reduced_rows_keep_their_ratios_to_base_and_their_best_epoch_is_scored(r
             (tmp_path / "run" / row / "checkpoints" / f"step-000000{step}").mkdir(parents=True)
     (tmp_path / "run" / "D1" / "dev_scores.json").touch()  # this row counts as done
     _, *commands = record("table3_reduced", "--rows", *rows)
-    trainings, scores = commands[::2], commands[1::2]
+    trainings = commands[::2]
+    scores = commands[1::2]
     assert [training.recipe for training in trainings] == [f"table3_{r[:4]}" for r in rows if r != "D1"]
     assert trainings[-1].seed == 1
     assert scores[1].model == f"{tmp_path}/run/A2/checkpoints/step-00000009"

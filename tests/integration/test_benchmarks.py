@@ -35,7 +35,8 @@ def test_marian_with_copied_weights_has_our_loss_and_gradients():
     labels = torch.randint(3, 300, (2, 6))
     labels[1, 4:] = -100
     batch = {"input_ids": torch.randint(3, 300, (2, 5)), "attention_mask": torch.ones(2, 5, dtype=torch.long)}
-    ours, theirs = model(**batch, labels=labels).loss, marian(**batch, labels=labels)
+    ours = model(**batch, labels=labels).loss
+    theirs = marian(**batch, labels=labels)
     torch.testing.assert_close(ours, theirs)
     ours.backward()
     theirs.backward()
@@ -71,9 +72,8 @@ def test_the_decoding_benchmark_runs_and_all_systems_translate_alike(tmp_path, m
 
     monkeypatch.setattr(benchmark_decoding, "open_child", open_child)
     monkeypatch.setattr(benchmark_decoding, "PAUSE", 0)
-    monkeypatch.setattr(
-        benchmark_decoding, "tune_memory", lambda: None
-    )  # it would change this process for all later tests
+    # `tune_memory` would change this process for all later tests.
+    monkeypatch.setattr(benchmark_decoding, "tune_memory", lambda: None)
     arguments = ["--sizes", "tiny", "--sentences", "4", "--batch_sizes", "3", "--repeats", "1"]
     arguments += ["--forced_length", "5", "--threads", "1"]
     assert benchmark_decoding.main([*arguments, "--output", f"{tmp_path}/result.json"]) == 0

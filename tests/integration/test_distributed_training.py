@@ -191,7 +191,8 @@ sys.exit(status)
 
 @pytest.mark.slow
 def test_torchrun_restarts_a_killed_run_and_sigterm_makes_it_save(two_processes, tiny_data, tmp_path, capfd):
-    script, run = tmp_path / "worker.py", tmp_path / "run"
+    script = tmp_path / "worker.py"
+    run = tmp_path / "run"
     script.write_text(WORKER.format(tests=list(map(str, Path(__file__).parents[:2]))))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     result = subprocess.run(

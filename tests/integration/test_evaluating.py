@@ -30,7 +30,8 @@ def files(tmp_path):
 
 def test_all_scores_of_a_model_are_given_with_its_search_and_fingerprint(build_translator, files, tmp_path, capsys):
     build_translator(REFERENCES, vocab_size=300, folder=tmp_path / "m")
-    written, file = tmp_path / "out.de", tmp_path / "test.json"
+    written = tmp_path / "out.de"
+    file = tmp_path / "test.json"
     options = ["--num_beams", "2", "--max_length_offset", "2", "--translations", str(written), "--json", str(file)]
     assert cli.main(["evaluate", "--model", str(tmp_path / "m"), "--test", files[0], files[0], *options]) == 0
     model = load_translator(tmp_path / "m")

@@ -76,7 +76,8 @@ def translate_ids(translator: ctranslate2.Translator, tokenizer, sentences, **op
 def generate_ids(model, tokenizer, sentences: list[str], **options) -> list[list[int]]:
     """Return the token ids of the model's best hypothesis for each sentence, </s> included."""
     inputs = tokenizer(sentences, padding=True, return_tensors="pt")
-    eos, rows = model.config.eos_token_id, model.generate(**inputs, **options)[:, 1:].tolist()
+    eos = model.config.eos_token_id
+    rows = model.generate(**inputs, **options)[:, 1:].tolist()
     return [row[: row.index(eos) + 1] if eos in row else row for row in rows]
 
 
@@ -200,7 +201,8 @@ def test_onnx_steps_give_the_logits_of_the_model(onnx_model, tokenizer, sentence
     inputs = tokenizer(sentences, padding=True, return_tensors="pt")
     encoder, step, later_step = (onnxruntime.InferenceSession(folder / f"{name}.onnx") for name in GRAPHS)
     cache = {"encoder_hidden_states": encoder.run(None, {name: ids.numpy() for name, ids in inputs.items()})[0]}
-    tokens, logits = torch.full((len(sentences), 1), model.config.decoder_start_token_id), []
+    tokens = torch.full((len(sentences), 1), model.config.decoder_start_token_id)
+    logits = []
     for _ in range(12):
         given = {"input_ids": tokens[:, -1:].numpy(), "encoder_attention_mask": inputs.attention_mask.numpy(), **cache}
         names = [output.name.replace("present", "past_key_values") for output in step.get_outputs()]

@@ -48,8 +48,9 @@ class Reference(nn.Module):
                 parameter.add_(torch.randn_like(parameter), alpha=0.3)
 
     def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """(B, S), (B, T) token ids -> logits (B, T, V)."""
-        hidden, x = source == PAD, embed(self.source, source)
+        """Return logits (B, T, V) from token ids (B, S) and (B, T)."""
+        hidden = source == PAD
+        x = embed(self.source, source)
         for layer in self.encoder:
             x = layer(x, src_key_padding_mask=hidden)
         future = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1)
@@ -89,7 +90,7 @@ class Reference(nn.Module):
 
 
 def embed(matrix: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """Return the words times sqrt(d_model) plus their positions. Words have the positions 2, 3, ... around padding."""
+    """Return the words times sqrt(d_model) plus their positions. The first word has position 2, wherever padding is."""
     embedded = matrix[ids] * math.sqrt(D)
     for row, sentence in enumerate(ids.tolist()):
         position = PAD
@@ -142,7 +143,8 @@ def test_logits_equal_a_plain_forward_pass_of_fairseq_s_model(version, is_tied):
     reference = Reference(is_tied=is_tied).eval()
     weights = reference.checkpoint_weights(version=version)
     model = fairseq.from_fairseq(weights, SETTINGS)
-    source, target = padded_sources(), torch.tensor([[EOS, 4, 5, 6], [EOS, 7, 8, 9], [EOS, 4, 4, 4]])
+    source = padded_sources()
+    target = torch.tensor([[EOS, 4, 5, 6], [EOS, 7, 8, 9], [EOS, 4, 4, 4]])
     expected = reference(source, target)
     assert expected.std() > 0.5
     torch.testing.assert_close(model(source, decoder_input_ids=target).logits, expected, atol=1e-5, rtol=1e-5)
@@ -165,9 +167,8 @@ def test_greedy_translations_equal_those_of_a_plain_forward_pass(reference):
             logits[:, EOS] = -torch.inf
         is_over = (expected[:, 1:] == EOS).any(dim=1)
         expected = torch.cat([expected, logits.argmax(dim=-1).masked_fill(is_over, PAD)[:, None]], dim=1)
-    actual = model.generate(
-        source, num_beams=1, max_new_tokens=8
-    )  # a hypothesis that is cut at the limit ends with </s>
+    # A hypothesis that is cut at the limit ends with </s>, so the last token is not compared.
+    actual = model.generate(source, num_beams=1, max_new_tokens=8)
     assert actual[:, :8].tolist() == expected[:, : actual.shape[1]].tolist()
     for num_beams in (1, 5):
         found = model.generate(source, num_beams=num_beams, max_new_tokens=8, sequence_bias=[[[EOS], 100.0]])

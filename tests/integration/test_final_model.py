@@ -99,7 +99,8 @@ def kill(number, parts):
 @pytest.mark.parametrize("steps", ["one step", "two steps"])
 def test_a_kill_before_any_change_of_a_file_leaves_the_old_or_the_new_model(ends, data, tmp_path, monkeypatch, steps):
     folder, before, after = ends
-    allowed, run = [before, after], tmp_path / "run"
+    allowed = [before, after]
+    run = tmp_path / "run"
     if steps == "two steps":
         monkeypatch.setattr(ctypes, "CDLL", lambda name: None)
         allowed.append({})  # between the two renames there is no model

@@ -53,7 +53,8 @@ def test_every_adapted_layer_is_used_in_training(base):
     adapted = adapt(base()).train()
     adapted(input_ids=SOURCE, labels=LABELS).loss.backward()
     trained = {name: parameter for name, parameter in adapted.named_parameters() if parameter.requires_grad}
-    attentions, feed_forwards = 2 + 2 * 4, 2 + 4
+    attentions = 2 + 2 * 4
+    feed_forwards = 2 + 4
     assert len(trained) == 2 * (4 * attentions + 2 * feed_forwards)
     assert all("lora_" in name and parameter.grad.abs().max() > 0 for name, parameter in trained.items())
 
@@ -62,7 +63,8 @@ def test_every_adapted_layer_is_used_in_training(base):
 def test_an_adapted_model_translates_like_the_merged_one(base, num_beams):
     adapted = adapt(base())
     options = {"num_beams": num_beams, "max_new_tokens": 12}
-    translated, plain = adapted.generate(input_ids=SOURCE, **options), base().generate(SOURCE, **options)
+    translated = adapted.generate(input_ids=SOURCE, **options)
+    plain = base().generate(SOURCE, **options)
     assert not torch.equal(translated, plain)
     with adapted.disable_adapter():
         assert torch.equal(adapted.generate(input_ids=SOURCE, **options), plain)

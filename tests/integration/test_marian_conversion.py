@@ -99,7 +99,8 @@ def draw_batch(vocab_size: int) -> dict[str, torch.Tensor]:
 def test_a_converted_model_gives_the_logits_and_translations_of_marian(build_marian_model, shape):
     marian = build_marian_model(**SHAPES[shape])
     model = conversion.from_marian(marian)
-    batch, target = draw_batch(37), torch.randint(36, (3, 6))
+    batch = draw_batch(37)
+    target = torch.randint(36, (3, 6))
     expected = marian(**batch, decoder_input_ids=target).logits
     assert expected.std() > 1
     torch.testing.assert_close(model(**batch, decoder_input_ids=target).logits, expected, atol=1e-5, rtol=0)
@@ -124,7 +125,8 @@ def test_a_marian_model_converted_and_back_is_bitwise_equal(build_marian_model):
 
 
 def test_half_precision_is_kept_and_outputs_are_compared_in_float32(marian_folder, tmp_path):
-    folder, output = shutil.copytree(marian_folder, tmp_path / "half"), tmp_path / "ours"
+    folder = shutil.copytree(marian_folder, tmp_path / "half")
+    output = tmp_path / "ours"
     MarianMTModel.from_pretrained(marian_folder).half().save_pretrained(folder)
     assert float(re.search(r"by (\S+) at most", conversion.import_model(str(folder), output))[1]) < 1e-5
     ours = VaswaniForConditionalGeneration.from_pretrained(output)
@@ -161,7 +163,8 @@ def test_our_model_converted_to_marian_and_back_computes_the_same(build_tiny_mod
     model = build_tiny_model(noise=0.3, d_k=4, d_v=4, layer_norm_eps=1e-5, **changes)
     marian = conversion.to_marian(model)
     back = conversion.from_marian(marian)
-    batch, target = draw_batch(37), torch.randint(37, (3, 6))
+    batch = draw_batch(37)
+    target = torch.randint(37, (3, 6))
     expected = model(**batch, decoder_input_ids=target).logits
     for other in (marian, back):
         torch.testing.assert_close(other(**batch, decoder_input_ids=target).logits, expected, atol=2e-5, rtol=0)
@@ -216,8 +219,10 @@ def test_a_converted_opus_model_translates_the_same(marian_folder, tmp_path, cap
     output = tmp_path / "ours"
     assert cli.main(["convert", "--from", "marian", "--model", str(marian_folder), "--output", str(output)]) == 0
     assert "Its tokenizer is MarianTokenizer" in capsys.readouterr().out
-    marian, theirs = MarianMTModel.from_pretrained(marian_folder), MarianTokenizer.from_pretrained(marian_folder)
-    model, tokenizer = VaswaniForConditionalGeneration.from_pretrained(output), AutoTokenizer.from_pretrained(output)
+    marian = MarianMTModel.from_pretrained(marian_folder)
+    theirs = MarianTokenizer.from_pretrained(marian_folder)
+    model = VaswaniForConditionalGeneration.from_pretrained(output)
+    tokenizer = AutoTokenizer.from_pretrained(output)
     assert model.generation_config.length_penalty_type == "power"
     assert model.generation_config.bad_words_ids == marian.generation_config.bad_words_ids
 

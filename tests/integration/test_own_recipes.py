@@ -66,7 +66,8 @@ def test_training_uses_the_recipe_of_the_data_and_prints_its_plan(data, tmp_path
     assert second.startswith("device cpu, pairs 60, seed 0, data ")
     assert ", mixed_precision no, num_processes 1, num_parameters " in second
     assert [line.partition(" -> ")[0] for line in lines if " -> " in line] == [f"  {pair[0]}" for pair in PAIRS[:3]] * 2
-    found, model = read_log(tmp_path / "run")[-1]["dev_perplexity"], tmp_path / "run" / "model"
+    found = read_log(tmp_path / "run")[-1]["dev_perplexity"]
+    model = tmp_path / "run" / "model"
     assert last == f"averaged 1 checkpoint into {model}: perplexity of the development set {found:.6g}"
     assert advice == f"next: vaswani translate --model {tmp_path / 'run'} --input FILE"
 
@@ -115,9 +116,8 @@ def test_a_run_may_be_shortened_but_not_below_the_updates_done(data, tmp_path, m
 
 def test_a_run_ended_by_its_patience_says_so_and_continues_with_more(data, tmp_path, capsys):
     changes = ["--set", "lr_scale=0", "--set"]
-    assert (
-        train_to(tmp_path / "run", data, 3, *changes, "patience=2") == 0
-    )  # the evaluation at this end does not count below
+    # The evaluation at the end of this short run does not count below.
+    assert train_to(tmp_path / "run", data, 3, *changes, "patience=2") == 0
     for num_updates in (30, 40):
         assert train_to(tmp_path / "run", data, num_updates, *changes, "patience=2") == 0
         told = f"ended after update 6 of {num_updates}: 2 evaluations in a row without a better development loss."
@@ -156,9 +156,11 @@ def trained(whole, tmp_path):
 
 
 def test_a_run_starts_from_trained_weights_and_continues_without_them(data, trained, tmp_path, capsys):
-    run, options = tmp_path / "run", ["--init_from", trained, "--set", "model.dropout=0.0", "--set", "lr_scale=0"]
+    run = tmp_path / "run"
+    options = ["--init_from", trained, "--set", "model.dropout=0.0", "--set", "lr_scale=0"]
     assert train_to(run, data, 2, *options) == 0
-    start, search = weights(trained / "model"), json.loads((run / "model" / "generation_config.json").read_text())
+    start = weights(trained / "model")
+    search = json.loads((run / "model" / "generation_config.json").read_text())
     assert search["alignment_heads"] == [[0, 1]]
     assert_close(weights(run / "model"), start)  # a learning rate of 0 changes no weight
     fingerprint = json.loads((run / "recipe.json").read_text())["init_fingerprint"]
@@ -176,7 +178,8 @@ def test_a_run_starts_from_trained_weights_and_continues_without_them(data, trai
 
 
 def test_a_run_continues_with_its_saved_settings_if_none_are_given(data, tmp_path, capsys):
-    run, options = tmp_path / "run", ["--recipe", "multi30k_tiny", "--seed", 3, "--divide_widths", 8]
+    run = tmp_path / "run"
+    options = ["--recipe", "multi30k_tiny", "--seed", 3, "--divide_widths", 8]
     changes = ["--set", "num_beams=2", "--set", "model.num_heads=2", "--set", "warmup_updates=5"]
     assert train_to(run, data, 2, *options, *changes) == 0
     first, second = capsys.readouterr().err.splitlines()[:2]

@@ -50,7 +50,8 @@ def pieces(tmp_path_factory):
 
 
 def build_tokenizer(kind, folder, scores):
-    spm, vocab = str(folder / "source.spm"), str(folder / "vocab.json")
+    spm = str(folder / "source.spm")
+    vocab = str(folder / "vocab.json")
     unigrams = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), *scores]
     match kind:
         case "marian":

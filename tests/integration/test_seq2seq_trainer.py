@@ -141,7 +141,8 @@ def test_label_smoothing_of_the_trainer_replaces_the_model_s_also_in_evaluations
         trainer = build_trainer(tmp_path, tokenizer, dataset, per_device_eval_batch_size=len(dataset), **settings)
         losses.append(trainer.evaluate()["eval_loss"])
         batch = next(iter(trainer.get_eval_dataloader()))
-        logits, labels = trainer.model.eval()(**batch).logits.flatten(0, 1), batch["labels"].flatten()
+        logits = trainer.model.eval()(**batch).logits.flatten(0, 1)
+        labels = batch["labels"].flatten()
         torch.manual_seed(1)  # dropout is on
         loss = trainer.compute_loss(trainer.model.train(), dict(batch), num_items_in_batch=torch.tensor(1000))
         loss.backward()

@@ -37,7 +37,8 @@ def die(*args):
 
 def before_update(number, act):
     """Return a context manager. In its block, a training calls `act(parts)` before update `number`, counted from 1."""
-    run_update, calls = loop.run_update, itertools.count(1)
+    run_update = loop.run_update
+    calls = itertools.count(1)
 
     def count_and_run(parts, update):
         if next(calls) == number:
@@ -56,7 +57,8 @@ def patched(owner, name, value):
 
 def train_until_save(number, *args, **options):
     """Train until `number` checkpoints are saved, and die."""
-    save, calls = checkpoints.Checkpoints.save, itertools.count(1)
+    save = checkpoints.Checkpoints.save
+    calls = itertools.count(1)
 
     def save_and_die(self, **how):
         save(self, **how)
@@ -384,7 +386,8 @@ def build_spoilt(updates, *args, **options):
 
 
 def test_an_update_without_a_finite_gradient_is_skipped_and_counted(tiny_data, tmp_path, monkeypatch):
-    parts, seen = build_spoilt({2, 3}, replace(TINY, num_updates=4), tiny_data, tmp_path, log_interval=1), []
+    parts = build_spoilt({2, 3}, replace(TINY, num_updates=4), tiny_data, tmp_path, log_interval=1)
+    seen = []
     run_update = loop.run_update
 
     def run_and_look(parts, update):

@@ -73,7 +73,8 @@ def test_a_translation_does_not_continue_with_other_options_or_another_model(
 
 def test_compressed_files_and_pipes_give_the_same_translations(model_folder, text, tmp_path, capsys):
     assert cli.main(arguments(model_folder, text, tmp_path / "whole")) == 0
-    packed, fifo = tmp_path / "text.gz", tmp_path / "fifo"
+    packed = tmp_path / "text.gz"
+    fifo = tmp_path / "fifo"
     packed.write_bytes(gzip.compress(text.read_bytes()))
     capsys.readouterr()
     assert cli.main(arguments(model_folder, packed, None)) == 0
@@ -104,7 +105,8 @@ def test_processes_cannot_share_a_pipe(model_folder, text, monkeypatch, capsys):
 def test_two_processes_continue_after_sigkill_and_write_the_same_file(model_folder, text, tmp_path, capsys):
     more = ["--nbest", 2, "--scores"]
     assert cli.main(arguments(model_folder, text, tmp_path / "whole", *more)) == 0
-    output, program = tmp_path / "out", tmp_path / "program.py"
+    output = tmp_path / "out"
+    program = tmp_path / "program.py"
     program.write_text(PROGRAM.format(seconds=0.5))
     process = subprocess.Popen([sys.executable, str(program), *arguments(model_folder, text, output, *more)])
     first = tmp_path / "out.partial" / "lines-000000000001"

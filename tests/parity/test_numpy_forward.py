@@ -45,7 +45,8 @@ def feed_forward(weights, x):
 
 
 def layer_norm(weights, x, eps):
-    mean, variance = x.mean(axis=-1, keepdims=True), x.var(axis=-1, keepdims=True)
+    mean = x.mean(axis=-1, keepdims=True)
+    variance = x.var(axis=-1, keepdims=True)
     return (x - mean) / np.sqrt(variance + eps) * weights["norm.weight"] + weights["norm.bias"]
 
 
@@ -72,8 +73,11 @@ def part(weights, prefix):
 
 
 def logits_of_one_sentence(weights, config, source, target):
-    matrix, heads, eps = weights["model.shared.weight"], config.num_heads, config.layer_norm_eps
-    source_is_real, target_is_real = source != PAD, target != PAD
+    matrix = weights["model.shared.weight"]
+    heads = config.num_heads
+    eps = config.layer_norm_eps
+    source_is_real = source != PAD
+    target_is_real = target != PAD
 
     x = embed(matrix, source)
     for n in range(config.encoder_layers):

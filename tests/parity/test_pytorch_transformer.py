@@ -64,7 +64,8 @@ def build_reference(model) -> nn.Transformer:
 @pytest.mark.parametrize("target_is_padded", [False, True])
 def test_the_stacks_agree_with_pytorch(model, target_is_padded):
     torch.manual_seed(0)
-    source, target = torch.randn(3, 6, 12, dtype=torch.float64), torch.randn(3, 5, 12, dtype=torch.float64)
+    source = torch.randn(3, 6, 12, dtype=torch.float64)
+    target = torch.randn(3, 5, 12, dtype=torch.float64)
     source_mask = (PADDED != 1).long()
     target_mask = torch.ones(3, 5, dtype=torch.long)
     if target_is_padded:
@@ -93,7 +94,8 @@ def test_the_stacks_agree_with_pytorch(model, target_is_padded):
 
 def test_the_encoder_agrees_with_pytorch(model):
     torch.manual_seed(0)
-    source, mask = torch.randn(3, 6, 12, dtype=torch.float64), (PADDED != 1).long()
+    source = torch.randn(3, 6, 12, dtype=torch.float64)
+    mask = (PADDED != 1).long()
     positions = model.model.encoder.positions(6, mask=mask, device=source.device)
     expected = build_reference(model).encoder(source + positions, src_key_padding_mask=mask == 0)
     actual = model.model.encoder(inputs_embeds=source, attention_mask=mask).last_hidden_state

@@ -38,7 +38,8 @@ def softmax_in_the_window(q, k, v, *, r, is_causal, visible):
 @st.composite
 def cases(draw):
     """Draw queries, keys, values and the options of `softmax_in_the_window`. Some keys are padding, on either side."""
-    num_rows, length = draw(st.integers(1, 3)), draw(st.integers(1, 23))
+    num_rows = draw(st.integers(1, 3))
+    length = draw(st.integers(1, 23))
     visible = np.ones((num_rows, length), dtype=bool)
     for row in visible:
         row[: draw(st.integers(0, length))] = False if draw(st.booleans()) else row[0]

@@ -72,7 +72,8 @@ def data(tmp_path_factory):
 @FEW
 @given(st.fixed_dictionaries({}, optional=searches), st.booleans())
 def test_search_options_are_the_same_in_a_saved_model(build_tiny_model, options, is_foreign):
-    model, source = build_tiny_model(noise=0.1), torch.tensor([[4, 5, 6, 2]])
+    model = build_tiny_model(noise=0.1)
+    source = torch.tensor([[4, 5, 6, 2]])
 
     def search(model):
         torch.manual_seed(0)
