@@ -2,9 +2,10 @@
 
     python scripts/add_capitals.py --model model_cards/everyday_en_de --source train.en --target train.de --output START
 
-A vocabulary learnt from ordinary text cuts STATION into letters, of which a model knows nothing. Here the pieces that
-the text uses most get twins: in capitals, and those of the source also in title case. A twin's embedding is that of its
-piece, moved as the embeddings of twins that exist differ on average. The new merges stand behind all others.
+A vocabulary learnt from ordinary text cuts STATION into letters, from which a model understands nothing. This script
+adds twins of the pieces that the text uses most. Each piece gets a twin in capitals, and a piece that starts a word of
+the source also gets a twin in title case. The embedding of a twin is the embedding of its piece, plus the mean
+difference between twin and piece over the twins that exist already. The new merges stand behind all others.
 """
 
 import argparse
@@ -21,12 +22,19 @@ LINES = 60_000  # enough to count pieces
 
 
 def as_piece(text: str) -> str:
-    """Return a text in the letters of ByteLevel."""
+    """Return a text as the vocabulary writes it, each byte as one character of ByteLevel."""
     return "".join(part for part, _ in pre_tokenizers.ByteLevel(False, use_regex=False).pre_tokenize_str(text))
 
 
 def find_twins(piece: str, *, starts_title: bool) -> list[str]:
-    """Return a piece in capitals and, if it starts a word, in title case: none if it holds part of a character."""
+    """Return the twins of a piece that differ from it: in capitals, then in title case if it starts a word.
+
+    A piece with a part of a character, or with ß, has no twins.
+
+    Args:
+        piece: a piece of a ByteLevel vocabulary.
+        starts_title: whether to return the twin in title case.
+    """
     text = decoders.ByteLevel().decode([piece])
     if "\ufffd" in text or "ß" in text:
         return []
@@ -35,7 +43,7 @@ def find_twins(piece: str, *, starts_title: bool) -> list[str]:
 
 
 def cut(piece: str, ranks: dict[tuple[str, str], int]) -> list[str]:
-    """Cut a piece as byte-pair encoding does: the merge learnt first comes first."""
+    """Return the parts into which byte-pair encoding cuts a piece: the merge learnt first is made first."""
     parts = list(piece)
     while ranked := [(ranks[pair], at) for at, pair in enumerate(pairwise(parts)) if pair in ranks]:
         at = min(ranked)[1]
@@ -44,7 +52,14 @@ def cut(piece: str, ranks: dict[tuple[str, str], int]) -> list[str]:
 
 
 def count_twins(tokenizer: Tokenizer, sides: list[str]) -> Counter[tuple[str, str]]:
-    """Count how often each twin with its piece would be used if all text were in capitals, and half in title case."""
+    """Count the pairs (twin, piece) by how often the text would use the twin.
+
+    For twins in capitals, all text counts as if it were in capitals. For twins in title case, half of it counts.
+
+    Args:
+        tokenizer: cuts the text; its padding is turned off.
+        sides: the files of the source and of the target.
+    """
     counts: Counter[tuple[str, str]] = Counter()
     tokenizer.no_padding()
     for is_target, side in enumerate(sides):
@@ -58,7 +73,7 @@ def count_twins(tokenizer: Tokenizer, sides: list[str]) -> Counter[tuple[str, st
 
 
 def add_twins(model: dict, counts: Counter[tuple[str, str]], number: int) -> None:
-    """Add up to `number` pieces to the "model" of tokenizer.json: the commonest twins, and the parts they need."""
+    """Add up to `number` pieces to `model` of tokenizer.json: the most frequent twins, and the parts of these twins."""
     vocab = model["vocab"]
     ranks = {tuple(pair): rank for rank, pair in enumerate(model["merges"])}
     end = len(vocab) + number
@@ -71,7 +86,13 @@ def add_twins(model: dict, counts: Counter[tuple[str, str]], number: int) -> Non
 
 
 def move_embeddings(embedding: torch.Tensor, vocab: dict[str, int], old_size: int) -> None:
-    """Set the rows of new pieces `(vocab_size, d_model)` from `old_size` on: by their twins, or else to the mean."""
+    """Set the embeddings of the new pieces: from the pieces whose twins they are, or else to the mean of all.
+
+    Args:
+        embedding: (vocab_size, d_model); the rows from `old_size` on are changed.
+        vocab: the id of each piece.
+        old_size: the number of old pieces.
+    """
     twins = {piece: find_twins(piece, starts_title=True) for piece in vocab}
     known = embedding[:old_size].clone()
     embedding[old_size:] = known.mean(dim=0)
@@ -79,10 +100,10 @@ def move_embeddings(embedding: torch.Tensor, vocab: dict[str, int], old_size: in
         ids = torch.tensor(
             [[vocab[piece], vocab[found[kind]]] for piece, found in twins.items() if found and found[kind] in vocab]
         )
-        small, large = ids[ids[:, 0] < old_size].T
+        small, large = ids[ids[:, 0] < old_size].T  # the ids of old pieces, and of their twins
         is_known = large < old_size
         moves = known[large[is_known]] - known[small[is_known]]
-        move = moves.mean(dim=0) if len(moves) else 0  # a vocabulary of small letters has no twins to learn from
+        move = moves.mean(dim=0) if len(moves) else 0  # a lower-case vocabulary has no twins to learn from
         embedding[large[~is_known]] = known[small[~is_known]] + move
 
 
@@ -90,7 +111,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("--model", "--source", "--target", "--output"):
         parser.add_argument(name, required=True)
-    parser.add_argument("--number", type=int, default=3300)
+    parser.add_argument("--number", type=int, default=3300, help="the most pieces to add; default: %(default)s")
     args = parser.parse_args()
     model, tokenizer = load_translator(args.model, dtype="float32")
     backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())

@@ -1,4 +1,4 @@
-"""Parts that the benchmark programs share: a MarianMTModel of equal size, the measuring, the tables."""
+"""Parts that the benchmark programs share: a MarianMTModel of equal size, functions that measure, and tables."""
 
 import argparse
 import contextlib
@@ -30,9 +30,9 @@ from vaswani_transformer.training.recipes import MULTI30K_TINY
 
 OURS, MARIAN = "vaswani_transformer", "MarianMTModel"
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
-IGNORE_INDEX = -100  # of labels that are padding
+IGNORE_INDEX = -100  # the label of padding
 
-# Fields of VaswaniConfig.
+# The sizes of --size and --sizes, as fields of VaswaniConfig. The defaults of VaswaniConfig are base.
 SMALL = {"d_model": 256, "d_ff": 1024, "num_heads": 4, "encoder_layers": 3, "decoder_layers": 3, "vocab_size": 10_000}
 SIZES: dict[str, dict] = {
     "tiny": MULTI30K_TINY.model | {"vocab_size": MULTI30K_TINY.vocab_size},
@@ -43,23 +43,23 @@ SIZES: dict[str, dict] = {
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say how time is measured and where the result goes."""
-    parser.add_argument("--repeats", type=int, default=5, help="default: %(default)s")
-    parser.add_argument("--threads", type=int, help="default: PyTorch's")
-    text = "cpu counts processor time, for a machine that has other work; with --threads 1; default: %(default)s"
+    parser.add_argument("--repeats", type=int, default=5, help="how often to measure; default: %(default)s")
+    parser.add_argument("--threads", type=int, help="threads of PyTorch; default: PyTorch's choice")
+    text = "cpu counts processor time: use it with --threads 1, on a machine that has other work; default: %(default)s"
     parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall", help=text)
     parser.add_argument("--output", type=Path, help="write the result to this file, as JSON")
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of training and decoding: the vocabulary and the text."""
-    parser.add_argument("--vocab_size", type=int, help="default: that of the size")
+    """Add the options that the benchmarks of training and decoding share: the vocabulary and the text."""
+    parser.add_argument("--vocab_size", type=int, help="entries of the vocabulary; default: as many as the size has")
     parser.add_argument("--source", type=Path, help="sentences, one per line; default: the built-in phrasebook")
 
 
 def parse_quickly(parser: argparse.ArgumentParser, argv: Sequence[str] | None, **quick) -> argparse.Namespace:
-    """Return the arguments, with `quick` as defaults if `--quick` is given; sets PyTorch's threads."""
+    """Return the arguments, and set the number of PyTorch's threads. With --quick, `quick` holds the defaults."""
     settings = " ".join(f"--{name} {' '.join(map(str, np.atleast_1d(value)))}" for name, value in quick.items())
-    parser.add_argument("--quick", action="store_true", help=f"an answer in five minutes on two cores: {settings}")
+    parser.add_argument("--quick", action="store_true", help=f"answer in five minutes on two cores, with {settings}")
     if parser.parse_args(argv).quick:
         parser.set_defaults(**quick)
     args = parser.parse_args(argv)
@@ -69,7 +69,10 @@ def parse_quickly(parser: argparse.ArgumentParser, argv: Sequence[str] | None, *
 
 
 def build_config(size: str, *, vocab_size: int | None) -> VaswaniConfig:
-    """Return the config of a size, with `vocab_size` entries even if the text does not fill them: they cost time."""
+    """Return the config of a size.
+
+    If `vocab_size` is given, the model has as many entries even if the text fills fewer: unused entries cost time too.
+    """
     return VaswaniConfig(**SIZES[size] | ({} if vocab_size is None else {"vocab_size": vocab_size}))
 
 
@@ -85,7 +88,9 @@ def read_pairs(source: Path | None, target: Path | None, *, count: int) -> list[
 
 
 def build_marian(config: VaswaniConfig) -> MarianMTModel:
-    """Build a MarianMTModel of the sizes of `config`, with weights of its own; `copy_weights` makes it a twin.
+    """Return a MarianMTModel of the sizes of `config`, with random weights.
+
+    `copy_weights` then makes it compute the same as one of our models.
 
     Raises:
         ValueError: if Marian has no such model.
@@ -93,12 +98,12 @@ def build_marian(config: VaswaniConfig) -> MarianMTModel:
     marian = MarianMTModel(build_marian_config(config))
     for module in marian.modules():
         if isinstance(module, nn.LayerNorm):
-            module.eps = config.layer_norm_eps  # no field of MarianConfig
+            module.eps = config.layer_norm_eps  # MarianConfig has no field for it
     return marian
 
 
 class MarianWithLoss(nn.Module):
-    """MarianMTModel trained as its users do: `cross_entropy` with label smoothing on the whole matrix of logits."""
+    """A MarianMTModel with the usual loss: `cross_entropy` with label smoothing on the whole matrix of logits."""
 
     def __init__(self, config: VaswaniConfig):
         super().__init__()
@@ -120,7 +125,7 @@ class MarianWithLoss(nn.Module):
 
 
 def num_trained(model: nn.Module) -> int:
-    """Return the number of trained parameters; Marian's position table is not trained."""
+    """Return the number of parameters that are trained. Marian's table of positions is not."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
@@ -132,10 +137,11 @@ def time_interleaved(
 ) -> dict[str, list[float]]:
     """Return the seconds that each system takes for all `batches`, one number per repeat.
 
-    The systems take turns batch by batch, and another one begins each time, so that other work of the machine slows
-    all of them equally.
+    The systems take turns: each batch is given to all systems, and another system begins each time. So other work of
+    the machine slows all of them equally.
     """
-    now, names = CLOCKS[clock], list(systems)
+    now = CLOCKS[clock]
+    names = list(systems)
     seconds: dict[str, list[float]] = {name: [0.0] * repeats for name in names}
     for repeat in range(repeats):
         for turn, batch in enumerate(batches):
@@ -149,7 +155,7 @@ def time_interleaved(
 
 @dataclass(frozen=True)
 class Ratio:
-    """Our speed divided by that of another system, repeat by repeat: above 1 we are faster."""
+    """Our speed divided by the speed of another system, over all repeats. Above 1 we are faster."""
 
     median: float
     min: float
@@ -157,7 +163,7 @@ class Ratio:
 
     @classmethod
     def of(cls, ours: Sequence[float], theirs: Sequence[float]) -> "Ratio":
-        """From the seconds that both took for the same work."""
+        """Return the ratio from the seconds that both systems took for the same work in each repeat."""
         ratios = [their / our for our, their in zip(ours, theirs, strict=True)]
         return cls(statistics.median(ratios), min(ratios), max(ratios))
 
@@ -166,14 +172,14 @@ class Ratio:
 
 
 def measure_in_child(work: Callable[..., float], *args) -> float:
-    """Return `work(*args)` of a fresh process, whose memory holds no other system."""
+    """Return what `work(*args)` returns in a fresh process, whose memory holds no other system."""
     with open_child() as call:
         return call(work, *args)
 
 
 @contextlib.contextmanager
 def open_child() -> Iterator[Callable]:
-    """Yield a function that calls another, `call(work, *args)`, each time in the same fresh process."""
+    """Yield a function `call(work, *args)` that runs `work(*args)` in a fresh process, the same one for all calls."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
         yield lambda work, *args: pool.submit(work, *args).result()
@@ -181,8 +187,9 @@ def open_child() -> Iterator[Callable]:
 
 def peak_growth(work: Callable[[], None]) -> float:
     """Return the MiB by which the resident memory of this process grows at the peak of `work()`."""
-    status, clear = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-    clear.write_text("5")  # sets the peak back to the present
+    status = Path("/proc/self/status")
+    clear = Path("/proc/self/clear_refs")
+    clear.write_text("5")  # 5 resets the peak, VmHWM, to the present value
     before = _kibibytes(status, "VmRSS")
     work()
     return (_kibibytes(status, "VmHWM") - before) / 2**10
@@ -196,7 +203,7 @@ def _kibibytes(status: Path, name: str) -> int:
 
 
 def describe_machine() -> dict[str, str]:
-    """Return the facts besides the code on which a speed depends."""
+    """Return what a speed depends on besides our code: date, versions, processor and threads."""
     packages = ("torch", "transformers", "tokenizers", "vaswani-transformer")
     cpuinfo = Path("/proc/cpuinfo")
     name = re.search(r"^model name\s*: (.+)$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else None
@@ -225,9 +232,10 @@ def format_rows(rows: Sequence[Mapping], columns: Mapping[str, str]) -> str:
 
 
 def report(title: str, description: dict[str, str], table: str, rows: list[dict], output: Path | None) -> None:
-    """Print a result, and write it to `output`."""
+    """Print a result. If `output` is given, also write it to this file, as JSON."""
     width = max(map(len, description)) + 2
     print("\n".join([title, "", *(f"{name + ':':{width}}{text}" for name, text in description.items()), "", table]))
     if output is not None:
-        result = json.dumps({"title": title, **description, "rows": rows}, default=vars, indent=2)  # vars: of a Ratio
+        # A Ratio is written as a dictionary of its fields.
+        result = json.dumps({"title": title, **description, "rows": rows}, default=vars, indent=2)
         output.write_text(f"{result}\n", encoding="utf-8")

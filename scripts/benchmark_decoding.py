@@ -1,19 +1,21 @@
-"""Speed and memory of beam search, beside transformers' MarianMTModel and CTranslate2 with the same weights.
+"""Compare speed and memory of beam search with transformers' MarianMTModel and CTranslate2, with the same weights.
 
     python scripts/benchmark_decoding.py --quick
     python scripts/benchmark_decoding.py --sizes small base --source test.en
     python scripts/benchmark_decoding.py --model runs/multi30k --source test.en
 
-Ours is the search of section 6.1: the penalty of Wu et al., its exact end, a limit for each sentence. It keeps an
-engine, as `vaswani translate` does; raw generate() keeps nothing between calls. An untrained model does not end its
-sentences, so those of --sizes are forced to --forced_length tokens. All systems should then find the same translations;
-the column "same as ours" counts them. CTranslate2 reads what `vaswani export` writes, and is left out where it is not
-installed.
+Our search follows section 6.1: it has the penalty of Wu et al., an exact end, and a limit for each sentence. The
+system "vaswani_transformer" keeps an engine, as `vaswani translate` does. The system "raw generate()" keeps nothing
+between calls. CTranslate2 reads what `vaswani export` writes. It is left out where it is not installed.
 
-The systems take turns: each translates all batches, in the order of the file. Each has a separate process: its
-memory is its own, and its threads, which poll for work for a while, take no time from another. Memory is how far the
-resident memory of that process grows, at its peak, while the model is loaded and translates for the first time. --quick
-answers in five minutes on two cores: few sentences of a small model, in batches of 1 and 16.
+Models of --sizes are untrained. They do not end their sentences, so they are forced to write --forced_length tokens.
+All systems should then find the same translations. The column "same as ours" counts the translations that are the same.
+
+The systems take turns. In a turn, a system translates all batches in the order of the file. Each system runs in a
+separate process, so that its memory can be measured. Its threads, which poll for work after a turn, then take no time
+from other systems. Memory is how far the resident memory of the process grows, at its peak, while the model is loaded
+and translates for the first time. --quick answers in five minutes on two cores: it translates few sentences with a
+small model, in batches of 1 and 16.
 """
 
 import argparse
@@ -60,39 +62,41 @@ from vaswani_transformer.memory import tune_memory
 Batch = list[list[int]]  # token ids of each sentence, </s> included
 
 QUICK = {"sentences": 16, "batch_sizes": [1, 16], "repeats": 3}
-PAUSE = 0.3  # seconds between two turns: OpenMP's threads poll for work for up to 0.2
+PAUSE = 0.3  # seconds between two turns, because OpenMP's threads poll for work for up to 0.2 seconds
 CTRANSLATE2, CTRANSLATE2_INT8 = "CTranslate2", "CTranslate2 int8"
 PEERS = (MARIAN, CTRANSLATE2, CTRANSLATE2_INT8)
 LENGTH_OFFSET = 50
-# The `dtype` of the engine that is kept between calls; None: nothing is kept between calls of `generate()`.
+# Our systems, with the `dtype` of the engine that is kept between calls of `generate()`, or None if none is kept.
 ENGINES = {OURS: "float32", f"{OURS}, raw generate()": None}
 
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    text = "random weights of these sizes; default: small, or none with --model"
+    text = "measure models of these sizes with random weights; default: small, or none with --model"
     parser.add_argument("--sizes", nargs="+", choices=tuple(SIZES), default=[], help=text)
-    parser.add_argument("--model", type=Path, help="run or model folder of a trained model")
+    parser.add_argument("--model", type=Path, help="run folder or model folder of a trained model to measure")
     add_model_options(parser)
     add_options(parser)
     parser.add_argument("--sentences", type=int, default=64, help="sentences to translate; default: %(default)s")
-    text = "in sentences; default: 1 16 64"
+    text = "sentences in a batch; default: 1 16 64"
     parser.add_argument("--batch_sizes", type=int, nargs="+", default=[1, 16, 64], help=text)
-    parser.add_argument("--num_beams", type=int, default=4, help="default: %(default)s")
+    parser.add_argument("--num_beams", type=int, default=4, help="beams of each sentence; default: %(default)s")
     parser.add_argument("--length_penalty", type=float, default=0.6, help="alpha; default: %(default)s")
-    parser.add_argument("--forced_length", type=int, default=32, help="tokens, of random weights; default: %(default)s")
+    parser.add_argument("--forced_length", type=int, default=32, help="see above, in tokens; default: %(default)s")
     return parser
 
 
-# The systems: `prepare` gives a batch as the system reads it, `translate` alone is timed, `read` gives token ids
+# The systems. `prepare` returns a batch in the form that the system reads, `translate` is the part that is timed, and
+# `read` returns the token ids of each translation.
 
 
 class GenerateSystem:
     """`generate()` of our model or of MarianMTModel.
 
     Args:
-        engine: `dtype` of the engine to keep; None for none.
-        limits: of a search, as `args.num_beams`, `args.length_penalty`, `args.forced_length` (None: up to </s>).
+        load: returns the model.
+        engine: the `dtype` of the engine to keep, or None to keep none.
+        limits: the arguments of the program. A `forced_length` of None lets translations end with </s>.
     """
 
     def __init__(self, load: Callable[[], PreTrainedModel], engine: str | None, limits: argparse.Namespace):
@@ -106,7 +110,7 @@ class GenerateSystem:
         self.is_ours = isinstance(self.model, VaswaniForConditionalGeneration)
         self.options: dict = {"early_stopping": "never", "max_length_offset": LENGTH_OFFSET} if self.is_ours else {}
         if engine is not None:
-            self.model = self.model.build_engine(dtype=engine)  # and the model is freed
+            self.model = self.model.build_engine(dtype=engine)  # this frees the memory of the model
 
     def prepare(self, batch: Batch) -> dict[str, torch.Tensor]:
         pad_token_id = self.model.config.pad_token_id
@@ -126,10 +130,10 @@ class GenerateSystem:
 
 
 class CTranslate2System:
-    """`translate_batch()` of CTranslate2, of the model in `folder`."""
+    """`translate_batch()` of CTranslate2, with the exported model in `folder`."""
 
     def __init__(self, folder: Path, limits: argparse.Namespace):
-        import ctranslate2  # no other system needs it
+        import ctranslate2  # here, because the other systems run without it
 
         self.limits = limits
         self.translator = ctranslate2.Translator(str(folder), inter_threads=1, intra_threads=limits.threads)
@@ -145,7 +149,7 @@ class CTranslate2System:
             inputs,
             beam_size=self.limits.num_beams,
             length_penalty=self.limits.length_penalty,
-            return_end_token=True,  # |Y| counts it, as for the others
+            return_end_token=True,  # </s> counts as a token, as in the other systems
             max_input_length=0,
             min_decoding_length=forced or 0,
             max_decoding_length=forced or max(map(len, inputs)) + LENGTH_OFFSET,
@@ -161,12 +165,16 @@ def build_systems(
     folder: Path,
     limits: argparse.Namespace,
 ) -> dict[str, Callable]:
-    """Write one model into `folder` for each system; return functions that build the systems in their processes."""
+    """Write one model into `folder` in the form of each system.
+
+    Returns:
+        for each name, a function that builds the system; each process calls one of them.
+    """
     marian = build_marian(model.config).eval()
     copy_weights(model, marian)
     model.save_pretrained(folder / OURS)
     tokenizer.save_pretrained(folder / OURS)
-    # The whole module: its layer norms have an epsilon that no config of Marian's holds.
+    # The whole module is saved, because a MarianConfig does not hold the epsilon of our layer norms.
     torch.save(marian, folder / MARIAN)
     load = partial(VaswaniForConditionalGeneration.from_pretrained, folder / OURS)
     load_marian = partial(torch.load, folder / MARIAN, weights_only=False)
@@ -184,18 +192,18 @@ def build_systems(
     return systems
 
 
-# In the process of a system
+# These functions run in the process of a system.
 
-STARTED: list = []  # the system, and the inputs of its batches
+STARTED: list = []  # the system of this process, and the inputs of its batches
 
 
 def start(build: Callable, batches: Sequence[Batch]) -> tuple[list[list[int]], float]:
     """Build a system in this process and translate `batches` once, which also warms it up.
 
-    Each process has the settings that the command `vaswani` makes, which are good for all systems.
+    The process gets the settings of memory with which the command `vaswani` runs: they help all systems.
 
     Returns:
-        token ids of each translation, and MiB of the model and the search.
+        the token ids of each translation, and the MiB that model and search take.
     """
     tune_memory()
     found: list[list[int]] = []
@@ -212,7 +220,7 @@ def start(build: Callable, batches: Sequence[Batch]) -> tuple[list[list[int]], f
 
 
 def time_pass(clock: str) -> float:
-    """Return the seconds that the system takes for all its batches."""
+    """Return the seconds that the system of this process takes to translate all batches."""
     system, inputs = STARTED
     started = CLOCKS[clock]()
     for batch in inputs:
@@ -224,7 +232,7 @@ def time_pass(clock: str) -> float:
 
 
 def compare(systems: dict[str, Callable], batches: list[Batch], args: argparse.Namespace) -> list[dict]:
-    """Time all systems on `batches`, in turns; return a row of the result for each."""
+    """Time all systems on `batches`, in turns. Return a row of the result for each."""
     names = list(systems)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     with contextlib.ExitStack() as stack:
@@ -270,7 +278,7 @@ def format_speeds(rows: Sequence[dict]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_quickly(build_parser(), argv, **QUICK)
     args.threads = torch.get_num_threads()
-    # All lines are enough to learn a vocabulary.
+    # The vocabulary is learnt from all lines of --source, or from 1,000 pairs of the phrasebook.
     pairs = read_pairs(args.source, args.source, count=1_000 if args.source is None else 10**9)
     text = [source for source, _ in pairs]
     models = {} if args.model is None else {args.model.name: load_translator(args.model)}
@@ -279,7 +287,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = build_config(size, vocab_size=args.vocab_size)
         tokenizer = train_tokenizer(text, vocab_size=config.vocab_size)
         models[size] = VaswaniForConditionalGeneration(config).eval(), tokenizer
-    description, rows = describe_machine(), []
+    description = describe_machine()
+    rows = []
     for name, (model, tokenizer) in models.items():
         is_random = name in SIZES
         limits = argparse.Namespace(**vars(args) | ({} if is_random else {"forced_length": None}))
@@ -294,8 +303,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     description |= {
         "search": f"beam {args.num_beams}, alpha {args.length_penalty}, at most source + {LENGTH_OFFSET} tokens",
         "sentences": f"{args.sentences} of {args.source.name if args.source else 'the phrasebook'}",
-        "measured": f"{args.repeats} repeats, in turns pass by pass, {args.clock} time; / is the ratio of sentences/s "
-        f"to that system's (min to max)",
+        "measured": f"{args.repeats} repeats, systems in turns, {args.clock} time; / SYSTEM is sentences/s divided by "
+        f"the sentences/s of SYSTEM, median (min to max)",
     }
     report(f"Decoding, {', '.join(models)}", description, format_speeds(rows), rows, args.output)
     return 0

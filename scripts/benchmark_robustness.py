@@ -1,6 +1,9 @@
-"""Print what a model makes of text as people type it: BLEU of the same sentences, each time disturbed in another way.
+"""Print how well a model translates text as people type it: BLEU of the same sentences, disturbed in several ways.
 
 python scripts/benchmark_robustness.py --model model_cards/everyday_en_de --source dev.en --target dev.de
+
+Each line of the output is one kind of disturbance. The name of the kind also says what is done to the references. With
+emoji, it also prints the share of translations that keep the emoji, and the share that have the character U+FFFD.
 """
 
 import argparse
@@ -24,6 +27,8 @@ def swap_letters(word: str, draw: random.Random) -> str:
     return word[:at] + word[at + 1] + word[at] + word[at + 2 :]
 
 
+# The kinds of disturbance, each with a function of a sentence and a random generator. `main` reads the names: "three",
+# "the reference", "scored", "split" and "emoji" change how a kind is scored. Model cards quote the names.
 CHANGES = {
     "clean": lambda text, draw: text,
     "four spaces in front": lambda text, draw: "    " + text,
@@ -53,10 +58,11 @@ CHANGES = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("--model", "--source", "--target"):
-        parser.add_argument(name, required=True)
-    for name, default in (("--sentences", 300), ("--seed", 0)):
-        parser.add_argument(name, type=int, default=default)
+    parser.add_argument("--model", required=True, help="run folder, model folder, or name on the Hub")
+    parser.add_argument("--source", required=True, help="sentences, one per line")
+    parser.add_argument("--target", required=True, help="their translations, one per line")
+    parser.add_argument("--sentences", type=int, default=300, help="sentences to draw; default: %(default)s")
+    parser.add_argument("--seed", type=int, default=0, help="seed of all draws; default: %(default)s")
     args = parser.parse_args()
     texts = [Path(side).read_text(encoding="utf-8").rstrip("\n").split("\n") for side in (args.source, args.target)]
     pairs = random.Random(args.seed).sample(list(zip(*texts, strict=True)), args.sentences)

@@ -1,15 +1,15 @@
-"""Table 1, measured: how time and memory of a layer grow with the length n of the sentence, by the kind of the layer.
+"""Measure table 1: how time and memory of each kind of layer grow with the length n of the sentence.
 
     python scripts/benchmark_table1.py
     python scripts/benchmark_table1.py --lengths 512 1024 2048 4096 8192 --width 64 --window 64 --threads 1
 
-Self-attention, self-attention restricted to a window of r, a recurrent layer (LSTM) and a convolution of k positions,
-all of width d, each forward and backward over one sentence. Self-attention is measured twice: as equation 1 is written,
-with its n x n weights in memory, and by PyTorch's fused kernel, which never holds all of them. Both attentions
-include their four projections, n d^2, which the table's formulas leave out.
+The layers are self-attention, self-attention restricted to a window of r, a recurrent layer (LSTM) and a convolution of
+k positions. All have width d, and each runs forward and backward over one sentence. Self-attention is measured twice:
+as equation 1 is written, with its n x n weights in memory, and with PyTorch's fused kernel, which never holds all of
+them. All attention layers include their four projections, n d^2, which the formulas of the table leave out.
 
-Memory is how far the resident memory of a fresh process grows over what it was before the step, at its peak. The
-exponents are slopes between the two longest sentences: t grows as n^e.
+Memory is how far the resident memory of a fresh process grows during a step, at its peak. The exponent e in n^e is the
+slope between the two longest sentences.
 """
 
 import math
@@ -35,7 +35,7 @@ from vaswani_transformer.kernels.window import WINDOW
 from vaswani_transformer.model.layers_vaswani import MultiHeadAttention
 
 Forward = Callable[[torch.Tensor], torch.Tensor]
-# `sizes` below has d, h, r and k: width, heads, window, kernel_size.
+# In this file, `sizes` holds the arguments of the program: width (d), heads (h), window (r) and kernel_size (k).
 
 
 def build_attention(sizes: Namespace, kernel: str, window: int | None = None) -> Forward:
@@ -55,7 +55,8 @@ def build_convolution(sizes: Namespace) -> Forward:
     return lambda x: convolution(x.transpose(1, 2)).transpose(1, 2)
 
 
-# Rows of table 1: the paper's complexity, sequential operations and path length, and the layer itself.
+# The rows of table 1: complexity per layer, sequential operations and maximum path length as in the paper, and a
+# function that builds the layer.
 LAYERS: dict[str, tuple[str, str, str, Callable[[Namespace], Forward]]] = {
     "self-attention": ("n^2 d", "1", "1", lambda sizes: build_attention(sizes, "eager")),
     "self-attention, fused": ("n^2 d", "1", "1", lambda sizes: build_attention(sizes, "sdpa")),
@@ -66,7 +67,10 @@ LAYERS: dict[str, tuple[str, str, str, Callable[[Namespace], Forward]]] = {
 
 
 def build_step(name: str, sizes: Namespace) -> Callable[[dict], None]:
-    """Return forward and backward of a layer over `batch["x"]` (1, n, d), with the gradients of weights and input."""
+    """Return a function that runs a layer forward and backward over `batch["x"]` (1, n, d).
+
+    It computes the gradients of the weights and of the input.
+    """
     torch.manual_seed(0)
     forward = LAYERS[name][-1](sizes)
     return lambda batch: forward(batch["x"]).sum().backward()
@@ -77,7 +81,7 @@ def random_batch(length: int, sizes: Namespace) -> dict:
 
 
 def measure_seconds(lengths: Sequence[int], sizes: Namespace, *, repeats: int, clock: str) -> dict[str, list[float]]:
-    """Return the seconds of a step of each layer, one number per length: the median of `repeats`."""
+    """Return the seconds that a step of each layer takes: for each length, the median of `repeats`."""
     steps = {name: build_step(name, sizes) for name in LAYERS}
     seconds: dict[str, list[float]] = {name: [] for name in LAYERS}
     for length in lengths:
@@ -90,14 +94,15 @@ def measure_seconds(lengths: Sequence[int], sizes: Namespace, *, repeats: int, c
 
 
 def measure_memory(name: str, length: int, sizes: Namespace) -> float:
-    """Return the MiB that a step takes at its peak."""
-    step, batch = build_step(name, sizes), random_batch(length, sizes)
-    step(random_batch(16, sizes))  # so that memory which libraries load at their first call is not counted
+    """Return the MiB that a step of the layer `name` takes at its peak."""
+    step = build_step(name, sizes)
+    batch = random_batch(length, sizes)
+    step(random_batch(16, sizes))  # the first call loads libraries, whose memory is not to be counted
     return peak_growth(lambda: step(batch))
 
 
 def growth(lengths: Sequence[int], values: Sequence[float]) -> float:
-    """Return the exponent e of n^e between the two longest sentences; NaN if nothing was measured."""
+    """Return the exponent e of n^e between the two longest sentences, or NaN if one of the two values is 0."""
     if min(values[-2:]) <= 0:
         return math.nan
     return math.log(values[-1] / values[-2]) / math.log(lengths[-1] / lengths[-2])

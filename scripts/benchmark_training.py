@@ -1,12 +1,13 @@
-"""Speed and memory of training, beside transformers' MarianMTModel of equal size on the same batches.
+"""Compare speed and memory of training with transformers' MarianMTModel, of equal size and on the same batches.
 
     python scripts/benchmark_training.py --quick
     python scripts/benchmark_training.py --size base --dtype bfloat16 --source train.en --target train.de
 
-Both do the same work: batches of section 5.1, dropout, label smoothing, forward, backward, one step of the same fused
-Adam. Speed counts target tokens without padding. Memory is how far the resident memory of a fresh process grows over
-what it was before the model was built, at its peak: weights, gradients, Adam's averages, activations; on a GPU the
-peak of what is allocated. --quick answers in five minutes on two cores: few updates of a tiny model.
+Both do the same work for an update: a batch of section 5.1, forward with dropout and label smoothing, backward, one
+step of the same fused Adam. Speed counts target tokens without padding. Memory is how far the resident memory of a
+fresh process grows, at its peak, from before the model is built: it includes weights, gradients, Adam's averages and
+activations. On a GPU it is the peak of what PyTorch allocates. --quick answers in five minutes on two cores, with few
+updates of a tiny model.
 """
 
 import argparse
@@ -45,7 +46,7 @@ from vaswani_transformer.data.batching import TokenColumn, TokenizedPairs, plan_
 Batch = dict[str, torch.Tensor]
 
 QUICK = {"pairs": 1_000, "updates": 4, "repeats": 3}
-MAX_LENGTH = 256  # tokens; longer pairs are left out
+MAX_LENGTH = 256  # tokens; pairs with a longer side are left out
 COLUMNS = {
     "system": "{system}",
     "parameters": "{parameters:,}",
@@ -58,7 +59,7 @@ COLUMNS = {
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", choices=tuple(SIZES), default="tiny", help="default: %(default)s")
+    parser.add_argument("--size", choices=tuple(SIZES), default="tiny", help="size of the models; default: %(default)s")
     add_model_options(parser)
     add_options(parser)
     parser.add_argument("--target", type=Path, help="translations of --source, one per line")
@@ -66,14 +67,14 @@ def build_parser() -> argparse.ArgumentParser:
     text = "padded source tokens of an update, and as many target tokens; default: %(default)s"
     parser.add_argument("--tokens_per_batch", type=int, default=4_096, help=text)
     parser.add_argument("--updates", type=int, default=10, help="updates in a repeat; default: %(default)s")
-    text = "bfloat16 is autocast; default: %(default)s"
+    text = "precision of the computation, where bfloat16 stands for autocast; default: %(default)s"
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help=text)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: %(default)s")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="device of both; default: %(default)s")
     return parser
 
 
 def take_batches(pairs: Sequence[tuple[str, str]], config: VaswaniConfig, args: argparse.Namespace) -> list[Batch]:
-    """Return the batches of the first `--updates` updates of section 5.1, with a vocabulary learnt from the text."""
+    """Return the batches of the first `--updates` updates of section 5.1. The vocabulary is learnt from `pairs`."""
     tokenizer = train_tokenizer([side for pair in pairs for side in pair], vocab_size=config.vocab_size)
     sides = (tokenizer(list(side)).input_ids for side in zip(*pairs, strict=True))
     kept = [pair for pair in zip(*sides, strict=True) if max(map(len, pair)) <= MAX_LENGTH]
@@ -93,7 +94,7 @@ def build_system(name: str, config: VaswaniConfig) -> nn.Module:
 
 
 def build_step(model: nn.Module, dtype: str, device: str) -> Callable[[Batch], None]:
-    """Return a function that makes one update of `model`, from forward to the end of the optimizer's work."""
+    """Return a function that makes one update of `model`: forward, backward and a step of the optimizer."""
     model.to(device).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
 
@@ -111,7 +112,7 @@ def build_step(model: nn.Module, dtype: str, device: str) -> Callable[[Batch], N
 
 
 def measure_memory(name: str, config: VaswaniConfig, batches: list[Batch], args: argparse.Namespace) -> float:
-    """Return the MiB that training `name` takes; runs in a process of its own."""
+    """Return the MiB that training the system `name` takes. Call it in a fresh process."""
     torch.set_num_threads(args.threads)
 
     def work() -> None:
@@ -124,7 +125,7 @@ def measure_memory(name: str, config: VaswaniConfig, batches: list[Batch], args:
 
 
 def compare(config: VaswaniConfig, batches: list[Batch], args: argparse.Namespace) -> list[dict]:
-    """Time our model and Marian on `batches`; return a row of the result for each."""
+    """Time our model and Marian on `batches`. Return a row of the result for each."""
     models = {name: build_system(name, config) for name in (OURS, MARIAN)}
     steps = {name: build_step(model, args.dtype, args.device) for name, model in models.items()}
     time_interleaved(steps, batches[:1], repeats=1, clock=args.clock)  # the first update also sets up the optimizers
@@ -149,7 +150,7 @@ def compare(config: VaswaniConfig, batches: list[Batch], args: argparse.Namespac
 def main(argv: Sequence[str] | None = None) -> int:
     args = parse_quickly(build_parser(), argv, **QUICK)
     if (args.source is None) != (args.target is None):
-        raise SystemExit("--source and --target go together: give both, or neither for the phrasebook.")
+        raise SystemExit("Only one of --source and --target was given: give both, or neither for the phrasebook.")
     config = build_config(args.size, vocab_size=args.vocab_size)
     pairs = read_pairs(args.source, args.target, count=args.pairs)
     batches = take_batches(pairs, config, args)
@@ -158,8 +159,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         "text": f"{len(pairs):,} pairs of {args.source.name if args.source else 'the phrasebook'}",
         "model": describe_model(config),
         "batches": f"{len(batches)} updates of at most {args.tokens_per_batch:,} padded tokens a side",
-        "measured": f"{args.repeats} repeats, in turns update by update, {args.clock} time, on {args.device}; ratios "
-        f"are medians",
+        "measured": f"{args.repeats} repeats, systems in turns update by update, {args.clock} time, on {args.device}; "
+        f"ratios are medians",
     }
     title = f"Training, {args.size}, {args.dtype}"
     report(title, describe_machine() | about, format_rows(rows, COLUMNS), rows, args.output)

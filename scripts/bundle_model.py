@@ -1,8 +1,9 @@
-"""Write a trained model small enough to lie in the repository, beside its card.
+"""Write a trained model into the folder of its model card, small enough for the repository.
 
     python scripts/bundle_model.py --model runs/everyday_en_de --output model_cards/everyday_en_de
 
-Weights are rounded to bfloat16; config.json says float32, in which most CPUs compute faster. Code is left out.
+Weights are rounded to bfloat16. config.json asks for float32 nevertheless, because most CPUs compute faster in it. The
+code of the model, which usually lies beside the weights, is left out.
 """
 
 import argparse
@@ -18,10 +19,10 @@ from vaswani_transformer.translation.example import keep_example
 
 
 def write_bundle(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    tied = model.all_tied_weights_keys  # second names of a matrix, which save_pretrained leaves out
+    tied = model.all_tied_weights_keys  # further names of a matrix, which save_pretrained leaves out
     weights = {name: value.to(torch.bfloat16) for name, value in model.state_dict().items() if name not in tied}
     model.save_pretrained(folder, state_dict=weights)
-    tokenizer.backend_tokenizer.no_padding()  # a tokenizer remembers how it was called last
+    tokenizer.backend_tokenizer.no_padding()  # a tokenizer saves the padding of its last call
     tokenizer.save_pretrained(folder)
     for code in folder.glob("*_vaswani.py"):
         code.unlink()
@@ -35,7 +36,7 @@ def write_bundle(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, fol
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="run folder or model folder")
-    parser.add_argument("--output", type=Path, required=True, help="folder of the card")
+    parser.add_argument("--output", type=Path, required=True, help="folder to write, such as model_cards/NAME")
     args = parser.parse_args(argv)
     write_bundle(*load_translator(args.model, dtype="float32"), args.output)
     print(f"{args.output}: {(args.output / 'model.safetensors').stat().st_size:,} bytes of weights")

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Builds sdist and wheel, checks what they hold, and runs the command from each in an empty environment:
-#   bash scripts/check_package.sh [MODEL]    MODEL translates a sentence there; default: a new, untrained one
-# Takes about ten minutes. PYTHON names the interpreter to start from, python3 when not set.
+# Builds sdist and wheel, checks what they hold, installs each in an empty environment and runs the command there.
+#   bash scripts/check_package.sh [MODEL]
+# MODEL is a model that translates a sentence in each environment. Without it, an untrained model does.
+# This takes about ten minutes. PYTHON names the interpreter that makes the environments; default: python3.
 set -euo pipefail
 unset PYTHONPATH
 cd "$(dirname "$0")/.."
@@ -23,14 +24,14 @@ import zipfile
 
 wheel = zipfile.ZipFile(sys.argv[1]).namelist()
 foreign = [name for name in wheel if not name.startswith(("vaswani_transformer/", "vaswani_transformer-", "vaswani_cli.py"))]
-assert not foreign, f"the wheel holds more than the package: {foreign}"
+assert not foreign, f"the wheel holds files that are not of the package: {foreign}"
 for name in ("attention/page.html", "data/phrasebook/lexicon.txt", "hub/card_template.md", "model/modeling_vaswani.py"):
     assert f"vaswani_transformer/{name}" in wheel, f"the wheel lacks {name}"
 sdist = {name.partition("/")[2] for name in tarfile.open(sys.argv[2]).getnames()}
 for name in ("scripts/demo.sh", "tests/conftest.py", "model_cards/README.md", "constraints.txt", "CITATION.cff"):
     assert name in sdist, f"the sdist lacks {name}"
 weights = [name for name in (*wheel, *sdist) if name.endswith(".safetensors")]
-assert not weights, f"weights come with a clone only, and not in a package: {weights}"
+assert not weights, f"the packages hold weights, which belong to the repository only: {weights}"
 print(f"{len(wheel)} files in the wheel, {len(sdist)} in the sdist")
 END
 
@@ -38,10 +39,10 @@ for package in "$folder"/dist/*; do
     name=$(basename "$package")
     new_environment "$name-env"
     bin=$folder/$name-env/bin
-    # Torch on its own and first: resolved together with the rest, another build of it could be chosen.
+    # Torch is installed first and alone: resolved together with the rest, another build of it could be chosen.
     "$bin/python" -m pip --quiet install torch==2.13.0
     "$bin/python" -m pip --quiet install --constraint constraints.txt "$package"
-    cd "$folder" # away from the repository
+    cd "$folder" # in the repository, its files would be imported instead of the installed ones
     "$bin/vaswani" --version
     if [ -z "$model" ]; then
         model=$folder/model

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Translate with the model that comes with the repository; then the main job on the built-in data: train, score,
-# translate, look inside.
+# Translates with the model that comes with the repository. Then it trains a model on the built-in corpus, scores it,
+# translates with it and draws its attention.
 #   bash scripts/demo.sh ["your sentence"]
-# Takes about five minutes on two cores, seconds when run again. Everything it makes is in runs/demo.
+# This takes about five minutes on two cores, and seconds when it is run again. All its files lie in runs/demo.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup_venv.sh plots
@@ -16,11 +16,11 @@ show_translations() { # model, sentences
     printf '%s\n' "${@:2}" | vaswani translate --model "$1" | paste -d '\n' <(printf '  %s\n' "${@:2}") - | sed 'n; s/^/  -> /'
 }
 
-echo "== Translate with $bundled, which has learnt from real text"
+echo "== Translate with $bundled, which was trained on real text"
 if [ -e $bundled/model.safetensors ]; then
     show_translations $bundled "I have never seen such a beautiful house." "Where did you buy that red jacket?" "$sentence"
 else
-    echo "  left out: only a clone of the repository has its weights"
+    echo "  left out: $bundled has no weights here; they come with a clone of the repository"
 fi
 
 echo "== Prepare: $pairs sentence pairs of the phrasebook, a synthetic English-German corpus"
@@ -33,7 +33,7 @@ echo "== Train"
 echo "== Score on sentences that never occur in training"
 vaswani evaluate --model $run --test phrasebook --num_pairs 500
 
-echo "== Translate with it"
+echo "== Translate with the trained model"
 show_translations $run "Will he clean the kitchen?" "The farmers will thank the boy." "$sentence"
 python - "$sentence" $pairs <<'E2'
 import re
@@ -47,19 +47,20 @@ for english, _ in generate_pairs(split="train", num_pairs=num_pairs):
     seen.update(re.findall(r"\w+", english.lower()))
 unknown = [word for word in re.findall(r"\w+", sentence) if word.lower() not in seen]
 if unknown:
-    print(f"  Not in the phrasebook, so the translation is a guess there: {', '.join(unknown)}")
+    print(f"  The model has never seen these words, and guesses their translation: {', '.join(unknown)}")
 E2
 
-echo "== Look inside"
+echo "== Draw its attention"
 vaswani attention --model $run --source "$sentence" --output $run/attention
 
 cat <<E3
 
-Continue with your own text, one sentence per line, a file for each language:
+Continue with your own text. Write it into a file for each language, one sentence per line:
     source .venv/bin/activate
     vaswani prepare --recipe general_en_de_small --train train.en train.de --dev dev.en dev.de --output data
     vaswani train --data data --output runs/mine
     vaswani translate --model runs/mine --input new.en --output new.de
-This recipe trains for about two hours on two CPU cores, on 100,000 to 500,000 pairs. Use multi30k_tiny for fewer,
-everyday_en_de for four hours or more, base_en_de for millions of pairs and GPUs: vaswani recipes
+The recipe general_en_de_small is for 100,000 to 500,000 pairs, and trains for about two hours on two CPU cores. Use
+multi30k_tiny for fewer pairs, everyday_en_de to train for four hours or more, and base_en_de for millions of pairs on
+GPUs. The command "vaswani recipes" describes all recipes.
 E3

@@ -1,15 +1,16 @@
 """Write training text as people type it: capitals, typing errors, emoji, several sentences in a line.
 
-    pip install opustrainer   # in an environment of its own
+    pip install opustrainer   # in a separate environment
     python scripts/disturb_text.py FOLDER OUTPUT
 
-Reads CORPUS/train.en and train.de of the corpora that disturbed_text.json names, and writes OUTPUT/CORPUS/train.en and
-train.de with that many differently disturbed copies. The same text and settings give the same bytes. The changes are
-OpusTrainer's where it has them; it disturbs both sides alike. Of what a translation should not copy, only the source is
-disturbed: errors, title case, lower case and curly quotes.
+The file disturbed_text.json names corpora, each with a number of copies. For each, the script reads
+FOLDER/CORPUS/train.en and train.de, and writes OUTPUT/CORPUS/train.en and train.de with so many copies, each disturbed
+differently. The same text and settings give the same bytes. Most changes are made by OpusTrainer, and most change both
+sides alike. Typing errors, title case, lower case and curly quotes change only the source, because a translation should
+not copy them.
 """
 
-# ruff: noqa: RUF001 - quotation marks that look alike are the matter here
+# ruff: noqa: RUF001 - the strings contain quotation marks that look alike, on purpose
 
 import argparse
 import json
@@ -67,15 +68,22 @@ def put_in_front(source: str, target: str) -> tuple[str, str]:
 
 def add_emoji(source: str, target: str) -> tuple[str, str]:
     emoji = [random.choice(random.choice(EMOJI)) for _ in range(random.choice([1, 1, 1, 2, 3]))]
-    text, space = random.choice(["", "", " "]).join(emoji), random.choice(["", " ", " "])
+    text = random.choice(["", "", " "]).join(emoji)
+    space = random.choice(["", " ", " "])
     if random.random() < 0.2:
         return text + space + source, text + space + target
     return source + space + text, target + space + text
 
 
 def disturb(pairs: list[str], shares: dict[str, float]) -> list[str]:
-    """Return lines "source, tab, target", shuffled and disturbed."""
-    typos, title_case = TypoModifier(1.0), TitleCaseModifier(1.0)
+    """Return lines of source, tab and target, shuffled and disturbed.
+
+    Args:
+        pairs: such lines; they are shuffled in place.
+        shares: for each kind of change, the share of lines that get it.
+    """
+    typos = TypoModifier(1.0)
+    title_case = TitleCaseModifier(1.0)
     of_source = {
         "curly_quotes": lambda source: re.sub(r'"([^"]*)"', r"“\1”", source.replace("'", "’")),
         "typos": typos.apply,
@@ -108,8 +116,8 @@ def read_pairs(folder: Path) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("output", type=Path)
+    parser.add_argument("folder", type=Path, help="folder with a folder for each corpus")
+    parser.add_argument("output", type=Path, help="folder to write, with a folder for each corpus")
     args = parser.parse_args()
     for corpus, copies in SETTINGS["copies"].items():
         random.seed(f"{SETTINGS['seed']} {corpus}")

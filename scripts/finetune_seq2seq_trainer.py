@@ -3,9 +3,10 @@
     python scripts/finetune_seq2seq_trainer.py --model runs/general/model --output_dir runs/finetuned \\
         --train multi30k/train --dev multi30k/val --test multi30k/test_2016_flickr
 
-A prefix names two files of plain text, one sentence per line: multi30k/train.en and multi30k/train.de. The model
-with the best BLEU on the development set is scored and saved, in output_dir. All options of Seq2SeqTrainingArguments
-can be given, such as --num_train_epochs 10, --learning_rate 1e-4, --gradient_accumulation_steps 4 or --bf16.
+A prefix such as multi30k/train names two files of plain text, one sentence per line: multi30k/train.en and
+multi30k/train.de. The model is scored on the development set after each epoch. The model with the best BLEU there is
+scored on the test set, and saved in output_dir. All options of Seq2SeqTrainingArguments can be given, such as
+--num_train_epochs 10, --learning_rate 1e-4, --gradient_accumulation_steps 4 or --bf16.
 """
 
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ from transformers import (
     set_seed,
 )
 
-import vaswani_transformer  # noqa: F401 - the Auto classes know our models from here on
+import vaswani_transformer  # noqa: F401 - the import makes our models known to the Auto classes
 from vaswani_transformer.data.corpus import read_parallel_files
 from vaswani_transformer.evaluation.metrics import build_compute_metrics
 from vaswani_transformer.training.interruption import destroy_group_at_exit
@@ -36,16 +37,16 @@ from vaswani_transformer.training.seq2seq_trainer import load_token_batches
 
 @dataclass
 class FineTuningArguments:
-    """Arguments besides those of Seq2SeqTrainingArguments."""
+    """Arguments of this program that Seq2SeqTrainingArguments does not have."""
 
     model: str  # folder of the model to fine-tune, or its name on the Hub
-    train: str  # prefix of the two files of training text
-    dev: str  # of those that choose the best epoch
-    test: str  # of those that are scored before and after
+    train: str  # prefix of the two files of the training set
+    dev: str  # prefix of the development set, which chooses the best epoch
+    test: str  # prefix of the test set, which is scored before and after
     source_language: str = "en"  # suffix of the source files
-    target_language: str = "de"
-    max_length: int = 128  # tokens of a sentence; longer ones are cut
-    tokens_per_batch: int = 4096  # padded tokens per side of an update
+    target_language: str = "de"  # suffix of the target files
+    max_length: int = 128  # most tokens of a sentence; longer sentences are cut
+    tokens_per_batch: int = 4096  # padded tokens of an update on each side
 
 
 def build_parser() -> HfArgumentParser:
@@ -54,7 +55,7 @@ def build_parser() -> HfArgumentParser:
         num_train_epochs=5,
         learning_rate=3e-4,
         lr_scheduler_type="linear",
-        warmup_steps=0.1,  # below 1: a share of all updates
+        warmup_steps=0.1,  # a value below 1 is a share of all updates
         adam_beta2=0.98,
         adam_epsilon=1e-9,
         per_device_eval_batch_size=64,
@@ -70,7 +71,10 @@ def build_parser() -> HfArgumentParser:
 
 
 def load_text(prefix: str, args: FineTuningArguments, tokenizer: PreTrainedTokenizerBase) -> Dataset:
-    """Return a data set with columns `source` and `target` of the two files, and their ids `input_ids` and `labels`."""
+    """Return the text of the two files that `prefix` names.
+
+    The columns `source` and `target` hold the sentences, `input_ids` and `labels` their token ids.
+    """
     pairs = list(
         read_parallel_files(Path(f"{prefix}.{args.source_language}"), Path(f"{prefix}.{args.target_language}"))
     )
@@ -82,11 +86,11 @@ def load_text(prefix: str, args: FineTuningArguments, tokenizer: PreTrainedToken
 
 
 def print_bleu(trainer: Seq2SeqTrainer, dataset: Dataset, tokenizer: PreTrainedTokenizerBase, *, when: str) -> None:
-    """Translate `dataset` as the model's generation config says, and score the detokenised text."""
+    """Translate `dataset` with the search of the model's generation config, and print the BLEU of the text."""
     tokens = trainer.predict(dataset).predictions
     if not trainer.is_world_process_zero():
         return
-    # Batches of different lengths are joined with -100.
+    # The Trainer joins batches of different lengths, and fills them with -100.
     texts = tokenizer.batch_decode(np.where(tokens < 0, tokenizer.pad_token_id, tokens), skip_special_tokens=True)
     bleu = sacrebleu.BLEU()
     score = bleu.corpus_score(texts, [list(dataset["target"])])
@@ -109,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         data_collator=DataCollatorForSeq2Seq(tokenizer, model=model),
         compute_metrics=build_compute_metrics(tokenizer, language=args.target_language),
     )
-    # Updates of as many tokens instead of as many sentences.
+    # The Trainer would make updates of a fixed number of sentences. Here an update has a fixed number of tokens.
     trainer.get_train_dataloader = partial(load_token_batches, trainer, tokens_per_batch=args.tokens_per_batch)
     print_bleu(trainer, test, tokenizer, when="before")
     trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)

@@ -1,15 +1,17 @@
-"""Speed of `vaswani train` on one GPU and on all: base and big, eager and compiled.
+"""Measure the speed of `vaswani train` on one GPU and on all GPUs: base and big, eager and compiled.
 
     python scripts/gpu_report.py --data data --output report.json
     python scripts/gpu_report.py --data data --device cpu --updates 4 --sizes base --modes eager --divide_widths 16
 
-The data are those of `vaswani prepare --recipe base_en_de`; more arguments go to `vaswani train`. Each row is a
-training of its own, of twice --updates updates in bfloat16 autocast. The times are those of its log. Its second half is
-the steady state. Building is the extra time of the first half: compilation, plans and memory for new shapes. Memory is
-the peak of what PyTorch allocates. Hours are those of the paper's number of updates. A row that fails, for example from
-lack of memory, is reported, and the others follow. `benchmark_training.py --device cuda` compares with MarianMTModel.
+--data is a folder that `vaswani prepare --recipe base_en_de` has written. Arguments that are not listed below go to
+`vaswani train`. Each row of the result is a separate training in bfloat16 autocast, with twice as many updates as
+--updates. The times are read from its log. The second half of the updates is the steady state. "building" is how much
+longer the first half takes: it includes compilation, plans, and memory for new shapes. "memory" is the peak of what
+PyTorch allocates. "hours" is how long the paper's number of updates would take. If a row fails, for example from lack
+of memory, the report says so, and the next rows follow. `benchmark_training.py --device cuda` compares with
+MarianMTModel.
 
-A machine without a network needs wheels of missing or outdated packages:
+On a machine without a network, install missing and outdated packages from wheels:
 
     pip download --no-deps --only-binary=:all: --python-version 3.12 --constraint constraints.txt --dest wheels \\
         transformers datasets dill multiprocess
@@ -48,7 +50,7 @@ COLUMNS = {
 
 
 def train(arguments: Sequence[str]) -> int:
-    """Run `vaswani train` in a process of torchrun; the main process prints the peak of its memory, in GiB."""
+    """Run `vaswani train` in a process of torchrun. The process of rank 0 prints the peak of its memory, in GiB."""
     status = cli.main(["train", *arguments])
     if os.environ["RANK"] == "0":
         print(torch.cuda.max_memory_allocated() / 2**30)
@@ -56,7 +58,7 @@ def train(arguments: Sequence[str]) -> int:
 
 
 def measure_row(size: str, mode: str, num_processes: int, args: argparse.Namespace, further: Sequence[str]) -> dict:
-    """Return a row of the result; with `error` where the training failed."""
+    """Return a row of the result. If the training fails, the row has the field `error`, with the end of its output."""
     row = {"size": size, "mode": mode, "processes": num_processes}
     print(f"{row} ...", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory() as run:
@@ -82,17 +84,17 @@ def measure_row(size: str, mode: str, num_processes: int, args: argparse.Namespa
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, help="folder of `vaswani prepare`")
+    parser.add_argument("--data", required=True, help="folder that `vaswani prepare` has written")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="default: %(default)s")
     parser.add_argument("--sizes", nargs="+", choices=tuple(NUM_UPDATES), default=list(NUM_UPDATES))
     parser.add_argument("--modes", nargs="+", choices=tuple(MODES), default=list(MODES))
-    parser.add_argument("--updates", type=int, default=100, help="measured in each row; default: %(default)s")
-    text = "numbers of processes, one device each; default: 1, and one for each device"
+    parser.add_argument("--updates", type=int, default=100, help="updates of the steady state; default: %(default)s")
+    text = "numbers of processes, each with one device; default: 1, and as many as there are devices"
     parser.add_argument("--processes", type=int, nargs="+", help=text)
     parser.add_argument("--output", type=Path, help="write the result to this file, as JSON")
     args, further = parser.parse_known_args(argv)
     if args.device == "cuda" and not torch.cuda.is_available():
-        raise SystemExit("there is no CUDA device here; --device cpu tries the program.")
+        raise SystemExit("This machine has no CUDA device. Use --device cpu to try the program without one.")
     processes = args.processes or sorted({1, torch.cuda.device_count() or 1})
     rows = [measure_row(*place, args, further) for place in product(args.sizes, args.modes, processes)]
     failed = [row for row in rows if "error" in row]

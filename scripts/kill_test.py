@@ -2,10 +2,11 @@
 
     python scripts/kill_test.py --kills 25
 
-Trains a small model with dropout on the built-in corpus, once undisturbed, then with SIGKILL at random moments: every
-other one while a checkpoint is being written, the rest at any time. After each the same command is started again.
-Prints one line per kill with its place and the state of the newest checkpoint; the last lines count the places and
-compare weights and logs of both runs. The exit status is 0 if all is equal.
+The script trains a small model with dropout on the built-in corpus, first undisturbed. The second run is killed with
+SIGKILL at random moments, and started again after each kill. Every other kill falls into the writing or removal of a
+checkpoint. The script prints one line for each kill: where it fell, from which checkpoint the run continues, and
+whether a checkpoint is damaged. The last lines count these places and compare weights and logs of both runs. The exit
+status is 0 if weights and logs are equal and no checkpoint was damaged.
 """
 
 import argparse
@@ -31,7 +32,7 @@ from vaswani_transformer.training.loop import train
 from vaswani_transformer.training.recipes import PHRASEBOOK
 from vaswani_transformer.training.setup import build_run
 
-# About 60 updates per epoch, so that several kills fall into one.
+# An epoch has about 60 updates, so that several kills fall into one epoch.
 RECIPE = replace(
     PHRASEBOOK,
     model={"d_model": 64, "d_ff": 128, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.1},
@@ -39,13 +40,13 @@ RECIPE = replace(
     num_updates=150,
     checkpoint_interval=(5, "updates"),
 )
-TIMES = ("seconds", "target_tokens_per_second")  # values of a line of the log that may differ
+TIMES = ("seconds", "target_tokens_per_second")  # fields of the log that may differ between the two runs
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=25)
-    parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument("--kills", type=int, default=25, help="how often to kill the run; default: %(default)s")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random moments; default: %(default)s")
     parser.add_argument("--child", type=Path, nargs=2, metavar=("DATA", "RUN"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
@@ -57,8 +58,10 @@ def main() -> int:
 
 
 def compare_runs(folder: Path, *, num_kills: int, rng: random.Random) -> int:
-    """Run both, print the verdict and return an exit status."""
-    data, whole, killed = folder / "data", folder / "whole", folder / "killed"
+    """Train undisturbed and with kills, print how the results compare, and return the exit status."""
+    data = folder / "data"
+    whole = folder / "whole"
+    killed = folder / "killed"
     prepare(
         [Corpus(lambda: generate_pairs(split="train", num_pairs=4_000))],
         lambda: generate_pairs(split="dev", num_pairs=50),
@@ -71,14 +74,14 @@ def compare_runs(folder: Path, *, num_kills: int, rng: random.Random) -> int:
     print(f"undisturbed run: {length:.1f} s")
     strikes = [strike(data, killed, number, num_kills, length, rng) for number in range(1, num_kills + 1)]
     if start_child(data, killed).wait():
-        print("the last start FAILED")
+        print("after the last kill the run was started again, and FAILED")
         return 1
     places = Counter(place for place, _ in strikes)
     print("places: " + ", ".join(f"{count} {place}" for place, count in places.most_common()))
     equal_weights = have_equal_weights(whole / "model", killed / "model")
     logs = [read_log(run) for run in (whole, killed)]
     print(f"weights after {num_kills} kills: {'bitwise equal' if equal_weights else 'DIFFERENT'}")
-    print(f"log of {len(logs[0])} lines: {'equal, no gap, no double' if logs[0] == logs[1] else 'DIFFERENT'}")
+    print(f"log of {len(logs[0])} lines: {'equal' if logs[0] == logs[1] else 'DIFFERENT'}")
     return int(any(fault for _, fault in strikes) or not equal_weights or logs[0] != logs[1])
 
 
@@ -88,14 +91,18 @@ def start_child(data: Path, run: Path) -> subprocess.Popen:
 
 
 def strike(data: Path, run: Path, number: int, num_kills: int, length: float, rng: random.Random) -> tuple[str, bool]:
-    """Start the run, kill it once, print the remains; return where it was, and True if they are damaged."""
+    """Start the run, kill it once, and print what it leaves behind.
+
+    Returns:
+        where the kill fell, and whether there was a fault: a damaged checkpoint, or a run that had ended before.
+    """
     checkpoints = run / "checkpoints"
     left_over = find_partial(checkpoints)
     child = start_child(data, run)
     before = count_updates(run)
-    while count_updates(run) <= before and child.poll() is None:  # it has begun to train
+    while count_updates(run) <= before and child.poll() is None:  # wait until it has begun to train
         time.sleep(0.002)
-    # Each kill waits for at most a share of the run's length, so that the run does not end before the last.
+    # Each wait is a small share of the length of the run, so that the run does not end before the last kill.
     time.sleep(rng.uniform(0, length / (2 * num_kills)))
     if number % 2:
         while child.poll() is None:
@@ -112,29 +119,27 @@ def strike(data: Path, run: Path, number: int, num_kills: int, length: float, rn
         for path in kept:
             load_file(path / "model.safetensors")
     except Exception as error:  # any error means that the checkpoint is damaged
-        fault = f"  BROKEN: {error}"
+        fault = f"  BROKEN: {path.name}: {error}"
     if ended != -signal.SIGKILL:
-        fault += f"  the run had ended with status {ended}"
+        fault += f"  the run had ended before the kill, with status {ended}"
     newest = kept[-1].name if kept else "none yet"
-    place, of_what = "between saves", ""
+    place = "between saves"
+    of_what = ""
     if partial:
         name = partial[0].removeprefix(PARTIAL_PREFIX)
-        is_old = bool(kept) and name < newest  # that was being removed
+        is_old = bool(kept) and name < newest  # old checkpoints are removed, new ones are written
         place = "in the removal" if is_old else "in the writing"
         of_what = f" of {name}"
     updates = count_updates(run)
-    print(
-        f"kill {number:2}: after {updates} updates in the log, {place}{of_what}; continues from {newest}{fault}",
-        flush=True,
-    )
+    print(f"kill {number:2}: at update {updates}, {place}{of_what}; continues from {newest}{fault}", flush=True)
     return place, bool(fault)
 
 
 def find_partial(checkpoints: Path) -> set[tuple[str, int]]:
-    """Return names and times of change of folders whose writing or removal is or was under way."""
+    """Return the name and time of change of each folder whose writing or removal has begun, but not ended."""
     found = set()
     for path in checkpoints.glob(f"{PARTIAL_PREFIX}*"):
-        with contextlib.suppress(FileNotFoundError):  # gone by now
+        with contextlib.suppress(FileNotFoundError):  # the folder has been renamed or removed in the meantime
             found.add((path.name, path.stat().st_mtime_ns))
     return found
 
@@ -145,7 +150,7 @@ def count_updates(run: Path) -> int:
 
 
 def read_log(run: Path) -> list[dict]:
-    """Return the lines of the log without times."""
+    """Return the lines of the log without the fields `TIMES`. A line that is not complete is left out."""
     path = run / "log.jsonl"
     if not path.exists():
         return []

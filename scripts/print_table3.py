@@ -1,6 +1,7 @@
-"""Print the rows of Table 3 that were trained and scored, beside the paper's.
+"""Print the rows of table 3 that were trained and scored, beside the paper's.
 
-A second table compares how each row moved away from base with the paper, and with the spread of base over seeds.
+A second table shows how far each row differs from base, here and in the paper, and compares the difference with the
+spread of base over its seeds.
 
 python scripts/print_table3.py runs/table3
 python scripts/print_table3.py scripts/benchmarks/results/table3_reduced
@@ -16,9 +17,10 @@ from statistics import mean
 
 from vaswani_transformer import VaswaniConfig
 
-SCORES_FILE = "dev_scores.json"  # of `vaswani evaluate --json`
-PERPLEXITY, BLEU = "perplexity", "BLEU, tokenised, compounds split as in the paper"
-# Fields of a recipe in which rows differ; big trains for longer, too.
+SCORES_FILE = "dev_scores.json"  # written by `vaswani evaluate --json`
+PERPLEXITY = "perplexity"  # the names of two scores in this file
+BLEU = "BLEU, tokenised, compounds split as in the paper"
+# Fields of a recipe in which rows may differ. The last three differ because big trains for longer.
 OF_A_ROW = ("model", "num_updates", "checkpoint_interval", "num_averaged_checkpoints")
 # Perplexity per sub-word, BLEU, and millions of parameters if the paper gives them.
 PAPER: dict[str, tuple[float, float, int | None]] = {
@@ -43,7 +45,8 @@ PAPER: dict[str, tuple[float, float, int | None]] = {
     "E": (4.92, 25.7, None),
     "big": (4.33, 26.4, 213),
 }
-# Columns of the paper's table, and their settings. A cell equal to that of base is empty, as in the paper.
+# The columns of the paper's table, with the fields of VaswaniConfig. As in the paper, a cell that is equal to the cell
+# of base is empty.
 SIZES = {
     "N": "encoder_layers",
     "d_model": "d_model",
@@ -57,23 +60,35 @@ SIZES = {
 }
 RESULTS = ("epochs", "best epoch", "PPL at the end", "PPL", "paper", "BLEU", "paper", "parameters, M", "paper")
 MOVES = ("row", "PPL against base", "paper", "", "BLEU against base", "paper", "")
-# The paper's scores are rounded: one unit of the last place is no difference from base.
+# The paper's scores are rounded, so one unit in the last place is not counted as a difference from base.
 PAPER_PPL_SPREAD, PAPER_BLEU_SPREAD = 0.015, 0.15
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row that was trained and scored; further trainings of one row have the names ROW_seedN."""
+    """A row that was trained and scored.
+
+    Attributes:
+        name: such as A1. Further trainings of the same row are named ROW_seedN.
+        settings: data and recipe, without the fields that may differ between rows.
+        sizes: the cells of the columns `SIZES`.
+        curve: epoch and perplexity of each evaluation during training.
+        perplexity: the perplexity of the model that was scored.
+        bleu: its BLEU, counted as in the paper.
+        signature: the signature of this BLEU.
+        num_parameters: how many parameters the model has.
+        precision: the precision of the training.
+    """
 
     name: str
-    settings: dict  # data and recipe, without what may differ between rows
-    sizes: list[str]  # its cells in the columns `SIZES`
-    curve: list[tuple[int, float]]  # epochs and perplexity of each evaluation during training
-    perplexity: float  # of the model that was scored
-    bleu: float  # as the paper counted it
-    signature: str  # of that BLEU
+    settings: dict
+    sizes: list[str]
+    curve: list[tuple[int, float]]
+    perplexity: float
+    bleu: float
+    signature: str
     num_parameters: int
-    precision: str  # of the training
+    precision: str
 
     @property
     def of_paper(self) -> str:
@@ -82,22 +97,25 @@ class Row:
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """Read the rows in `folder`, in the order of the table.
+    """Return the rows in `folder`, in the order of the table.
 
     Raises:
-        ValueError: if there is none, or if rows differ in more than the table says.
+        ValueError: if there is no row, or if rows differ in settings that the table does not show.
     """
     rows = [read_row(path.parent) for path in sorted(folder.glob(f"*/{SCORES_FILE}"))]
     if not rows:
-        raise ValueError(f"{folder} holds no row with a {SCORES_FILE}; run scripts/run.py table3 first")
+        raise ValueError(f"No folder in {folder} holds {SCORES_FILE}. Run scripts/run.py table3 first.")
     for row in rows[1:]:
         if row.settings != rows[0].settings:
-            raise ValueError(f"{row.name} was not trained as {rows[0].name}: {row.settings}, {rows[0].settings}")
+            raise ValueError(
+                f"Rows must be trained on the same data, with settings that differ only in {', '.join(OF_A_ROW)}. "
+                f"{row.name} has {row.settings}, {rows[0].name} has {rows[0].settings}."
+            )
     return sorted(rows, key=lambda row: list(PAPER).index(row.of_paper))
 
 
 def read_row(run: Path) -> Row:
-    """Read a row from the files of its run."""
+    """Return a row, read from the files of its run folder."""
     description = json.loads((run / "recipe.json").read_text(encoding="utf-8"))
     found = json.loads((run / SCORES_FILE).read_text(encoding="utf-8"))["scores"]
     scores = {score["name"]: score for score in found}
@@ -118,7 +136,7 @@ def read_row(run: Path) -> Row:
 
 
 def format_scores(row: Row, base: Row) -> list[str]:
-    """Return the cells of a row of the table."""
+    """Return the cells of a row of the first table."""
     perplexity, bleu, millions = PAPER[row.of_paper]
     is_base = row is base
     sizes = [size if is_base or size != usual else "" for size, usual in zip(row.sizes, base.sizes, strict=True)]
@@ -131,27 +149,30 @@ def format_scores(row: Row, base: Row) -> list[str]:
 
 @dataclass(frozen=True)
 class Base:
-    """Means of the trainings of base with several seeds, and their spread from the least to the greatest."""
+    """The trainings of base with several seeds: their mean scores, and the spread from the least to the greatest."""
 
-    perplexity: float
-    bleu: float
-    ppl_spread: float  # percent of the mean
-    bleu_spread: float  # points
+    perplexity: float  # mean
+    bleu: float  # mean
+    ppl_spread: float  # in percent of the mean
+    bleu_spread: float  # in points of BLEU
 
 
 def summarise_base(seeds: Sequence[Row]) -> Base:
-    perplexities, bleus = [row.perplexity for row in seeds], [row.bleu for row in seeds]
+    perplexities = [row.perplexity for row in seeds]
+    bleus = [row.bleu for row in seeds]
     usual = mean(perplexities)
     spread = 100 * (max(perplexities) - min(perplexities)) / usual
     return Base(usual, mean(bleus), spread, max(bleus) - min(bleus))
 
 
 def format_moves(row: Row, base: Base) -> list[str]:
-    """Return how the row moved away from base, here and in the paper, and the judgement."""
+    """Return the cells of a row of the second table: its differences from base, here and in the paper, and verdicts."""
     paper_perplexity, paper_bleu, _ = PAPER[row.of_paper]
     usual_perplexity, usual_bleu, _ = PAPER["base"]
-    percent, points = 100 * (row.perplexity / base.perplexity - 1), row.bleu - base.bleu
-    paper_move, paper_points = paper_perplexity - usual_perplexity, paper_bleu - usual_bleu
+    percent = 100 * (row.perplexity / base.perplexity - 1)
+    points = row.bleu - base.bleu
+    paper_move = paper_perplexity - usual_perplexity
+    paper_points = paper_bleu - usual_bleu
     return [
         row.name,
         f"{percent:+.1f} %",
@@ -164,7 +185,16 @@ def format_moves(row: Row, base: Base) -> list[str]:
 
 
 def judge(ours: float, spread: float, paper: float, rounding: float) -> str:
-    """Judge whether two differences have one direction: up, down, or none within the spread or the rounding."""
+    """Return whether two differences from base agree.
+
+    Args:
+        ours: the difference here, which counts if it is larger than `spread`.
+        paper: the difference in the paper, which counts if it is larger than `rounding`.
+
+    Returns:
+        "agrees" if both count and have the same sign, or if neither counts. "too close to tell" if only the
+        difference in the paper counts. "does not agree" otherwise.
+    """
     has_moved = abs(ours) > spread
     if has_moved != (abs(paper) > rounding):
         return "does not agree" if has_moved else "too close to tell"
@@ -178,26 +208,28 @@ def format_markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="holds a folder for each row")
+    parser.add_argument("folder", type=Path, help="folder with a run folder for each row")
     rows = read_rows(parser.parse_args(argv).folder)
     seeds = [row for row in rows if row.of_paper == "base"]
     print(format_markdown(("row", *SIZES, *RESULTS), [format_scores(row, (seeds or [row])[0]) for row in rows]))
     precisions = ", ".join(f"{name} ({count})" for name, count in Counter(row.precision for row in rows).items())
     print(
-        f"\nPPL and BLEU are those of the model that was scored, and BLEU is of tokens, compounds split as in the "
-        f"paper: {', '.join(sorted({row.signature for row in rows}))}. Precision, with rows: {precisions}\n"
+        f"\nPPL and BLEU belong to the model that was scored. BLEU is counted as in the paper, on tokens with "
+        f"compounds split: {', '.join(sorted({row.signature for row in rows}))}. "
+        f"Number of rows by precision: {precisions}\n"
     )
     if len(seeds) < 2:
-        print("No row is compared with base: a second seed of base (base_seed1) must show the effect of chance")
+        print("No row is compared with base: train a second seed of base (base_seed1), to show the effect of chance")
         return 0
     base = summarise_base(seeds)
     print(format_markdown(MOVES, [format_moves(row, base) for row in rows if row not in seeds]))
     print(
-        f"\nBase, {len(seeds)} seeds: PPL {base.perplexity:.2f} within {base.ppl_spread:.1f} %, BLEU {base.bleu:.2f} "
-        f"within {base.bleu_spread:.2f}, from the least to the greatest. A row has moved if it differs from the mean "
-        f"by more than that here, or by more than the rounding (0.01 and 0.1) in the paper. It agrees if both moved "
-        f"the same way or neither moved; if it moved in the paper only, it is too close to tell. With three seeds, one "
-        f"judgement in four finds such a move where there is none; each row of the paper is one training."
+        f"\nBase was trained with {len(seeds)} seeds. Their mean PPL is {base.perplexity:.2f}, their mean BLEU "
+        f"{base.bleu:.2f}. From the least to the greatest, PPL spreads over {base.ppl_spread:.1f} % of the mean, and "
+        f"BLEU over {base.bleu_spread:.2f} points. A row has moved here if it differs from the mean by more than this. "
+        f"It has moved in the paper if it differs from base by more than the rounding (0.01 and 0.1). It agrees if "
+        f"both moved the same way or neither moved. If it moved in the paper only, it is too close to tell. With three "
+        f"seeds, one judgement in four finds a move by chance. Each row of the paper is one training."
     )
     return 0
 

@@ -1,11 +1,12 @@
-"""Reproduce a run of runs.toml: prepare its text, train, average, translate and score. The same command continues.
+"""Reproduce a run of runs.toml: prepare its text, train, average, translate and score.
 
     python scripts/run.py base_en_de
     python scripts/run.py multi30k_raw --folder FOLDER --seed 1
     python scripts/run.py table3_reduced --folder FOLDER/tatoeba_en_de --rows base C1 C4
 
-Options that are not listed below are those of `vaswani train`, such as --accumulation_steps 4, which needs less memory.
-The number of processes changes the time and the draws of dropout, nothing else. Start it in the root of the repository.
+Start it in the root of the repository. The same command continues a run that was interrupted. Options that are not
+listed below go to `vaswani train`, such as --accumulation_steps 4, which needs less memory. The number of processes
+changes the time and the draws of dropout, nothing else.
 """
 
 import argparse
@@ -23,7 +24,10 @@ VASWANI = [sys.executable, "-m", "vaswani_transformer"]
 
 
 def fill(text: str, languages: Sequence[str] = ("",), **places: str) -> list[str]:
-    """Return the words of `text`, a value of runs.toml, with everything that it leaves open."""
+    """Return the words of `text`, a value of runs.toml, with its placeholders filled in.
+
+    A word with {language} becomes one word for each language. A pattern becomes the first file that fits it.
+    """
     words = []
     for word in shlex.split(text):
         filled = [word.format(language=language, **places) for language in languages]
@@ -32,9 +36,13 @@ def fill(text: str, languages: Sequence[str] = ("",), **places: str) -> list[str
 
 
 def plan(args: argparse.Namespace, further: Sequence[str]) -> Iterator[list[str]]:
-    """Yield the commands of a run one by one: the later ones depend on files that the earlier ones write."""
+    """Yield the commands of a run one by one.
+
+    Run each command before the next one is asked for: later commands depend on files that earlier ones write.
+    """
     table = RUNS[args.name]
-    run, folder = args.output or f"runs/{args.name}", args.folder or table.get("folder", "")
+    run = args.output or f"runs/{args.name}"
+    folder = args.folder or table.get("folder", "")
     places = {"folder": folder, "run": run, "languages": table.get("languages", [""])}
     for name, command in table.get("before", {}).items():
         [output] = fill(name, **places)
@@ -58,7 +66,7 @@ def execute(command: Sequence[str]) -> int:
     """Run a command to its end and return its status."""
     process = subprocess.Popen(command)
     while True:
-        with contextlib.suppress(KeyboardInterrupt):  # the command gets it too: a training saves
+        with contextlib.suppress(KeyboardInterrupt):  # the command gets Ctrl-C too, and a training saves before it ends
             return process.wait()
 
 
@@ -67,14 +75,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("name", choices=RUNS)
-    parser.add_argument("--folder", help="of the texts that runs.toml names")
+    parser.add_argument("--folder", help="folder with the texts that runs.toml names")
     parser.add_argument("--output", help="run folder; default: runs/NAME")
     parser.add_argument("--launch", help="command that starts the processes of the training")
-    parser.add_argument("--rows", nargs="+", help="of table 3; default: all")
-    parser.add_argument("--dry_run", action="store_true", help="print the commands only")
+    parser.add_argument("--rows", nargs="+", help="rows of table 3 to train; default: all")
+    parser.add_argument("--dry_run", action="store_true", help="only print the commands")
     args, further = parser.parse_known_args(argv)
     if not (args.folder or "folder" in RUNS[args.name]):
-        parser.error(f"the run {args.name} reads texts: give --folder; scripts/runs.toml names its files.")
+        parser.error(
+            f"the run {args.name} needs --folder, the folder with its texts. scripts/runs.toml names the files."
+        )
     for command in plan(args, further):
         print("+", shlex.join(command).replace(shlex.join(VASWANI), "vaswani"), flush=True)
         if not args.dry_run and (status := execute(command)):

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Runs lint and tests:  bash scripts/test.sh [arguments for pytest]
+# Runs ruff and the tests:  bash scripts/test.sh [arguments for pytest]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/setup_venv.sh dev
 ruff check .
 ruff format --check .
-# Two processes; -n 0 uses one. The tests of a file stay together, because they share fixtures that take long to build.
-# A process that ends is not replaced: after a test that hangs, a new process would run the same test again.
+# The tests run in two processes; -n 0 uses one. The tests of a file run in the same process, because they share fixtures
+# that take long to build. A process that ends is not replaced: if a test hangs and its process is ended, a new process
+# would run the same test again.
 python -m pytest -n 2 --dist loadfile --max-worker-restart 0 "$@"

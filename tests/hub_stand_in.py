@@ -1,4 +1,4 @@
-"""A stand-in for the HTTP API of the Hugging Face Hub: as much as uploading a model and loading it back ask for."""
+"""A stand-in for the HTTP API of the Hugging Face Hub. It answers what uploading and loading a model ask for."""
 
 import base64
 import hashlib
@@ -13,19 +13,19 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Hub(ThreadingHTTPServer):
-    """Repositories of files, in memory.
+    """A server that keeps repositories of files in memory.
 
     Attributes:
         repositories: {"owner/name": {path: bytes}}.
-        private: names of those made private.
-        requests: (method, path) of all that was asked.
+        private: the names of the private repositories.
+        requests: (method, path) of each request so far.
     """
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.repositories: dict[str, dict[str, bytes]] = {}
         self.private: set[str] = set()
-        self.large: dict[str, bytes] = {}  # by SHA-256, until a commit names them
+        self.large: dict[str, bytes] = {}  # uploaded large files by their SHA-256, until a commit gives them a path
         self.requests: list[tuple[str, str]] = []
 
     @property
@@ -35,6 +35,7 @@ class Hub(ThreadingHTTPServer):
 
 @contextmanager
 def running_hub() -> Iterator[Hub]:
+    """Run a hub in a thread of this process while the block runs."""
     with Hub() as hub:
         thread = threading.Thread(target=hub.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()
@@ -48,7 +49,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: Hub
 
     def log_message(self, *_) -> None:
-        """Nothing is printed."""
+        """Print nothing."""
 
     def do_POST(self) -> None:
         body, path = self._read()

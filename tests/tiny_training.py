@@ -1,4 +1,4 @@
-"""A run that is small enough for tests, and functions that look at what it has left."""
+"""A training run that is small enough for tests, and functions that read its files."""
 
 import json
 from dataclasses import replace
@@ -22,7 +22,7 @@ TINY = replace(
     num_averaged_checkpoints=2,
 )
 WITHOUT_DROPOUT = replace(TINY, model=TINY.model | {"dropout": 0.0})
-# The recipe.json of a larger run, where corpus and device have decided two fields.
+# The recipe.json of a larger run. Its corpus decided vocab_size, its device decided compile.
 DESCRIPTION = {
     "recipe": RECIPES["multi30k_tiny"].to_dict() | {"vocab_size": 9_712, "compile": False},
     "seed": 3,
@@ -38,7 +38,7 @@ PAIRS = [(f"the dog {i} runs" + " far" * (i % 5), f"der hund {i} läuft" + " wei
 
 
 def train(*args, **options):
-    """Train the run that `build_run` builds of these; return the folder of its model."""
+    """Train the run that `build_run` builds from these arguments, and return the folder of its model."""
     return loop.train(build_run(*args, **options))
 
 
@@ -51,7 +51,7 @@ def read_log(run):
 
 
 def timeless(run):
-    """The log without what the clock wrote."""
+    """Return the lines of the log without the fields that depend on the clock."""
     clock = ("seconds", "target_tokens_per_second")
     return [{name: value for name, value in line.items() if name not in clock} for line in read_log(run)]
 

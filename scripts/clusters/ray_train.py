@@ -2,8 +2,8 @@
 
     python scripts/clusters/ray_train.py --workers 16 --recipe base_en_de --data data --output runs/base
 
-Arguments after --workers are those of `vaswani train`. Data and run must lie in folders that all nodes see. When a
-process fails, Ray starts all of them again, and they continue from the last checkpoint. Without GPUs: set
+All arguments besides --workers go to `vaswani train`. Data and run must lie in folders that all nodes see. When a
+process fails, Ray starts all processes again, and they continue from the last checkpoint. To train without GPUs, set
 ACCELERATE_USE_CPU=true in the environment.
 """
 
@@ -20,11 +20,11 @@ from ray.train.torch import TorchConfig, TorchTrainer
 
 
 def train(settings: dict) -> None:
-    """Run `vaswani train` as the process of this worker.
+    """Run `vaswani train` in a child process of this worker.
 
-    In a process of its own: Ray calls this function outside the main thread, and Python hands SIGTERM to main threads
-    only. Ray's variables of the environment tell the processes of each other; the port is another one, because Ray's
-    own process group holds that of the environment.
+    It needs a child process because Ray calls this function outside the main thread, and Python handles SIGTERM only in
+    main threads. The processes find each other by Ray's variables in the environment, except for the port: the port in
+    the environment is already used by Ray's process group.
     """
     with socket.socket() as listener:
         listener.bind(("", 0))
@@ -37,14 +37,14 @@ def train(settings: dict) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workers", type=int, required=True, help="GPUs over all nodes together")
+    parser.add_argument("--workers", type=int, required=True, help="processes on all nodes together, each with one GPU")
     args, arguments = parser.parse_known_args()
     use_cpu = os.environ.get("ACCELERATE_USE_CPU", "false")
     settings = {"arguments": arguments, "folder": str(Path.cwd()), "use_cpu": use_cpu}
     TorchTrainer(
         train,
         train_loop_config=settings,
-        torch_config=TorchConfig(backend="gloo"),  # it only agrees on the port
+        torch_config=TorchConfig(backend="gloo"),  # Ray's process group only agrees on the port
         scaling_config=ScalingConfig(num_workers=args.workers, use_gpu=use_cpu != "true"),
         run_config=RunConfig(failure_config=FailureConfig(max_failures=3)),
     ).fit()

@@ -1,8 +1,8 @@
-"""Count what an update of `vaswani train`, or a step of a beam search, sends to a GPU, on a machine without one.
+"""Count what an update of `vaswani train` and a step of a beam search would send to a GPU, on a machine without one.
 
 python scripts/pretended_gpu/count.py
 
-Widths are tiny, because counts do not depend on them; layers are the recipe's, precision is float32.
+Widths are tiny, because counts do not depend on them. The number of layers is the recipe's. Precision is float32.
 """
 
 import copy
@@ -20,16 +20,16 @@ from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, 
 from vaswani_transformer.engine.engine import Engine
 
 WIDTHS = {"d_model": 16, "d_ff": 32, "num_heads": 4}
-COUNTED_UPDATE = 3  # Adam makes its averages in the first
-VOCAB_SIZE, LONGEST_SOURCE = 500, 24  # of the search
+COUNTED_UPDATE = 3  # the first is not typical: Adam allocates its averages in it
+VOCAB_SIZE, LONGEST_SOURCE = 500, 24  # of the model and the sentences that are searched
 
 
 class Counted(BaseException):
-    """Ends the training when its update has been counted."""
+    """Raised to end a training when the counted update is done."""
 
 
 def count_update(recipe: str) -> Counts:
-    """Return the counts of one update of `vaswani train`, of 8 sentences of different lengths."""
+    """Return the counts of one update of `vaswani train`, on 8 sentences of different lengths."""
     with tempfile.TemporaryDirectory() as folder, PretendedGpu() as gpu:
         for split, word in (("train", "a"), ("dev", "b")):
             for side in ("en", "de"):
@@ -39,7 +39,7 @@ def count_update(recipe: str) -> Counts:
         command = ["prepare", "--recipe", recipe, "--train", *train, "--dev", *dev, "--output", f"{folder}/data"]
         if cli.main(command):
             raise RuntimeError("vaswani prepare failed")
-        AcceleratorState._reset_state(reset_partial_state=True)  # it may know another device
+        AcceleratorState._reset_state(reset_partial_state=True)  # it may remember another device
         updates = []
 
         def end_update(*_) -> None:
@@ -61,9 +61,10 @@ def count_update(recipe: str) -> Counts:
 
 
 def count_search(*, num_sentences: int, num_beams: int, num_steps: int) -> tuple[Counts, Counts, int]:
-    """Return the counts of a search up to its first step, those of all later steps, and their number.
+    """Return the counts of a search up to and with its first step, the counts of all later steps, and their number.
 
-    Limits are 2 tokens behind the source, so that sentences are done at different steps and leave.
+    A translation may have 2 tokens more than its source. So sentences of different lengths end at different steps, and
+    leave the search.
 
     Raises:
         RuntimeError: if the CPU finds other tokens.
@@ -86,12 +87,12 @@ def count_search(*, num_sentences: int, num_beams: int, num_steps: int) -> tuple
         _, start = search("gpu", 1)
         found, whole = search("gpu", num_steps)
         if not torch.equal(found.cpu(), expected):
-            raise RuntimeError("the search on the pretended GPU found other tokens than the CPU's")
-    return start, whole.minus(start), found.shape[1] - 2  # the start token, and the first step
+            raise RuntimeError("the search on the pretended GPU found other tokens than the search on the CPU")
+    return start, whole.minus(start), found.shape[1] - 2  # without the start token and the token of the first step
 
 
 def print_counts(title: str, counts: Counts, num_steps: int = 1) -> None:
-    """Print the numbers per step, by kind and by the line of the project."""
+    """Print the counts divided by `num_steps`: for each kind the sum, and the 15 lines that cause most of it."""
     print(title)
     for kind, events in vars(counts).items():
         print(f"{events.total() / num_steps:10.4g}  {kind}")
@@ -103,4 +104,4 @@ if __name__ == "__main__":
     print_counts("an update of base_en_de", count_update("base_en_de"))
     start, steps, num_steps = count_search(num_sentences=64, num_beams=4, num_steps=40)
     print_counts("start of a search of 64 sentences with 4 beams", start)
-    print_counts("a step of it", steps, num_steps)
+    print_counts("a step of this search", steps, num_steps)

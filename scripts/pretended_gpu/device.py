@@ -1,8 +1,9 @@
-"""A device "gpu" whose tensors keep their data on the CPU, and which counts its operations.
+"""A device "gpu" that counts its operations. Its tensors keep their data on the CPU.
 
-PyTorch lets one further device be defined outside it (PrivateUse1). This one is defined in Python: a `DeviceTensor`
-says that it lies on "gpu:0" and holds an ordinary tensor, with which every operation is computed. Results are therefore
-those of the CPU, while the project's code takes the branches for a GPU. Import it in a separate process.
+PyTorch allows other packages to define one further device (PrivateUse1). This device is defined in Python. A
+`DeviceTensor` says that it lies on "gpu:0", and holds an ordinary tensor, with which every operation is computed. So
+results are computed by the CPU, while the project's code takes the branches for a GPU. Import this file in a separate
+process, because the device stays defined until the process ends.
 """
 
 import contextlib
@@ -21,24 +22,25 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 PACKAGE = Path(__file__).resolve().parents[2] / "vaswani_transformer"
 aten = torch.ops.aten
-WAITS = {  # for their result, or for its size
+WAITS = {  # operations for whose result, or the size of whose result, the host waits
     aten._local_scalar_dense, aten.equal, aten.is_nonzero, aten.nonzero, aten.masked_select, aten.bincount,
     aten._unique2, aten.unique_dim, aten.unique_consecutive,
 }  # fmt: skip
 INDEXING = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_, aten._unsafe_index}
-FREE = {  # besides views: they start no kernel
+FREE = {  # operations that start no kernel, besides views
     aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided, aten.detach, aten.alias,
     aten.lift_fresh, aten._unsafe_view, aten._reshape_alias, aten.set_, aten.is_pinned, aten._local_scalar_dense,
 }  # fmt: skip
 
 
 def project_line() -> str:
-    """Return the innermost line of the package that is being run, as `folder/file.py:12 function`.
+    """Return the innermost running line of the package, as `folder/file.py:12 function`.
 
-    PyTorch's backward pass runs in a thread of its own, below no line of the project: the name of its step takes its
-    place.
+    PyTorch's backward pass runs in a separate thread, which no line of the package has called. There, return the name
+    of the backward step instead.
     """
-    frame, root = sys._getframe(1), f"{PACKAGE}/"
+    frame = sys._getframe(1)
+    root = f"{PACKAGE}/"
     while frame is not None:
         code = frame.f_code
         if code.co_filename.startswith(root):
@@ -50,13 +52,13 @@ def project_line() -> str:
 
 @dataclass
 class Counts:
-    """Events, each counted under (kind, line of the project); `Counter.total()` gives their number.
+    """Events, each counted under (kind, line of the project). `Counter.total()` gives their number.
 
     Attributes:
-        operations: that a GPU would have to start a kernel for.
-        waits: of the host for the device, blocking copies included.
-        copies: from host to device, blocking or not.
-        mixed: operations that CUDA refuses because a tensor of the host is among the others.
+        operations: operations for which a GPU would have to start a kernel.
+        waits: waits of the host for the device, blocking copies included.
+        copies: copies from host to device, blocking or not.
+        mixed: operations that CUDA would refuse, because they mix tensors of the host and of the device.
     """
 
     operations: Counter = field(default_factory=Counter)
@@ -65,12 +67,12 @@ class Counts:
     mixed: Counter = field(default_factory=Counter)
 
     def minus(self, other: "Counts") -> "Counts":
-        """Return the events of this that are beyond those of `other`, such as the last steps of a search."""
+        """Return these events without the events of `other`."""
         return Counts(**{name: events - getattr(other, name) for name, events in vars(self).items()})
 
 
 class _Module(backend_registration._DummyBackendModule):
-    """PyTorch looks it up as `torch.gpu`."""
+    """The module of the device, which PyTorch finds as `torch.gpu`."""
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16]
@@ -92,7 +94,7 @@ _active: list["PretendedGpu"] = []
 
 
 class DeviceTensor(torch.Tensor):
-    """A tensor on the pretended GPU; `host` is the tensor on the CPU that has its data."""
+    """A tensor on the pretended GPU. `host` is the tensor on the CPU that holds its data."""
 
     @staticmethod
     def __new__(cls, host: torch.Tensor) -> "DeviceTensor":
@@ -103,10 +105,13 @@ class DeviceTensor(torch.Tensor):
         self.host = host
 
     def tolist(self) -> list:
-        return self.cpu().tolist()  # PyTorch's own refuses subclasses
+        return self.cpu().tolist()  # `tolist()` of PyTorch refuses subclasses
 
     def __tensor_flatten__(self) -> tuple[list[str], None]:
-        """Having this makes `Module.to` exchange a parameter's contents, so that tied weights stay tied."""
+        """Return the names of the inner tensors, and no further context.
+
+        A class with this method makes `Module.to` exchange the contents of a parameter, so that tied weights stay tied.
+        """
         return ["host"], None
 
     @staticmethod
@@ -119,10 +124,10 @@ class DeviceTensor(torch.Tensor):
 
 
 class PretendedGpu(TorchDispatchMode):
-    """In the block, "gpu" can be used like "cuda".
+    """A context manager, in whose block "gpu" can be used like "cuda".
 
     Attributes:
-        counts: of what was done so far.
+        counts: the events since the last call of `take_counts`.
     """
 
     def __init__(self):
@@ -137,7 +142,8 @@ class PretendedGpu(TorchDispatchMode):
     def __enter__(self) -> "PretendedGpu":
         super().__enter__()
         self._patches = contextlib.ExitStack()
-        # A number or a list becomes a tensor on the CPU, which is then copied by an operation that comes past here.
+        # With this setting, a number or a list becomes a tensor on the CPU. The operation that copies it to the device
+        # then passes through `__torch_dispatch__`.
         self._patches.callback(torch._C._set_only_lift_cpu_tensors, torch._C._only_lift_cpu_tensors())
         torch._C._set_only_lift_cpu_tensors(True)
         self._patches.enter_context(mock.patch.object(nn.functional, "scaled_dot_product_attention", attend))
@@ -152,19 +158,19 @@ class PretendedGpu(TorchDispatchMode):
         super().__exit__(*error)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        """Compute one operation on the CPU, and count it if it is one of the device."""
+        """Compute one operation on the CPU, and count it if it takes or returns a tensor of the device."""
         kwargs = kwargs or {}
         tensors = list(_tensors_of([*args, *kwargs.values()]))
         is_of_device = any(isinstance(tensor, DeviceTensor) for tensor in tensors)
         target = kwargs.get("device")
         is_result_on_device = is_of_device if target is None else torch.device(target).type == DEVICE.type
         if not is_of_device and not is_result_on_device:
-            # There are no pinned pages here.
+            # Memory cannot be pinned without a GPU, so it is copied instead.
             return args[0].clone() if func is aten._pin_memory.default else func(*args, **kwargs)
         if torch.is_inference_mode_enabled() and func.has_kernel_for_dispatch_key(
             torch._C.DispatchKey.CompositeImplicitAutograd
         ):
-            with self:  # with gradients PyTorch takes such operations apart before they come here
+            with self:  # outside inference mode, PyTorch decomposes such operations before it calls this method
                 return func.decompose(*args, **kwargs)
         self._count(func, args, kwargs, tensors, is_result_on_device=is_result_on_device)
         result = func(*_to_host(args), **{name: _to_host(value) for name, value in kwargs.items()})
@@ -178,13 +184,15 @@ class PretendedGpu(TorchDispatchMode):
             return _to_device(result)
 
     def _count(self, func, args: tuple, kwargs: dict, tensors: list, *, is_result_on_device: bool) -> None:
-        packet, line, counts = func.overloadpacket, project_line(), self.counts
+        packet = func.overloadpacket
+        line = project_line()
+        counts = self.counts
         name = packet.__name__
         strangers = [tensor for tensor in tensors if not isinstance(tensor, DeviceTensor)]
         if packet in (aten._to_copy, aten.copy_):
             is_blocking = not kwargs.get("non_blocking", packet is aten.copy_ and len(args) > 2 and args[2])
             is_to_device = isinstance(args[0], DeviceTensor) if packet is aten.copy_ else is_result_on_device
-            if strangers or not is_to_device:  # else both are on the device
+            if strangers or not is_to_device:  # otherwise it is a copy within the device
                 if is_blocking:
                     counts.waits[f"copy to the {'device' if is_to_device else 'host'}", line] += 1
                 if is_to_device:
@@ -205,7 +213,7 @@ class PretendedGpu(TorchDispatchMode):
 
 
 def _changed(schema, args: tuple, kwargs: dict):
-    """Return what an operation that wrote over one of its arguments returns: that argument."""
+    """Return what an operation that changes its arguments returns: the changed argument, or None."""
     outs = tuple(kwargs[argument.name] for argument in schema.arguments if argument.is_out)
     if not schema.returns:
         return None
@@ -221,7 +229,7 @@ def _tensors_of(values: Iterable) -> Iterator[torch.Tensor]:
 
 
 def _to_host(value):
-    """Return an argument as the CPU's kernels take it."""
+    """Return an argument of an operation with its tensors, and its device, on the CPU."""
     if isinstance(value, DeviceTensor):
         return value.host
     if isinstance(value, (list, tuple)):
@@ -230,7 +238,7 @@ def _to_host(value):
 
 
 def _to_device(value):
-    """Return a result of the CPU's kernels with its tensors on the device."""
+    """Return a result of the CPU with its tensors on the device."""
     if isinstance(value, torch.Tensor):
         return DeviceTensor(value)
     return type(value)(map(_to_device, value)) if isinstance(value, (list, tuple)) else value
@@ -240,7 +248,7 @@ _attend_on_host = nn.functional.scaled_dot_product_attention
 
 
 def attend(query, *args, **kwargs):
-    """PyTorch's fused attention: one kernel forward and one backward, whatever a mask costs before."""
+    """Return PyTorch's fused attention, counted as one kernel forward and one backward."""
     if not isinstance(query, DeviceTensor):
         return _attend_on_host(query, *args, **kwargs)
     _active[-1].counts.operations["attention", project_line()] += 1
@@ -248,13 +256,13 @@ def attend(query, *args, **kwargs):
 
 
 class _Attention(torch.autograd.Function):
-    """The attention of the CPU, computed again in the backward pass."""
+    """Attention, computed on the CPU. The backward pass computes it once more, to get its gradients."""
 
     @staticmethod
     def forward(ctx, query, options: dict, *others) -> DeviceTensor:
         ctx.inputs = _to_host((query, *others))
         ctx.options = {name: _to_host(value) for name, value in options.items()}
-        # As the GPU's kernels leave it: the features of all heads of a token lie side by side.
+        # The result lies in memory as the kernels of a GPU leave it: the heads of a token lie side by side.
         return DeviceTensor(_attend_on_host(*ctx.inputs, **ctx.options).transpose(1, 2).contiguous().transpose(1, 2))
 
     @staticmethod

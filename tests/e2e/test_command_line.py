@@ -1,3 +1,5 @@
+"""The commands work from text to BLEU, and their errors are one line each."""
+
 import io
 import json
 import os
@@ -20,7 +22,7 @@ WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]
 
 
 def sentences(count, seed):
-    """Sentences of three to six of eight words, always the same for a seed."""
+    """Return `count` sentences of three to six words, always the same for a seed."""
     state, lines = seed, []
     for _ in range(count):
         line = []
@@ -33,7 +35,7 @@ def sentences(count, seed):
 
 @pytest.fixture(scope="module")
 def workshop(tmp_path_factory):
-    """A folder in which a model has learnt to write sentences backwards."""
+    """A folder with text, data and a run, whose model has learnt to write sentences backwards."""
     folder = tmp_path_factory.mktemp("workshop")
     RECIPES["reverse"] = replace(
         BASE,
@@ -53,7 +55,8 @@ def workshop(tmp_path_factory):
         (folder / f"{name}.en").write_text("".join(f"{line}\n" for line in lines))
         (folder / f"{name}.de").write_text("".join(" ".join(reversed(line.split())) + "\n" for line in lines))
     files = [str(folder / name) for name in ("train.en", "train.de", "dev.en", "dev.de")]
-    data, run = str(folder / "data"), str(folder / "run")
+    data = str(folder / "data")
+    run = str(folder / "run")
     prepare = ["prepare", "--recipe", "reverse", "--train", *files[:2], "--dev", *files[2:], "--output", data]
     assert cli.main(prepare) == 0
     assert cli.main(["train", "--recipe", "reverse", "--data", data, "--output", run]) == 0
@@ -67,7 +70,7 @@ def run_module(*args, text=""):
 
 
 @pytest.mark.slow
-def test_a_model_learns_to_write_backwards_and_says_how_well(workshop, capsys):
+def test_a_model_learns_to_write_backwards_and_is_scored(workshop, capsys):
     test = [str(workshop / "dev.en"), str(workshop / "dev.de")]
     assert cli.main(["evaluate", "--model", str(workshop / "run"), "--test", *test]) == 0
     printed = capsys.readouterr().out
@@ -79,7 +82,7 @@ def test_a_model_learns_to_write_backwards_and_says_how_well(workshop, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("streams", [[], ["--input", "-", "--output", "-"]])
-def test_standard_input_goes_to_standard_output_and_long_sentences_are_mentioned(workshop, streams):
+def test_standard_input_is_translated_with_a_warning_about_long_sentences(workshop, streams):
     done = run_module("translate", "--model", workshop / "run", *streams, text="alpha beta\n" + "alpha " * 400 + "\n")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\n") == 2
@@ -107,7 +110,7 @@ def test_averaging_the_last_checkpoints_gives_the_final_model(workshop, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_training_with_status_75_and_the_same_command_goes_on(
+def test_a_signal_ends_training_with_status_75_and_the_same_command_continues(
     workshop, tmp_path, monkeypatch, capsys, number
 ):
     run = tmp_path / "run"
@@ -158,7 +161,7 @@ def write(folder, name, text):
 
 
 def prepare_a_pair(folder, *endings):
-    """Return arguments that prepare one pair, whose files have these endings."""
+    """Return the arguments of a command that prepares one pair. Its two files have the suffixes `endings`."""
     files = [write(folder, f"{name}.{ending}", name) for name in ("train", "dev") for ending in endings]
     return ["prepare", "--train", *files[:2], "--dev", *files[2:], "--output", str(folder / "data")]
 
@@ -170,7 +173,7 @@ def prepare_a_pair(folder, *endings):
         (("en", "txt"), ["--target_language", "fr"], "en to fr"),
     ],
 )
-def test_the_endings_of_text_files_tell_the_languages(tmp_path, capsys, endings, options, languages):
+def test_the_suffixes_of_text_files_name_the_languages(tmp_path, capsys, endings, options, languages):
     assert cli.main([*prepare_a_pair(tmp_path, *endings), *options]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith(f"{languages}: vocabulary of ")
 
@@ -188,7 +191,7 @@ def test_the_endings_of_text_files_tell_the_languages(tmp_path, capsys, endings,
         (["prepare", "--train", "gone.en", "gone.de", "--dev", "phrasebook", "--output", "y"], "gone.en"),
     ],
 )
-def test_what_is_missing_is_said_in_one_line(tmp_path, monkeypatch, capsys, arguments, message):
+def test_missing_input_is_an_error_of_one_line(tmp_path, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
     assert cli.main(arguments) == 1
@@ -205,7 +208,7 @@ def test_what_is_missing_is_said_in_one_line(tmp_path, monkeypatch, capsys, argu
         *(f"train --{name}" for name in ("num_updates", "divide_widths", "accumulation_steps", "log_interval")),
     ],
 )
-def test_numbers_of_things_are_whole_and_positive(option, value, capsys):
+def test_counts_must_be_positive_integers(option, value, capsys):
     command, name = option.split()
     with pytest.raises(SystemExit) as stop:
         cli.main([command, name, value])
@@ -214,7 +217,7 @@ def test_numbers_of_things_are_whole_and_positive(option, value, capsys):
     assert expected in capsys.readouterr().err
 
 
-def test_a_recipe_is_changed_where_the_command_says_so(monkeypatch):
+def test_set_changes_a_recipe(monkeypatch):
     build_run = mock.Mock(side_effect=ValueError("enough"))
     monkeypatch.setattr("vaswani_transformer.training.setup.build_run", build_run)
     changes = ["--set", "compile=true", "--set", "warmup_updates=5", "--set", "model.dropout=0.3", "--num_updates", "7"]
@@ -234,13 +237,13 @@ def test_a_recipe_is_changed_where_the_command_says_so(monkeypatch):
         (KeyboardInterrupt(), 130, "stopped by Ctrl+C"),
     ],
 )
-def test_an_error_is_one_line_whoever_wrote_it(monkeypatch, capsys, error, status, line):
+def test_an_error_is_one_line_even_if_its_message_has_several(monkeypatch, capsys, error, status, line):
     monkeypatch.setattr(loading, "load_translator", mock.Mock(side_effect=error))
     assert cli.main(["convert", "--to", "marian", "--model", "x", "--output", "no/such/folder"]) == status
     assert capsys.readouterr().err == f"vaswani convert: {line}\n"
 
 
-def test_a_lack_of_memory_is_one_line_with_advice(monkeypatch, capsys):
+def test_a_lack_of_memory_prints_one_line_with_advice(monkeypatch, capsys):
     monkeypatch.setattr(loading, "load", lambda *_, **__: torch.empty(10**15))
     assert cli.main(["translate", "--model", "x"]) == 1
     advice = "a smaller --tokens_per_batch \\(of training: larger --accumulation_steps\\), or shorter sentences"
@@ -256,7 +259,7 @@ def test_a_lack_of_memory_is_one_line_with_advice(monkeypatch, capsys):
     ],
     ids=" ".join,
 )
-def test_a_file_that_is_read_is_never_replaced(tmp_path, capsys, arguments):
+def test_an_input_file_is_never_overwritten(tmp_path, capsys, arguments):
     (tmp_path / "read").write_text("a dog\n")
     (tmp_path / "link").symlink_to("read")
     names = {"READ": str(tmp_path / "read"), "LINK": str(tmp_path / "link")}
@@ -290,10 +293,11 @@ def test_debug_shows_where_an_error_arose():
         ("2>/dev/full", 0, ""),
     ],
 )
-def test_closed_input_or_output_is_an_error_and_lost_messages_are_none(
+def test_closed_input_or_output_is_an_error_but_closed_stderr_is_not(
     build_translator, tmp_path, redirection, status, message
 ):
-    build_translator(["a dog runs"] * 3, folder=tmp_path / "checkpoints" / "step-00000001")  # a message tells of it
+    # The run has no final model, so a message on standard error says that the checkpoint is used.
+    build_translator(["a dog runs"] * 3, folder=tmp_path / "checkpoints" / "step-00000001")
     (tmp_path / "checkpoints" / "step-00000001" / "COMPLETE").write_text('{"files": {}}')
     command = [sys.executable, "-m", "vaswani_transformer", "translate", "--model", str(tmp_path)]
     done = subprocess.run(
@@ -305,7 +309,7 @@ def test_closed_input_or_output_is_an_error_and_lost_messages_are_none(
 
 
 @pytest.mark.parametrize("command", ["", *(module.__name__.rpartition(".")[2] for module in COMMANDS)])
-def test_the_help_of_every_command_has_lines_to_paste_that_it_understands(command, capsys):
+def test_the_examples_in_the_help_of_every_command_are_valid(command, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main([*command.split(), "--help"])
     assert stop.value.code == 0
@@ -316,7 +320,7 @@ def test_the_help_of_every_command_has_lines_to_paste_that_it_understands(comman
         assert cli.build_parser().parse_args(words).command == words[0]
 
 
-def test_a_command_keeps_few_kernels_and_what_it_frees(monkeypatch, tmp_path):
+def test_a_command_keeps_few_compiled_kernels_and_reuses_freed_memory(monkeypatch, tmp_path):
     calls = []
     monkeypatch.setattr(memory.ctypes, "CDLL", lambda _: mock.Mock(mallopt=lambda *call: calls.append(call)))
     monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", raising=False)
@@ -324,4 +328,4 @@ def test_a_command_keeps_few_kernels_and_what_it_frees(monkeypatch, tmp_path):
     cli.main(["cost", "--run", str(tmp_path)])
     assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "192"
     assert os.environ["LRU_CACHE_CAPACITY"] == "7"
-    assert calls == [(-1, 256 * 2**20), (-3, 32 * 2**20)]  # as malloc.h numbers M_TRIM_THRESHOLD and M_MMAP_THRESHOLD
+    assert calls == [(-1, 256 * 2**20), (-3, 32 * 2**20)]  # -1 is M_TRIM_THRESHOLD, -3 is M_MMAP_THRESHOLD

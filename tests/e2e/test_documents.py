@@ -1,4 +1,4 @@
-"""What READMEs and model cards tell people to type works."""
+"""Every code block, command and link in the READMEs and model cards works."""
 
 import re
 import shlex
@@ -30,7 +30,7 @@ TEXTS = {
 FILES = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*.*")}
 NAMED_FILE = re.compile(r"`(?:[\w.]+/)*(\w+\.(?:py|sh|html))`")
 LINK = re.compile(r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)")
-SETTING = re.compile(r"[A-Z_]+=")  # of the environment, in front of a command
+SETTING = re.compile(r"[A-Z_]+=")  # an environment variable before a command
 
 
 def blocks(language):
@@ -43,7 +43,7 @@ def blocks(language):
 
 @pytest.fixture(scope="module")
 def desk(build_translator, tmp_path_factory):
-    """A folder in which every model that a document names is there; those that we do not have have learnt nothing."""
+    """A folder that holds every model that a document names. Models that are not in the repository are untrained."""
     folder = tmp_path_factory.mktemp("desk")
     (folder / "model_cards").mkdir()
 
@@ -74,7 +74,7 @@ def test_every_python_block_runs(block, desk, capsys, monkeypatch):
     assert capsys.readouterr().out
 
 
-def test_the_first_lines_of_the_readme_print_what_stands_below_them(bundled_model, capsys):
+def test_the_first_block_of_the_readme_prints_the_output_shown_below_it(bundled_model, capsys):
     code, output = re.search(r"```python\n(.*?)```\n\n```\n(.*?)```", TEXTS["README.md"], re.DOTALL).groups()
     with chdir(bundled_model.parents[1]):
         exec(compile(code, "block", "exec"), {})
@@ -119,7 +119,7 @@ def test_every_command_of_a_shell_block_exists(block):
 
 
 @pytest.mark.parametrize("path", sorted({*READMES, *CARDS}), ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_every_link_to_a_file_leads_to_one(path):
+def test_every_link_to_a_file_leads_to_a_file(path):
     missing = [link for link in LINK.findall(path.read_text(encoding="utf-8")) if not (path.parent / link).exists()]
     assert not missing
 

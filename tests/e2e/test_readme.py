@@ -1,4 +1,4 @@
-"""The README is short, and the map in model/README.md says where the paper is in the code."""
+"""The README is short, and the map in model/README.md names existing code and tests for each part of the paper."""
 
 import ast
 import re
@@ -12,9 +12,9 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 MAP = (PACKAGE / "model" / "README.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| (.+) \| \[.+\]\((.+)\) \| `([\w.]+)` \| `([\w/]+\.py)::(\w+)` \|$", re.MULTILINE)
 ROWS = ROW.findall(MAP)
-# "3.2.1, equation 1, figure 2 left: scaled dot-product attention" stands in three places of the paper.
+# A row may name several parts of the paper: "3.2.1, equation 1, figure 2 left: scaled dot-product attention" has three.
 PLACES = [place for paper, *_ in ROWS for place in paper.partition(":")[0].split(", ")]
-# Everything of the paper that can be computed, drawn or measured.
+# The sections, equations, tables and figures of the paper that can be computed, drawn or measured.
 PAPER = (
     *("3.1", "3.2.1", "3.2.2", "3.2.3", "3.3", "3.4", "3.5", "4", "5.1", "5.2", "5.3", "5.4", "6.1", "6.2", "6.3"),
     *(f"equation {number}" for number in range(1, 4)),
@@ -24,7 +24,7 @@ PAPER = (
 
 
 def names_in(path: Path) -> set[str]:
-    """Functions, classes, methods (`Class.method`) and values that a file defines."""
+    """Return the names of the functions, classes, methods (`Class.method`) and values that a file defines."""
     names = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         match node:
@@ -43,15 +43,15 @@ def test_the_readme_is_short():
 
 def test_every_row_of_the_map_of_the_paper_is_read():
     table = MAP.split("## The paper, section by section")[1].split("\n## ")[0]
-    assert len(ROWS) == sum(line.startswith("| ") for line in table.splitlines()) - 1  # the names of the columns
+    assert len(ROWS) == sum(line.startswith("| ") for line in table.splitlines()) - 1  # without the header
 
 
 @pytest.mark.parametrize(("paper", "file", "name", "test_file", "test"), ROWS, ids=[row[0] for row in ROWS])
-def test_file_function_and_test_of_the_map_exist(paper, file, name, test_file, test):
+def test_files_functions_and_tests_in_the_map_exist(paper, file, name, test_file, test):
     assert name in names_in(PACKAGE / "model" / file)
     assert test in names_in(ROOT / "tests" / test_file)
 
 
 @pytest.mark.parametrize("item", PAPER)
-def test_the_map_has_all_of_the_paper(item):
+def test_the_map_covers_the_whole_paper(item):
     assert any(f"{place} ".startswith(f"{item} ") for place in PLACES)

@@ -1,4 +1,4 @@
-"""The tour of the paper runs, and what it shows is what today's code prints."""
+"""The tour of the paper runs, and its saved outputs are what the code prints now."""
 
 import copy
 import os
@@ -13,8 +13,8 @@ nbclient = pytest.importorskip("nbclient", reason='needs pip install ".[tour]"')
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "scripts" / "tour_of_the_paper.ipynb"
 MOST_BYTES = 700_000
-STALE = "the saved notebook is not that of today's code: execute it again, by the command in scripts/README.md"
-# Of cells that show a trained model: training rounds differently on each kind of processor.
+STALE = "the saved outputs of the notebook are out of date: execute it again with the command in scripts/README.md"
+# The tag of cells that show a trained model. Their outputs vary, because processors round differently in training.
 VARIES = "varies"
 
 
@@ -23,13 +23,16 @@ def code_cells(notebook):
 
 
 def kinds(cell):
-    """The kind of each output of `cell`, its stream or its formats; how often a stream was flushed says nothing."""
+    """Return the kinds of the outputs of `cell`: the name of a stream, the formats of a picture, or "error".
+
+    A stream counts once in a row, because the number of its parts depends on when it was flushed.
+    """
     found = [output.get("name") or " ".join(sorted(output.get("data", ()))) or "error" for output in cell.outputs]
     return [kind for kind, _ in groupby(found)]
 
 
 def texts(cell):
-    """All text that `cell` prints or displays, but not its pictures."""
+    """Return the text that `cell` prints, and then the texts that it displays. Pictures are left out."""
     printed = "".join(output.text for output in cell.outputs if output.output_type == "stream")
     displayed = [
         output.data[format]
@@ -47,19 +50,20 @@ def saved():
 
 @pytest.fixture(scope="module")
 def executed(saved, bundled_model, tmp_path_factory):
-    """The notebook, run from the beginning in an empty folder."""
-    folder, notebook = tmp_path_factory.mktemp("tour"), copy.deepcopy(saved)
+    """The notebook with new outputs, executed from the first cell in an empty folder."""
+    folder = tmp_path_factory.mktemp("tour")
+    notebook = copy.deepcopy(saved)
     for cell in code_cells(notebook):
         cell.outputs, cell.execution_count = [], None
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     client = nbclient.NotebookClient(notebook, timeout=None, resources={"metadata": {"path": str(folder)}})
-    # The user's own start-up files and settings stay out.
+    # IPython gets a new folder, because it would read start-up files and settings in the folder of the user.
     client.execute(env=os.environ | {"PYTHONPATH": path, "IPYTHONDIR": str(folder / "ipython"), "HF_HUB_OFFLINE": "1"})
     return notebook
 
 
 @pytest.mark.slow
-def test_every_cell_runs_and_the_saved_outputs_are_those_of_the_code(saved, executed):
+def test_every_cell_runs_and_gives_its_saved_output(saved, executed):
     for before, now in zip(code_cells(saved), code_cells(executed), strict=True):
         assert not {"error", "stderr"} & {*kinds(now)}, now.id
         assert now.execution_count is not None, now.id
@@ -69,7 +73,7 @@ def test_every_cell_runs_and_the_saved_outputs_are_those_of_the_code(saved, exec
             assert texts(before) == texts(now), f"{STALE} ({before.id})"
 
 
-def test_the_saved_notebook_is_small_and_names_no_folder_of_a_machine(saved):
+def test_the_saved_notebook_is_small_and_names_no_local_folder(saved):
     assert NOTEBOOK.stat().st_size < MOST_BYTES
     shown = "\n".join(text for cell in code_cells(saved) for text in texts(cell))
     for place in (str(ROOT), str(Path.home()), "/tmp", "/home", "site-packages"):

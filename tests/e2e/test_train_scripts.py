@@ -1,4 +1,4 @@
-"""The documented runs: each name expands to commands that the package understands, and one is run to its scores."""
+"""The runs of scripts/run.py are commands that the package understands. One of them is executed to its scores."""
 
 import json
 import os
@@ -21,7 +21,7 @@ RESULTS = SCRIPTS / "benchmarks" / "results" / "table3_reduced"
 
 @pytest.fixture
 def record(tmp_path, monkeypatch):
-    """A function that returns the parsed arguments of each `vaswani` command of a run, without obeying it."""
+    """A function that returns the parsed arguments of each `vaswani` command of a run, and executes none of them."""
 
     def run(name, *options):
         commands = []
@@ -58,7 +58,7 @@ def test_each_text_is_read_in_both_languages(record):
     assert (score.test, score.tokenize) == (["TEXTS/test.de", "TEXTS/test.en"], "none")
 
 
-def test_the_everyday_model_reads_all_text_that_is_disturbed(record, tmp_path):
+def test_the_everyday_models_train_on_every_disturbed_corpus(record, tmp_path):
     copies = json.loads((SCRIPTS / "disturbed_text.json").read_text())["copies"]
     for name, folder in (("everyday_en_de", tmp_path / "run"), ("everyday_en_de_robust", "runs/everyday_en_de")):
         sources = [source for source, _ in record(name)[0].train]
@@ -68,7 +68,7 @@ def test_the_everyday_model_reads_all_text_that_is_disturbed(record, tmp_path):
 def test_the_parts_of_a_treebank_are_written_first_and_a_failure_ends_the_run(tmp_path):
     (tmp_path / "treebank_wsj_sample").mkdir()
     whole = "".join(f"{number}\n" for number in range(1, 3915))
-    (tmp_path / "treebank_wsj_sample" / "wsj_sample.mrg").write_text(whole)  # holds no tree
+    (tmp_path / "treebank_wsj_sample" / "wsj_sample.mrg").write_text(whole)  # no line is a tree, so `prepare` fails
     run = tmp_path / "run"
     assert runs.main(["parsing_wsj_sample", "--folder", str(tmp_path), "--output", str(run)]) == 1
     parts = [(run / f"{part}.mrg").read_text() for part in ("train", "dev", "test")]
@@ -76,20 +76,21 @@ def test_the_parts_of_a_treebank_are_written_first_and_a_failure_ends_the_run(tm
     assert {path.name for path in run.iterdir()} == {"train.mrg", "dev.mrg", "test.mrg"}
 
 
-def test_a_run_of_texts_asks_for_their_folder(capsys):
+def test_a_run_without_the_folder_of_its_texts_is_refused(capsys):
     with pytest.raises(SystemExit):
         runs.main(["multi30k_raw"])
-    assert "the run multi30k_raw reads texts: give --folder" in capsys.readouterr().err
+    assert "the run multi30k_raw needs --folder, the folder with its texts" in capsys.readouterr().err
 
 
-def test_reduced_rows_stand_to_base_as_in_the_paper_and_their_best_epoch_is_scored(record, tmp_path):
+def test_reduced_rows_keep_their_ratios_to_base_and_their_best_epoch_is_scored(record, tmp_path):
     rows = ["base", "A2", "B1", "C1", "C4", "D1", "base_seed1"]
     for row in rows:
         for step in ("09", "10"):
             (tmp_path / "run" / row / "checkpoints" / f"step-000000{step}").mkdir(parents=True)
-    (tmp_path / "run" / "D1" / "dev_scores.json").touch()  # done before
+    (tmp_path / "run" / "D1" / "dev_scores.json").touch()  # this row counts as done
     _, *commands = record("table3_reduced", "--rows", *rows)
-    trainings, scores = commands[::2], commands[1::2]
+    trainings = commands[::2]
+    scores = commands[1::2]
     assert [training.recipe for training in trainings] == [f"table3_{r[:4]}" for r in rows if r != "D1"]
     assert trainings[-1].seed == 1
     assert scores[1].model == f"{tmp_path}/run/A2/checkpoints/step-00000009"
@@ -103,11 +104,11 @@ def test_reduced_rows_stand_to_base_as_in_the_paper_and_their_best_epoch_is_scor
         assert ratios[0] == ratios[1]
 
 
-def test_the_table_stands_beside_the_paper_s(capsys, tmp_path):
+def test_table_3_is_printed_beside_the_paper_s(capsys, tmp_path):
     assert table3.PAPER.keys() == TABLE_3.keys() == runs.RUNS["table3"]["rows"].keys()
     assert table3.main([str(RESULTS)]) == 0
     assert capsys.readouterr().out == (RESULTS / "table.md").read_text(encoding="utf-8")
-    with pytest.raises(ValueError, match="holds no row with a dev_scores"):
+    with pytest.raises(ValueError, match=r"No folder in .* holds dev_scores\.json"):
         table3.main([str(tmp_path)])
 
 
@@ -131,5 +132,5 @@ def test_the_base_run_goes_from_text_to_scores_on_two_processes(tmp_path):
 
 
 @pytest.mark.parametrize("path", sorted(SCRIPTS.glob("*.sh")), ids=lambda path: path.name)
-def test_every_shell_script_is_bash(path):
+def test_every_shell_script_is_valid_bash(path):
     subprocess.run(["bash", "-n", path], check=True)

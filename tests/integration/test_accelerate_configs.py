@@ -1,4 +1,4 @@
-"""The Accelerate configuration files say what their names say, and processes without a GPU meet."""
+"""The configuration files of Accelerate configure what their names say, and processes without a GPU work together."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.utils import DistributedType
 
 CONFIGS = Path(__file__).parents[2] / "scripts" / "accelerate"
-EXPECTED = {  # name: distributed type, processes over all machines, machines, without a GPU
+EXPECTED = {  # name: distributed type, number of processes on all machines, number of machines, whether on CPUs
     "1_cpu": (DistributedType.NO, 1, 1, True),
     "1_gpu": (DistributedType.NO, 1, 1, False),
     "8_gpus": (DistributedType.MULTI_GPU, 8, 1, False),
@@ -21,7 +21,7 @@ PROBE = "from accelerate import Accelerator; a = Accelerator(); a.wait_for_every
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_a_file_says_what_its_name_says(name):
+def test_each_file_configures_what_its_name_says(name):
     config = load_config_from_file(str(CONFIGS / f"{name}.yaml"))
     actual = (config.distributed_type, config.num_processes, config.num_machines, config.use_cpu)
     assert actual == EXPECTED[name]

@@ -6,13 +6,13 @@ import re
 import benchmark_table1 as table1
 
 
-def test_the_benchmark_prints_its_growth_beside_the_formulas(monkeypatch, capsys):
-    # A process for each memory would take longer than all the rest.
+def test_the_benchmark_prints_growth_beside_the_formulas(monkeypatch, capsys):
+    # A separate process for each measurement of memory would take longer than everything else here.
     monkeypatch.setattr(table1, "measure_in_child", lambda work, name, length, sizes: float(length**2))
     sizes = ["--lengths", "16", "32", "--width", "8", "--heads", "2", "--window", "4"]
     assert table1.main([*sizes, "--repeats", "1"]) == 0
     printed = capsys.readouterr().out
     assert re.search(r"self-attention, restricted +O\(r n d\) +O\(1\) +O\(n / r\)", printed)
-    assert printed.count("n^2.00") >= len(table1.LAYERS)  # times may happen to grow so too
+    assert printed.count("n^2.00") >= len(table1.LAYERS)  # the times may grow with the same exponent by chance
     assert table1.growth([1, 2, 4], [9.0, 1.0, 4.0]) == 2
-    assert math.isnan(table1.growth([1, 2], [0.0, 3.0]))  # too short to measure
+    assert math.isnan(table1.growth([1, 2], [0.0, 3.0]))  # nothing was measured

@@ -1,4 +1,4 @@
-"""The benchmark programs run from end to end, and what they compare is the same model."""
+"""The benchmark programs run from end to end, and compare models that compute the same."""
 
 import contextlib
 import json
@@ -35,7 +35,8 @@ def test_marian_with_copied_weights_has_our_loss_and_gradients():
     labels = torch.randint(3, 300, (2, 6))
     labels[1, 4:] = -100
     batch = {"input_ids": torch.randint(3, 300, (2, 5)), "attention_mask": torch.ones(2, 5, dtype=torch.long)}
-    ours, theirs = model(**batch, labels=labels).loss, marian(**batch, labels=labels)
+    ours = model(**batch, labels=labels).loss
+    theirs = marian(**batch, labels=labels)
     torch.testing.assert_close(ours, theirs)
     ours.backward()
     theirs.backward()
@@ -43,16 +44,16 @@ def test_marian_with_copied_weights_has_our_loss_and_gradients():
     torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-4)
 
 
-def test_the_peak_of_memory_is_seen_after_it_was_given_back():
+def test_the_peak_of_memory_is_measured_after_the_memory_was_freed():
     def work():
-        with mmap.mmap(-1, 100 * 2**20) as memory:  # not malloc, which may have kept as much
+        with mmap.mmap(-1, 100 * 2**20) as memory:  # malloc might reuse memory that the process already has
             for page in range(0, len(memory), mmap.PAGESIZE):
                 memory[page] = 1
 
     assert 90 < benchmark_common.peak_growth(work) < 150
 
 
-def test_training_benchmark_runs(tmp_path, capsys):
+def test_the_training_benchmark_runs(tmp_path, capsys):
     arguments = ["--size", "tiny", "--pairs", "60", "--tokens_per_batch", "128", "--updates", "2", "--repeats", "2"]
     assert benchmark_training.main([*arguments, "--threads", "1", "--output", f"{tmp_path}/result.json"]) == 0
     ours, theirs = read_rows(tmp_path / "result.json")
@@ -64,14 +65,15 @@ def test_training_benchmark_runs(tmp_path, capsys):
     assert "target tokens/s" in capsys.readouterr().out
 
 
-def test_decoding_benchmark_runs_and_all_systems_translate_alike(tmp_path, monkeypatch):
-    # Processes of their own would take longer than all the rest; the test of training has them.
+def test_the_decoding_benchmark_runs_and_all_systems_translate_alike(tmp_path, monkeypatch):
+    # Separate processes would take longer than everything else here. The test of training has them.
     def open_child():
         return contextlib.nullcontext(lambda work, *args: work(*args))
 
     monkeypatch.setattr(benchmark_decoding, "open_child", open_child)
     monkeypatch.setattr(benchmark_decoding, "PAUSE", 0)
-    monkeypatch.setattr(benchmark_decoding, "tune_memory", lambda: None)  # which stays for the rest of a process
+    # `tune_memory` would change this process for all later tests.
+    monkeypatch.setattr(benchmark_decoding, "tune_memory", lambda: None)
     arguments = ["--sizes", "tiny", "--sentences", "4", "--batch_sizes", "3", "--repeats", "1"]
     arguments += ["--forced_length", "5", "--threads", "1"]
     assert benchmark_decoding.main([*arguments, "--output", f"{tmp_path}/result.json"]) == 0
@@ -83,7 +85,7 @@ def test_decoding_benchmark_runs_and_all_systems_translate_alike(tmp_path, monke
         assert row["tokens_per_second"] == pytest.approx(5 * row["sentences_per_second"])
 
 
-def test_gpu_report_measures_a_training_and_names_one_that_failed(tmp_path, capsys):
+def test_the_gpu_report_measures_a_training_and_names_a_failed_one(tmp_path, capsys):
     prepare = "prepare --train phrasebook --dev phrasebook --num_pairs 60 --vocab_size 500 --output"
     assert cli.main([*prepare.split(), f"{tmp_path}/data"]) == 0
     arguments = f"--device cpu --data {tmp_path}/data --updates 2 --sizes base --modes eager".split()

@@ -1,4 +1,4 @@
-"""Models that come with the repository, beside their cards: small, without code, and they still translate."""
+"""The models that come with the repository are small, lie there without code, and translate as before."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = sorted(path.parent for path in ROOT.glob("model_cards/*/config.json"))
 in_every_folder = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 MOST_BYTES = 20_000_000
-# Translations of these lines were recorded, see `test_it_translates_as_recorded`.
+# The translations of these lines were recorded, see `test_the_bundled_model_translates_as_recorded`.
 SENTENCES = Path(__file__).with_name("everyday_en_de.en")
 RECORDED = SENTENCES.with_suffix(".de")
 PARSED = Path(__file__).with_name("parsing_craft.txt")
@@ -34,14 +34,14 @@ def files_of(folder):
 
 
 @in_every_folder
-def test_the_weights_are_in_bfloat16_and_few_and_named_by_the_card(folder):
+def test_the_weights_are_small_in_bfloat16_and_named_by_the_card(folder):
     path = folder / "model.safetensors"
     assert path.stat().st_size <= MOST_BYTES
     with safe_open(path, "pt") as weights:
         assert {weights.get_slice(name).get_dtype() for name in weights.keys()} == {"BF16"}  # noqa: SIM118
     card = (folder / "README.md").read_text(encoding="utf-8")
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    assert digest in card, f"the card is of other weights: score these, and name them by sha256 {digest}"
+    assert digest in card, f"the card describes other weights: score the new ones, and name their sha256 {digest}"
     assert "TODO" not in card
 
 
@@ -67,12 +67,13 @@ def test_a_bundle_is_a_model_in_bfloat16_and_bundling_it_again_changes_nothing(c
     assert files_of(bundled) == before
 
 
-def test_it_translates_as_recorded(bundled_model, tmp_path):
-    """Sentences whose translation is the same when all is computed in bfloat16.
+def test_the_bundled_model_translates_as_recorded(bundled_model, tmp_path):
+    """Translate sentences whose translation in bfloat16 is the same as in float32.
 
-    So no hypothesis of their search is nearly as good as another: the sums of float32, which each kind of processor
-    rounds in its own way, differ 2^16 times less than that. After a change of the weights the command of the
-    assertion's message records them again; remove those that `--dtype bfloat16` translates otherwise.
+    In the search of such a sentence no hypothesis is nearly as good as the best. Each kind of processor rounds float32
+    differently, but these differences are 2^16 times smaller than those of bfloat16, and change no translation. After a
+    change of the weights, record the translations again with the command that the failing assertion prints. Then remove
+    the sentences that `--dtype bfloat16` translates differently.
     """
     command = ["translate", "--model", str(bundled_model), "--input", str(SENTENCES), "--output"]
     assert cli.main([*command, str(tmp_path / "found.de")]) == 0
@@ -81,21 +82,25 @@ def test_it_translates_as_recorded(bundled_model, tmp_path):
 
 
 def test_the_parser_parses_as_recorded(find_bundled, tmp_path):
-    """Sentences that are parsed alike in bfloat16, as above: `Parser(*load_translator(folder, dtype="bfloat16"))`."""
+    """Parse sentences whose tree in bfloat16 is the same as in float32, for the reason given above.
+
+    `Parser(*load_translator(folder, dtype="bfloat16"))` parses in bfloat16.
+    """
     command = ["parse", "--model", str(find_bundled("parsing_craft")), "--input", str(PARSED), "--output"]
     assert cli.main([*command, str(tmp_path / "found.mrg")]) == 0
     assert len(read(RECORDED_TREES)) >= 6
     assert read(tmp_path / "found.mrg") == read(RECORDED_TREES), f"vaswani {' '.join(command)} {RECORDED_TREES}"
 
 
-def test_the_captions_of_its_test_set_are_translated_as_recorded(find_bundled, data_folder, tmp_path):
-    """One of the first 50 may differ: with nearly equal hypotheses, rounding of float32 decides between them."""
+def test_the_captions_of_the_test_set_are_translated_as_recorded(find_bundled, data_folder, tmp_path):
+    """Translate the first 50 captions. One may differ: rounding decides between hypotheses that are nearly equal."""
     stem = data_folder / "multi30k" / "test_2016_flickr.lc.norm.tok"
     for side in ("en", "de"):
         lines = read(stem.with_name(f"{stem.name}.{side}"))[:50]
         (tmp_path / f"first.{side}").write_text("\n".join(lines) + "\n", encoding="utf-8")
     command = ["translate", "--model", str(find_bundled("multi30k_tiny_lc")), "--input", str(tmp_path / "first.en")]
     assert cli.main([*command, "--length_penalty", "1.4", "--output", str(tmp_path / "found.de")]) == 0
-    found, recorded = read(tmp_path / "found.de"), read(RECORDED_CAPTIONS)
+    found = read(tmp_path / "found.de")
+    recorded = read(RECORDED_CAPTIONS)
     assert sum(ours != theirs for ours, theirs in zip(found, recorded, strict=True)) <= 1
     assert sacrebleu.corpus_bleu(found, [read(tmp_path / "first.de")], tokenize="none").score > 35

@@ -12,7 +12,8 @@ from vaswani_transformer import cli
 SBATCH = Path(__file__).parents[2] / "scripts" / "clusters" / "slurm.sbatch"
 SLURM = {"SLURM_JOB_ID": "17", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "node[3-4]"}
 SLURM |= {"SLURM_GPUS_ON_NODE": "8", "SLURM_CPUS_PER_TASK": "64"}
-# This srun asks the job to stop, as Slurm does near the time limit, and ends when scancel has been called.
+# Commands of Slurm, replaced by scripts that record their calls. The script of srun also sends the job the signal with
+# which Slurm warns of the time limit, and ends when scancel has been called.
 STUBS = {
     "scontrol": 'if [ "$1" = show ]; then printf "node3\\nnode4\\n"; else echo "scontrol $*" >> calls; fi',
     "scancel": 'echo "scancel $*" >> calls',
@@ -25,7 +26,7 @@ STUBS = {
     ("signal", "status", "calls"),
     [
         ("", 3, []),  # a job that failed is not queued again
-        ("USR1", 0, ["scancel --signal=TERM 17"]),  # nor one that had just finished
+        ("USR1", 0, ["scancel --signal=TERM 17"]),  # a job that has just finished is not queued again either
         ("USR1", 1, ["scancel --signal=TERM 17", "scontrol requeue 17"]),
     ],
 )

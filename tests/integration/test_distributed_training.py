@@ -1,4 +1,4 @@
-"""Several processes on one CPU, joined by gloo: what eight GPUs do, at a size a test can afford."""
+"""Training with several processes works. The processes run on one CPU, joined by gloo, in place of eight GPUs."""
 
 import json
 import os
@@ -27,8 +27,13 @@ EXACT = replace(WITHOUT_DROPOUT, num_updates=5)
 
 
 def train_in_fork(recipe, data, run, settings, double):
-    """`data` is a folder, or a function of the number of the process that returns one."""
-    # The processes are forks of this one, in which Accelerate knows itself alone.
+    """Train in one of several processes.
+
+    Args:
+        data: a folder, or a function that returns the folder for the rank of the process, given as a str.
+        double: whether to train in float64.
+    """
+    # This process is a fork of the process of the tests, in which Accelerate has found one process only.
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
     torch.set_num_threads(1)
@@ -51,7 +56,7 @@ def one_process(tiny_data, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def two_processes(tiny_data, tmp_path_factory):
-    """What two processes learn with dropout."""
+    """The weights that two processes learn with dropout."""
     return train_in_processes(2, RECIPE, tiny_data, tmp_path_factory.mktemp("two") / "run")
 
 
@@ -66,21 +71,22 @@ def test_an_update_is_the_same_however_it_is_split(num_processes, accumulation_s
 
 
 def test_compiled_processes_learn_the_same(one_process, tiny_data, tmp_path, monkeypatch):
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))  # without generating code
+    # This backend traces the model but generates no code, which would take long.
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     run = tmp_path / "run"
     found = train_in_processes(2, replace(EXACT, compile=True), tiny_data, run, double=True)
     assert_close(found, one_process[0], tolerance=1e-10)
 
 
-def test_another_number_of_processes_goes_on_with_a_warning(one_process, tiny_data, tmp_path, capfd):
+def test_a_run_continues_with_another_number_of_processes_and_a_warning(one_process, tiny_data, tmp_path, capfd):
     run = tmp_path / "run"
     train_in_processes(2, EXACT, tiny_data, run, double=True)
     for path in (run / "checkpoints").glob("step-00000005"):
-        (path / "COMPLETE").unlink()  # as if it had been killed after update 4, inside the third epoch
+        (path / "COMPLETE").unlink()  # as if the run had been killed after update 4, inside the third epoch
     found = train_in_processes(3, EXACT, tiny_data, run, double=True)
     error = capfd.readouterr().err
     assert "WARNING: 2 processes wrote " in error
-    assert error.count("the dog 0 runs -> ") == 4  # once at each evaluation
+    assert error.count("the dog 0 runs -> ") == 4  # printed once at each evaluation, by one process
     assert_close(found, one_process[0], tolerance=1e-10)
     assert [line["update"] for line in timeless(run) if "lr" in line] == [1, 2, 3, 4, 5]
 
@@ -94,21 +100,21 @@ def test_processes_that_find_different_data_are_refused(tiny_data, tmp_path):
         debug_launcher(train_in_fork, args=(RECIPE, data, tmp_path / "run", {}, False), num_processes=2)
 
 
-def test_processes_draw_different_dropout_and_a_stopped_run_goes_on_with_it(two_processes, tiny_data, tmp_path):
+def test_processes_draw_different_dropout_and_a_stopped_run_continues_exactly(two_processes, tiny_data, tmp_path):
     run = tmp_path / "stopped"
     train_in_processes(2, RECIPE, tiny_data, run)
     saved = [torch.load(path, weights_only=True) for path in run.glob("checkpoints/*/training_state/state.pt")]
     states = [state["cpu"] for one in saved for state in one["random_states"]]
     assert len({state.numpy().tobytes() for state in states}) == len(states) == 4
     with pytest.raises(ProcessRaisedException, match="begun with other settings: seed was 0, is 1"):
-        train_in_processes(2, RECIPE, tiny_data, run, seed=1)  # which the first refuses, and all say
+        train_in_processes(2, RECIPE, tiny_data, run, seed=1)  # the first process refuses it, and all raise
     (run / "checkpoints" / "step-00000005" / "COMPLETE").unlink()
     stopped = train_in_processes(2, RECIPE, tiny_data, run)
     assert_close(stopped, two_processes)
 
 
 class Checksum:
-    """In place of BLEU, which is 0 for a model that has learnt nothing."""
+    """A score of translations in place of BLEU, which is 0 for an untrained model."""
 
     def corpus_score(self, translations, references):
         assert len(translations) == len(references[0]) == 9
@@ -116,27 +122,27 @@ class Checksum:
 
 
 def sum_up_translations(*args, **place):
-    """A checksum of the translated development set, in more batches than there are processes."""
+    """Return a checksum of the translated development set. It has more batches than there are processes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sacrebleu, "BLEU", Checksum)
         patch.setattr(metrics, "Translator", partial(Translator, tokens_per_batch=50))
         return metrics.compute_bleu(*args, **place)
 
 
-def test_all_processes_together_translate_the_development_set_as_one_does(tiny_data, tmp_path):
+def test_several_processes_translate_the_development_set_as_one_process_does(tiny_data, tmp_path):
     sums = []
     for num_processes in (1, 2):
         run = tmp_path / str(num_processes)
         train_in_processes(num_processes, EXACT, tiny_data, run, double=True, score_dev=sum_up_translations)
         sums.append([line["dev_bleu"] for line in timeless(run) if "dev_bleu" in line])
     assert sums[0] == sums[1]
-    assert len(set(sums[0])) > 1  # the translations change while it learns
+    assert len(set(sums[0])) > 1  # the translations change during the training
 
 
 LAUNCH = {
     "ACCELERATE_USE_CPU": "true",
     "OMP_NUM_THREADS": "1",
-    # Else a restarted worker may find the address of a dead one in the launcher's store, and wait for it.
+    # Otherwise a restarted worker may find the address of a dead one in the launcher's store, and wait for it.
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
 }
 WORKER = """
@@ -161,7 +167,7 @@ def die_or_stop(parts, update):
         os.kill(os.getpid(), signal.SIGKILL)
     if not first_life and os.environ["RANK"] == "0" and parts.progress.update == 2:
         os.kill(os.getppid(), signal.SIGTERM)
-        while not received:  # it comes back to all of this process group
+        while not received:  # torchrun passes the signal on to all workers
             pass
     return run_update(parts, update)
 
@@ -177,17 +183,16 @@ except Interrupted as error:
 model = weakref.ref(parts.model)
 del parts
 gc.collect()
-assert model() is None  # else the processes could not part
+assert model() is None  # a living model would keep the processes from ending their group
 destroy_group_at_exit()
 sys.exit(status)
 """
 
 
 @pytest.mark.slow
-def test_torchrun_restarts_a_killed_run_and_sigterm_saves_though_it_reaches_the_workers_of_the_loaders(
-    two_processes, tiny_data, tmp_path, capfd
-):
-    script, run = tmp_path / "worker.py", tmp_path / "run"
+def test_torchrun_restarts_a_killed_run_and_sigterm_makes_it_save(two_processes, tiny_data, tmp_path, capfd):
+    script = tmp_path / "worker.py"
+    run = tmp_path / "run"
     script.write_text(WORKER.format(tests=list(map(str, Path(__file__).parents[:2]))))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     result = subprocess.run(

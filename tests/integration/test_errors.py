@@ -1,4 +1,4 @@
-"""Bad input ends in one line on standard error, in every command and for every kind of fault."""
+"""Every command answers bad input with one line on standard error."""
 
 import io
 import sys
@@ -16,7 +16,7 @@ from vaswani_transformer.training import recipes
 
 @pytest.fixture
 def place(build_translator, tmp_path, monkeypatch):
-    """The working directory: a model in `model`, and files of text."""
+    """The working directory of a test, with a model in `model`, a text in `text`, and a link `loop` to itself."""
     build_translator(["a dog runs", "two cats sleep"] * 3, folder=tmp_path / "model")
     (tmp_path / "text").write_text("a dog\n")
     (tmp_path / "loop").symlink_to("loop")
@@ -43,7 +43,7 @@ PREPARE = "prepare --dev text text --output data --train"
         ("export --model model --format ctranslate2 --output text", "text is not empty"),
     ],
 )
-def test_bad_input_is_one_line_without_debug_and_a_traceback_with_it(place, capsys, command, message):
+def test_bad_input_prints_one_line_and_with_debug_a_traceback(place, capsys, command, message):
     assert cli.main(command.split()) == 1
     error = capsys.readouterr().err
     assert error.startswith(f"vaswani {command.split()[0]}: ")
@@ -53,14 +53,14 @@ def test_bad_input_is_one_line_without_debug_and_a_traceback_with_it(place, caps
         cli.main(["--debug", *command.split()])
 
 
-def test_an_error_of_our_own_tells_its_class_and_how_to_find_its_place(place, monkeypatch, capsys):
+def test_an_unexpected_error_names_its_class_and_the_option_debug(place, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     assert cli.main(["translate", "--model", "model"]) == 1
     reason = "AttributeError: '_io.StringIO' object has no attribute 'buffer'"
     assert capsys.readouterr().err == f"vaswani translate: {reason} (vaswani --debug translate ... shows where)\n"
 
 
-def test_the_numbers_of_options_have_the_bounds_of_recipes_and_of_generation_configs():
+def test_options_have_the_bounds_of_recipes_and_generation_configs():
     for command in cli.build_parser()._subparsers._group_actions[0].choices.values():
         for action in command._actions:
             if isinstance(action.type, Number):
@@ -69,7 +69,7 @@ def test_the_numbers_of_options_have_the_bounds_of_recipes_and_of_generation_con
 
 
 @pytest.mark.parametrize("number", [Number(1, 1_000), Number(-10.0, 10.0)], ids=str)
-def test_a_number_beyond_its_bounds_or_of_another_kind_is_refused(number):
+def test_a_number_out_of_bounds_or_of_another_type_is_refused(number):
     least, most = number.least, number.most
     assert [number(str(value)) for value in (least, most)] == [least, most]
     for text in (str(least - 1), str(most + 1), "nan", "inf", "9" * 5_000, "x", ""):
@@ -92,14 +92,14 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damaged_settings_of_the_search_are_refused(place, damage):
+def test_a_damaged_generation_config_is_refused(place, damage):
     load_translator("model")
     DAMAGES[damage](Path("model", "generation_config.json"))
     with pytest.raises((ValueError, OSError), match=r"generation_config\.json"):
         load_translator("model")
 
 
-def test_ctrl_c_during_imports_is_one_line(monkeypatch, capsys):
+def test_ctrl_c_during_imports_prints_one_line(monkeypatch, capsys):
     monkeypatch.setattr(cli, "import_module", mock.Mock(side_effect=KeyboardInterrupt))
     assert cli.main(["translate", "--model", "model"]) == 130
     assert capsys.readouterr().err == "vaswani translate: stopped by Ctrl+C\n"

@@ -1,4 +1,4 @@
-"""`vaswani evaluate`, with a model and without."""
+"""`vaswani evaluate` scores a model, or a file of translations."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ FAR = [" ".join(line.split()[::-1]) for line in REFERENCES]
 
 @pytest.fixture
 def files(tmp_path):
-    """Paths of the references and of two systems' translations."""
+    """The paths of the references and of the translations of two systems."""
     paths = []
     for name, lines in (("ref.de", REFERENCES), ("close.de", CLOSE), ("far.de", FAR)):
         paths.append(tmp_path / name)
@@ -28,9 +28,10 @@ def files(tmp_path):
     return list(map(str, paths))
 
 
-def test_a_model_is_scored_in_all_ways_with_its_search_and_fingerprint(build_translator, files, tmp_path, capsys):
+def test_all_scores_of_a_model_are_given_with_its_search_and_fingerprint(build_translator, files, tmp_path, capsys):
     build_translator(REFERENCES, vocab_size=300, folder=tmp_path / "m")
-    written, file = tmp_path / "out.de", tmp_path / "test.json"
+    written = tmp_path / "out.de"
+    file = tmp_path / "test.json"
     options = ["--num_beams", "2", "--max_length_offset", "2", "--translations", str(written), "--json", str(file)]
     assert cli.main(["evaluate", "--model", str(tmp_path / "m"), "--test", files[0], files[0], *options]) == 0
     model = load_translator(tmp_path / "m")
@@ -51,7 +52,7 @@ def test_a_model_is_scored_in_all_ways_with_its_search_and_fingerprint(build_tra
     assert json.loads(file.read_text())["models"] == [str(tmp_path / "m")]
 
 
-def test_the_fingerprint_is_of_the_scored_model_though_training_goes_on_and_ends(
+def test_the_fingerprint_belongs_to_the_scored_model_even_if_training_ends_meanwhile(
     build_translator, files, tmp_path, capsys, monkeypatch
 ):
     build_translator(REFERENCES, vocab_size=300, folder=tmp_path / "later")
@@ -74,7 +75,7 @@ def test_the_fingerprint_is_of_the_scored_model_though_training_goes_on_and_ends
     assert printed.err.count("its newest checkpoint is used (step-00000001)") == 1
 
 
-def test_the_table_has_a_row_for_each_pair_whatever_breaks_its_text(build_translator, tmp_path, capsys):
+def test_the_table_has_one_row_for_each_pair_even_if_its_text_has_line_breaks(build_translator, tmp_path, capsys):
     build_translator(REFERENCES, vocab_size=300, folder=tmp_path / "m")
     (tmp_path / "test.jsonl").write_text('{"en": "a\\tb\\r\\nc", "de": "\\"d\\u2028e"}\n{"en": "", "de": "f"}\n')
     files = [str(tmp_path / name) for name in ("out.de", "table.tsv")]
@@ -87,7 +88,9 @@ def test_the_table_has_a_row_for_each_pair_whatever_breaks_its_text(build_transl
     assert "table.tsv is named for two outputs: name another file" in capsys.readouterr().err
 
 
-def test_the_paper_s_bleu_is_of_the_language_of_the_model_s_task_unless_told(build_translator, files, tmp_path, capsys):
+def test_the_paper_s_bleu_uses_the_target_language_of_the_model_unless_another_is_given(
+    build_translator, files, tmp_path, capsys
+):
     tasks = custom_pipelines("translation_en_to_fr")
     build_translator(REFERENCES, vocab_size=300, folder=tmp_path / "m", custom_pipelines=tasks)
     for more, language in (([], "fr"), (["--target_language", "de"], "de")):
@@ -125,7 +128,7 @@ def test_one_file_is_scored_without_a_model(files, capsys):
         ),
     ],
 )
-def test_what_does_not_go_together_is_refused(arguments, message, capsys):
+def test_options_that_exclude_each_other_are_refused(arguments, message, capsys):
     with pytest.raises(SystemExit):
         cli.main(["evaluate", *arguments])
     error = capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What a model computes stays what it was: for one saved by older code, and by the example beside its weights."""
+"""A model computes the same as before: a model saved by older code, and a model with an example beside its weights."""
 
 import json
 from pathlib import Path
@@ -10,10 +10,10 @@ from vaswani_transformer import VaswaniForConditionalGeneration
 from vaswani_transformer.cli import main
 from vaswani_transformer.runs import EXAMPLE_FILE
 
-SAVED = Path(__file__).parent / "saved_model"  # by commit 3f4d6d0, with another layout of the code
+SAVED = Path(__file__).parent / "saved_model"  # saved by commit 3f4d6d0, when the code lay in other files
 
 
-def test_a_model_that_older_code_has_saved_computes_what_it_did():
+def test_a_model_saved_by_older_code_still_computes_its_example():
     model = VaswaniForConditionalGeneration.from_pretrained(SAVED).eval()
     input_ids = torch.tensor([[5, 9, 13, 2], [7, 3, 2, 1]])
     assert float(model(input_ids=input_ids, labels=input_ids).loss) == pytest.approx(19.63222312927246, rel=1e-5)
@@ -25,7 +25,7 @@ def test_a_model_that_older_code_has_saved_computes_what_it_did():
     assert greedy == [0, 16, 39, 39, 39, 14] + [39] * 47 + [2, 1]
 
 
-def test_check_tells_a_model_that_computes_something_else(bundled_model, tmp_path, capsys):
+def test_check_finds_a_model_that_computes_something_else(bundled_model, tmp_path, capsys):
     for file in bundled_model.iterdir():
         (tmp_path / file.name).symlink_to(file)
     example = tmp_path / EXAMPLE_FILE

@@ -1,4 +1,4 @@
-"""Exported models translate as the model does, in CTranslate2 and in onnxruntime."""
+"""Exported models translate like the model, in CTranslate2 and in onnxruntime."""
 
 import copy
 import json
@@ -17,7 +17,7 @@ from vaswani_transformer.export import ctranslate2_converter, onnx_export
 from vaswani_transformer.loading import load_tokenizer
 
 SENTENCES = ["a dog runs", "the old cat sleeps on the roof", "two", "who sees the dog", "cats and dogs and cats"]
-# All fields of the config that change what is computed, away from the paper's.
+# All fields of the config that change what the model computes, each with another value than the paper's.
 OTHER_FIELDS = {
     "attention_bias": True,
     "output_bias": True,
@@ -37,7 +37,7 @@ def tokenizer():
 
 @pytest.fixture(scope="module")
 def build_model(build_tiny_model, tokenizer):
-    """A function that builds a random model with more embeddings than tokens, as after padding to a multiple."""
+    """A function that builds a random model. It has more embeddings than tokens, as if padded to a multiple of 8."""
 
     def build(**changes):
         sizes = {"vocab_size": len(tokenizer) + 3, "encoder_layers": 1, "decoder_layers": 2}
@@ -48,7 +48,7 @@ def build_model(build_tiny_model, tokenizer):
 
 @pytest.fixture(scope="module")
 def half_trained_model(build_model, tokenizer):
-    """A model that has learnt a little: its sentences end, and the penalty decides which is best."""
+    """A model that was trained for so long that its sentences end, and that the penalty decides which is best."""
     model = build_model(output_bias=True)
     inputs = tokenizer(SENTENCES, padding=True, return_tensors="pt")
     labels = tokenizer(SENTENCES[::-1], padding=True, return_tensors="pt").input_ids
@@ -67,16 +67,17 @@ def export_ctranslate2(model, tokenizer, folder: Path, **options) -> ctranslate2
 
 
 def translate_ids(translator: ctranslate2.Translator, tokenizer, sentences, **options) -> list[list[list[int]]]:
-    """Token ids of all hypotheses of each sentence by CTranslate2, </s> included."""
+    """Return the token ids of all hypotheses that CTranslate2 finds for each sentence, </s> included."""
     sources = [tokenizer.convert_ids_to_tokens(tokenizer(sentence).input_ids) for sentence in sentences]
     results = translator.translate_batch(sources, return_end_token=True, min_decoding_length=0, **options)
     return [[tokenizer.convert_tokens_to_ids(tokens) for tokens in result.hypotheses] for result in results]
 
 
 def generate_ids(model, tokenizer, sentences: list[str], **options) -> list[list[int]]:
-    """Token ids of our best hypothesis of each sentence, </s> included."""
+    """Return the token ids of the model's best hypothesis for each sentence, </s> included."""
     inputs = tokenizer(sentences, padding=True, return_tensors="pt")
-    eos, rows = model.config.eos_token_id, model.generate(**inputs, **options)[:, 1:].tolist()
+    eos = model.config.eos_token_id
+    rows = model.generate(**inputs, **options)[:, 1:].tolist()
     return [row[: row.index(eos) + 1] if eos in row else row for row in rows]
 
 
@@ -97,11 +98,11 @@ def test_ctranslate2_searches_greedily_as_the_model_does(build_model, tokenizer,
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
-def test_ctranslate2_finds_what_the_model_finds_under_its_penalty(half_trained_model, tokenizer, tmp_path, alpha):
+def test_ctranslate2_finds_the_model_s_translations_under_its_penalty(half_trained_model, tokenizer, tmp_path, alpha):
     translator = export_ctranslate2(half_trained_model, tokenizer, tmp_path)
     options = {"beam_size": 4, "length_penalty": alpha, "max_decoding_length": 60}
     theirs = translate_ids(translator, tokenizer, SENTENCES, **options)
-    # A search ends with num_beams finished hypotheses, or when none can win.
+    # CTranslate2's search ends when num_beams hypotheses are finished, or with alpha 0 when no other can win.
     options = {"length_penalty": alpha, "length_penalty_type": "power", "early_stopping": True if alpha else "never"}
     ours = generate_ids(half_trained_model, tokenizer, SENTENCES, num_beams=4, max_new_tokens=60, **options)
     assert [hypotheses[0] for hypotheses in theirs] == ours
@@ -109,7 +110,13 @@ def test_ctranslate2_finds_what_the_model_finds_under_its_penalty(half_trained_m
 
 
 def run_readme(name: str, export: Path, folder: Path) -> dict:
-    """Run the lines of the README for exports/`name`, in `folder`, with `export` there; return their variables."""
+    """Run the block of the README that reads exports/`name`, and return its variables.
+
+    Args:
+        name: the name that the README gives the exported model.
+        export: the folder of the exported model.
+        folder: the folder in which the block runs.
+    """
     readme = Path(onnx_export.__file__).with_name("README.md").read_text(encoding="utf-8")
     [block] = [block for block in re.findall(r"```py\n(.*?)```", readme, re.DOTALL) if f'exports/{name}"' in block]
     (folder / "exports").mkdir()
@@ -120,7 +127,9 @@ def run_readme(name: str, export: Path, folder: Path) -> dict:
     return values
 
 
-def test_the_rescoring_in_the_readme_finds_what_the_paper_s_search_finds(half_trained_model, tokenizer, tmp_path):
+def test_the_rescoring_in_the_readme_finds_the_translations_of_the_paper_s_search(
+    half_trained_model, tokenizer, tmp_path
+):
     export_ctranslate2(half_trained_model, tokenizer, tmp_path / "export")
     values = run_readme("mine", tmp_path / "export", tmp_path)
     expected = generate_ids(half_trained_model, tokenizer, [values["text"]])[0]
@@ -128,7 +137,7 @@ def test_the_rescoring_in_the_readme_finds_what_the_paper_s_search_finds(half_tr
 
 
 @pytest.mark.parametrize("quantization", ["int8", "bfloat16"])
-def test_smaller_weights_make_a_smaller_file_of_like_log_probabilities(
+def test_smaller_weights_make_a_smaller_file_with_similar_log_probabilities(
     half_trained_model, tokenizer, tmp_path, quantization
 ):
     source, target = (tokenizer.convert_ids_to_tokens(tokenizer(text).input_ids) for text in SENTENCES[:2])
@@ -136,7 +145,7 @@ def test_smaller_weights_make_a_smaller_file_of_like_log_probabilities(
     log_probs, sizes = [], []
     for name in ("float32", quantization):
         export_ctranslate2(half_trained_model, tokenizer, tmp_path / name, quantization=name)
-        # Multiplied in float32: products of CTranslate2 in int8 saturate on processors without VNNI.
+        # It multiplies in float32, because int8 products of CTranslate2 saturate on processors without VNNI.
         translator = ctranslate2.Translator(str(tmp_path / name), compute_type="float32")
         log_probs.append(translator.score_batch([source], [target[:-1]])[0].log_probs)
         sizes.append((tmp_path / name / "model.bin").stat().st_size)
@@ -156,7 +165,7 @@ def test_the_converter_of_ctranslate2_knows_our_models(half_trained_model, token
     assert theirs.read_bytes() == ours.read_bytes()
 
 
-def test_the_command_says_how_the_model_searches(half_trained_model, tokenizer, tmp_path, capsys):
+def test_the_export_command_prints_how_the_model_searches(half_trained_model, tokenizer, tmp_path, capsys):
     half_trained_model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     output = str(tmp_path / "export")
@@ -175,7 +184,7 @@ ONNX_MODELS = {"plain": {}, "window": {"attention_window": 3, "position_embeddin
 
 @pytest.fixture(scope="module", params=ONNX_MODELS)
 def onnx_model(request, build_model, tokenizer, tmp_path_factory):
-    """A model and the folder of its graphs, which take half a minute to write."""
+    """A model and the folder of its ONNX graphs. Writing them takes half a minute."""
     model = build_model(**ONNX_MODELS[request.param])
     folder = tmp_path_factory.mktemp("onnx")
     onnx_export.export_model(model, tokenizer, folder)
@@ -192,7 +201,8 @@ def test_onnx_steps_give_the_logits_of_the_model(onnx_model, tokenizer, sentence
     inputs = tokenizer(sentences, padding=True, return_tensors="pt")
     encoder, step, later_step = (onnxruntime.InferenceSession(folder / f"{name}.onnx") for name in GRAPHS)
     cache = {"encoder_hidden_states": encoder.run(None, {name: ids.numpy() for name, ids in inputs.items()})[0]}
-    tokens, logits = torch.full((len(sentences), 1), model.config.decoder_start_token_id), []
+    tokens = torch.full((len(sentences), 1), model.config.decoder_start_token_id)
+    logits = []
     for _ in range(12):
         given = {"input_ids": tokens[:, -1:].numpy(), "encoder_attention_mask": inputs.attention_mask.numpy(), **cache}
         names = [output.name.replace("present", "past_key_values") for output in step.get_outputs()]
@@ -206,7 +216,7 @@ def test_onnx_steps_give_the_logits_of_the_model(onnx_model, tokenizer, sentence
 
 
 @pytest.mark.slow
-def test_the_search_in_the_readme_finds_what_greedy_search_of_the_model_finds(onnx_model, tokenizer, tmp_path):
+def test_the_search_in_the_readme_equals_greedy_search_of_the_model(onnx_model, tokenizer, tmp_path):
     model, folder = onnx_model
     values = run_readme("mine_onnx", folder, tmp_path)
     expected = model.generate(**tokenizer("A dog runs.", return_tensors="pt"), num_beams=1, max_new_tokens=60)[0]
@@ -215,7 +225,7 @@ def test_the_search_in_the_readme_finds_what_greedy_search_of_the_model_finds(on
 
 
 @pytest.mark.slow
-def test_onnx_has_the_names_of_optimum_and_all_that_a_search_needs(onnx_model, tokenizer):
+def test_onnx_files_have_the_names_of_optimum_and_the_tokenizer(onnx_model, tokenizer):
     _, folder = onnx_model
     sessions = [onnxruntime.InferenceSession(folder / f"{name}.onnx") for name in GRAPHS]
     found = [[tensor.name for tensor in (*session.get_inputs(), *session.get_outputs())] for session in sessions]

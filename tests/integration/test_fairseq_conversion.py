@@ -1,4 +1,4 @@
-"""Checkpoints of fairseq as ours, beside a plain forward of PyTorch's own Transformer layers."""
+"""Converted checkpoints of fairseq compute the same as a plain model of PyTorch's Transformer layers."""
 
 import math
 import os
@@ -18,7 +18,7 @@ PIECES = ["ein", "klein@@", "er", "Hund", "läuft", ".", "@@", "x@@", "\u2028"]
 VOCAB_SIZE = len(PIECES) + 4
 PAD, EOS = 1, 2
 SETTINGS = {"encoder_attention_heads": HEADS, "decoder_attention_heads": HEADS, "dropout": 0.3, "arch": "transformer"}
-# What PyTorch's layers call the parts of fairseq's.
+# The names of parts of PyTorch's layers, with the names of these parts in fairseq.
 PYTORCH_NAMES = {
     "encoder": {"linear1": "fc1", "linear2": "fc2", "norm1": "self_attn_layer_norm", "norm2": "final_layer_norm"},
     "decoder": {
@@ -33,7 +33,7 @@ PYTORCH_NAMES = {
 
 
 class Reference(nn.Module):
-    """fairseq's Transformer in terms of PyTorch's layers, as its documentation describes it."""
+    """fairseq's Transformer as its documentation describes it, written with PyTorch's layers."""
 
     def __init__(self, *, is_tied: bool = True):
         super().__init__()
@@ -48,8 +48,9 @@ class Reference(nn.Module):
                 parameter.add_(torch.randn_like(parameter), alpha=0.3)
 
     def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """(B, S), (B, T) token ids -> logits (B, T, V)."""
-        hidden, x = source == PAD, embed(self.source, source)
+        """Return logits (B, T, V) from token ids (B, S) and (B, T)."""
+        hidden = source == PAD
+        x = embed(self.source, source)
         for layer in self.encoder:
             x = layer(x, src_key_padding_mask=hidden)
         future = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1)
@@ -59,7 +60,11 @@ class Reference(nn.Module):
         return y @ self.projection.T
 
     def checkpoint_weights(self, *, version: str = "newest") -> dict[str, torch.Tensor]:
-        """By the names of fairseq's "newest", "older" and "oldest" checkpoints."""
+        """Return the weights with the names that a checkpoint of fairseq gives them.
+
+        Args:
+            version: "newest", "older" or "oldest"; the names have changed twice.
+        """
         weights = {"encoder.embed_tokens.weight": self.source, "decoder.embed_tokens.weight": self.target}
         if version == "newest":
             weights["decoder.output_projection.weight"] = self.projection
@@ -85,7 +90,7 @@ class Reference(nn.Module):
 
 
 def embed(matrix: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """Word times sqrt(d_model) plus position; padding has position 1, words those from 2 on, wherever padding is."""
+    """Return the words times sqrt(d_model) plus their positions. The first word has position 2, wherever padding is."""
     embedded = matrix[ids] * math.sqrt(D)
     for row, sentence in enumerate(ids.tolist()):
         position = PAD
@@ -125,7 +130,7 @@ def write_checkpoint(tmp_path, reference):
 
 
 def padded_sources() -> torch.Tensor:
-    """One sentence whole, one padded on the right, one on the left, as fairseq pads."""
+    """Return three sentences: without padding, padded on the right, and padded on the left as fairseq does."""
     return torch.tensor([[5, 6, 7, 8, EOS], [9, 4, EOS, PAD, PAD], [PAD, PAD, 4, 9, EOS]])
 
 
@@ -133,12 +138,13 @@ def padded_sources() -> torch.Tensor:
 @pytest.mark.parametrize(
     ("version", "is_tied"), [("newest", True), ("newest", False), ("older", False), ("oldest", True)]
 )
-def test_logits_are_those_of_a_plain_forward(version, is_tied):
+def test_logits_equal_a_plain_forward_pass_of_fairseq_s_model(version, is_tied):
     torch.manual_seed(0)
     reference = Reference(is_tied=is_tied).eval()
     weights = reference.checkpoint_weights(version=version)
     model = fairseq.from_fairseq(weights, SETTINGS)
-    source, target = padded_sources(), torch.tensor([[EOS, 4, 5, 6], [EOS, 7, 8, 9], [EOS, 4, 4, 4]])
+    source = padded_sources()
+    target = torch.tensor([[EOS, 4, 5, 6], [EOS, 7, 8, 9], [EOS, 4, 4, 4]])
     expected = reference(source, target)
     assert expected.std() > 0.5
     torch.testing.assert_close(model(source, decoder_input_ids=target).logits, expected, atol=1e-5, rtol=1e-5)
@@ -150,7 +156,7 @@ def test_logits_are_those_of_a_plain_forward(version, is_tied):
 
 
 @torch.no_grad()
-def test_greedy_translations_are_those_of_a_plain_forward_and_none_is_empty(reference):
+def test_greedy_translations_equal_those_of_a_plain_forward_pass(reference):
     model = fairseq.from_fairseq(reference.checkpoint_weights(), SETTINGS)
     source = padded_sources()
     expected = torch.full((len(source), 1), EOS)
@@ -161,15 +167,16 @@ def test_greedy_translations_are_those_of_a_plain_forward_and_none_is_empty(refe
             logits[:, EOS] = -torch.inf
         is_over = (expected[:, 1:] == EOS).any(dim=1)
         expected = torch.cat([expected, logits.argmax(dim=-1).masked_fill(is_over, PAD)[:, None]], dim=1)
-    actual = model.generate(source, num_beams=1, max_new_tokens=8)  # what is cut at the limit ends there with </s>
+    # A hypothesis that is cut at the limit ends with </s>, so the last token is not compared.
+    actual = model.generate(source, num_beams=1, max_new_tokens=8)
     assert actual[:, :8].tolist() == expected[:, : actual.shape[1]].tolist()
     for num_beams in (1, 5):
         found = model.generate(source, num_beams=num_beams, max_new_tokens=8, sequence_bias=[[[EOS], 100.0]])
         assert found.tolist() == [[EOS, word, EOS] for word in found[:, 1].tolist() if word != EOS]
 
 
-def test_a_checkpoint_becomes_a_model_that_translates(write_checkpoint, reference, tmp_path):
-    # Newer checkpoints have their settings in `cfg`.
+def test_a_converted_checkpoint_translates(write_checkpoint, reference, tmp_path):
+    # Newer checkpoints hold their settings in `cfg` instead of `args`.
     path = write_checkpoint({"args": None, "cfg": {"model": SETTINGS}, "model": reference.checkpoint_weights()})
     output = tmp_path / "ours"
     assert cli.main(["convert", "--from", "fairseq", "--model", str(path), "--output", str(output)]) == 0
@@ -200,7 +207,7 @@ def test_a_checkpoint_becomes_a_model_that_translates(write_checkpoint, referenc
         ({}, {"encoder.layers.1.fc2.bias": None}, r"Missing key\(s\) .*encoder\.layers\.1\.feed_forward\.fc2\.bias"),
     ],
 )
-def test_another_network_is_refused_by_setting_or_weight(reference, settings, weights, message):
+def test_a_checkpoint_of_another_architecture_is_refused(reference, settings, weights, message):
     weights = reference.checkpoint_weights() | weights
     weights = {name: weight for name, weight in weights.items() if weight is not None}
     with pytest.raises(ValueError, match=message):
@@ -208,6 +215,8 @@ def test_another_network_is_refused_by_setting_or_weight(reference, settings, we
 
 
 class Hostile:
+    """An object whose pickle makes a folder when it is read."""
+
     def __init__(self, path):
         self.path = path
 
@@ -215,7 +224,7 @@ class Hostile:
         return os.mkdir, (str(self.path),)
 
 
-def test_what_is_no_checkpoint_is_refused_in_one_line_and_does_not_run(write_checkpoint, tmp_path, capsys):
+def test_a_file_that_is_no_checkpoint_is_refused_and_not_executed(write_checkpoint, tmp_path, capsys):
     hostile = {"args": Namespace(**SETTINGS), "model": {}, "extra_state": Hostile(tmp_path / "ran")}
     for content, message in (
         (hostile, "argparse.Namespace. Other objects are not loaded, because they may run code"),
@@ -230,7 +239,7 @@ def test_what_is_no_checkpoint_is_refused_in_one_line_and_does_not_run(write_che
     assert not (tmp_path / "ran").exists()
 
 
-def test_dictionaries_must_be_whole_and_those_of_the_model(write_checkpoint, tmp_path):
+def test_dictionaries_that_are_damaged_or_do_not_fit_the_model_are_refused(write_checkpoint, tmp_path):
     path = write_checkpoint(pieces=PIECES[:-1])
     folder = path.parent
     for text, message in (
@@ -255,7 +264,7 @@ def test_the_tokenizer_reads_and_writes_text_as_fairseq_does(tmp_path):
     words = read_dictionary(tmp_path / "dict.txt")
     assert words == ["<s>", "<pad>", "</s>", "<unk>", *PIECES]
     tokenizer = build_tokenizer(words)
-    # Unknown words, pieces at the end, and what looks like a special token but is part of a word.
+    # The texts have unknown words, pieces at the end, and a word that contains the characters of a special token.
     for text in ("ein klein@@ er Hund .", "Katze Hund x@@", "a</s>b @@ ein", "  ein\tHund  "):
         ids = tokenizer(text).input_ids
         assert ids == [words.index(word) if word in words else 3 for word in text.split()] + [EOS]

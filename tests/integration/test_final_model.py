@@ -1,4 +1,4 @@
-"""The final model of a run appears, or takes the place of the one before, in one step."""
+"""The final model of a run is written, or replaces an older one, in one step."""
 
 import ctypes
 import hashlib
@@ -31,7 +31,10 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=["first", "continued"])
 def ends(request, data, tmp_path_factory):
-    """A run before its end, as `train_again` ends it, and the files of its final model before and after."""
+    """A run whose training is done but whose final model is not written, and the files of its model before and after.
+
+    `train_again` ends the run. In the case "first" there is no model before.
+    """
     run = tmp_path_factory.mktemp(request.param)
     before = {}
     if request.param == "continued":
@@ -60,7 +63,10 @@ def read_files(folder):
 
 
 def die_at(number, parts, connection):
-    """Train to the end, but die before the change of a file of that number; without one, count the changes."""
+    """End the training, but die before the change of a file with this number. Changes are counted from 1.
+
+    With number 0, or if there are fewer changes, send the number of changes through `connection`.
+    """
     numbers = itertools.count(1)
     average, is_at_the_end = loop.average_checkpoints, False
 
@@ -81,7 +87,7 @@ def die_at(number, parts, connection):
 
 
 def kill(number, parts):
-    """Return the number of changes if the process has ended by itself, or `None`."""
+    """Run `die_at` in a process. Return the number of changes, or `None` if the process died."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("fork").Process(target=die_at, args=(number, parts, theirs))
     process.start()
@@ -91,14 +97,13 @@ def kill(number, parts):
 
 
 @pytest.mark.parametrize("steps", ["one step", "two steps"])
-def test_a_kill_before_any_change_of_a_file_leaves_the_model_before_or_the_new_one(
-    ends, data, tmp_path, monkeypatch, steps
-):
+def test_a_kill_before_any_change_of_a_file_leaves_the_old_or_the_new_model(ends, data, tmp_path, monkeypatch, steps):
     folder, before, after = ends
-    allowed, run = [before, after], tmp_path / "run"
+    allowed = [before, after]
+    run = tmp_path / "run"
     if steps == "two steps":
         monkeypatch.setattr(ctypes, "CDLL", lambda name: None)
-        allowed.append({})  # for the time between two renames
+        allowed.append({})  # between the two renames there is no model
     parts = build_run(replace(TINY, num_updates=4), data, run)
     shutil.copytree(folder, run)
     num_changes = kill(0, parts)
@@ -114,7 +119,7 @@ def test_a_kill_before_any_change_of_a_file_leaves_the_model_before_or_the_new_o
             assert not list(run.glob(".model*"))
 
 
-def test_a_full_disk_leaves_the_model_before_with_its_own_example_and_files(ends, data, tmp_path, little_room, capsys):
+def test_a_full_disk_leaves_the_old_model_with_all_its_files(ends, data, tmp_path, little_room, capsys):
     folder, before, after = ends
     run = shutil.copytree(folder, tmp_path / "run")
     with pytest.raises(OSError, match="File too large"), little_room(5_000):

@@ -1,3 +1,5 @@
+"""The commands `heads` and `attention` look at the heads of a model."""
+
 import pytest
 
 from vaswani_transformer import cli
@@ -20,7 +22,7 @@ def untrained(build_translator, tmp_path_factory, pairs):
 
 
 def write_files(folder, pairs):
-    """Write both sides of `pairs` into files, and return the options that name them."""
+    """Write the sources and the targets of `pairs` into files, and return the options that name these files."""
     for name, lines in zip(("source", "target"), zip(*pairs, strict=True), strict=True):
         (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return ["--source", str(folder / "source"), "--target", str(folder / "target")]
@@ -28,11 +30,11 @@ def write_files(folder, pairs):
 
 @pytest.fixture
 def files(tmp_path, pairs):
-    """Options that name the sentences, with an empty line between them, and their translations."""
+    """Options that name files with the sentences and their translations. The second line of each file is empty."""
     return write_files(tmp_path, [pairs[0], ("", ""), *pairs[1:]])
 
 
-def test_an_untrained_model_gets_scores_and_no_names(untrained, files, capsys):
+def test_heads_of_an_untrained_model_get_scores_and_no_names(untrained, files, capsys):
     assert cli.main(["heads", "--model", str(untrained), *files]) == 0
     printed = capsys.readouterr().out
     assert f"sentences of {files[1]}: 41, left out 1, empty or longer than 512 tokens" in printed

@@ -1,4 +1,4 @@
-"""What comes from others ends in a clear error or a harmless result."""
+"""Damaged or hostile files of others end in a clear error or a harmless result. No code in them is run."""
 
 import io
 import json
@@ -20,7 +20,7 @@ from vaswani_transformer.translation.translator import Translator
 
 @pytest.fixture(scope="module")
 def whole(build_translator, tmp_path_factory):
-    """A saved model that has learnt nothing."""
+    """A folder with an untrained model."""
     folder = tmp_path_factory.mktemp("hostile") / "model"
     build_translator(["a dog runs"] * 3, folder=folder, num_heads=2)
     return folder
@@ -28,7 +28,7 @@ def whole(build_translator, tmp_path_factory):
 
 @pytest.fixture
 def folder(whole, tmp_path):
-    """A copy to damage."""
+    """A copy of the model, which a test may damage."""
     return shutil.copytree(whole, tmp_path / "model")
 
 
@@ -38,7 +38,7 @@ def translator(whole):
 
 
 class Program:
-    """Something whose pickle makes a folder when it is read."""
+    """An object whose pickle makes a folder when it is read."""
 
     def __init__(self, folder):
         self.folder = str(folder)
@@ -47,7 +47,7 @@ class Program:
         return os.mkdir, (self.folder,)
 
 
-def test_a_pickle_beside_safetensors_is_left_alone(folder, tmp_path, translator):
+def test_a_pickle_beside_safetensors_is_not_read(folder, tmp_path, translator):
     torch.save(Program(tmp_path / "has_run"), folder / "pytorch_model.bin")
     for options in ({}, {"use_safetensors": False}):
         loaded = VaswaniForConditionalGeneration.from_pretrained(folder, **options)
@@ -59,7 +59,7 @@ INDEX = json.dumps({"metadata": {}, "weight_map": {"model.shared.weight": "pytor
 
 
 @pytest.mark.parametrize("leads", ["the usual name", "an index", "a name in config.json"])
-def test_no_file_leads_to_a_program_in_a_pickle(folder, tmp_path, leads):
+def test_no_file_makes_a_pickle_run_a_program(folder, tmp_path, leads):
     (folder / "model.safetensors").unlink()
     torch.save(Program(tmp_path / "has_run"), folder / "pytorch_model.bin")
     if leads == "an index":
@@ -86,7 +86,7 @@ class Trap(PreTrainedTokenizerFast):
 
 
 @pytest.mark.parametrize("command", ["translate", "prepare", "convert"])
-def test_code_in_a_folder_is_not_run_whatever_is_piped_in(folder, tmp_path, monkeypatch, capsys, command):
+def test_code_in_a_model_folder_is_never_run(folder, tmp_path, monkeypatch, capsys, command):
     (folder / "trap.py").write_text(CODE.replace("__file__", repr(str(folder / "trap.py"))))
     change(
         folder / "tokenizer_config.json",
@@ -116,12 +116,12 @@ def change(path, **values):
 
 
 def changed(name, **values):
-    """A damage: `values` in the JSON file `name` of a model."""
+    """Return a function that writes `values` into the JSON file `name` of a model folder."""
     return lambda folder: change(folder / f"{name}.json", **values)
 
 
 def changed_weights(replace):
-    """A damage: other weights, as `replace` makes them of {name: weight}."""
+    """Return a function that replaces the weights {name: weight} of a model folder by `replace(weights)`."""
 
     def damage(folder):
         path = folder / "model.safetensors"
@@ -181,7 +181,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_damaged_model_is_refused_in_one_line(folder, name, capsys):
+def test_a_damaged_model_is_refused_with_one_line(folder, name, capsys):
     damage, message = DAMAGES[name]
     damage(folder)
     with pytest.raises((ValueError, OSError), match=message):
@@ -190,12 +190,12 @@ def test_a_damaged_model_is_refused_in_one_line(folder, name, capsys):
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_an_attention_kernel_that_config_json_names_is_not_fetched(folder):
+def test_an_attention_kernel_named_in_config_json_is_not_downloaded(folder):
     change(folder / "config.json", attn_implementation="me/kernel")
     assert load_translator(folder)[0].config._attn_implementation == "sdpa"
 
 
-def test_a_megabyte_in_one_line_is_cut_and_said(translator, whole, tmp_path, monkeypatch, capsys):
+def test_a_line_of_a_megabyte_is_cut_with_a_warning(translator, whole, tmp_path, monkeypatch, capsys):
     for module in ("model.pipeline_vaswani", "translation.translator"):
         monkeypatch.setattr(f"vaswani_transformer.{module}.MOST_SOURCE_TOKENS", 50)
     warnings = []

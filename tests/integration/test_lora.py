@@ -1,4 +1,4 @@
-"""Adapters of peft train, translate, travel and merge."""
+"""Adapters of peft can be trained, used to translate, saved, loaded and merged."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ LABELS = torch.tensor([[11, 12, 13, 2], [14, 2, -100, -100]])
 
 
 def adapt(model, *, targets=TARGETS, noise=0.5):
-    """LoRA of rank 3; `noise` is what its matrices B, which begin at 0, are filled with."""
+    """Return the model with LoRA of rank 3. The matrices B, which begin at 0, are filled with noise of this size."""
     config = peft.LoraConfig(task_type=peft.TaskType.SEQ_2_SEQ_LM, r=3, lora_alpha=6, target_modules=targets)
     adapted = peft.get_peft_model(model, config)
     torch.manual_seed(1)
@@ -33,12 +33,12 @@ def score(model):
 
 @pytest.fixture
 def base(build_tiny_model):
-    """A function that builds the same model each time, with all biases there are."""
+    """A function that builds the same model each time, with all optional biases of attention."""
     return lambda **changes: build_tiny_model(dropout=0, attention_bias=True, noise=0.3, **changes)
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_a_merged_model_computes_what_the_adapted_one_did(base, training):
+def test_a_merged_model_computes_the_same_as_the_adapted_model(base, training):
     adapted = adapt(base()).train(training)
     before = adapted(input_ids=SOURCE, labels=LABELS, skip_logits=False)
     merged = adapted.merge_and_unload().train(training)
@@ -49,11 +49,12 @@ def test_a_merged_model_computes_what_the_adapted_one_did(base, training):
     assert (score(base()).logits - score(merged.eval()).logits).abs().max() > 0.1
 
 
-def test_no_adapted_layer_is_gone_past_in_training(base):
+def test_every_adapted_layer_is_used_in_training(base):
     adapted = adapt(base()).train()
     adapted(input_ids=SOURCE, labels=LABELS).loss.backward()
     trained = {name: parameter for name, parameter in adapted.named_parameters() if parameter.requires_grad}
-    attentions, feed_forwards = 2 + 2 * 4, 2 + 4
+    attentions = 2 + 2 * 4
+    feed_forwards = 2 + 4
     assert len(trained) == 2 * (4 * attentions + 2 * feed_forwards)
     assert all("lora_" in name and parameter.grad.abs().max() > 0 for name, parameter in trained.items())
 
@@ -62,16 +63,17 @@ def test_no_adapted_layer_is_gone_past_in_training(base):
 def test_an_adapted_model_translates_like_the_merged_one(base, num_beams):
     adapted = adapt(base())
     options = {"num_beams": num_beams, "max_new_tokens": 12}
-    translated, plain = adapted.generate(input_ids=SOURCE, **options), base().generate(SOURCE, **options)
+    translated = adapted.generate(input_ids=SOURCE, **options)
+    plain = base().generate(SOURCE, **options)
     assert not torch.equal(translated, plain)
     with adapted.disable_adapter():
         assert torch.equal(adapted.generate(input_ids=SOURCE, **options), plain)
     assert torch.equal(translated, adapted.merge_and_unload().generate(SOURCE, **options))
 
 
-def test_an_adapter_travels_without_its_model(base, tmp_path):
+def test_an_adapter_is_saved_without_its_model(base, tmp_path):
     adapted = adapt(base())
-    adapted.generate(input_ids=SOURCE, max_new_tokens=3)  # leaves copies of the matrices
+    adapted.generate(input_ids=SOURCE, max_new_tokens=3)  # the search copies the matrices, which must not be saved
     adapted.save_pretrained(tmp_path)
     with safe_open(tmp_path / "adapter_model.safetensors", "pt") as file:
         assert all("lora_" in name for name in file.keys())  # noqa: SIM118 - not a mapping

@@ -1,4 +1,4 @@
-"""MarianMT's models as ours and ours as MarianMT's, beside transformers' own forward and search."""
+"""Models converted from MarianMT and to MarianMT compute and translate the same as in transformers."""
 
 import io
 import json
@@ -25,7 +25,7 @@ SHAPES = {
 
 @pytest.fixture(scope="module")
 def build_marian_model():
-    """A function that builds a tiny MarianMTModel as OPUS-MT's are set up, no bias zero and no norm one."""
+    """A function that builds a tiny MarianMTModel with the settings of OPUS-MT. No bias is 0, and no norm is 1."""
 
     def build(*, vocab_size: int = 37, **changes) -> MarianMTModel:
         torch.manual_seed(0)
@@ -47,7 +47,7 @@ def build_marian_model():
         model = MarianMTModel(MarianConfig(**options | token_ids | changes)).eval()
         with torch.no_grad():
             for parameter in model.parameters():
-                if parameter.requires_grad:  # the position table is none
+                if parameter.requires_grad:  # the table of positions does not
                     parameter.add_(torch.randn_like(parameter), alpha=0.3)
             model.final_logits_bias.normal_()
         search = {"num_beams": 4, "max_length": 16, "forced_eos_token_id": 0, "renormalize_logits": True}
@@ -59,7 +59,7 @@ def build_marian_model():
 
 @pytest.fixture(scope="module")
 def marian_folder(build_marian_model, tmp_path_factory):
-    """A MarianMT model and its sentencepiece pair, in files as OPUS-MT's are on the Hub."""
+    """A folder with a MarianMT model and its two sentencepiece models, in the files that OPUS-MT has on the Hub."""
     sentencepiece = pytest.importorskip("sentencepiece", reason='needs pip install ".[convert]"')
     folder = tmp_path_factory.mktemp("marian")
     pairs = list(generate_pairs(split="train", num_pairs=300))
@@ -77,14 +77,14 @@ def marian_folder(build_marian_model, tmp_path_factory):
     (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
     (folder / "tokenizer_config.json").write_text('{"source_lang": "en", "target_lang": "de"}', encoding="utf-8")
     build_marian_model(vocab_size=len(vocabulary)).save_pretrained(folder)
-    # As transformers wrote it when it took these options from the config of the model.
+    # transformers wrote this field when it took the options from the config of the model.
     path = folder / "generation_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"_from_model_config": True}), encoding="utf-8")
     return folder
 
 
 def draw_batch(vocab_size: int) -> dict[str, torch.Tensor]:
-    """Three sentences without special tokens, two of them padded."""
+    """Return the inputs of three sentences without special tokens, two of them padded."""
     generator = torch.Generator().manual_seed(1)
     input_ids = torch.randint(2, vocab_size - 1, (3, 9), generator=generator)
     attention_mask = torch.arange(9) < torch.tensor([[9], [7], [3]])
@@ -96,25 +96,26 @@ def draw_batch(vocab_size: int) -> dict[str, torch.Tensor]:
 
 @torch.no_grad()
 @pytest.mark.parametrize("shape", SHAPES)
-def test_logits_and_translations_are_those_of_marian(build_marian_model, shape):
+def test_a_converted_model_gives_the_logits_and_translations_of_marian(build_marian_model, shape):
     marian = build_marian_model(**SHAPES[shape])
     model = conversion.from_marian(marian)
-    batch, target = draw_batch(37), torch.randint(36, (3, 6))
+    batch = draw_batch(37)
+    target = torch.randint(36, (3, 6))
     expected = marian(**batch, decoder_input_ids=target).logits
     assert expected.std() > 1
     torch.testing.assert_close(model(**batch, decoder_input_ids=target).logits, expected, atol=1e-5, rtol=0)
     assert model.config.tie_word_embeddings == (not shape.startswith("not"))
     lengths = set()
-    # Words that do not come again, or a model that has learnt nothing would say one of them for ever.
+    # No word may come twice. Otherwise an untrained model would repeat one word for ever.
     once = {"no_repeat_ngram_size": 1}
     for options in ({}, once | {"num_beams": 1}, once | {"length_penalty": 2.0, "renormalize_logits": False}):
         expected = marian.generate(**batch, **options)
         assert model.generate(**batch, **options).tolist() == expected.tolist()
         lengths |= set((expected[:, 1:] != 36).sum(dim=-1).tolist())
-    assert len(lengths) > 2  # some end before the limit, and not all at once
+    assert len(lengths) > 2  # sentences end before the limit, and at different lengths
 
 
-def test_marian_as_ours_and_back_is_the_same_bit_for_bit(build_marian_model):
+def test_a_marian_model_converted_and_back_is_bitwise_equal(build_marian_model):
     marian = build_marian_model()
     back = conversion.to_marian(conversion.from_marian(marian))
     weights = marian.state_dict()
@@ -123,8 +124,9 @@ def test_marian_as_ours_and_back_is_the_same_bit_for_bit(build_marian_model):
     assert conversion.search_options(back) == conversion.search_options(marian)
 
 
-def test_half_precision_of_the_file_stays_and_is_compared_in_float32(marian_folder, tmp_path):
-    folder, output = shutil.copytree(marian_folder, tmp_path / "half"), tmp_path / "ours"
+def test_half_precision_is_kept_and_outputs_are_compared_in_float32(marian_folder, tmp_path):
+    folder = shutil.copytree(marian_folder, tmp_path / "half")
+    output = tmp_path / "ours"
     MarianMTModel.from_pretrained(marian_folder).half().save_pretrained(folder)
     assert float(re.search(r"by (\S+) at most", conversion.import_model(str(folder), output))[1]) < 1e-5
     ours = VaswaniForConditionalGeneration.from_pretrained(output)
@@ -133,7 +135,7 @@ def test_half_precision_of_the_file_stays_and_is_compared_in_float32(marian_fold
     assert MarianMTModel.from_pretrained(tmp_path / "theirs").dtype == torch.float16
 
 
-def test_what_is_no_marian_model_for_us_is_refused(build_marian_model, tiny_model, tmp_path):
+def test_a_marian_model_that_we_cannot_represent_is_refused(build_marian_model, tiny_model, tmp_path):
     with pytest.raises(ValueError, match=r"encoder_ffn_dim and decoder_ffn_dim differ \(40, 48\)"):
         conversion.from_marian(build_marian_model(decoder_ffn_dim=48))
     tiny_model.save_pretrained(tmp_path / "tiny")
@@ -163,17 +165,18 @@ def test_what_is_no_marian_model_for_us_is_refused(build_marian_model, tiny_mode
         {"tie_word_embeddings": False, "attention_bias": True},
     ],
 )
-def test_ours_as_marian_and_back_computes_the_same(build_tiny_model, changes):
+def test_our_model_converted_to_marian_and_back_computes_the_same(build_tiny_model, changes):
     model = build_tiny_model(noise=0.3, d_k=4, d_v=4, layer_norm_eps=1e-5, **changes)
     marian = conversion.to_marian(model)
     back = conversion.from_marian(marian)
-    batch, target = draw_batch(37), torch.randint(37, (3, 6))
+    batch = draw_batch(37)
+    target = torch.randint(37, (3, 6))
     expected = model(**batch, decoder_input_ids=target).logits
     for other in (marian, back):
         torch.testing.assert_close(other(**batch, decoder_input_ids=target).logits, expected, atol=2e-5, rtol=0)
     assert back.config.tie_word_embeddings == model.config.tie_word_embeddings
     options = {"num_beams": 3, "length_penalty": 0.7, "early_stopping": False, "max_length": 12}
-    options["forced_eos_token_id"] = 2  # without it, Marian cuts off where ours ends
+    options["forced_eos_token_id"] = 2  # without it, Marian's translations end at the limit without </s>
     translations = marian.generate(**batch, **options).tolist()
     ours = model.generate(**batch, **options, length_penalty_type="power", max_length_offset=None)
     assert ours.tolist() == translations
@@ -189,12 +192,12 @@ def test_ours_as_marian_and_back_computes_the_same(build_tiny_model, changes):
         ({"d_k": 4, "d_v": 4, "position_layout": "fairseq"}, r"cannot have the position_layout of"),
     ],
 )
-def test_what_marian_does_not_have_is_refused_by_name(build_tiny_model, changes, message):
+def test_a_setting_that_marian_does_not_have_is_refused_by_name(build_tiny_model, changes, message):
     with pytest.raises(ValueError, match=message):
         conversion.to_marian(build_tiny_model(**changes))
 
 
-def test_the_command_says_what_marian_cannot_do_as_we_do(build_translator, tmp_path, capsys):
+def test_the_command_names_what_marian_computes_differently(build_translator, tmp_path, capsys):
     texts = [text for pair in generate_pairs(split="train", num_pairs=50) for text in pair]
     _, tokenizer = build_translator(texts, folder=tmp_path / "ours")
     arguments = ["convert", "--to", "marian", "--model", str(tmp_path / "ours"), "--output", str(tmp_path / "theirs")]
@@ -209,7 +212,7 @@ def test_the_command_says_what_marian_cannot_do_as_we_do(build_translator, tmp_p
 
 
 @pytest.mark.parametrize("error", [0.1, float("nan")])
-def test_other_weights_than_marians_are_noticed_before_anything_is_written(build_marian_model, error):
+def test_a_wrong_conversion_is_noticed_before_files_are_written(build_marian_model, error):
     marian = build_marian_model()
     model = conversion.from_marian(marian)
     with torch.no_grad():
@@ -218,12 +221,14 @@ def test_other_weights_than_marians_are_noticed_before_anything_is_written(build
         conversion.compare_logits(model, marian)
 
 
-def test_an_opus_model_becomes_one_that_translates_the_same(marian_folder, tmp_path, capsys):
+def test_a_converted_opus_model_translates_the_same(marian_folder, tmp_path, capsys):
     output = tmp_path / "ours"
     assert cli.main(["convert", "--from", "marian", "--model", str(marian_folder), "--output", str(output)]) == 0
     assert "Its tokenizer is MarianTokenizer" in capsys.readouterr().out
-    marian, theirs = MarianMTModel.from_pretrained(marian_folder), MarianTokenizer.from_pretrained(marian_folder)
-    model, tokenizer = VaswaniForConditionalGeneration.from_pretrained(output), AutoTokenizer.from_pretrained(output)
+    marian = MarianMTModel.from_pretrained(marian_folder)
+    theirs = MarianTokenizer.from_pretrained(marian_folder)
+    model = VaswaniForConditionalGeneration.from_pretrained(output)
+    tokenizer = AutoTokenizer.from_pretrained(output)
     assert model.generation_config.length_penalty_type == "power"
     assert model.generation_config.bad_words_ids == marian.generation_config.bad_words_ids
 
@@ -233,7 +238,7 @@ def test_an_opus_model_becomes_one_that_translates_the_same(marian_folder, tmp_p
     for name, ids in tokenizer(sources, text_target=targets, padding=True, return_tensors="pt").items():
         assert ids.tolist() == inputs[name].tolist()
     labels = inputs.pop("labels")
-    assert labels[0].tolist() != theirs(targets[:1]).input_ids[0]  # each language has pieces of its own
+    assert labels[0].tolist() != theirs(targets[:1]).input_ids[0]  # source and target are cut into different pieces
     assert tokenizer.batch_decode(labels, skip_special_tokens=True) == targets
 
     tokens = marian.generate(**inputs)
@@ -244,7 +249,7 @@ def test_an_opus_model_becomes_one_that_translates_the_same(marian_folder, tmp_p
     assert [found["translation_text"] for found in pipe(sources, batch_size=3)] == expected
 
 
-def test_what_no_marian_tokenizer_can_do_is_refused(marian_folder, tmp_path, capsys):
+def test_a_vocabulary_that_a_marian_tokenizer_cannot_have_is_refused(marian_folder, tmp_path, capsys):
     for name in ("train", "dev"):
         (tmp_path / name).write_text(f"the dog runs {name}\n")
     files = [option for name in ("train", "dev") for option in (f"--{name}", *[str(tmp_path / name)] * 2)]

@@ -1,4 +1,4 @@
-"""Recipes of one's own, from the command line: files, changes, going on longer, starting from trained weights."""
+"""Runs with a user's recipe work from the command line: from a file, changed, extended, or with initial weights."""
 
 import itertools
 import json
@@ -15,7 +15,7 @@ from vaswani_transformer.training import loop
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """Data that were prepared with a recipe in a file."""
+    """A folder with data that were prepared with a recipe in a file."""
     folder = tmp_path_factory.mktemp("own")
     (folder / "mine.json").write_text(json.dumps(TINY.to_dict()))
     for side, name in enumerate(("en", "de")):
@@ -38,14 +38,14 @@ def train_to(run, data, num_updates, *options):
 
 @pytest.fixture(scope="module")
 def whole(data, tmp_path_factory):
-    """A run of 17 updates, whose checkpoints are two apart, and the last one more."""
+    """The folder of a run of 17 updates. It has a checkpoint every two updates, and one after the last."""
     run = tmp_path_factory.mktemp("whole")
     assert train_to(run, data, 17) == 0
     return run
 
 
 def assert_ends_alike(one, other):
-    """Weights and Adam's averages are the same, bit for bit."""
+    """Check that two runs have the same weights and the same averages of Adam, bit for bit."""
     assert_close(weights(one / "model"), weights(other / "model"))
     path = "checkpoints/step-00000016/training_state/state.pt"
     averages = [torch.load(run / path, weights_only=True)["optimizer"]["state"] for run in (one, other)]
@@ -53,7 +53,7 @@ def assert_ends_alike(one, other):
         assert_close(ours, theirs)
 
 
-def test_training_takes_the_recipe_of_the_data_and_says_what_it_is_about_to_do(data, tmp_path, capsys):
+def test_training_uses_the_recipe_of_the_data_and_prints_its_plan(data, tmp_path, capsys):
     options = ["--set", "tokens_per_batch=99", "--set", "num_averaged_checkpoints=1"]
     assert train_to(tmp_path / "run", data, 3, *options) == 0
     written = json.loads((tmp_path / "run" / "recipe.json").read_text())["recipe"]
@@ -66,14 +66,15 @@ def test_training_takes_the_recipe_of_the_data_and_says_what_it_is_about_to_do(d
     assert second.startswith("device cpu, pairs 60, seed 0, data ")
     assert ", mixed_precision no, num_processes 1, num_parameters " in second
     assert [line.partition(" -> ")[0] for line in lines if " -> " in line] == [f"  {pair[0]}" for pair in PAIRS[:3]] * 2
-    found, model = read_log(tmp_path / "run")[-1]["dev_perplexity"], tmp_path / "run" / "model"
+    found = read_log(tmp_path / "run")[-1]["dev_perplexity"]
+    model = tmp_path / "run" / "model"
     assert last == f"averaged 1 checkpoint into {model}: perplexity of the development set {found:.6g}"
     assert advice == f"next: vaswani translate --model {tmp_path / 'run'} --input FILE"
 
 
-def test_a_finished_run_that_is_made_longer_twice_ends_with_the_bytes_of_one_as_long(data, whole, tmp_path, capsys):
+def test_a_run_extended_twice_ends_like_a_run_of_that_length(data, whole, tmp_path, capsys):
     run = tmp_path / "run"
-    for ends in (8, 9, 17):  # with a checkpoint of the recipe, and with one that it would not have had
+    for ends in (8, 9, 17):  # the recipe plans a checkpoint at update 8, but none at update 9
         assert train_to(run, data, ends) == 0
         assert (run / "model" / "model.safetensors").exists()
     error = capsys.readouterr().err
@@ -84,7 +85,7 @@ def test_a_finished_run_that_is_made_longer_twice_ends_with_the_bytes_of_one_as_
     assert read_log(run)[-1]["update"] == 17
 
 
-def test_a_run_may_end_earlier_than_planned_but_not_before_what_is_done(data, tmp_path, monkeypatch, capsys):
+def test_a_run_may_be_shortened_but_not_below_the_updates_done(data, tmp_path, monkeypatch, capsys):
     run = tmp_path / "run"
 
     def stop_after(num_updates):
@@ -113,9 +114,10 @@ def test_a_run_may_end_earlier_than_planned_but_not_before_what_is_done(data, tm
     assert "README.md describes the previous model: remove it" in capsys.readouterr().err
 
 
-def test_a_run_that_its_patience_has_ended_says_so_and_goes_on_with_more(data, tmp_path, capsys):
+def test_a_run_ended_by_its_patience_says_so_and_continues_with_more(data, tmp_path, capsys):
     changes = ["--set", "lr_scale=0", "--set"]
-    assert train_to(tmp_path / "run", data, 3, *changes, "patience=2") == 0  # whose end does not count below
+    # The evaluation at the end of this short run does not count below.
+    assert train_to(tmp_path / "run", data, 3, *changes, "patience=2") == 0
     for num_updates in (30, 40):
         assert train_to(tmp_path / "run", data, num_updates, *changes, "patience=2") == 0
         told = f"ended after update 6 of {num_updates}: 2 evaluations in a row without a better development loss."
@@ -126,7 +128,7 @@ def test_a_run_that_its_patience_has_ended_says_so_and_goes_on_with_more(data, t
 
 
 @pytest.mark.parametrize("lost", ["checkpoints", "recipe.json"])
-def test_a_final_model_whose_checkpoints_or_recipe_are_gone_is_not_overwritten(data, whole, tmp_path, capsys, lost):
+def test_a_final_model_without_checkpoints_or_recipe_is_not_overwritten(data, whole, tmp_path, capsys, lost):
     run = shutil.copytree(whole, tmp_path / "run")
     shutil.rmtree(run / lost) if lost == "checkpoints" else (run / lost).unlink()
     assert train_to(run, data, 17) == 1
@@ -136,7 +138,7 @@ def test_a_final_model_whose_checkpoints_or_recipe_are_gone_is_not_overwritten(d
 
 
 @pytest.mark.parametrize("name", ["recipe.json", "log.jsonl", "checkpoints/partial-anything", "model"])
-def test_files_of_the_user_s_own_in_the_output_folder_are_refused_and_kept(data, tmp_path, capsys, name):
+def test_an_output_folder_with_other_files_is_refused_and_kept(data, tmp_path, capsys, name):
     own = tmp_path / name
     own.parent.mkdir(exist_ok=True)
     own.write_text(json.dumps(TINY.to_dict()))
@@ -153,12 +155,14 @@ def trained(whole, tmp_path):
     return folder
 
 
-def test_a_run_starts_from_trained_weights_and_goes_on_without_reading_them_again(data, trained, tmp_path, capsys):
-    run, options = tmp_path / "run", ["--init_from", trained, "--set", "model.dropout=0.0", "--set", "lr_scale=0"]
+def test_a_run_starts_from_trained_weights_and_continues_without_them(data, trained, tmp_path, capsys):
+    run = tmp_path / "run"
+    options = ["--init_from", trained, "--set", "model.dropout=0.0", "--set", "lr_scale=0"]
     assert train_to(run, data, 2, *options) == 0
-    start, search = weights(trained / "model"), json.loads((run / "model" / "generation_config.json").read_text())
+    start = weights(trained / "model")
+    search = json.loads((run / "model" / "generation_config.json").read_text())
     assert search["alignment_heads"] == [[0, 1]]
-    assert_close(weights(run / "model"), start)  # nothing was learnt, at a rate of 0
+    assert_close(weights(run / "model"), start)  # a learning rate of 0 changes no weight
     fingerprint = json.loads((run / "recipe.json").read_text())["init_fingerprint"]
     assert f", init_from {trained}, init_fingerprint {fingerprint}, " in capsys.readouterr().err
     shutil.rmtree(trained)
@@ -173,8 +177,9 @@ def test_a_run_starts_from_trained_weights_and_goes_on_without_reading_them_agai
     assert f", is not set. Give the same settings, or name another output folder, with --init_from {run} to" in error
 
 
-def test_a_run_goes_on_with_its_own_settings_if_none_are_given(data, tmp_path, capsys):
-    run, options = tmp_path / "run", ["--recipe", "multi30k_tiny", "--seed", 3, "--divide_widths", 8]
+def test_a_run_continues_with_its_saved_settings_if_none_are_given(data, tmp_path, capsys):
+    run = tmp_path / "run"
+    options = ["--recipe", "multi30k_tiny", "--seed", 3, "--divide_widths", 8]
     changes = ["--set", "num_beams=2", "--set", "model.num_heads=2", "--set", "warmup_updates=5"]
     assert train_to(run, data, 2, *options, *changes) == 0
     first, second = capsys.readouterr().err.splitlines()[:2]
@@ -191,15 +196,13 @@ def test_a_run_goes_on_with_its_own_settings_if_none_are_given(data, tmp_path, c
     assert "recipe.lr_scale was 2.53, is 9. Give the same settings, or name another output folder, with --init" in error
 
 
-def test_a_run_divided_by_an_option_goes_on_with_the_same_command(data, tmp_path):
+def test_a_run_with_divided_widths_continues_with_the_same_command(data, tmp_path):
     command = tmp_path / "run", data, 2, "--divide_widths", 2
     assert train_to(*command) == train_to(*command) == 0
 
 
 @pytest.mark.parametrize("change", ["vocab_size=300", "subword_model=bpe", "max_length=5", "max_length_ratio=1.1"])
-def test_settings_of_the_data_are_refused_by_training_and_the_card_has_those_of_the_data(
-    data, whole, tmp_path, capsys, change
-):
+def test_training_refuses_settings_of_the_data_and_the_card_shows_the_data_s(data, whole, tmp_path, capsys, change):
     assert train_to(tmp_path / "run", data, 2, "--set", change) == 1
     assert f"again, in another folder, with vaswani prepare --set {change}." in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
@@ -211,12 +214,12 @@ def test_settings_of_the_data_are_refused_by_training_and_the_card_has_those_of_
         assert recipe[name] == prepared[name]
 
 
-def test_a_run_does_not_begin_inside_a_model(data, whole, capsys):
+def test_a_run_does_not_begin_inside_a_model_folder(data, whole, capsys):
     assert train_to(whole / "model", data, 2) == 1
     assert f"{whole / 'model'} is the folder of a model: name that of a run, or a new one." in capsys.readouterr().err
 
 
-def test_trained_weights_of_another_model_are_refused(data, trained, tmp_path, capsys):
+def test_initial_weights_of_another_architecture_are_refused(data, trained, tmp_path, capsys):
     text = ["--train", *names(data.parent, "train"), "--dev", *names(data.parent, "dev")]
     recipe = ["--recipe", str(data / "recipe.json"), "--set", "vocab_size=290"]
     assert cli.main(["prepare", *recipe, *text, "--output", str(tmp_path / "data")]) == 0
@@ -228,7 +231,7 @@ def test_trained_weights_of_another_model_are_refused(data, trained, tmp_path, c
         assert message in capsys.readouterr().err
 
 
-def test_runs_of_different_precision_in_one_process(data, tmp_path):
+def test_runs_of_different_precision_may_follow_each_other_in_one_process(data, tmp_path):
     for precision in ("no", "bf16", None):
         options = [] if precision is None else ["--mixed_precision", precision]
         run = tmp_path / str(precision)

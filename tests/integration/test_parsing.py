@@ -1,4 +1,4 @@
-"""Parsing end to end: treebank to token ids, sentence to tree, F1 from the command line."""
+"""Parsing works from end to end: from a treebank to token ids, from a sentence to a tree, and from trees to F1."""
 
 import json
 
@@ -17,7 +17,7 @@ TREEBANK = """
 ((S (NP-SBJ (NNS Dogs) (, ,) (NNS cats)) (VP (VBP sleep) (NP (-NONE- *))) (. .)))
 """
 SENTENCES = ["The dog barks .", "", "She , ( the dog ) sees in Oslo .", "dog"]
-# Limits that keep what an untrained model writes short.
+# Limits of the search, because an untrained model does not end its output.
 SHORT = {"num_beams": 2, "max_length_offset": 12}
 
 
@@ -38,7 +38,7 @@ def model(build_tiny_model, tokenizer):
     return build_tiny_model(vocab_size=len(tokenizer), noise=0.3)
 
 
-def test_every_bracket_is_one_token_and_every_sentence_comes_back(treebank, tokenizer):
+def test_every_bracket_is_one_token_and_decoding_gives_back_the_sentence(treebank, tokenizer):
     assert len(tokenizer) <= 310
     symbols = {symbol for symbol in tokenizer.get_added_vocab() if symbol[0] in "()"}
     assert symbols == {f"{side}{label}" for side in "()" for label in ("S", "NP", "VP", "PP")}
@@ -51,7 +51,7 @@ def test_every_bracket_is_one_token_and_every_sentence_comes_back(treebank, toke
             assert tokenizer.decode(tokenizer(sentence).input_ids, skip_special_tokens=True) == sentence
 
 
-def test_the_word_xx_of_a_sentence_is_no_symbol_where_words_are_copied(tmp_path):
+def test_a_word_xx_is_not_taken_for_the_symbol_when_words_are_copied(tmp_path):
     path = tmp_path / "trees.mrg"
     path.write_text("((S (NN XX) (NN dog)))", encoding="utf-8")
     for copy_words in (False, True):
@@ -62,7 +62,7 @@ def test_the_word_xx_of_a_sentence_is_no_symbol_where_words_are_copied(tmp_path)
             check_vocabulary(tokenizer, copy_words=not copy_words)
 
 
-def test_constrained_search_finds_trees_over_exactly_the_words(model, tokenizer):
+def test_constrained_search_finds_trees_over_exactly_the_given_words(model, tokenizer):
     parser, free = (Parser(model, tokenizer, is_constrained=is_so, **SHORT) for is_so in (True, False))
     trees = parser(SENTENCES)
     words = [split_words(text) or None for text in SENTENCES]
@@ -73,19 +73,17 @@ def test_constrained_search_finds_trees_over_exactly_the_words(model, tokenizer)
 
 
 @pytest.mark.parametrize("word", ["XX", "XXL", "\u00a0x", "a\u00a0b", "\u2028", "(S", "naïve", "1,000/x"])
-def test_odd_words_are_words(model, tokenizer, word):
+def test_brackets_and_other_odd_words_can_be_parsed(model, tokenizer, word):
     parser = Parser(model, tokenizer, **SHORT)
     assert parser(f"{word} dog {word}").words == split_words(f"{word} dog {word}")
     assert not parser.num_repaired
 
 
-def test_a_sentence_too_long_for_the_search_is_refused_with_its_place_before_any_is_parsed(
-    model, tokenizer, monkeypatch
-):
+def test_a_sentence_too_long_for_the_search_is_refused_before_any_is_parsed(model, tokenizer, monkeypatch):
     parser = Parser(model, tokenizer, **SHORT)
     monkeypatch.setattr(parser_module, "MOST_TOKENS", len(tokenizer("The dog barks .").input_ids))
     assert parser("The dog barks .").words == ["The", "dog", "barks", "."]
-    monkeypatch.setattr(parser, "_search", None)  # the search, had it begun, could not go on
+    monkeypatch.setattr(parser, "_search", None)  # a search that begins would raise another error
     longer = "The dog " * 700
     number = len(tokenizer(longer.strip()).input_ids)
     message = rf"sentence 3 has {number:,} tokens \(sub-words\), more than the"
@@ -93,7 +91,7 @@ def test_a_sentence_too_long_for_the_search_is_refused_with_its_place_before_any
         parser(["The dog barks .", "", longer, longer])
 
 
-def test_a_model_of_translations_is_refused(build_tiny_model):
+def test_a_translation_model_is_refused_as_a_parser(build_tiny_model):
     from vaswani_transformer import train_tokenizer
 
     with pytest.raises(ValueError, match=r"no brackets such as '\(NP': it was not trained to parse"):
@@ -108,7 +106,7 @@ def saved(model, tokenizer, tmp_path, monkeypatch):
     return tmp_path / "model"
 
 
-def test_the_command_writes_one_tree_for_one_line(saved, model, tokenizer, tmp_path, capsys):
+def test_the_command_writes_one_tree_for_each_line(saved, model, tokenizer, tmp_path, capsys):
     assert load_parser(saved, **SHORT)(SENTENCES) == Parser(model, tokenizer, **SHORT)(SENTENCES)
     (tmp_path / "in.txt").write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
     command = ["parse", "--model", str(saved), "--input", str(tmp_path / "in.txt"), "--num_beams", "1"]

@@ -1,3 +1,5 @@
+"""The translation pipeline translates strings and lists, and works in the pipeline() of transformers."""
+
 import pickle
 from pathlib import Path
 
@@ -15,7 +17,7 @@ SENTENCES = ["a dog runs", "", "two cats sleep on the bed", "a dog"]
 
 @pytest.fixture(scope="module")
 def folder(build_translator, tmp_path_factory):
-    """A saved model that has learnt nothing."""
+    """A folder with an untrained model."""
     folder = tmp_path_factory.mktemp("saved") / "model"
     build_translator(SENTENCES * 3, folder=folder, custom_pipelines=custom_pipelines("translation_en_to_de"))
     return str(folder)
@@ -26,7 +28,7 @@ def translate(folder):
     return vaswani_pipeline("translation", model=folder, max_new_tokens=6)
 
 
-def test_a_list_gives_a_flat_list_of_what_its_sentences_give_alone(translate):
+def test_a_list_gives_the_translations_of_its_single_sentences(translate):
     alone = [translate(sentence)[0] for sentence in SENTENCES]
     assert translate(SENTENCES) == alone
     assert translate(SENTENCES, batch_size=3) == alone
@@ -60,12 +62,12 @@ def test_a_sentence_longer_than_training_saw_is_translated_with_a_warning(transl
     assert "longer than 5, the longest in training" in warnings[0]
 
 
-def test_what_is_no_sentence_is_refused(translate):
+def test_a_value_that_is_not_a_string_is_refused(translate):
     with pytest.raises(ValueError, match=r"a sentence to translate is a str, got int: 3"):
         translate([3])
 
 
-def test_a_pipeline_has_the_model_for_what_an_engine_cannot_do(translate, tmp_path):
+def test_a_pipeline_uses_the_model_for_options_that_an_engine_lacks(translate, tmp_path):
     printed = []
     streamer = TextStreamer(translate.tokenizer, skip_special_tokens=True)
     streamer.on_finalized_text = lambda text, stream_end=False: printed.append(text)
@@ -105,7 +107,7 @@ def test_tokens_and_text_are_returned_as_asked(translate):
         assert found == expected
 
 
-def test_languages_must_be_those_of_the_model(folder, translate):
+def test_languages_that_the_model_does_not_translate_are_refused(folder, translate):
     assert translate(SENTENCES[0], src_lang="en", tgt_lang="de") == translate(SENTENCES[0])
     with pytest.raises(ValueError, match="translates from en to de, not from de to fr"):
         translate(SENTENCES[0], src_lang="de", tgt_lang="fr")
@@ -114,7 +116,7 @@ def test_languages_must_be_those_of_the_model(folder, translate):
             transformers.pipeline(task, model=folder)
 
 
-def test_the_tokenizer_cleans_up(translate, monkeypatch):
+def test_spaces_are_cleaned_up_if_asked(translate, monkeypatch):
     monkeypatch.setattr(
         translate.model, "generate", lambda **_: translate.tokenizer("a dog , a cat .", return_tensors="pt").input_ids
     )
@@ -129,7 +131,7 @@ def test_a_run_folder_and_a_path_name_a_model(folder, translate):
         assert vaswani_pipeline("translation", model=name, max_new_tokens=6)(SENTENCES[0]) == expected
 
 
-def test_arguments_of_from_pretrained_are_taken_as_transformers_takes_them(folder, translate):
+def test_arguments_of_from_pretrained_work_as_in_transformers(folder, translate):
     options = {"trust_remote_code": True, "model_kwargs": {"attn_implementation": "eager"}}
     pipe = vaswani_pipeline("translation", model=folder, max_new_tokens=6, **options)
     assert pipe.model.config._attn_implementation == "eager"
@@ -138,7 +140,7 @@ def test_arguments_of_from_pretrained_are_taken_as_transformers_takes_them(folde
 
 
 @pytest.mark.parametrize("task", ["translation", "translation_en_to_de"])
-def test_the_task_works_in_transformers_without_trust(folder, translate, task):
+def test_the_pipeline_of_transformers_works_without_trust_remote_code(folder, translate, task):
     expected = translate(SENTENCES[0])
     found = transformers.pipeline(task, model=folder, max_new_tokens=6)
     assert isinstance(found, TranslationPipeline)
@@ -147,7 +149,7 @@ def test_the_task_works_in_transformers_without_trust(folder, translate, task):
     assert transformers.pipeline(task, **parts, max_new_tokens=6)(SENTENCES[0]) == expected
 
 
-def test_other_tasks_are_those_of_transformers(folder):
+def test_other_tasks_give_the_pipelines_of_transformers(folder):
     for task, message in (("summarization", "has been removed"), ("translating", "Unknown task translating")):
         for make in (transformers.pipeline, vaswani_pipeline):
             with pytest.raises(KeyError, match=message):

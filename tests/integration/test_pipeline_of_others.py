@@ -1,4 +1,4 @@
-"""`pipeline("translation")` serves transformers' own encoder-decoders as transformers v4 documented it."""
+"""`pipeline("translation")` translates with other models of transformers, as transformers v4 documented it."""
 
 import io
 import json
@@ -22,7 +22,7 @@ from transformers import (
     T5Tokenizer,
 )
 
-import vaswani_transformer  # noqa: F401 - registers the task
+import vaswani_transformer  # noqa: F401 - the import registers the task
 
 SENTENCES = ["the dog runs", "a cat sleeps on the bed", "where do you live ?"]
 SIZES = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
@@ -50,7 +50,8 @@ def pieces(tmp_path_factory):
 
 
 def build_tokenizer(kind, folder, scores):
-    spm, vocab = str(folder / "source.spm"), str(folder / "vocab.json")
+    spm = str(folder / "source.spm")
+    vocab = str(folder / "vocab.json")
     unigrams = [("<s>", 0.0), ("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), *scores]
     match kind:
         case "marian":
@@ -104,7 +105,7 @@ def parts(request, pieces):
 
 
 def expect(parts, sentence, **options):
-    """Return the tokens and the text that tokenizer and `generate()` give without a pipeline, for each hypothesis."""
+    """Return the token ids and the text of each hypothesis, from the tokenizer and `generate()` without a pipeline."""
     kind, model, tokenizer = parts
     if kind in LANGUAGES:
         tokenizer.src_lang = LANGUAGES[kind][0]
@@ -120,7 +121,7 @@ def to_record(ids, text, tokenizer):
     return {"translation_token_ids": [i for i in ids.tolist() if i != tokenizer.pad_token_id], "translation_text": text}
 
 
-def test_the_task_names_the_languages(parts):
+def test_the_languages_are_read_from_the_task(parts):
     kind, model, tokenizer = parts
     source, target = LANGUAGES.get(kind, ("en", "de"))
     options = {} if kind == "t5" else {"max_new_tokens": 8}
@@ -136,7 +137,7 @@ def test_the_task_names_the_languages(parts):
     assert [to_record(*record.values(), tokenizer) for record in several] == expected
 
 
-def test_languages_are_given_to_the_constructor_or_a_call(parts):
+def test_languages_may_be_given_to_the_constructor_or_to_a_call(parts):
     kind, model, tokenizer = parts
     if kind not in LANGUAGES:
         pytest.skip("its tokenizer has no languages")

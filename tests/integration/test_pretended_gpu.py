@@ -1,4 +1,4 @@
-"""Counts of what an update and a search ask of a GPU, on a device that is only pretended."""
+"""An update and a step of a search send no more operations and waits to a GPU than before. The GPU is pretended."""
 
 import json
 import subprocess
@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).parents[2] / "scripts" / "pretended_gpu"
-# The device is defined for a whole process, so it is one of its own. The search raises if its tokens are not the CPU's.
+# The device stays defined until a process ends, so the program runs in a separate process. `count_search` raises an
+# error if the search finds other tokens than on the CPU.
 PROGRAM = """
 import json
 from count import count_search, count_update
@@ -16,12 +17,12 @@ numbers = {name: [{kind: events.total() for kind, events in vars(counts).items()
     for name, counts, number in (("update", update, 1), ("steps", steps, num_steps))}
 print(json.dumps(numbers))
 """
-# A change that lowers a count lowers its bound.
-MOST_OPERATIONS = 746  # of an update of 6 + 6 layers in float32, five of them for labels padded on the left
-MOST_OPERATIONS_OF_STEP = 127  # of 6 layers
+# If a change lowers a count, lower its bound too.
+MOST_OPERATIONS = 746  # an update of 6 + 6 layers in float32; five operations are for labels padded on the left
+MOST_OPERATIONS_OF_STEP = 127  # a step of 6 layers
 
 
-def test_an_update_and_a_step_take_no_more_operations_than_they_did_and_no_update_waits():
+def test_updates_and_steps_take_no_more_operations_and_waits_than_before():
     command = [sys.executable, "-c", PROGRAM]
     output = subprocess.run(command, cwd=FOLDER, check=True, capture_output=True, text=True).stdout
     counts = json.loads(output.splitlines()[-1])

@@ -1,3 +1,5 @@
+"""A model that is saved and loaded again is the same model."""
+
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
@@ -47,13 +49,13 @@ def test_a_loaded_model_gives_the_same_logits_bit_by_bit(model, tmp_path, max_sh
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_loading_in_half_precision_is_casting(model, folder, dtype):
+def test_loading_in_half_precision_equals_casting(model, folder, dtype):
     loaded = VaswaniForConditionalGeneration.from_pretrained(folder, dtype=dtype)
     assert {parameter.dtype for parameter in loaded.parameters()} == {dtype}
     assert torch.equal(logits(loaded), logits(model.to(dtype)))
 
 
-def test_saving_what_was_loaded_writes_the_same_files(folder, tmp_path_factory):
+def test_a_loaded_model_is_saved_as_the_same_files(folder, tmp_path_factory):
     again = tmp_path_factory.mktemp("again")
     VaswaniForConditionalGeneration.from_pretrained(folder).save_pretrained(again)
     for name in ("model.safetensors", "config.json", "generation_config.json"):
@@ -71,7 +73,7 @@ def test_positions_are_right_after_loading(build_tiny_model, tmp_path, layout, d
     assert not any("positions" in name for name in loaded.state_dict())
 
 
-def test_a_changed_search_survives_saving_and_without_one_it_is_the_paper_s(tiny_model, tmp_path):
+def test_a_changed_search_is_saved_and_the_default_is_the_paper_s(tiny_model, tmp_path):
     paper_s = tiny_model.generation_config.to_dict()
     changes = {
         "num_beams": 21,

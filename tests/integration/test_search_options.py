@@ -1,4 +1,4 @@
-"""The search that the command line asks for is the one that `generate` does."""
+"""The options of the command line decide the search, also with an ensemble."""
 
 import pytest
 import torch
@@ -25,14 +25,14 @@ def save_model(folder, *, seed, tokenizer=TOKENIZER, **sizes):
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """Two models of one vocabulary."""
+    """Folders of two models with the same vocabulary."""
     folder = tmp_path_factory.mktemp("models")
     return save_model(folder / "one", seed=1), save_model(folder / "other", seed=2, d_model=12)
 
 
 @pytest.fixture
 def files(tmp_path):
-    """The text, and where its translation goes."""
+    """The paths of a text and of its translation, which does not exist yet."""
     (tmp_path / "text").write_text("".join(f"{line}\n" for line in SENTENCES))
     return tmp_path / "text", tmp_path / "out"
 
@@ -41,7 +41,7 @@ def run(command, *arguments):
     return cli.main([command, *map(str, arguments), "--max_length_offset", "3"])
 
 
-def test_scores_of_an_ensemble_stand_before_the_texts(folders, files):
+def test_with_an_ensemble_each_text_follows_its_score(folders, files):
     text, output = files
     options = ["--ensemble", folders[1], "--scores"]
     assert run("translate", "--model", folders[0], *options, "--input", text, "--output", output) == 0
@@ -51,7 +51,7 @@ def test_scores_of_an_ensemble_stand_before_the_texts(folders, files):
     assert output.read_text(encoding="utf-8") == expected
 
 
-def test_a_model_of_another_vocabulary_is_refused(folders, files, tmp_path, capsys):
+def test_an_ensemble_refuses_a_model_with_another_vocabulary(folders, files, tmp_path, capsys):
     like = train_tokenizer(["quick brown foxes jump over lazy hens"] * 2, vocab_size=290)
     stranger = save_model(tmp_path / "stranger", seed=3, tokenizer=like)
     assert run("translate", "--model", folders[0], "--ensemble", folders[1], stranger, "--input", files[0]) == 1
@@ -61,7 +61,7 @@ def test_a_model_of_another_vocabulary_is_refused(folders, files, tmp_path, caps
     )
 
 
-def test_other_models_do_not_go_on(folders, files, monkeypatch, capsys):
+def test_a_translation_does_not_continue_with_other_models(folders, files, monkeypatch, capsys):
     def die(translator, batch):
         raise MemoryError("no room")
 
@@ -74,7 +74,7 @@ def test_other_models_do_not_go_on(folders, files, monkeypatch, capsys):
     assert run(*begun) == 0
 
 
-def test_a_score_says_which_models_and_dtype_it_is_of(folders, files, capsys):
+def test_a_score_names_its_models_and_dtype(folders, files, capsys):
     options = ["--ensemble", folders[1], "--dtype", "bfloat16", "--num_beams", "2", "--tokenize", "none"]
     assert run("evaluate", "--model", folders[0], "--test", files[0], files[0], *options) == 0
     printed = capsys.readouterr().out

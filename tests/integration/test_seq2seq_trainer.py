@@ -1,4 +1,4 @@
-"""transformers' Seq2SeqTrainer trains our models as it trains any, and takes our batches by tokens."""
+"""transformers' Seq2SeqTrainer trains our models like any other model, also with our batches by tokens."""
 
 import json
 import os
@@ -51,7 +51,11 @@ def build_model(tokenizer, *, dropout=0.1, label_smoothing=0.1, dtype=torch.floa
 
 
 def build_trainer(folder, tokenizer, dataset, *, by_tokens=False, model=None, compute_metrics=None, **settings):
-    """A trainer on one CPU that keeps nothing unless told to; `label_smoothing`, `dropout`, `dtype` are the model's."""
+    """Return a trainer on one CPU, which by default saves nothing.
+
+    `settings` are arguments of Seq2SeqTrainingArguments, besides `label_smoothing`, `dropout` and `dtype`, which go to
+    the model.
+    """
     names = settings.keys() & {"label_smoothing", "dropout", "dtype"}
     model_settings = {name: settings.pop(name) for name in names}
     model = build_model(tokenizer, **model_settings) if model is None else model
@@ -87,7 +91,7 @@ def test_every_evaluation_translates_as_generate_does(tokenizer, dataset, tmp_pa
     model = build_model(tokenizer).eval()
     inputs = tokenizer(dataset["source"][:12], return_tensors="pt", padding=True)
     translations = model.generate(**inputs)
-    assert translations.shape[1] > 21  # where transformers' own limit would cut
+    assert translations.shape[1] > 21  # the default limit of transformers is lower
     own = [[token for token in row.tolist()[1:] if token != tokenizer.pad_token_id] for row in translations]
     references = dataset.select(range(12)).remove_columns("labels").add_column("labels", own)
     trainer = build_trainer(
@@ -99,21 +103,21 @@ def test_every_evaluation_translates_as_generate_does(tokenizer, dataset, tmp_pa
         per_device_eval_batch_size=5,
         compute_metrics=build_compute_metrics(tokenizer),
     )
-    for _ in range(2):  # after the first the trainer has written its defaults into the generation config
+    for _ in range(2):  # the first evaluation writes the trainer's defaults into the generation config
         assert trainer.evaluate()["eval_sacrebleu"] == pytest.approx(100)
     trainer.save_model()
     assert "max_length" not in json.loads((tmp_path / "generation_config.json").read_text())
     assert torch.equal(AutoModelForSeq2SeqLM.from_pretrained(tmp_path).generate(**inputs), translations)
 
 
-def test_bleu_of_logits_is_refused_with_the_setting_that_is_missing(tokenizer, dataset, tmp_path):
+def test_bleu_without_generated_text_is_refused_with_the_missing_setting(tokenizer, dataset, tmp_path):
     trainer = build_trainer(tmp_path, tokenizer, dataset, compute_metrics=build_compute_metrics(tokenizer))
     with pytest.raises(ValueError, match="no token ids: a Seq2SeqTrainer needs predict_with_generate=True"):
         trainer.evaluate()
 
 
 @pytest.mark.parametrize("length", [19, 20, None])
-def test_a_length_that_the_caller_has_set_holds_in_every_batch(tokenizer, dataset, tmp_path, length):
+def test_a_length_set_by_the_caller_holds_in_every_batch(tokenizer, dataset, tmp_path, length):
     model = build_model(tokenizer)
     model.generation_config.max_length = length
     rows = dataset.select([9] * 3)
@@ -125,21 +129,20 @@ def test_a_length_that_the_caller_has_set_holds_in_every_batch(tokenizer, datase
     assert own.shape[1] == length or (length is None and own.shape[1] > 21)
 
 
-def test_the_search_is_the_fast_one_although_the_trainer_hands_over_labels(tokenizer, dataset, tmp_path, monkeypatch):
+def test_evaluations_use_the_fast_search_although_the_trainer_passes_labels(tokenizer, dataset, tmp_path, monkeypatch):
     monkeypatch.setattr("vaswani_transformer.model.generation_vaswani.ForwardSteps", None)
     trainer = build_trainer(tmp_path, tokenizer, dataset, predict_with_generate=True)
     assert len(trainer.predict(dataset.select(range(3))).predictions) == 3
 
 
-def test_label_smoothing_of_the_trainer_replaces_that_of_the_model_and_smooths_evaluations(
-    tokenizer, dataset, tmp_path
-):
+def test_label_smoothing_of_the_trainer_replaces_the_model_s_also_in_evaluations(tokenizer, dataset, tmp_path):
     found, losses = [], []
     for settings in (SIDES["trainer"], SIDES["trainer"] | {"label_smoothing": 0.3}, SIDES["model"]):
         trainer = build_trainer(tmp_path, tokenizer, dataset, per_device_eval_batch_size=len(dataset), **settings)
         losses.append(trainer.evaluate()["eval_loss"])
         batch = next(iter(trainer.get_eval_dataloader()))
-        logits, labels = trainer.model.eval()(**batch).logits.flatten(0, 1), batch["labels"].flatten()
+        logits = trainer.model.eval()(**batch).logits.flatten(0, 1)
+        labels = batch["labels"].flatten()
         torch.manual_seed(1)  # dropout is on
         loss = trainer.compute_loss(trainer.model.train(), dict(batch), num_items_in_batch=torch.tensor(1000))
         loss.backward()
@@ -171,7 +174,7 @@ def test_an_update_is_the_same_however_it_is_accumulated(tokenizer, dataset, tmp
 
 
 @pytest.mark.parametrize("by_tokens", [False, True])
-def test_a_resumed_run_ends_like_one_never_stopped(tokenizer, dataset, tmp_path, by_tokens):
+def test_a_resumed_run_ends_like_an_undisturbed_run(tokenizer, dataset, tmp_path, by_tokens):
     settings = {"max_steps": 8, "save_strategy": "steps", "save_steps": 1, "by_tokens": by_tokens}
     whole = build_trainer(tmp_path, tokenizer, dataset, **settings)
     whole.train()
@@ -189,7 +192,7 @@ LENGTHS = np.array([3, 9, 4, 4, 7, 2, 8, 5, 6, 3, 3, 5, 7]), np.array([4, 8, 4, 
 
 @pytest.mark.parametrize(("num_processes", "accumulation_steps"), [(1, 1), (3, 1), (1, 2), (2, 2)])
 @pytest.mark.parametrize("epoch", [0, 5])
-def test_all_parts_together_are_the_plan(num_processes, accumulation_steps, epoch):
+def test_the_parts_of_all_processes_make_up_the_plan(num_processes, accumulation_steps, epoch):
     plan = plan_updates(*LENGTHS, tokens_per_batch=40, seed=7, epoch=epoch)
     own = []
     for process_index in range(num_processes):
@@ -209,8 +212,8 @@ def test_all_parts_together_are_the_plan(num_processes, accumulation_steps, epoc
             assert {row for part in parts for row in part} == set(rows)
 
 
-def test_batches_by_tokens_hold_the_rows_of_the_plan(tokenizer, dataset, tmp_path):
-    shuffled = dataset.shuffle(seed=3)  # whose rows lie in another order than its columns
+def test_batches_hold_the_rows_of_the_plan(tokenizer, dataset, tmp_path):
+    shuffled = dataset.shuffle(seed=3)  # a shuffled data set keeps its columns and reorders its rows
     lengths = [np.array([len(ids) for ids in shuffled[column]]) for column in ("input_ids", "labels")]
     for settings, seed in (({"seed": 3}, 3), ({"seed": 3, "data_seed": 4}, 4)):
         loader = build_trainer(tmp_path, tokenizer, shuffled, by_tokens=True, **settings).get_train_dataloader()
@@ -235,7 +238,7 @@ def train_alone(folder, tokenizer, dataset, **settings):
 
 
 def train_in_a_process(rank, port, folder, tokenizer, dataset):
-    """Train, and train again from a checkpoint inside the second epoch."""
+    """Train to the end, and then train again from a checkpoint inside the second epoch."""
     launched = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in launched.items()}, MASTER_ADDR="127.0.0.1")
     torch.set_num_threads(1)
@@ -248,15 +251,15 @@ def train_in_a_process(rank, port, folder, tokenizer, dataset):
     destroy_group_at_exit()
 
 
-def test_two_processes_learn_what_one_does_and_go_on_inside_the_second_epoch(tokenizer, dataset, tmp_path):
+def test_two_processes_learn_the_same_as_one_and_continue_inside_an_epoch(tokenizer, dataset, tmp_path):
     one = train_alone(tmp_path / "one", tokenizer, dataset, **EXACT)
     assert one["model.shared.weight"].dtype == torch.float64
     accumulated = train_alone(tmp_path / "accumulated", tokenizer, dataset, gradient_accumulation_steps=2, **EXACT)
     assert_close(one, accumulated, tolerance=1e-10)
-    with socket.socket() as held:  # as long as they need the port, so that no other program is given it
+    with socket.socket() as held:  # holds the port until the processes end, so that no other program gets it
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))
-        # New processes: a fork of one that has had threads may wait for them for ever.
+        # The processes are spawned: a fork of a process that had threads may wait for them for ever.
         arguments = (held.getsockname()[1], tmp_path, tokenizer, dataset)
         torch.multiprocessing.spawn(train_in_a_process, args=arguments, nprocs=2)
     whole, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "resumed"))

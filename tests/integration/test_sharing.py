@@ -1,3 +1,5 @@
+"""A model is uploaded to a stand-in for the Hub, and loaded from there with and without the package."""
+
 import json
 import os
 import shutil
@@ -21,7 +23,7 @@ from vaswani_transformer.model.pipeline_vaswani import custom_pipelines
 
 SENTENCES = ["a dog runs", "", "two cats sleep on the bed", "a dog"]
 TOKEN = "hf_" + "abcdefghijkl" * 3
-# What a model needs to be loaded; its tokenizer needs no code.
+# The code that is uploaded with a model. A tokenizer needs none.
 CODE = {path.name for path in (Path(cli.__file__).parent / "model").glob("*_vaswani.py")}
 CONFIGS = {"config.json", "example.json", "generation_config.json", "tokenizer_config.json"}
 FILES = {"README.md", "model.safetensors", "tokenizer.json", *CONFIGS, *CODE}
@@ -29,7 +31,7 @@ FILES = {"README.md", "model.safetensors", "tokenizer.json", *CONFIGS, *CODE}
 
 @pytest.fixture(scope="module")
 def run(build_translator, tmp_path_factory):
-    """The folder of a finished run, whose model has learnt nothing."""
+    """The folder of a finished run, with an untrained model."""
     folder = tmp_path_factory.mktemp("runs") / "tiny"
     model, tokenizer = build_translator(SENTENCES * 3)
     model.config.custom_pipelines = custom_pipelines("translation_en_to_de")
@@ -44,7 +46,7 @@ def run(build_translator, tmp_path_factory):
 
 @pytest.fixture
 def hostile(run, tmp_path):
-    """The same run with everything in it that must not get out."""
+    """A copy of the run that also holds files and values that must not be uploaded."""
     folder = tmp_path / "hostile"
     shutil.copytree(run, folder)
     model = folder / "model"
@@ -77,10 +79,10 @@ def hostile(run, tmp_path):
 
 @pytest.fixture
 def hub(monkeypatch):
-    """The stand-in, in place of the Hub for this process."""
+    """A running stand-in, which this process takes for the Hub."""
     with running_hub() as hub:
         monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.url)
-        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)  # also where the environment says so
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)  # the environment may say True
         template = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
         monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
@@ -123,7 +125,7 @@ def test_a_continued_run_does_not_upload_the_card_of_its_earlier_end(run, tmp_pa
     assert "updates: 99 done" in (tmp_path / "upload" / "README.md").read_text()
 
 
-def test_without_card_privacy_login_or_hub_nothing_is_uploaded(run, hub, tmp_path, monkeypatch, capsys):
+def test_nothing_is_uploaded_without_card_privacy_login_or_hub(run, hub, tmp_path, monkeypatch, capsys):
     model = shutil.copytree(run / "model", tmp_path / "alone" / "model")
     with pytest.raises(ValueError, match=r"has no card: write README\.md beside its config.json"):
         sharing.upload_model(model, "me/tiny")
@@ -141,7 +143,7 @@ def test_without_card_privacy_login_or_hub_nothing_is_uploaded(run, hub, tmp_pat
 
 
 def run_elsewhere(program, *arguments, hub, folder, home):
-    """What `program` tells as JSON, run in `folder` by a fresh process that reaches the stand-in."""
+    """Run `program` in `folder` in a fresh process that reaches the stand-in. Return the JSON of its last line."""
     offline = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
     environment = {name: value for name, value in os.environ.items() if name not in offline}
     environment |= {"HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1"}
@@ -159,7 +161,7 @@ print(json.dumps([found.folder.name, found.fingerprint == fingerprint_model(foun
 """
 
 
-def test_all_parts_of_a_model_on_the_hub_are_of_the_commit_that_its_name_meant_at_first(run, hub, tmp_path):
+def test_all_files_of_a_hub_model_are_loaded_from_the_same_commit(run, hub, tmp_path):
     sharing.upload_model(run, "me/tiny")
     hub.requests.clear()
     told = run_elsewhere(LOAD, hub=hub, folder=tmp_path, home=tmp_path / "home")
@@ -168,7 +170,7 @@ def test_all_parts_of_a_model_on_the_hub_are_of_the_commit_that_its_name_meant_a
     assert set(of_main) == {"/me/tiny/resolve/main/config.json"}
 
 
-def test_push_to_hub_of_transformers_uploads_what_saving_writes(run, hub):
+def test_push_to_hub_uploads_the_files_that_saving_writes(run, hub):
     for part in load_translator(run):
         part.push_to_hub("me/plain")
     files = hub.repositories["me/plain"]
@@ -181,7 +183,7 @@ def test_push_to_hub_of_transformers_uploads_what_saving_writes(run, hub):
 # Loading
 
 
-def test_with_the_package_its_own_classes_load_a_model_with_trust_too(run):
+def test_trust_remote_code_loads_the_package_s_classes_if_it_is_imported(run):
     folder = run / "model"
     for auto, expected in ((AutoModelForSeq2SeqLM, VaswaniForConditionalGeneration), (AutoModel, VaswaniModel)):
         assert type(auto.from_pretrained(folder, trust_remote_code=True)) is expected
@@ -265,7 +267,7 @@ print(json.dumps(told))
 """
 
 
-def test_an_uploaded_model_works_where_the_package_is_not_and_beside_it(run, hub, tmp_path):
+def test_an_uploaded_model_works_with_and_without_the_package(run, hub, tmp_path):
     sharing.upload_model(run, "me/tiny")
     arguments = ["me/tiny", str(run / "model"), json.dumps(SENTENCES), str(tmp_path / "saved again")]
     told = run_elsewhere(ELSEWHERE, *arguments, hub=hub, folder=tmp_path, home=tmp_path / "home")
@@ -283,7 +285,7 @@ def test_an_uploaded_model_works_where_the_package_is_not_and_beside_it(run, hub
     texts = [text if sentence else "" for sentence, text in zip(SENTENCES, texts, strict=True)]
     assert told["texts"] == told["of objects"] == told["saved again"] == texts
     assert told["other languages"] == "ValueError: this model translates from en to de, not from fr to ja."
-    assert told["models"] == ["VaswaniForConditionalGeneration"] * 2  # engines are of the package
+    assert told["models"] == ["VaswaniForConditionalGeneration"] * 2  # an Engine would need the package
     assert told["hidden"]
     assert told["removed tasks"]  # the code of the model has not changed transformers
     assert told["both"] == [expected, expected, True, False, False]

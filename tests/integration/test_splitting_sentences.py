@@ -1,4 +1,4 @@
-"""Texts of several sentences: split by sentencex and translated one by one, or counted."""
+"""Lines of several sentences are split by sentencex and translated one by one. Without the option they are counted."""
 
 import sys
 from types import SimpleNamespace
@@ -36,7 +36,7 @@ def pipe(folder):
 
 @pytest.fixture
 def paragraph(tmp_path, folder):
-    """Arguments that translate a file with `PARAGRAPH` in two lines, and the path of the output."""
+    """The arguments of a command that translates a file with `PARAGRAPH` in two lines, and the path of its output."""
     text = tmp_path / "text"
     output = tmp_path / "output"
     text.write_bytes(PARAGRAPH.replace("\r\n\n", "\n").format(*SENTENCES).encode())
@@ -47,7 +47,7 @@ def paragraph(tmp_path, folder):
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(st.one_of(st.sampled_from(" .!?。\n\r\t\u2028\u00a0\"'()ABcd3"), st.characters(codec="utf-8"))))
 @pytest.mark.parametrize("language", ["en", "de-CH", "ja", "xx", None])
-def test_the_parts_of_any_text_joined_are_the_text(sentencex, language, text):
+def test_the_sentences_of_any_text_joined_give_the_text(sentencex, language, text):
     parts = split_text(text, language)
     assert "".join(sentence + space for sentence, space in parts) == text
     if language and not text.isspace():
@@ -65,12 +65,12 @@ def test_the_parts_of_any_text_joined_are_the_text(sentencex, language, text):
         ("en", " \n ", [" ", " "]),
     ],
 )
-def test_sentences_are_found_in_many_languages_and_behind_any_white_space(sentencex, language, text, sentences):
+def test_sentences_are_found_in_many_languages_after_any_white_space(sentencex, language, text, sentences):
     expected = sentences or ["Am 3. Mai kam Dr. Maier.", "„Gut.“", "Er ging z. B. nach Hause."]
     assert [sentence for sentence, _ in split_text(text, language)] == expected
 
 
-def test_a_paragraph_is_translated_as_its_sentences_are_one_by_one(sentencex, pipe, paragraph):
+def test_a_paragraph_is_translated_sentence_by_sentence(sentencex, pipe, paragraph):
     text = PARAGRAPH.format(*SENTENCES)
     alone = [found["translation_text"] for found in pipe(SENTENCES)]
     expected = PARAGRAPH.format(*alone)
@@ -94,10 +94,10 @@ def test_hypotheses_of_a_paragraph_are_joined_and_their_scores_added(sentencex, 
     for n, hypothesis in enumerate(found):
         assert hypothesis.text == f" {parts[0][n].text} {parts[1][n].text} "
         assert hypothesis.score == pytest.approx(parts[0][n].score + parts[1][n].score)
-    assert sum(counts) == 2  # a bar counts lines
+    assert sum(counts) == 2  # lines are counted, not sentences
 
 
-def test_work_with_split_sentences_does_not_continue_work_without(sentencex, paragraph, monkeypatch, capsys):
+def test_a_translation_does_not_continue_with_sentences_split_differently(sentencex, paragraph, monkeypatch, capsys):
     command, _ = paragraph
     with monkeypatch.context() as patch:
         patch.setattr(Translator, "translate", None)
@@ -106,7 +106,7 @@ def test_work_with_split_sentences_does_not_continue_work_without(sentencex, par
     assert "split_sentences was true, is false" in capsys.readouterr().err
 
 
-def test_scores_of_split_sentences_say_so(sentencex, folder, paragraph, capsys):
+def test_scores_say_that_sentences_were_split(sentencex, folder, paragraph, capsys):
     text = paragraph[0][4]
     assert cli.main(["evaluate", "--model", str(folder), "--test", text, text, "--split_sentences"]) == 0
     printed = capsys.readouterr()
@@ -119,7 +119,7 @@ def test_alignments_of_split_sentences_are_refused(paragraph, tmp_path, capsys):
     assert "--alignments are of single sentences: split them into lines" in capsys.readouterr().err
 
 
-def test_lines_of_several_sentences_are_counted_and_the_option_is_named(pipe, paragraph, capsys, monkeypatch):
+def test_a_warning_counts_lines_with_several_sentences_and_names_the_option(pipe, paragraph, capsys, monkeypatch):
     assert cli.main(paragraph[0]) == 0
     assert (
         "several sentences, one of which may be missing in the translation: 2. Split them, or give --split_sentences."
@@ -158,7 +158,7 @@ def test_single_sentences_are_not_counted_as_several():
     assert all(map(SEVERAL_SENTENCES.search, several))
 
 
-def test_a_missing_library_is_named_and_lost_characters_are_an_error(pipe, paragraph, capsys, monkeypatch):
+def test_a_missing_sentence_splitter_is_named_and_lost_characters_are_an_error(pipe, paragraph, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencex", None)
     assert cli.main([*paragraph[0], "--split_sentences"]) == 1
     assert "pip install sentencex" in capsys.readouterr().err

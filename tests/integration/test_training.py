@@ -1,3 +1,5 @@
+"""A training run writes its files, may stop and continue without any change of the result, and refuses bad input."""
+
 import contextlib
 import itertools
 import json
@@ -34,8 +36,9 @@ def die(*args):
 
 
 def before_update(number, act):
-    """A context: `act` is called with the parts of the run before update `number` of this sitting, counted from 1."""
-    run_update, calls = loop.run_update, itertools.count(1)
+    """Return a context manager. In its block, a training calls `act(parts)` before update `number`, counted from 1."""
+    run_update = loop.run_update
+    calls = itertools.count(1)
 
     def count_and_run(parts, update):
         if next(calls) == number:
@@ -53,8 +56,9 @@ def patched(owner, name, value):
 
 
 def train_until_save(number, *args, **options):
-    """Train until that many checkpoints are saved, and die."""
-    save, calls = checkpoints.Checkpoints.save, itertools.count(1)
+    """Train until `number` checkpoints are saved, and die."""
+    save = checkpoints.Checkpoints.save
+    calls = itertools.count(1)
 
     def save_and_die(self, **how):
         save(self, **how)
@@ -79,7 +83,7 @@ def whole(tiny_data, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def stopped_run(tiny_data, tmp_path_factory):
-    """The folder of a run that stopped at its last checkpoints but one, 4 and 6."""
+    """The folder of a run that stopped after update 6, with checkpoints of updates 4 and 6."""
     run = tmp_path_factory.mktemp("stopped")
     train_until_save(3, TINY, tiny_data, run, log_interval=3)
     return run
@@ -91,13 +95,13 @@ def copy_of_stopped(stopped_run, tmp_path):
 
 
 def assert_ends_as(whole, data, run):
-    """Given again, the run goes on and ends with weights and log of `whole`."""
+    """Continue a run, and check that it ends with the weights and the log of `whole`."""
     train(TINY, data, run, log_interval=3)
     assert_close(weights(whole / "model"), weights(run / "model"))
     assert timeless(whole) == timeless(run)
 
 
-def test_a_run_leaves_model_recipe_log_and_checkpoints(whole, tiny_data):
+def test_a_run_writes_model_recipe_log_and_checkpoints(whole, tiny_data):
     assert {"model.safetensors", "tokenizer.json", "generation_config.json"} <= set(names_in(whole / "model"))
     description = json.loads((whole / "recipe.json").read_text())
     assert (description["recipe"]["num_updates"], description["recipe"]["vocab_size"]) == (7, 300)
@@ -115,8 +119,8 @@ def test_a_run_leaves_model_recipe_log_and_checkpoints(whole, tiny_data):
         assert torch.equal(tensor, ((last[0][name].double() + last[1][name].double()) / 2).float())
 
 
-def test_a_run_stopped_twice_inside_lines_of_its_log_ends_as_one_never_stopped(whole, tiny_data, tmp_path):
-    # Each sitting has its own clock, which begins at 0 and goes on by a second at each look.
+def test_a_run_that_was_stopped_twice_ends_like_an_undisturbed_run(whole, tiny_data, tmp_path):
+    # Each start has a new clock, which begins at 0 and moves by a second each time it is read.
     for sitting in range(3):
         with patched(loop, "time", SimpleNamespace(perf_counter=itertools.count().__next__)):
             if sitting < 2:
@@ -129,14 +133,17 @@ def test_a_run_stopped_twice_inside_lines_of_its_log_ends_as_one_never_stopped(w
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_sigterm_finishes_the_update_saves_and_changes_nothing(whole, tiny_data, tmp_path, monkeypatch, num_workers):
+def test_after_sigterm_a_run_ends_its_update_saves_and_later_continues_exactly(
+    whole, tiny_data, tmp_path, monkeypatch, num_workers
+):
     def stop_all(parts):
         workers = multiprocessing.active_children()
         assert len(workers) == num_workers
-        # From another process, as a launcher is: from its parent PyTorch's worker takes it for the end of training.
+        # Another process sends the signal, as a launcher does. If the parent of PyTorch's workers sent it, they would
+        # take it for the end of the training.
         processes = [str(pid) for pid in (*(worker.pid for worker in workers), os.getpid())]
         subprocess.run(["kill", "-TERM", *processes], check=True)
-        time.sleep(0.5 * num_workers)  # until it would be dead
+        time.sleep(0.5 * num_workers)  # in this time the signal would have ended a worker
         assert all(worker.is_alive() for worker in workers)
 
     stopped = pytest.raises(Interrupted, match="stopped after update 3 and saved")
@@ -154,13 +161,13 @@ def test_checkpoints_may_be_several_epochs_apart(tiny_data, tmp_path):
     assert [line["epoch"] for line in lines] == [3, 6]  # the first evaluation, and one without gain
 
 
-def test_the_log_is_on_the_disk_before_the_checkpoint_that_counts_on_it(tiny_data, tmp_path, file_calls):
+def test_the_log_is_written_to_disk_before_its_checkpoint(tiny_data, tmp_path, file_calls):
     train(replace(TINY, num_updates=2), tiny_data, tmp_path, log_interval=1)
     named = file_calls.index("rename checkpoints/partial-step-00000002")
     assert "sync log.jsonl" in file_calls[:named]
 
 
-def test_a_run_goes_on_without_its_log_and_its_cost_can_be_told(copy_of_stopped, whole, tiny_data):
+def test_a_run_continues_without_its_log_and_its_cost_is_known(copy_of_stopped, whole, tiny_data):
     run = copy_of_stopped
     os.truncate(run / "log.jsonl", 100)
     model = train(TINY, tiny_data, run, log_interval=3)
@@ -169,7 +176,7 @@ def test_a_run_goes_on_without_its_log_and_its_cost_can_be_told(copy_of_stopped,
         assert cli.main([*command, "--run", str(run)]) == 0
 
 
-def test_a_full_disk_is_said_and_the_run_goes_on_when_there_is_room(whole, tiny_data, tmp_path, little_room):
+def test_a_full_disk_is_an_error_and_the_run_continues_when_there_is_room(whole, tiny_data, tmp_path, little_room):
     with contextlib.ExitStack() as stack:
 
         def fill_disk(parts):
@@ -182,7 +189,7 @@ def test_a_full_disk_is_said_and_the_run_goes_on_when_there_is_room(whole, tiny_
     assert_ends_as(whole, tiny_data, tmp_path)
 
 
-def test_an_error_of_any_class_leaves_the_checkpoints_before(whole, tiny_data, tmp_path):
+def test_an_error_while_saving_keeps_the_earlier_checkpoints(whole, tiny_data, tmp_path):
     def break_tokenizer(parts):
         parts.checkpoints.tokenizer = None
 
@@ -193,7 +200,7 @@ def test_an_error_of_any_class_leaves_the_checkpoints_before(whole, tiny_data, t
     assert_ends_as(whole, tiny_data, tmp_path)
 
 
-def test_what_cannot_be_saved_is_refused_before_the_first_update(tiny_data, tmp_path):
+def test_a_run_that_cannot_be_saved_is_refused_before_the_first_update(tiny_data, tmp_path):
     with patched(setup, "custom_pipelines", lambda task: {task: object()}), pytest.raises(TypeError, match="JSON"):
         train(TINY, tiny_data, tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -204,14 +211,14 @@ def names_of_resumable(run):
 
 
 def flip(path):
-    """Change one bit in the middle."""
+    """Change one bit in the middle of a file."""
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 4
     path.write_bytes(content)
 
 
 class Program:
-    """Something whose pickle runs a program when it is read."""
+    """An object whose pickle runs a program when it is read."""
 
     def __reduce__(self):
         return sys.exit, ("the pickle has been run",)
@@ -226,7 +233,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("name", DAMAGES)
-def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(name, copy_of_stopped, whole, tiny_data, capsys):
+def test_a_damaged_checkpoint_is_named_and_the_previous_one_is_used(name, copy_of_stopped, whole, tiny_data, capsys):
     run = copy_of_stopped
     DAMAGES[name](run / "checkpoints" / "step-00000006" / name)
     assert_ends_as(whole, tiny_data, run)
@@ -236,7 +243,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_taken(name, copy_of
     assert "resuming after update 4 from " in printed
 
 
-def test_a_run_of_which_no_checkpoint_is_intact_does_not_start_from_the_beginning(copy_of_stopped, tiny_data):
+def test_a_run_without_an_intact_checkpoint_does_not_start_again(copy_of_stopped, tiny_data):
     for path in copy_of_stopped.glob("checkpoints/*/model.safetensors"):
         flip(path)
     message = r"none of the checkpoints in .*checkpoints is intact: .*step-00000004/model\.safetensors is damaged"
@@ -254,20 +261,21 @@ def test_lines_logged_after_the_last_checkpoint_are_written_once(tiny_data, tmp_
 
 
 @pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++", "c++"))), reason="needs a C++ compiler")
-def test_batches_of_all_shapes_share_a_compilation_which_changes_no_result(tiny_data, tmp_path, monkeypatch):
+def test_batches_of_all_shapes_share_one_compilation_with_the_same_result(tiny_data, tmp_path, monkeypatch):
     recipe = replace(WITHOUT_DROPOUT, num_updates=4, num_averaged_checkpoints=1)
     folders = plain, compiled = tmp_path / "plain", tmp_path / "compiled"
     parts = build_run(recipe, tiny_data, plain, log_interval=1)
     batches = [batch for update in itertools.islice(read_updates(parts), 4) for batch in update.micro_batches]
     assert len({batch["input_ids"].shape for batch in batches}) > 1
     loop.train(parts)
-    # A graph that breaks raises. It ends in the loss: an update is one graph and its backward pass.
+    # With `fullgraph`, a break in the graph raises an error. So an update is one graph, which ends with the loss, and
+    # its backward pass.
     monkeypatch.setattr(torch, "compile", partial(torch.compile, fullgraph=True))
     torch.compiler.reset()
     torch._dynamo.utils.counters.clear()
     train(replace(recipe, compile=True), tiny_data, compiled, log_interval=1)
     counters = torch._dynamo.utils.counters
-    assert counters["stats"]["unique_graphs"] == counters["aot_autograd"]["total"] == 1  # and traced once
+    assert counters["stats"]["unique_graphs"] == counters["aot_autograd"]["total"] == 1  # traced once
     losses = [[line["loss"] for line in read_log(folder) if "loss" in line] for folder in folders]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
     assert_close(*(weights(folder / "model") for folder in folders), tolerance=1e-5)
@@ -289,7 +297,7 @@ def test_the_development_set_is_translated_by_an_engine(tiny_data, tmp_path, pre
     assert vars(parts.model).get("forward") is wrapper
 
 
-def test_a_run_does_not_go_on_under_other_settings_or_with_other_data(stopped_run, tiny_data, tmp_path):
+def test_a_run_does_not_continue_with_other_settings_or_other_data(stopped_run, tiny_data, tmp_path):
     with pytest.raises(
         ValueError, match=r"other settings: recipe\.warmup_updates was 10, is 9; seed was 0, is 1\. Give the same"
     ):
@@ -303,20 +311,20 @@ def test_a_run_does_not_go_on_under_other_settings_or_with_other_data(stopped_ru
 
 @pytest.fixture
 def launched_for_bf16(monkeypatch):
-    """As `accelerate launch --mixed_precision bf16` starts a process."""
+    """The environment in which `accelerate launch --mixed_precision bf16` starts a process."""
     AcceleratorState._reset_state(reset_partial_state=True)
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
     yield
     AcceleratorState._reset_state(reset_partial_state=True)
 
 
-def test_the_launcher_s_precision_holds(launched_for_bf16, tiny_data, tmp_path, capsys):
+def test_the_precision_of_the_launcher_is_used(launched_for_bf16, tiny_data, tmp_path, capsys):
     parts = build_run(replace(TINY, num_updates=1), tiny_data, tmp_path)
     assert parts.model.config._attn_implementation == HALF_PRECISION
     loop.train(parts)
     configs = [path.read_text() for path in tmp_path.rglob("config.json")]
     assert len(configs) == 2
-    assert not any("attn_implementation" in config for config in configs)  # a kernel of training alone
+    assert not any("attn_implementation" in config for config in configs)  # this kernel is for training only
     assert json.loads((tmp_path / "recipe.json").read_text())["mixed_precision"] == "bf16"
     assert "mixed_precision bf16, num_processes 1" in capsys.readouterr().err
 
@@ -334,7 +342,7 @@ def test_a_recipe_may_begin_with_short_pairs(tiny_data, tmp_path):
     assert first[True] == sorted(first[False]) != first[False]
 
 
-def test_accumulation_steps_are_chosen_by_the_size_of_a_micro_batch(tiny_data, tmp_path):
+def test_the_number_of_accumulation_steps_follows_from_the_size_of_a_micro_batch(tiny_data, tmp_path):
     for tokens_per_batch, expected in ((160, 1), (25_000, 6)):
         parts = build_run(replace(TINY, tokens_per_batch=tokens_per_batch), tiny_data, tmp_path)
         assert parts.accumulation_steps == expected
@@ -343,12 +351,14 @@ def test_accumulation_steps_are_chosen_by_the_size_of_a_micro_batch(tiny_data, t
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        # As a launcher of GPU processes sets it, on a machine without.
+        # A launcher for GPUs sets this, here on a machine without GPUs.
         ({"WORLD_SIZE": "3"}, r"started 3 processes, .* each knows of 1\. .* ACCELERATE_USE_CPU=true"),
         ({"ACCELERATE_USE_DEEPSPEED": "true"}, "the launcher asks for DEEPSPEED, but each process"),
     ],
 )
-def test_launchers_that_share_work_otherwise_are_refused(tiny_data, tmp_path, monkeypatch, environment, message):
+def test_launchers_with_unsupported_kinds_of_parallelism_are_refused(
+    tiny_data, tmp_path, monkeypatch, environment, message
+):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ValueError, match=message):
@@ -365,7 +375,7 @@ def test_a_damaged_file_of_the_data_is_named(tiny_data, tmp_path):
 
 
 def build_spoilt(updates, *args, **options):
-    """A run in which a gradient is NaN in these updates, counted from 1."""
+    """Return the parts of a run in which a gradient is NaN in the updates `updates`, counted from 1."""
     parts = build_run(*args, **options)
 
     def spoil(gradient):
@@ -376,7 +386,8 @@ def build_spoilt(updates, *args, **options):
 
 
 def test_an_update_without_a_finite_gradient_is_skipped_and_counted(tiny_data, tmp_path, monkeypatch):
-    parts, seen = build_spoilt({2, 3}, replace(TINY, num_updates=4), tiny_data, tmp_path, log_interval=1), []
+    parts = build_spoilt({2, 3}, replace(TINY, num_updates=4), tiny_data, tmp_path, log_interval=1)
+    seen = []
     run_update = loop.run_update
 
     def run_and_look(parts, update):
@@ -392,7 +403,7 @@ def test_an_update_without_a_finite_gradient_is_skipped_and_counted(tiny_data, t
     assert [line["loss"] is None for line in lines] == [False, True, True, False]
 
 
-def test_ten_such_updates_in_a_row_end_the_run(tiny_data, tmp_path):
+def test_ten_updates_in_a_row_without_a_finite_gradient_end_the_run(tiny_data, tmp_path):
     recipe = replace(TINY, num_updates=30, checkpoint_interval=(100, "updates"))
     parts = build_spoilt(range(3, 14), recipe, tiny_data, tmp_path)
     message = "10 updates in a row, up to update 12, had .* name another output folder and start again"

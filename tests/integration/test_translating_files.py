@@ -1,4 +1,4 @@
-"""`vaswani translate` from file to file: killed, started again, and shared by processes."""
+"""`vaswani translate` translates files. It continues after a kill, and several processes may share the work."""
 
 import gzip
 import os
@@ -18,7 +18,7 @@ from vaswani_transformer.translation.translator import Translator
 
 WORDS = ["the", "dog", "cat", "runs", "sleeps", "far", "and", "away"]
 SENTENCES = [" ".join(WORDS[(i * i + j) % 8] for j in range(3 * i % 7)) for i in range(90)]
-TOKENS_PER_BATCH = 20  # so four windows and a half
+TOKENS_PER_BATCH = 20  # with it the text has four and a half windows
 PROGRAM = """
 import sys, time
 from vaswani_transformer import cli
@@ -56,7 +56,9 @@ def arguments(model_folder, text, output, *more):
     return [*map(str, ["translate", *files, "--max_length_offset", 2, "--tokens_per_batch", TOKENS_PER_BATCH, *more])]
 
 
-def test_other_options_or_another_model_do_not_continue(model_folder, text, tmp_path, monkeypatch, capsys):
+def test_a_translation_does_not_continue_with_other_options_or_another_model(
+    model_folder, text, tmp_path, monkeypatch, capsys
+):
     with monkeypatch.context() as patch:
         patch.setattr(Translator, "translate", None)
         assert cli.main(arguments(model_folder, text, tmp_path / "out")) == 1
@@ -69,11 +71,10 @@ def test_other_options_or_another_model_do_not_continue(model_folder, text, tmp_
     assert (tmp_path / "out").read_text().count("\n") == len(SENTENCES)
 
 
-def test_compressed_files_and_pipes_are_translated_alike_to_files_and_standard_output(
-    model_folder, text, tmp_path, capsys
-):
+def test_compressed_files_and_pipes_give_the_same_translations(model_folder, text, tmp_path, capsys):
     assert cli.main(arguments(model_folder, text, tmp_path / "whole")) == 0
-    packed, fifo = tmp_path / "text.gz", tmp_path / "fifo"
+    packed = tmp_path / "text.gz"
+    fifo = tmp_path / "fifo"
     packed.write_bytes(gzip.compress(text.read_bytes()))
     capsys.readouterr()
     assert cli.main(arguments(model_folder, packed, None)) == 0
@@ -85,7 +86,7 @@ def test_compressed_files_and_pipes_are_translated_alike_to_files_and_standard_o
     assert (tmp_path / "piped").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
-def test_each_option_of_translate_is_known_to_decide_the_output_or_not_to():
+def test_each_option_of_translate_is_listed_as_changing_the_output_or_not():
     options = vars(cli.build_parser().parse_args(["translate", "--model", "m"])).keys()
     compared_by_content, of_files = {"model", "ensemble"}, {"input", "output", "alignments"}
     assert options - {"command", "debug", "module", "parser"} == {*DECIDING} | compared_by_content | of_files
@@ -101,10 +102,11 @@ def test_processes_cannot_share_a_pipe(model_folder, text, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_two_processes_continue_after_sigkill_and_write_the_same(model_folder, text, tmp_path, capsys):
+def test_two_processes_continue_after_sigkill_and_write_the_same_file(model_folder, text, tmp_path, capsys):
     more = ["--nbest", 2, "--scores"]
     assert cli.main(arguments(model_folder, text, tmp_path / "whole", *more)) == 0
-    output, program = tmp_path / "out", tmp_path / "program.py"
+    output = tmp_path / "out"
+    program = tmp_path / "program.py"
     program.write_text(PROGRAM.format(seconds=0.5))
     process = subprocess.Popen([sys.executable, str(program), *arguments(model_folder, text, output, *more)])
     first = tmp_path / "out.partial" / "lines-000000000001"

@@ -1,7 +1,8 @@
 """`generate()` finds what a beam search in plain Python finds, token for token.
 
-The plain search keeps hypotheses in dictionaries, translates one sentence at a time, calls the model without a cache,
-and shares no code with the package's search. With one beam both are greedy: the first </s> that wins ends it.
+The plain search keeps hypotheses in dictionaries, translates one sentence at a time and calls the model without a
+cache. It shares no code with the package's search. With one beam both searches are greedy: they end with the first </s>
+that is the most probable word.
 """
 
 import copy
@@ -37,10 +38,10 @@ def search(
     """Return the `num_best` translations with the highest log P / ((5 + |Y|) / 6)^alpha, best first.
 
     Args:
-        next_words: log P of every word behind each of some hypotheses.
-        limit: words a translation may have, </s> included.
+        next_words: returns, for each hypothesis of a list, log P of every word as its next word.
+        limit: the most words of a translation, </s> included.
         end: the word </s>.
-        stops_early: stop when no open hypothesis can win any more, instead of at the limit.
+        stops_early: whether to stop when no open hypothesis can win any more. If False, stop at the limit.
     """
     running: dict[Hypothesis, float] = {(): 0.0}
     finished: dict[Hypothesis, float] = {}
@@ -64,7 +65,7 @@ def search(
 
 
 def words_of_model(model, source: Sequence[int]) -> NextWords:
-    """Return the next words of translations of `source` by `model`: one call of `forward`, without a cache."""
+    """Return `next_words` for translations of `source` by `model`. It calls `forward` once, without a cache."""
     input_ids = torch.tensor([source], device=model.device)
     encoded = model.get_encoder()(input_ids).last_hidden_state
     start = model.generation_config.decoder_start_token_id
@@ -83,7 +84,7 @@ def words_of_model(model, source: Sequence[int]) -> NextWords:
 
 
 def build(build_tiny_model, **changes):
-    """A model that ends hypotheses of many lengths."""
+    """Return a model whose hypotheses end at many different lengths."""
     model = build_tiny_model(**SIZES | changes)
     model.generation_config.max_length_offset = OFFSET
     with torch.no_grad():
@@ -106,10 +107,11 @@ def words_of(model, source):
 
 
 def compare(model, expected_of, *, num_best: int, **options) -> None:
-    """`expected_of(i)` is (score, tokens) of the best translations of sentence i."""
+    """Check that `model` finds the translations (score, tokens) that `expected_of(i)` returns for sentence i."""
     found = model.generate(SOURCE, num_return_sequences=num_best, **WITH_SCORES, **options)
     for i in range(len(SENTENCES)):
-        expected, rows = expected_of(i), range(num_best * i, num_best * (i + 1))
+        expected = expected_of(i)
+        rows = range(num_best * i, num_best * (i + 1))
         for row, (score, tokens) in zip(rows, expected, strict=True):
             actual = found.sequences[row, 1:].tolist()
             assert tuple(actual[: len(tokens)]) == tokens
@@ -125,7 +127,7 @@ def compare(model, expected_of, *, num_best: int, **options) -> None:
         *((4, alpha, stops_early) for alpha in (0.0, 0.3, 1.0) for stops_early in (False, True)),
     ],
 )
-def test_every_beam_agrees_with_the_plain_search(model, num_beams, alpha, stops_early):
+def test_searches_of_all_widths_agree_with_the_plain_search(model, num_beams, alpha, stops_early):
     num_best = min(3, num_beams)
 
     def expected_of(i):
@@ -165,8 +167,9 @@ def test_an_ensemble_agrees_with_the_plain_search_over_mean_probabilities(model,
 
 
 @pytest.mark.parametrize("bias", [-2.0, 6.0])
-def test_a_bias_agrees_with_the_plain_search_to_the_limit(build_tiny_model, bias):
-    # With 6, log P rises above 0 where 25 follows 25: a hypothesis far behind one that ended at once wins in the end.
+def test_a_search_with_a_bias_agrees_with_the_plain_search_at_the_limit(build_tiny_model, bias):
+    # The bias of 6 raises log P above 0 where 25 follows 25. So a hypothesis wins at the limit although another, which
+    # ended at once, was far better before.
     model = build(build_tiny_model)
     with torch.no_grad():
         model.lm_head.bias[END] += 3.0

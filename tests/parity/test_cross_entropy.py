@@ -1,4 +1,4 @@
-"""The loss against `torch.nn.CrossEntropyLoss`, in float64."""
+"""The loss agrees with `torch.nn.CrossEntropyLoss`, in float64."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The whole model against a second implementation in NumPy, written from the paper's equations alone."""
+"""The whole model agrees with a second implementation in NumPy, which was written from the paper's equations alone."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def softmax(x):
 
 
 def attend(q, k, v, visible):
-    """Equation 1 for one head of one sentence; a query that sees nothing gets zeros."""
+    """Return equation 1 for one head of one sentence. A query that sees no key gets zeros."""
     scores = q @ k.T / np.sqrt(q.shape[-1])
     context = np.zeros((len(q), v.shape[-1]))
     for i in range(len(q)):
@@ -28,7 +28,7 @@ def attend(q, k, v, visible):
 
 
 def multi_head(weights, x, memory, visible, num_heads):
-    """Section 3.2.2, head by head; torch stores matrices as (out, in)."""
+    """Return multi-head attention (section 3.2.2), computed head by head. PyTorch stores matrices as (out, in)."""
 
     def heads(name, states):
         return np.split(states @ weights[f"{name}_proj.weight"].T, num_heads, axis=-1)
@@ -39,41 +39,45 @@ def multi_head(weights, x, memory, visible, num_heads):
 
 
 def feed_forward(weights, x):
-    """Equation 2."""
+    """Return the feed-forward network (equation 2)."""
     inner = np.maximum(0, x @ weights["fc1.weight"].T + weights["fc1.bias"])
     return inner @ weights["fc2.weight"].T + weights["fc2.bias"]
 
 
 def layer_norm(weights, x, eps):
-    mean, variance = x.mean(axis=-1, keepdims=True), x.var(axis=-1, keepdims=True)
+    mean = x.mean(axis=-1, keepdims=True)
+    variance = x.var(axis=-1, keepdims=True)
     return (x - mean) / np.sqrt(variance + eps) * weights["norm.weight"] + weights["norm.bias"]
 
 
 def positional_encoding(positions, d_model):
-    """Section 3.5."""
+    """Return the sinusoids of section 3.5."""
     encoding = np.zeros((len(positions), d_model))
     for row, pos in enumerate(positions):
         for i in range(d_model // 2):
             encoding[row, 2 * i] = np.sin(pos / 10000 ** (2 * i / d_model))
             encoding[row, 2 * i + 1] = np.cos(pos / 10000 ** (2 * i / d_model))
-    # The package keeps positions in float32 whatever the precision of the model.
+    # The package computes positions in float32 even if the model is in float64.
     return encoding.astype(np.float32).astype(np.float64)
 
 
 def embed(matrix, ids):
-    """Section 3.4 and 3.5; the first real token stands at position 0."""
+    """Return embeddings plus positions (sections 3.4 and 3.5). The first token that is no padding has position 0."""
     positions = np.maximum(np.cumsum(ids != PAD) - 1, 0)
     return matrix[ids] * np.sqrt(matrix.shape[1]) + positional_encoding(positions, matrix.shape[1])
 
 
 def part(weights, prefix):
-    """The weights below `prefix`."""
+    """Return the weights whose names begin with `prefix`, without it."""
     return {name.removeprefix(prefix): w for name, w in weights.items() if name.startswith(prefix)}
 
 
 def logits_of_one_sentence(weights, config, source, target):
-    matrix, heads, eps = weights["model.shared.weight"], config.num_heads, config.layer_norm_eps
-    source_is_real, target_is_real = source != PAD, target != PAD
+    matrix = weights["model.shared.weight"]
+    heads = config.num_heads
+    eps = config.layer_norm_eps
+    source_is_real = source != PAD
+    target_is_real = target != PAD
 
     x = embed(matrix, source)
     for n in range(config.encoder_layers):

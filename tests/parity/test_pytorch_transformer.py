@@ -1,4 +1,4 @@
-"""The stacks against `torch.nn.Transformer` with the same weights, in float64."""
+"""Encoder and decoder agree with `torch.nn.Transformer` with the same weights, in float64."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from torch import nn
 
 from vaswani_transformer.model.layers_vaswani import DecoderLayer, MultiHeadAttention, Residual
 
-# PyTorch ties the width of a head to the width of the model.
+# In PyTorch, d_k and d_v are d_model / num_heads.
 SIZES = {"d_model": 12, "num_heads": 3, "d_k": 4, "d_v": 4, "attention_bias": True}
 PADDED = torch.tensor(
     [[5, 9, 12, 30, 7, 2], [8, 3, 21, 2, 1, 1], [1, 1, 1, 6, 19, 2]]  # whole, padded right, padded left
@@ -38,7 +38,7 @@ def build_reference(model) -> nn.Transformer:
         "norm_first": False,
         "dtype": torch.float64,
     }
-    # Without the norm that PyTorch puts after each stack: the paper has none.
+    # PyTorch puts a norm after each stack. It is left out here, because the paper has none.
     encoder = nn.TransformerEncoder(
         nn.TransformerEncoderLayer(**sizes), config.encoder_layers, norm=None, enable_nested_tensor=False
     )
@@ -57,19 +57,20 @@ def build_reference(model) -> nn.Transformer:
         norms = (module for module in theirs.children() if isinstance(module, nn.LayerNorm))
         for residual, norm in zip(residuals, norms, strict=True):
             norm.load_state_dict(residual.norm.state_dict())
-    # In evaluation mode PyTorch may take a fused path of its own; training mode without dropout is the formula.
+    # In evaluation mode PyTorch may use another, fused path. Training mode without dropout computes the formula.
     return reference.train()
 
 
 @pytest.mark.parametrize("target_is_padded", [False, True])
 def test_the_stacks_agree_with_pytorch(model, target_is_padded):
     torch.manual_seed(0)
-    source, target = torch.randn(3, 6, 12, dtype=torch.float64), torch.randn(3, 5, 12, dtype=torch.float64)
+    source = torch.randn(3, 6, 12, dtype=torch.float64)
+    target = torch.randn(3, 5, 12, dtype=torch.float64)
     source_mask = (PADDED != 1).long()
     target_mask = torch.ones(3, 5, dtype=torch.long)
     if target_is_padded:
         target_mask[1, 3:] = 0
-    # What the stacks see is the sum of embedding and position.
+    # PyTorch's stacks take the sum of embedding and position. Our stacks take the embedding, and add the position.
     positions = {
         "source": model.model.encoder.positions(6, mask=source_mask, device=source.device),
         "target": model.model.decoder.positions(5, mask=target_mask, device=source.device),
@@ -93,7 +94,8 @@ def test_the_stacks_agree_with_pytorch(model, target_is_padded):
 
 def test_the_encoder_agrees_with_pytorch(model):
     torch.manual_seed(0)
-    source, mask = torch.randn(3, 6, 12, dtype=torch.float64), (PADDED != 1).long()
+    source = torch.randn(3, 6, 12, dtype=torch.float64)
+    mask = (PADDED != 1).long()
     positions = model.model.encoder.positions(6, mask=mask, device=source.device)
     expected = build_reference(model).encoder(source + positions, src_key_padding_mask=mask == 0)
     actual = model.model.encoder(inputs_embeds=source, attention_mask=mask).last_hidden_state

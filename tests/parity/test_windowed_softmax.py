@@ -1,4 +1,4 @@
-"""Restricted self-attention in blocks is a softmax over the positions in the window, written down again in numpy."""
+"""Restricted self-attention, which is computed in blocks, agrees with a plain softmax over the window in NumPy."""
 
 from types import SimpleNamespace
 from unittest import mock
@@ -13,7 +13,13 @@ from vaswani_transformer.kernels import window
 
 
 def softmax_in_the_window(q, k, v, *, r, is_causal, visible):
-    """Table 1 position by position: (B, H, T, K) -> (B, T, H, K)."""
+    """Return restricted self-attention, computed position by position: (B, H, T, K) -> (B, T, H, K).
+
+    Args:
+        r: the size of the window.
+        is_causal: whether the window ends at the position. Otherwise the position is in its middle.
+        visible: (B, T), False for keys that are padding.
+    """
     num_rows, num_heads, length, d_k = q.shape
     context = np.zeros((num_rows, length, num_heads, v.shape[-1]))
     for row in range(num_rows):
@@ -31,8 +37,9 @@ def softmax_in_the_window(q, k, v, *, r, is_causal, visible):
 
 @st.composite
 def cases(draw):
-    """Queries, keys and values, r, and which keys are no padding: on the left, on the right, or anywhere."""
-    num_rows, length = draw(st.integers(1, 3)), draw(st.integers(1, 23))
+    """Draw queries, keys, values and the options of `softmax_in_the_window`. Some keys are padding, on either side."""
+    num_rows = draw(st.integers(1, 3))
+    length = draw(st.integers(1, 23))
     visible = np.ones((num_rows, length), dtype=bool)
     for row in visible:
         row[: draw(st.integers(0, length))] = False if draw(st.booleans()) else row[0]
@@ -49,7 +56,7 @@ def attend_in_blocks(q, k, v, *, r, is_causal, visible):
 
 
 @given(cases(), st.integers(1, 16))
-def test_blocks_of_any_size_give_the_softmax_in_the_window(case, least_block):
+def test_blocks_of_any_size_give_the_plain_softmax_in_the_window(case, least_block):
     q, k, v, options = case
     with mock.patch.object(window, "LEAST_BLOCK", least_block):
         context, weights = attend_in_blocks(*map(torch.from_numpy, (q, k, v)), **options)
@@ -63,6 +70,6 @@ def test_blocks_of_the_chosen_size_give_the_softmax_in_the_window(num_positions,
     rng = np.random.default_rng(0)
     q, k, v = rng.normal(size=(3, 2, 2, num_positions, 5))
     visible = np.arange(num_positions) < np.array([[num_positions], [num_positions - 80]])
-    options = {"r": r, "is_causal": is_causal, "visible": np.abs(visible)}
+    options = {"r": r, "is_causal": is_causal, "visible": visible}
     context, _ = attend_in_blocks(*map(torch.from_numpy, (q, k, v)), **options)
     np.testing.assert_allclose(context.numpy(), softmax_in_the_window(q, k, v, **options), rtol=0, atol=1e-12)

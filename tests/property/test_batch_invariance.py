@@ -1,4 +1,4 @@
-"""The translation of a sentence depends neither on who shares its batch, nor on the order, nor on the batch size."""
+"""The translation of a sentence depends neither on the other sentences of its batch, nor on their order or number."""
 
 import pytest
 import torch
@@ -24,13 +24,13 @@ def sentences():
 
 
 def translate(model, sentences, order, batch_size, options) -> dict[int, tuple[list[int], float | None]]:
-    """Words and score of each sentence by its number."""
+    """Return, for the number of each sentence, the words and the score of its translation."""
     results = {}
     for start in range(0, len(order), batch_size):
         rows = order[start : start + batch_size]
         longest = max(len(sentences[row]) for row in rows)
         source = torch.tensor([sentences[row] + [PAD] * (longest - len(sentences[row])) for row in rows])
-        # Without `output_scores`, so that sentences leave the batch as they end.
+        # `output_scores` is not asked for, because with it sentences would stay in the batch after their end.
         found = model.generate(source, return_dict_in_generate=True, **options)
         scores = found.get("sequences_scores")
         scores = [None] * len(rows) if scores is None else scores.tolist()
@@ -41,7 +41,7 @@ def translate(model, sentences, order, batch_size, options) -> dict[int, tuple[l
 
 @pytest.mark.parametrize("options", SEARCHES.values(), ids=SEARCHES)
 def test_neither_batch_size_nor_order_changes_a_translation(model, sentences, options):
-    count = 70 if options in ({"num_beams": 4}, {"num_beams": 1}) else 16  # those of the others are much the same
+    count = 70 if options in ({"num_beams": 4}, {"num_beams": 1}) else 16  # fewer for a search like the beam search
     in_order = list(range(count))
     by_length = sorted(in_order, key=lambda row: -len(sentences[row]))
     shuffled = torch.randperm(count, generator=torch.Generator().manual_seed(1)).tolist()

@@ -1,4 +1,4 @@
-"""What holds for all sentences: padding, batches, caches, kernels and the future never change a result."""
+"""Padding, batches, caches, kernels and later positions never change a result, for any sentence."""
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ padding = st.lists(any_token, max_size=4)
     ids=["eager", "sdpa", "eager window", "sdpa window", "blocks", "blocks of even r", "learned positions"],
 )
 def model(request, build_tiny_model):
-    with pytest.MonkeyPatch.context() as patch:  # blocks also for sentences that would be too short
+    with pytest.MonkeyPatch.context() as patch:  # so that short sentences, too, are computed in blocks
         patch.setattr(window, "LEAST_BLOCK", 1)
         patch.setattr(window, "LEAST_STRIPS", 0)
         yield build_tiny_model(noise=0.3, dtype=torch.float64, **request.param)
@@ -45,7 +45,7 @@ def logits(model, source, target, source_mask=None, target_mask=None):
 
 
 def pad(tokens, left, right):
-    """The tokens between arbitrary others, and their mask."""
+    """Return `tokens` between the tokens `left` and `right`, and a mask that hides these two."""
     return [*left, *tokens, *right], [0] * len(left) + [1] * len(tokens) + [0] * len(right)
 
 
@@ -111,9 +111,10 @@ def test_decoding_in_steps_equals_one_pass(model, source, target, left, steps):
 
 @FEW
 @given(sentences, targets, st.data())
-def test_a_position_never_sees_later_ones(model, source, target, data):
+def test_a_position_never_sees_later_positions(model, source, target, data):
     position = data.draw(st.integers(0, len(target) - 1))
     future = data.draw(st.lists(any_token, max_size=5))
     changed = [*target[: position + 1], *future]
-    expected, actual = logits(model, [source], [target]), logits(model, [source], [changed])
+    expected = logits(model, [source], [target])
+    actual = logits(model, [source], [changed])
     torch.testing.assert_close(actual[:, : position + 1], expected[:, : position + 1], **EXACT)

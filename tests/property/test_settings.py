@@ -71,8 +71,9 @@ def data(tmp_path_factory):
 
 @FEW
 @given(st.fixed_dictionaries({}, optional=searches), st.booleans())
-def test_options_of_a_search_are_the_same_in_the_model_that_was_saved(build_tiny_model, options, is_foreign):
-    model, source = build_tiny_model(noise=0.1), torch.tensor([[4, 5, 6, 2]])
+def test_search_options_are_the_same_in_a_saved_model(build_tiny_model, options, is_foreign):
+    model = build_tiny_model(noise=0.1)
+    source = torch.tensor([[4, 5, 6, 2]])
 
     def search(model):
         torch.manual_seed(0)
@@ -87,13 +88,13 @@ def test_options_of_a_search_are_the_same_in_the_model_that_was_saved(build_tiny
         model.save_pretrained(folder)
         loaded = VaswaniForConditionalGeneration.from_pretrained(folder)
     assert search(loaded) == expected
-    ours, theirs = (it.generation_config.to_dict() for it in (model, loaded))
+    ours, theirs = (one.generation_config.to_dict() for one in (model, loaded))
     assert {name: theirs[name] for name in options} == {name: ours[name] for name in options}
 
 
 @settings(FEW, max_examples=4)
 @given(st.fixed_dictionaries(recipes), st.fixed_dictionaries(models))
-def test_a_recipe_of_any_settings_is_trained_saved_and_loaded(data, changes, of_model):
+def test_a_recipe_with_any_settings_can_be_trained_saved_and_loaded(data, changes, of_model):
     recipe = replace(TINY, num_updates=2, model=TINY.model | of_model, **changes)
     with tempfile.TemporaryDirectory() as folder:
         model = train(recipe, data, Path(folder))
@@ -105,7 +106,7 @@ def test_a_recipe_of_any_settings_is_trained_saved_and_loaded(data, changes, of_
 
 
 @pytest.mark.parametrize("options", [{"num_beams": 1}, {"num_beams": 1, "length_penalty": 0}, {"temperature": 2.0}])
-def test_options_without_effect_do_not_hinder_a_conversion(build_tiny_model, tmp_path, options):
+def test_options_without_effect_do_not_prevent_a_conversion(build_tiny_model, tmp_path, options):
     model = build_tiny_model(d_k=4, d_v=4, output_bias=True, attention_bias=True, position_layout="concatenated")
     model.generation_config.update(**options)
     to_marian(model).save_pretrained(tmp_path)
