@@ -120,7 +120,7 @@ def test_attention_to_one_word_alone_is_no_alignment():
 # Shares, and what is expected of attention spread evenly
 
 
-def test_share_uniform_and_score_are_those_of_the_definition():
+def test_share_uniform_and_score_follow_their_definitions():
     encoder = np.array([[0.2, 0.3, 0.5], [0.6, 0.3, 0.1], [0.1, 0.8, 0.1]])[None, None]
     ones = np.ones((1, 1, 1, 1))
     maps = AttentionMaps(["a", "b", "c"], ["<s>"], encoder, ones, np.full((1, 1, 1, 3), 1 / 3), ["</s>"])
@@ -129,7 +129,7 @@ def test_share_uniform_and_score_are_those_of_the_definition():
     assert score.score == pytest.approx((0.7 - 1 / 3) / (2 / 3))
 
 
-def test_sub_words_count_as_their_word_and_even_attention_is_even_over_sub_words():
+def test_words_add_up_their_sub_words_in_measured_and_in_even_attention():
     even = np.full((1, 1, 4, 4), 0.25)
     encoder = np.array([[0.1, 0.2, 0.3, 0.4]] * 4)[None, None]
     words = {"source": [("house", 3), (".", 1)], "target": [("<s>", 1)], "output": [("Haus", 1)]}
@@ -155,7 +155,7 @@ def test_hidden_words_do_not_count_as_even_attention():
     assert only(tally_of(maps), "long distance", "encoder").share == 0
 
 
-def test_few_places_name_no_head():
+def test_a_head_seen_at_few_places_is_not_named():
     maps = build_maps(encoder=[rows_to(step(len(SOURCE), -1))])
     once, twice = (only(tally_of(maps, times), "previous word", "encoder") for times in (1, 2))
     assert (once.places, once.is_named) == (15, False)
@@ -163,7 +163,7 @@ def test_few_places_name_no_head():
 
 
 @pytest.mark.parametrize(("relation", "threshold"), [("itself", 0.3), ("separator", 0.6)])
-def test_a_head_is_named_from_the_threshold_of_its_relation(relation, threshold):
+def test_a_head_that_reaches_the_threshold_of_its_relation_is_named(relation, threshold):
     scores = [HeadScore(relation, "encoder", 0, 0, threshold - less, 0.0, FEWEST_PLACES) for less in (0, 0.01)]
     assert [score.is_named for score in scores] == [True, False]
 
@@ -193,7 +193,7 @@ def test_no_head_of_an_untrained_model_is_named(pairs, tokenizer):
     assert [score for score in scores if score.is_named] == []
 
 
-def test_batches_give_the_scores_of_single_sentences(pairs, tokenizer):
+def test_head_scores_do_not_depend_on_batches(pairs, tokenizer):
     model = build_model(tokenizer)
     one_by_one = HeadTally()
     for pair in pairs:
@@ -204,7 +204,7 @@ def test_batches_give_the_scores_of_single_sentences(pairs, tokenizer):
         assert (ours.share, ours.uniform) == pytest.approx((theirs.share, theirs.uniform), abs=1e-5)
 
 
-def test_empty_and_endless_pairs_are_left_out_and_counted(pairs, tokenizer):
+def test_empty_and_too_long_pairs_are_left_out_and_counted(pairs, tokenizer):
     long = "a " * MOST_TOKENS
     tally = measure_heads(
         build_model(tokenizer), tokenizer, [(" ", "b"), ("a", ""), (long, "b"), ("a", long), *pairs[:3]]

@@ -42,13 +42,13 @@ def test_brackets_are_counted_by_label_and_span(predicted, expected):
     assert counts(GOLD, predicted) == expected
 
 
-def test_a_bracket_matches_one_bracket_only():
+def test_a_bracket_matches_at_most_one_bracket():
     doubled = "(S (NP (NP (NN dog))))"
     assert counts(doubled, "(S (NP (NN dog)))") == (2, 3, 2)
     assert counts(doubled, "(S (NP (NP (NP (NN dog)))))") == (3, 3, 4)
 
 
-def test_adverb_phrases_and_particles_are_equal():
+def test_the_labels_of_adverb_phrases_and_particles_count_as_equal():
     assert counts("(S (PRT (RP up)) (NP (NN dog)))", "(S (ADVP (RP up)) (NP (NN dog)))") == (3, 3, 3)
 
 
@@ -57,7 +57,7 @@ def test_punctuation_is_left_out_by_its_tag(tag, num_gold):
     assert counts(f"(S (NN dog) (NP ({tag} x)))", f"(S (NN dog) ({tag} x))") == (1, num_gold, 1)
 
 
-def test_scores_are_over_all_brackets_together():
+def test_scores_are_computed_over_the_brackets_of_all_sentences():
     score = compare(one_tree(GOLD), one_tree("(S (PP (DT The) (NN dog)) (VBZ likes) (NNS cats) (. .))"))
     assert score == BracketScore(1, 4, 2, 1, 0)
     both = score + compare(one_tree(GOLD), one_tree(GOLD))
@@ -75,6 +75,6 @@ def test_a_sentence_of_punctuation_alone_is_not_counted():
     assert compare(dots, dots) + compare(one_tree(GOLD), one_tree(GOLD)) == BracketScore(4, 4, 4, 1, 1)
 
 
-def test_other_words_are_refused():
+def test_trees_over_different_words_are_refused():
     with pytest.raises(ValueError, match="trees over different sentences cannot be compared: 'dog' and 'cat'"):
         counts("(S (NN dog))", "(S (NN cat))")

@@ -38,7 +38,7 @@ def names(checkpoints):
     return [path.name for path in checkpoints]
 
 
-def test_only_checkpoints_written_to_the_end_are_seen_and_those_of_a_stop_are_not_averaged(tmp_path):
+def test_unfinished_checkpoints_are_ignored_and_checkpoints_of_a_stop_are_not_averaged(tmp_path):
     write_step(tmp_path, 2)
     write_step(tmp_path, 10)
     (write_step(tmp_path, 11) / "COMPLETE").unlink()
@@ -48,7 +48,7 @@ def test_only_checkpoints_written_to_the_end_are_seen_and_those_of_a_stop_are_no
     assert names(resumable_checkpoints(tmp_path)) == ["step-00000002", "step-00000010", "stopped-00000013"]
 
 
-def test_all_is_on_the_disk_before_a_checkpoint_is_marked_and_marked_before_it_has_its_name(tmp_path, file_calls):
+def test_a_checkpoint_is_synced_then_marked_then_renamed(tmp_path, file_calls):
     partial = fill(tmp_path, 57)
     digest = hashlib.sha256(b"state").hexdigest()
     contents = [str(path.relative_to(partial)) for path in partial.rglob("*")]
@@ -87,7 +87,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("fault", DAMAGES)
-def test_training_goes_on_from_the_newest_checkpoint_of_which_all_is_intact(tmp_path, fault, capsys):
+def test_training_resumes_from_the_newest_intact_checkpoint(tmp_path, fault, capsys):
     intact, damaged = write_step(tmp_path, 2), write_step(tmp_path, 4)
     shutil.copytree(damaged, tmp_path / "step-00000006 (copy)")  # which only looks like a checkpoint
     assert choose_checkpoint(tmp_path, print) == damaged
@@ -109,14 +109,14 @@ def test_a_damaged_checkpoint_is_not_averaged(tmp_path):
         average_checkpoints(folders, tmp_path / "mean")
 
 
-def test_a_disk_that_is_full_while_averaging_is_said_with_the_file(tmp_path, little_room):
+def test_the_error_about_a_full_disk_names_the_averaged_file(tmp_path, little_room):
     checkpoint = write_step(tmp_path, 2, d_model=4_000)
     with little_room(20_000), pytest.raises(OSError, match=r"File too large: '.*mean/model\.safetensors'"):
         average_checkpoints([checkpoint], tmp_path / "mean")
     assert not (tmp_path / "mean" / "model.safetensors").exists()
 
 
-def test_what_stops_and_kills_left_behind_goes_with_the_next_checkpoint(tmp_path):
+def test_leftovers_of_stopped_and_killed_runs_are_deleted_after_the_next_checkpoint(tmp_path):
     write_step(tmp_path, 10)
     write_step(tmp_path, 13, is_scheduled=False)
     fill(tmp_path, 15)
@@ -128,7 +128,7 @@ def test_what_stops_and_kills_left_behind_goes_with_the_next_checkpoint(tmp_path
 
 
 @pytest.mark.parametrize(("keep", "kept"), [(4, "3456"), (1, "56")])  # the one before the last stays
-def test_old_checkpoints_go_but_those_the_average_needs_stay(tmp_path, keep, kept):
+def test_old_checkpoints_are_deleted_unless_the_average_needs_them(tmp_path, keep, kept):
     for step in range(1, 7):
         write_step(tmp_path, step)
         drop_old_checkpoints(tmp_path, keep=keep)
@@ -137,9 +137,7 @@ def test_old_checkpoints_go_but_those_the_average_needs_stay(tmp_path, keep, kep
 
 
 @pytest.mark.parametrize("lasting_deletions", [0, 1])
-def test_a_deletion_that_was_killed_is_never_taken_for_a_checkpoint_and_is_ended_later(
-    tmp_path, monkeypatch, lasting_deletions
-):
+def test_a_half_deleted_checkpoint_is_ignored_and_deleted_later(tmp_path, monkeypatch, lasting_deletions):
     for step in (1, 2, 3, 4):
         write_step(tmp_path, step)
     rmtree, deleted = shutil.rmtree, []
@@ -192,7 +190,7 @@ def test_the_command_averages_named_checkpoints_and_models(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("change", ["vocabulary", "weights"])
-def test_models_of_other_vocabularies_or_weights_have_no_mean(tmp_path, change):
+def test_models_with_different_vocabularies_or_weights_are_not_averaged(tmp_path, change):
     folders = [write_step(tmp_path, step) for step in (1, 2)]
     for folder in folders:
         (folder / "COMPLETE").unlink()
@@ -203,7 +201,7 @@ def test_models_of_other_vocabularies_or_weights_have_no_mean(tmp_path, change):
         average_checkpoints(folders, tmp_path / "mean")
 
 
-def test_the_average_is_the_mean_in_float64_cast_once(tmp_path):
+def test_the_average_is_computed_in_float64_and_cast_once(tmp_path):
     checkpoints = [write_step(tmp_path, step) for step in range(7)]
     average_checkpoints(checkpoints, tmp_path / "mean")
     weights = [load_file(path / "model.safetensors")["weight"] for path in checkpoints]
@@ -212,6 +210,6 @@ def test_the_average_is_the_mean_in_float64_cast_once(tmp_path):
     assert json.loads((tmp_path / "mean" / "config.json").read_text())["transformers_version"] == "6"
 
 
-def test_no_checkpoint_is_averaged_into_nothing(tmp_path):
+def test_averaging_no_checkpoints_is_refused(tmp_path):
     with pytest.raises(ValueError, match="there is no checkpoint to average"):
         average_checkpoints([], tmp_path / "mean")

@@ -65,7 +65,7 @@ def read(spec, columns: tuple[str, str] = ("en", "de"), **options) -> list[tuple
 
 @settings(max_examples=40)
 @given(st.lists(st.tuples(texts, texts), min_size=1), st.booleans())
-def test_sides_of_any_text_stay_aligned_in_every_form(pairs, has_last_end):
+def test_both_sides_of_any_text_stay_aligned_in_every_file_format(pairs, has_last_end):
     """A number in front of each side tells where it came from; the bar behind it keeps a \\r inside."""
     numbered = [(f"{n} {source}|", f"{n} {target}|") for n, (source, target) in enumerate(pairs)]
     with tempfile.TemporaryDirectory() as folder:
@@ -100,7 +100,7 @@ ENDINGS = [f"{ending}{packed}" for ending in (".csv", ".tsv", ".jsonl", ".json")
 
 
 @pytest.mark.parametrize("name", [*(f"a{ending}" for ending in ENDINGS), "a.parquet", "b[1]*.parquet", "train[1].tsv"])
-def test_text_of_one_file_is_read_unchanged_for_any_names(tmp_path, name):
+def test_one_file_with_both_sides_is_read_unchanged(tmp_path, name):
     file = write_pairs(tmp_path / name)
     assert read(file) == read([str(file)]) == PAIRS
     if ".tsv" not in name:
@@ -155,7 +155,7 @@ def test_a_hub_dataset_is_downloaded_once_for_a_preparation(tmp_path, monkeypatc
     assert describe_source(["wmt/wmt14:de-en"], split="train") == [{"dataset": "wmt/wmt14:de-en", "split": "train"}]
 
 
-def test_lines_too_long_for_a_sentence_are_cut_also_inside_a_character_and_stay_aligned(tmp_path):
+def test_overlong_lines_are_cut_between_characters_and_stay_aligned(tmp_path):
     long = ["x" * shift + "\u2028" * (MOST_LINE_BYTES // 3 + 9) for shift in range(3)]
     source = write(tmp_path / "a", "\r\n".join([*long, "d" * MOST_LINE_BYTES * 2, "end"]))
     pairs = read([source, write(tmp_path / "b", "1\n2\n3\n4\n5\n")])
@@ -165,7 +165,7 @@ def test_lines_too_long_for_a_sentence_are_cut_also_inside_a_character_and_stay_
     assert all(line.startswith(found) for line, (found, _) in zip(long, pairs, strict=False))
 
 
-def test_a_line_without_end_does_not_fill_the_memory(tmp_path):
+def test_a_very_long_line_does_not_fill_the_memory(tmp_path):
     files = write(tmp_path / "a.gz", b"\0" * 2**26 + b"\nb\n"), write(tmp_path / "b", "a\nb\n")
     tracemalloc.start()
     assert read(files)[1] == ("b", "b")
@@ -199,7 +199,7 @@ PACKED = gzip.compress(b"a dog\truns\n" * 99)
         ({"a.en": b""}, r"is no parallel text: expected two plain"),
     ],
 )
-def test_input_without_pairs_is_refused_with_its_place(tmp_path, contents, message):
+def test_wrong_input_is_refused_with_file_and_line(tmp_path, contents, message):
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=message):
@@ -214,7 +214,7 @@ def test_a_missing_file_is_not_looked_for_on_the_hub(name):
         describe_source([name], split="train")
 
 
-def test_a_source_is_described_by_the_contents_of_its_files_in_any_folder(tmp_path):
+def test_the_description_of_a_source_depends_on_contents_and_not_on_folders(tmp_path):
     files = [write(tmp_path / f"train.{language}", f"text {language}\n") for language in ("en", "de")]
     described = describe_source(files, split="train")
     assert [source["file"] for source in described] == ["train.en", "train.de"]
@@ -238,14 +238,14 @@ OTHER_FORMS = {
 
 
 @pytest.mark.parametrize("name", OTHER_FORMS)
-def test_a_form_that_is_not_read_is_called_by_its_name(tmp_path, name):
+def test_the_error_about_an_unsupported_form_names_file_and_line(tmp_path, name):
     text, message = OTHER_FORMS[name]
     (tmp_path / name).write_text(f"{text}\n")
     with pytest.raises(ValueError, match=f"{name}, {message}"):
         list(open_parallel([tmp_path / name], ("en", "de")))
 
 
-def test_damaged_parquet_is_named(tmp_path):
+def test_the_error_about_damaged_parquet_names_the_file(tmp_path):
     cells = pyarrow.StringArray.from_buffers(1, pyarrow.py_buffer(b"\0\0\0\0\2\0\0\0"), pyarrow.py_buffer(b"\xff\xfe"))
     for name, columns in (("no_utf_8.parquet", ["en", "de"]), ("twice.parquet", ["en", "en"])):
         pyarrow.parquet.write_table(
@@ -265,13 +265,13 @@ def test_damaged_parquet_is_named(tmp_path):
         ("Über".encode("latin-1"), "iconv -f LATIN1"),
     ],
 )
-def test_text_that_is_not_utf_8_gets_the_advice_that_helps(tmp_path, content, advice):
+def test_the_error_about_text_that_is_not_utf_8_says_how_to_convert_it(tmp_path, content, advice):
     (tmp_path / "text").write_bytes(content)
     with pytest.raises(ValueError, match=advice):
         list(read_lines(tmp_path / "text"))
 
 
-def test_a_folder_is_not_read_in_place_of_a_dataset_of_the_hub(tmp_path, monkeypatch):
+def test_a_name_of_both_a_folder_and_a_hub_dataset_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own" / "set").mkdir(parents=True)
     for read in (partial(open_parallel, columns=("en", "de")), describe_source):

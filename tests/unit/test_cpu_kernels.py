@@ -32,7 +32,7 @@ def test_dropout_keeps_shape_and_precision(shape, dtype):
     assert (y.shape, y.dtype) == (torch.Size(shape), dtype)
 
 
-def test_dropout_lets_the_gradient_through_where_it_lets_the_value_through():
+def test_dropout_scales_gradients_as_it_scales_values():
     torch.manual_seed(0)
     x = torch.rand(100, 30).T.requires_grad_()
     y = Dropout(0.25)(x)
@@ -41,18 +41,18 @@ def test_dropout_lets_the_gradient_through_where_it_lets_the_value_through():
     assert 0 < (y == 0).sum() < 1_500
 
 
-def test_dropout_in_evaluation_mode_or_of_rate_zero_does_nothing():
+def test_dropout_does_nothing_in_evaluation_mode_or_at_rate_zero():
     x = torch.rand(10)
     assert Dropout(0.5).eval()(x) is x
     assert Dropout(0.0)(x) is x
 
 
 @pytest.mark.parametrize("p", [1e-7, 0.99999, 0.999999])
-def test_dropout_stays_finite_at_the_ends_of_its_range(p):
+def test_dropout_is_finite_at_extreme_rates(p):
     assert Dropout(p)(torch.ones(1000)).isfinite().all()
 
 
-def test_compiled_and_on_other_devices_dropout_is_pytorch_s(monkeypatch):
+def test_compiled_models_and_other_devices_use_dropout_of_pytorch(monkeypatch):
     x = torch.ones(1000)
     torch.manual_seed(0)
     expected = nn.functional.dropout(x, 0.5)
@@ -79,7 +79,7 @@ def test_compiled_and_on_other_devices_dropout_is_pytorch_s(monkeypatch):
     ],
     ids=str,
 )
-def test_short_sentences_in_half_precision_are_trained_by_equation_1(monkeypatch, change, expected):
+def test_short_sentences_in_half_precision_use_eager_attention_in_training(monkeypatch, change, expected):
     chosen = []
     monkeypatch.setattr(cpu, "eager_attention", lambda *args, **kwargs: chosen.append("eager"))
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "sdpa", lambda *args, **kwargs: chosen.append("sdpa"))
@@ -93,7 +93,7 @@ def test_short_sentences_in_half_precision_are_trained_by_equation_1(monkeypatch
 @pytest.mark.parametrize(
     ("kernel", "dtype", "tolerance"), [("sdpa", torch.float64, 1e-9), (HALF_PRECISION, torch.bfloat16, 0)]
 )
-def test_equation_1_and_the_kernels_of_training_give_the_same_gradients(build_tiny_model, kernel, dtype, tolerance):
+def test_all_kernels_give_the_gradients_of_eager_attention(build_tiny_model, kernel, dtype, tolerance):
     batch = {"input_ids": torch.randint(3, 37, (3, 9)), "labels": torch.randint(3, 37, (3, 7))}
     batch["attention_mask"] = torch.ones_like(batch["input_ids"])
     batch["attention_mask"][1, 5:] = 0
@@ -109,7 +109,7 @@ def test_equation_1_and_the_kernels_of_training_give_the_same_gradients(build_ti
     ("kernel", "is_half_precision", "expected"),
     [("sdpa", True, HALF_PRECISION), ("sdpa", False, "sdpa"), ("eager", True, "eager")],
 )
-def test_a_model_sped_up_has_another_dropout_and_kernel(build_tiny_model, kernel, is_half_precision, expected):
+def test_speed_up_training_replaces_dropout_and_the_kernel(build_tiny_model, kernel, is_half_precision, expected):
     model = build_tiny_model(dropout=0.25, attention=kernel)
     speed_up_training(model, is_half_precision=is_half_precision)
     rates = [module.p for module in model.modules() if type(module) is Dropout]

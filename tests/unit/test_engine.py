@@ -81,7 +81,7 @@ def compare(engine, model, *, dtype="float32", source=SOURCE, prompt=(0,), num_s
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS)
-def test_an_engine_gives_the_logits_of_forward(build_tiny_model, changes, dtype):
+def test_an_engine_gives_the_same_logits_as_forward(build_tiny_model, changes, dtype):
     model = build_tiny_model(noise=0.4, **changes)
     engine, reference = model.build_engine(dtype=dtype), copy.deepcopy(model).to(getattr(torch, dtype))
     for source in SOURCES.values():
@@ -99,7 +99,7 @@ def test_an_engine_gives_the_logits_of_forward(build_tiny_model, changes, dtype)
     ],
     ids=["beam", "greedy", "prompt"],
 )
-def test_an_engine_finds_the_translations_of_forward(build_ending_model, source, options):
+def test_an_engine_finds_the_same_translations_as_forward(build_ending_model, source, options):
     model = build_ending_model(end_bias=2.0, max_length_offset=6)
     engine, expected = model.build_engine(), model.generate(source, **options, **RECORDED)
     found = model.generate(source, engine=engine, return_dict_in_generate=True, **options)
@@ -114,14 +114,14 @@ def test_an_engine_finds_the_translations_of_forward(build_ending_model, source,
 
 @pytest.mark.parametrize(("length", "count"), [(7, 0), (8, 8), (15, 1), (16, 0), (17, 0), (31, 1)])
 @pytest.mark.parametrize("num_padded", [0, 4])
-def test_idle_keys_of_the_source_change_nothing(build_tiny_model, length, count, num_padded):
+def test_appending_idle_keys_to_the_source_changes_nothing(build_tiny_model, length, count, num_padded):
     assert engine_steps._count_idle_keys(torch.zeros(2, length, 4)) == count
     model, source = build_tiny_model(noise=0.4), torch.randint(3, 37, (3, length))
     source[0, length - num_padded :] = PAD
     compare(model.build_engine(), model, source=source, num_steps=2)
 
 
-def test_keys_that_no_beam_goes_on_from_are_evicted(build_tiny_model, monkeypatch):
+def test_keys_that_no_beam_continues_are_evicted(build_tiny_model, monkeypatch):
     monkeypatch.setattr(engine_steps, "FEW_KEYS", 1)
     monkeypatch.setattr(engine_steps, "ROOM", 1)  # make room as often as needed
     evict, evicted = EngineSteps._evict_keys, []
@@ -156,7 +156,7 @@ WRITES = {
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_an_engine_keeps_its_weights_and_generate_reads_those_of_the_model(build_tiny_model, dtype, write):
+def test_an_engine_keeps_its_weights_and_generate_uses_the_current_weights(build_tiny_model, dtype, write):
     changes = CONFIGS["untied, 3 + 1 layers, prelu"] | {"position_embedding_type": "learned", "output_bias": True}
     model, new = (build_tiny_model(noise=0.4, seed=seed, **changes) for seed in (0, 1))
     many = SOURCE.repeat(3, 1)  # for so many a call lays out an engine itself
@@ -172,7 +172,7 @@ def test_an_engine_keeps_its_weights_and_generate_reads_those_of_the_model(build
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_merged_adapter_counts_in_every_dtype(build_tiny_model, dtype):
+def test_an_engine_includes_a_merged_adapter_in_every_dtype(build_tiny_model, dtype):
     peft = pytest.importorskip("peft")
     targets = ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2", "lm_head"]
     config = peft.LoraConfig(r=3, lora_alpha=6, target_modules=targets, init_lora_weights=False)
@@ -187,7 +187,7 @@ def test_a_merged_adapter_counts_in_every_dtype(build_tiny_model, dtype):
     compare(engine, copy.deepcopy(merged).to(getattr(torch, dtype)), dtype=dtype)
 
 
-def test_an_engine_of_many_calls_may_be_built_and_used_in_inference_mode(build_tiny_model):
+def test_an_engine_may_be_built_and_used_in_inference_mode(build_tiny_model):
     model = build_tiny_model()
     expected = model.generate(SOURCE)
     with torch.inference_mode():
@@ -202,7 +202,7 @@ def test_an_engine_of_many_calls_may_be_built_and_used_in_inference_mode(build_t
     assert model.lm_head.weight.grad.isfinite().all()
 
 
-def test_every_call_lays_out_an_engine_and_that_of_few_sentences_copies_nothing(tiny_model, monkeypatch):
+def test_every_call_builds_an_engine_and_few_sentences_need_no_copies(tiny_model, monkeypatch):
     monkeypatch.setattr(ForwardSteps, "__init__", None)
     for source, copies in ((SOURCE, False), (SOURCE.repeat(3, 1), True)):
         kept, keep = [], Products.keep
@@ -213,7 +213,7 @@ def test_every_call_lays_out_an_engine_and_that_of_few_sentences_copies_nothing(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_autocast_changes_nothing_for_an_engine(build_tiny_model, dtype):
+def test_autocast_does_not_change_an_engine(build_tiny_model, dtype):
     model = build_tiny_model(noise=0.4)
     engine = model.build_engine(dtype=dtype)
     expected = model.generate(SOURCE, engine=engine, max_new_tokens=6)
@@ -221,7 +221,7 @@ def test_autocast_changes_nothing_for_an_engine(build_tiny_model, dtype):
         assert torch.equal(model.generate(SOURCE, engine=engine, max_new_tokens=6), expected)
 
 
-def test_a_translator_keeps_its_weights_and_a_pipeline_those_of_its_model(build_translator):
+def test_a_translator_keeps_its_weights_and_a_pipeline_follows_its_model(build_translator):
     model, tokenizer = build_translator(["a dog runs", "ein Hund rennt"])
     translator, pipe = Translator(model, tokenizer), pipeline("translation", model, tokenizer)
     before = translator(["a dog runs"])
@@ -285,7 +285,7 @@ OBSTACLES = {
 
 
 @pytest.mark.parametrize(("change", "reason"), OBSTACLES.values(), ids=OBSTACLES)
-def test_a_changed_model_is_searched_through_its_forward(build_tiny_model, change, reason):
+def test_a_model_with_an_obstacle_is_searched_by_its_forward(build_tiny_model, change, reason):
     model, options = build_tiny_model(noise=0.4, dropout=0.0), {"max_new_tokens": 6, "return_dict_in_generate": True}
     assert find_obstacle(model) is None
     change(model)
@@ -297,7 +297,7 @@ def test_a_changed_model_is_searched_through_its_forward(build_tiny_model, chang
         torch.testing.assert_close(found.sequences_scores, expected.sequences_scores)
 
 
-def test_another_kernel_autocast_and_a_hook_on_all_modules_are_named_too(build_tiny_model):
+def test_global_hooks_autocast_and_other_kernels_are_obstacles(build_tiny_model):
     model = build_tiny_model()
     with torch.autocast("cpu", torch.bfloat16):
         assert find_obstacle(model) == "autocast is enabled"
@@ -310,7 +310,7 @@ def test_another_kernel_autocast_and_a_hook_on_all_modules_are_named_too(build_t
     assert "kernel 'flex_attention' does not declare" in find_obstacle(model)
 
 
-def test_logits_that_a_hook_has_seen_stay_what_they_were(build_tiny_model):
+def test_logits_that_a_hook_has_seen_are_not_overwritten(build_tiny_model):
     model, seen = build_tiny_model(), []
     model.lm_head.register_forward_hook(lambda module, inputs, logits: seen.append((logits, logits.clone())))
     model.generate(SOURCE, max_new_tokens=5)
@@ -318,14 +318,14 @@ def test_logits_that_a_hook_has_seen_stay_what_they_were(build_tiny_model):
     assert all(torch.equal(logits, copied) for logits, copied in seen)
 
 
-def test_recording_attentions_once_leaves_later_searches_their_engine(build_tiny_model):
+def test_hooks_that_record_attentions_are_no_obstacle(build_tiny_model):
     model = build_tiny_model()
     model.generate(SOURCE, output_attentions=True, return_dict_in_generate=True, max_new_tokens=3)
     assert any(module._forward_hooks for module in model.modules())  # transformers leaves them there
     assert find_obstacle(model) is None
 
 
-def test_an_engine_samples_in_its_own_dtype(build_tiny_model):
+def test_an_engine_can_sample(build_tiny_model):
     engine = build_tiny_model(noise=0.4).build_engine(dtype="bfloat16")
     torch.manual_seed(0)
     options = {"do_sample": True, "num_beams": 1, "max_new_tokens": 4}
@@ -396,7 +396,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize(("old", "new"), CHANGES.values(), ids=CHANGES)
-def test_a_changed_layer_decodes_as_its_forward_does_and_a_warning_says_so(build_tiny_model, monkeypatch, old, new):
+def test_a_model_with_a_changed_layer_decodes_by_its_forward_with_a_warning(build_tiny_model, monkeypatch, old, new):
     model, warnings = build_tiny_model(noise=0.4), []
     assert model.find_engine() is not None
     for name, module in model.named_modules():
@@ -411,7 +411,7 @@ def test_a_changed_layer_decodes_as_its_forward_does_and_a_warning_says_so(build
         model.build_engine(dtype="bfloat16")
 
 
-def test_a_model_is_compared_with_its_engine_again_after_a_weight_has_changed(build_tiny_model):
+def test_a_model_is_compared_with_its_engine_again_after_weights_change(build_tiny_model):
     model = build_tiny_model(noise=0.4)
 
     residual = model.model.decoder.layers[0].feed_forward_residual
@@ -422,7 +422,7 @@ def test_a_model_is_compared_with_its_engine_again_after_a_weight_has_changed(bu
     assert model.find_engine() is None
 
 
-def test_a_lack_of_memory_is_no_difference_of_a_model(build_tiny_model, monkeypatch):
+def test_a_memory_error_does_not_count_as_a_difference(build_tiny_model, monkeypatch):
     model = build_tiny_model()
     with monkeypatch.context() as patch:
         patch.setattr("vaswani_transformer.engine.engine.Engine", lambda *_, **__: (_ for _ in ()).throw(MemoryError))
@@ -434,7 +434,7 @@ def test_a_lack_of_memory_is_no_difference_of_a_model(build_tiny_model, monkeypa
 # Engines of several models, of another dtype
 
 
-def test_an_ensemble_takes_an_engine_of_each_model(build_ending_model):
+def test_an_ensemble_may_consist_of_engines_and_models(build_ending_model):
     models = [build_ending_model(end_bias=2.0, max_length_offset=6, seed=seed) for seed in (0, 1)]
     expected = models[0].generate(SOURCE, engine=Ensemble(models))
     engines = [model.build_engine() for model in models]
@@ -443,7 +443,7 @@ def test_an_ensemble_takes_an_engine_of_each_model(build_ending_model):
         assert torch.equal(engines[0].generate(SOURCE, engine=Ensemble(members)), expected)
 
 
-def test_an_engine_translates_without_its_model_and_refuses_what_only_forward_gives(build_ending_model):
+def test_an_engine_outlives_its_model_and_refuses_options_that_need_forward(build_ending_model):
     model = build_ending_model(end_bias=2.0, max_length_offset=6)
     engine, expected = model.build_engine(), model.generate(SOURCE)
     del model
@@ -458,7 +458,7 @@ def test_an_engine_translates_without_its_model_and_refuses_what_only_forward_gi
 
 
 @pytest.mark.parametrize("dtype", ["int4", "nonsense", torch.int32, 5])
-def test_a_dtype_that_is_none_of_an_engine_s_is_refused(tiny_model, dtype):
+def test_a_dtype_that_is_not_floating_point_is_refused(tiny_model, dtype):
     with pytest.raises(ValueError, match=f'must be floating-point, as "bfloat16" is; got {dtype!r}'):
         tiny_model.build_engine(dtype=dtype)
 
@@ -468,7 +468,7 @@ def test_a_dtype_that_is_none_of_an_engine_s_is_refused(tiny_model, dtype):
 
 @pytest.mark.parametrize("name", PRIVATE_NAMES)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_an_engine_does_without_any_private_name_of_pytorch(build_tiny_model, monkeypatch, name, dtype):
+def test_an_engine_works_without_any_private_name_of_pytorch(build_tiny_model, monkeypatch, name, dtype):
     model = build_tiny_model(noise=0.4)
     monkeypatch.setitem(PRIVATE_NAMES, name, "not.there")
     assert find_private(name) is None

@@ -11,7 +11,7 @@ from vaswani_transformer.export.ctranslate2_converter import VaswaniLoader
 
 
 @pytest.mark.parametrize("changes", [{"attention_window": 4}, {"activation_function": "mish"}])
-def test_ctranslate2_is_not_given_what_it_would_compute_otherwise(build_tiny_model, changes):
+def test_models_that_ctranslate2_cannot_compute_are_refused(build_tiny_model, changes):
     with pytest.raises(
         ValueError, match=r"no attention_window, and only relu.* as activation_function: use --format onnx"
     ):
@@ -19,7 +19,7 @@ def test_ctranslate2_is_not_given_what_it_would_compute_otherwise(build_tiny_mod
 
 
 @torch.no_grad()
-def test_the_table_holds_the_positions_of_the_model_as_they_are(build_tiny_model):
+def test_the_exported_table_equals_the_positions_of_the_model(build_tiny_model):
     table = VaswaniLoader(max_positions=9).get_model_spec(build_tiny_model()).encoder.position_encodings.encodings
     angle = 7 / 10000 ** (2 / 12)
     assert table.shape == (9, 12)
@@ -30,7 +30,7 @@ def test_the_table_holds_the_positions_of_the_model_as_they_are(build_tiny_model
 
 
 @pytest.mark.parametrize(("form", "package"), [("ctranslate2", "ctranslate2"), ("onnx", "onnxscript")])
-def test_a_missing_package_is_named_with_the_way_to_install_it(form, package, tmp_path, capsys, monkeypatch):
+def test_the_error_about_a_missing_package_says_how_to_install_it(form, package, tmp_path, capsys, monkeypatch):
     for name in [name for name in sys.modules if name.startswith("vaswani_transformer.export")]:
         monkeypatch.delitem(sys.modules, name)
     for name in [name for name in sys.modules if name.split(".")[0] == package]:

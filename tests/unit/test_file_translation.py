@@ -141,7 +141,7 @@ def run_and_die(paths, line_number):
     os._exit(0)
 
 
-def test_a_process_may_die_before_any_line_of_the_program_and_loses_its_window_only(paths, tmp_path):
+def test_a_process_that_dies_at_any_line_loses_only_its_window(paths, tmp_path):
     """Every fifth that is executed: they are met in all states, and while the folder is removed."""
     line_number, dies = 0, True
     while dies:
@@ -186,7 +186,7 @@ def test_a_damaged_window_is_translated_again(paths, damage):
     assert_done(paths[1])
 
 
-def test_damage_after_the_check_is_no_output(paths, monkeypatch):
+def test_damage_after_the_check_is_reported_and_not_written_to_the_output(paths, monkeypatch):
     class Damager(Reverser):
         def __call__(self, sentences, **options):
             for path in paths[1].with_name("out.partial").glob("lines-*1"):
@@ -198,7 +198,7 @@ def test_damage_after_the_check_is_no_output(paths, monkeypatch):
     assert not paths[1].exists()
 
 
-def test_files_of_the_users_own_in_the_folder_stay(paths):
+def test_files_of_the_user_in_the_folder_are_kept(paths):
     folder = paths[1].with_name("out.partial")
     folder.mkdir(parents=True)
     (folder / "notes.txt").write_text("mine")
@@ -210,7 +210,7 @@ def test_files_of_the_users_own_in_the_folder_stay(paths):
     assert {path.read_text() for path in folder.iterdir() if path.name != "lock"} == {"mine"}
 
 
-def test_an_output_that_is_named_gz_is_compressed(paths):
+def test_an_output_named_gz_is_compressed(paths):
     translate(Reverser(), (paths[0], paths[1].with_suffix(".gz")))
     assert gzip.decompress(paths[1].with_suffix(".gz").read_bytes()).decode() == EXPECTED
 
@@ -225,7 +225,7 @@ def test_an_output_that_is_a_link_is_followed(paths, tmp_path):
     assert_done(target)
 
 
-def test_the_text_itself_is_not_replaced(paths):
+def test_the_output_must_not_be_the_input(paths):
     with pytest.raises(ValueError, match="is the text to translate, and would be replaced: name another output"):
         translate(Reverser(), (paths[0], paths[0]))
 
@@ -267,7 +267,7 @@ def test_processes_take_the_windows_in_turn(paths):
 
 
 @pytest.mark.parametrize(("before", "after"), [(3, 2), (2, 9), (1, 4)])
-def test_another_number_of_processes_may_continue(paths, before, after):
+def test_a_different_number_of_processes_may_continue(paths, before, after):
     with pytest.raises(Killed):
         translate_together([Reverser(lives=7), *(Reverser(lives=3) for _ in range(before - 1))], paths)
     finished, translators = finished_sentences(paths[1]), [Reverser() for _ in range(after)]
@@ -277,7 +277,7 @@ def test_another_number_of_processes_may_continue(paths, before, after):
     assert sorted([*finished, *translated]) == sorted(SENTENCES)
 
 
-def test_one_bar_counts_the_lines_of_all_processes_and_begins_with_those_that_are_done(paths, monkeypatch):
+def test_one_progress_bar_counts_the_lines_of_all_processes_and_of_earlier_runs(paths, monkeypatch):
     bars = []
 
     class Bar(tqdm):
@@ -313,7 +313,7 @@ def pipe():
         yield file, write
 
 
-def test_lines_that_have_come_are_given_without_waiting_for_more(pipe):
+def test_available_lines_are_yielded_without_waiting_for_more(pipe):
     file, write = pipe
     windows = read_windows(file, name="pipe")
     write(b"one\ntwo\nthr")
@@ -327,7 +327,7 @@ def test_lines_that_have_come_are_given_without_waiting_for_more(pipe):
     assert list(read_windows(file, name="pipe")) == []
 
 
-def test_a_line_may_come_in_many_pieces(pipe, monkeypatch):
+def test_a_line_may_arrive_in_many_pieces(pipe, monkeypatch):
     monkeypatch.setattr(file_translation, "BYTES_PER_READ", 3)
     file, write = pipe
     text = "\ufeffeins \u2028\rzwei\n" + "ä" * 100 + "\nlast"
@@ -336,7 +336,7 @@ def test_a_line_may_come_in_many_pieces(pipe, monkeypatch):
     assert list(chain.from_iterable(read_windows(file, name="pipe"))) == ["eins \u2028\rzwei", "ä" * 100, "last"]
 
 
-def test_a_line_of_a_stream_without_end_does_not_fill_the_memory():
+def test_a_very_long_line_of_a_stream_does_not_fill_the_memory():
     blocks = iter([b"one\n", *["ä".encode() * 30_000] * 500, b"\nlast"])  # 30 MB
     file = SimpleNamespace(read1=lambda size: next(blocks, b""))
     tracemalloc.start()
@@ -349,7 +349,7 @@ def test_a_line_of_a_stream_without_end_does_not_fill_the_memory():
     assert peak < 8 * 2**20
 
 
-def test_a_file_comes_in_full_windows(paths):
+def test_a_file_is_read_in_full_windows(paths):
     assert list(read_file_windows(paths[0])) == [SENTENCES[start : start + 4] for start in range(0, 23, 4)]
 
 

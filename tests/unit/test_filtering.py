@@ -14,7 +14,7 @@ LONGEST, ENDLESS = " " * 9_999 + "ä", " " * 10_000 + "ä"
 
 
 @given(st.lists(st.tuples(sources, st.sampled_from(["a", "b "]) | texts)), st.none() | st.floats(1, 3), st.booleans())
-def test_every_pair_is_kept_unchanged_and_in_order_or_counted_once(pairs, ratio, drop_duplicates):
+def test_every_pair_is_either_kept_unchanged_in_order_or_counted_as_dropped(pairs, ratio, drop_duplicates):
     counts = Counter()
     kept = list(filter_pairs(pairs, counts, max_length_ratio=ratio, seen=set() if drop_duplicates else None))
     rest = iter(pairs)
@@ -36,7 +36,7 @@ def test_every_pair_is_kept_unchanged_and_in_order_or_counted_once(pairs, ratio,
         ({}, [(LONGEST, "a"), ("a", LONGEST)], [(ENDLESS, "a"), ("a", ENDLESS)], "endless"),
     ],
 )
-def test_each_filter_drops_and_counts_its_pairs_only(options, kept, dropped, reason):
+def test_each_filter_drops_and_counts_only_its_pairs(options, kept, dropped, reason):
     counts = Counter()
     assert list(filter_pairs([*kept, *dropped], counts, **options)) == kept
     assert counts == {"read": len(kept) + len(dropped), reason: len(dropped)}

@@ -70,7 +70,7 @@ def test_every_option_is_honoured_or_refused(model):
 
 
 @pytest.mark.parametrize("options", BY_PROCESSORS.values(), ids=BY_PROCESSORS)
-def test_a_processor_acts_as_in_the_search_of_transformers(model, options):
+def test_a_processor_acts_as_in_transformers(model, options):
     common = {
         "num_beams": 4,
         "max_new_tokens": 30,
@@ -96,7 +96,7 @@ def test_a_processor_acts_as_in_the_search_of_transformers(model, options):
 @pytest.mark.parametrize("early_stopping", ["never", False, True])
 @pytest.mark.parametrize("alpha", [-0.5, 0.0, 0.6, 1.0])
 @pytest.mark.parametrize("limit", [3, 40])  # one that cuts, one that no hypothesis reaches
-def test_the_power_penalty_gives_the_search_of_transformers(model, limit, alpha, early_stopping):
+def test_the_power_penalty_finds_the_translations_of_transformers(model, limit, alpha, early_stopping):
     options = {"num_beams": 4, "num_return_sequences": 4, "max_new_tokens": limit, "length_penalty": alpha}
     options |= {"length_penalty_type": "power", "early_stopping": early_stopping, "max_length_offset": None}
     options |= {"output_scores": True, "return_dict_in_generate": True}
@@ -132,7 +132,7 @@ def test_the_power_penalty_gives_the_search_of_transformers(model, limit, alpha,
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
-def test_what_cannot_be_honoured_is_refused(model, options, message):
+def test_unsupported_or_invalid_options_are_refused(model, options, message):
     options = options or {"assistant_model": model}
     with pytest.raises((ValueError), match=message):
         model.generate(SOURCE, **options)
@@ -142,7 +142,7 @@ def test_what_cannot_be_honoured_is_refused(model, options, message):
 
 
 @pytest.mark.parametrize("options", [{"prompt_lookup_num_tokens": 3}, {"assistant_model": "itself"}], ids=str)
-def test_assisted_greedy_search_is_greedy_search(model, options):
+def test_assisted_greedy_search_finds_the_tokens_of_greedy_search(model, options):
     options = {name: model if value == "itself" else value for name, value in options.items()}
     expected = model.generate(SOURCE[1:2], num_beams=1)
     assert torch.equal(model.generate(SOURCE[1:2], num_beams=1, **options), expected)
@@ -168,7 +168,7 @@ def test_a_stop_string_ends_a_translation(build_tiny_model, num_beams):
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
-def test_each_sentence_may_have_its_own_start(model, num_beams):
+def test_each_sentence_may_have_a_different_start_token(model, num_beams):
     starts = [20, 0, 9]
     together = model.generate(SOURCE, num_beams=num_beams, decoder_start_token_id=starts)
     for i, start in enumerate(starts):
@@ -178,7 +178,7 @@ def test_each_sentence_may_have_its_own_start(model, num_beams):
         assert set(row[len(alone) :]) <= {PAD}
 
 
-def test_options_of_ours_work_where_the_generation_config_has_never_heard_of_them(model):
+def test_our_options_work_with_a_generation_config_that_lacks_them(model):
     expected = model.generate(SOURCE, length_penalty_type="power", max_length_offset=3)
     before, model.generation_config = model.generation_config, GenerationConfig(num_beams=4, early_stopping="never")
     try:
@@ -208,7 +208,7 @@ PADDED = torch.tensor([[PAD] * (4 - len(prompt)) + prompt for prompt in PROMPTS]
     ids=str,
 )
 @pytest.mark.parametrize("mask", [{}, {"decoder_attention_mask": (PADDED != PAD).long()}], ids=["derived", "given"])
-def test_prompts_padded_on_the_left_are_gone_on_from_as_alone(model, options, mask):
+def test_padding_prompts_on_the_left_does_not_change_their_continuations(model, options, mask):
     together = model.generate(SOURCE, decoder_input_ids=PADDED, **mask, **options)
     for i, prompt in enumerate(PROMPTS):
         alone = model.generate(SOURCE[i : i + 1], decoder_input_ids=torch.tensor([prompt]), **options)[0]
@@ -236,7 +236,7 @@ RULES = BY_PROCESSORS | {
 
 
 @pytest.mark.parametrize("options", RULES.values(), ids=RULES)
-def test_greedy_search_is_that_of_transformers(model, options):
+def test_greedy_search_finds_the_tokens_and_scores_of_transformers(model, options):
     options = {"num_beams": 1, "max_new_tokens": 12, "max_length_offset": None} | options
     options |= {"output_scores": True, "output_logits": True, "return_dict_in_generate": True}
     expected = GenerationMixin.generate(model, SOURCE, attention_mask=MASK, **options)
@@ -280,7 +280,7 @@ def test_every_way_of_calling_finds_the_same_translations(model, monkeypatch, gi
     assert (found.past_key_values is None) == (given == "inputs")
 
 
-def test_an_option_that_no_search_takes_is_refused_when_it_is_saved(tmp_path):
+def test_saving_refuses_an_invalid_length_penalty_type(tmp_path):
     config = VaswaniGenerationConfig(length_penalty_type="words")
     config.validate()
     with pytest.raises(ValueError, match="length_penalty_type must be one of"):
@@ -292,7 +292,7 @@ def test_a_result_holds_only_what_was_asked_for(model):
     assert set(found) <= {"sequences", "sequences_scores", "beam_indices", "past_key_values", "cache"}
 
 
-def test_scores_of_greedy_search_are_those_of_its_tokens(model):
+def test_the_score_of_greedy_search_is_the_penalised_sum_of_its_tokens(model):
     options = {"num_beams": 1, "output_scores": True, "return_dict_in_generate": True}
     found = model.generate(SOURCE, **options)
     steps = model.compute_transition_scores(found.sequences, found.scores, normalize_logits=True)
@@ -301,7 +301,7 @@ def test_scores_of_greedy_search_are_those_of_its_tokens(model):
     torch.testing.assert_close(found.sequences_scores, totals, rtol=0, atol=1e-5)
 
 
-def test_a_filled_max_length_of_20_does_not_end_translations(model):
+def test_a_default_max_length_of_20_does_not_end_translations(model):
     before, long = model.generation_config, torch.randint(3, 37, (1, 40))
     expected = model.generate(long, suppress_tokens=[END])
     try:
@@ -327,11 +327,11 @@ def test_a_peft_model_translates_with_its_adapter(model):
     torch.testing.assert_close(found.sequences_scores, merged.sequences_scores, rtol=0, atol=1e-4)
 
 
-def test_the_bounds_of_alpha_are_those_of_recipes():
+def test_alpha_has_the_same_bounds_in_searches_and_recipes():
     assert BOUNDS["length_penalty"] == Number(-MOST_ALPHA, MOST_ALPHA)
 
 
-def test_flex_attention_is_refused_on_a_cpu_before_it_compiles(build_tiny_model):
+def test_flex_attention_on_a_cpu_is_refused_before_it_compiles(build_tiny_model):
     model = build_tiny_model(attention="flex_attention")
     with pytest.raises(ValueError, match="flex_attention decodes with a cache on GPUs only: load the model with"):
         model.generate(torch.tensor([[5, 6, 2]]), num_beams=1)

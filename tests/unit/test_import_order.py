@@ -51,7 +51,7 @@ IMPORTS = {module: own_imports(module) for module in FILES}
 
 
 @pytest.mark.parametrize("module", sorted(FILES))
-def test_every_file_imports_from_lower_floors_or_its_own_folder(module):
+def test_every_file_imports_only_from_lower_floors_or_its_folder(module):
     folder, _, name = module.partition(".")
     for imported in IMPORTS[module]:
         other = imported.partition(".")[0]
@@ -62,5 +62,5 @@ def test_every_file_imports_from_lower_floors_or_its_own_folder(module):
         assert is_allowed, f"{module} imports {imported}, which is not below it"
 
 
-def test_no_imports_run_in_a_circle():
+def test_there_are_no_circular_imports():
     TopologicalSorter(IMPORTS).prepare()

@@ -10,7 +10,7 @@ from vaswani_transformer.training.interruption import StopRequest, ignore_first_
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_signals_of_the_first_seconds_are_one_request(number):
+def test_signals_within_the_first_seconds_are_one_request(number):
     """A scheduler's or Ctrl+C, and what the launcher makes of it."""
     before = [signal.getsignal(each) for each in interruption.SIGNALS]
     with StopRequest() as request:
@@ -36,7 +36,7 @@ def start_waiting(prepare):
 
 
 @pytest.mark.parametrize("prepare", [StopRequest().__enter__, lambda: ignore_first_sigterm(0)], ids=["main", "worker"])
-def test_a_process_outlives_the_first_signal_but_not_a_later_one(monkeypatch, prepare):
+def test_a_process_survives_the_first_signal_but_not_a_later_one(monkeypatch, prepare):
     monkeypatch.setattr(interruption, "SECONDS_OF_ONE_REQUEST", -1.0)
     process = start_waiting(prepare)
     process.terminate()

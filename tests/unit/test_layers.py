@@ -44,7 +44,7 @@ def attention(request, tiny_config):
 # Equation 1
 
 
-def test_attention_is_equation_1_by_hand():
+def test_attention_agrees_with_equation_1_computed_by_hand():
     q = torch.tensor([[[[2.0, 0.0]]]])
     k = torch.tensor([[[[1.0, 5.0], [0.0, -3.0]]]])
     v = torch.tensor([[[[10.0, 0.0, 1.0], [20.0, 4.0, 1.0]]]])
@@ -58,7 +58,7 @@ def test_attention_is_equation_1_by_hand():
 
 
 @pytest.mark.parametrize(("num_queries", "num_keys"), [(4, 4), (2, 5), (1, 5)])
-def test_causal_attention_without_a_mask_ends_at_each_position(num_queries, num_keys):
+def test_causal_attention_without_a_mask_hides_later_positions(num_queries, num_keys):
     torch.manual_seed(0)
     q, k = torch.randn(1, 1, num_queries, 4), torch.randn(1, 1, num_keys, 4)
     _, weights = eager_attention(CAUSAL, q, k, k, None, scaling=0.5)
@@ -125,7 +125,7 @@ def test_a_mask_is_required_if_the_padding_is_also_an_end_token(ends):
 # Multi-head attention
 
 
-def test_an_additive_mask_may_have_any_values(tiny_config):
+def test_an_additive_mask_may_hold_any_values(tiny_config):
     tiny_config._attn_implementation = "sdpa"
     attention, x = randomise(MultiHeadAttention(tiny_config, layer_idx=0)), torch.randn(2, 5, 12)
     mask = torch.randn(2, 1, 5, 5).masked_fill(torch.ones(5, 5).triu(1).bool(), -1e9)
@@ -135,7 +135,7 @@ def test_an_additive_mask_may_have_any_values(tiny_config):
     assert (weights.triu(1) == 0).all()
 
 
-def test_heads_are_attended_one_by_one_and_concatenated(attention):
+def test_multi_head_attention_concatenates_the_results_of_its_heads(attention):
     torch.manual_seed(0)
     x, source = torch.randn(2, 4, 12), torch.randn(2, 6, 12)
     heads = []
@@ -149,7 +149,7 @@ def test_heads_are_attended_one_by_one_and_concatenated(attention):
     torch.testing.assert_close(actual, expected)
 
 
-def test_the_source_is_projected_once_while_decoding(attention):
+def test_the_source_is_projected_only_once_while_decoding(attention):
     torch.manual_seed(0)
     x, source = torch.randn(2, 1, 12), torch.randn(2, 5, 12)
     cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
@@ -162,7 +162,7 @@ def test_the_source_is_projected_once_while_decoding(attention):
 # Section 3.3 to 3.5
 
 
-def test_feed_forward_is_equation_2(tiny_config):
+def test_feed_forward_agrees_with_equation_2(tiny_config):
     module = randomise(FeedForward(tiny_config))
     x = torch.randn(2, 4, 12)
     w_1, b_1, w_2, b_2 = (p.double() for p in module.parameters())
@@ -174,7 +174,7 @@ def test_feed_forward_is_equation_2(tiny_config):
     torch.testing.assert_close(other.eval()(x), module.fc2(nn.functional.gelu(module.fc1(x))))
 
 
-def test_embeddings_are_multiplied_by_the_root_of_the_width():
+def test_embeddings_are_multiplied_by_the_square_root_of_d_model():
     embedding = TokenEmbedding(11, 16)
     torch.testing.assert_close(embedding(torch.tensor([[3, 5]])), 4 * embedding.weight[[3, 5]][None])
 
@@ -188,7 +188,7 @@ SINUSOIDS = {  # angle number i, from 0 to 11, at position pos
 
 @pytest.mark.parametrize("layout", SINUSOIDS)
 @pytest.mark.parametrize("position", [0, 1, 7, 100, 5000])
-def test_sinusoids_are_the_formula_of_their_layout(position, layout):
+def test_sinusoids_agree_with_the_formula_of_their_layout(position, layout):
     angles = [SINUSOIDS[layout](position, i) for i in range(12)]
     expected = [math.sin(angle) for angle in angles] + [math.cos(angle) for angle in angles]
     if layout == "interleaved":  # that of the paper
@@ -234,7 +234,7 @@ def test_the_norm_comes_after_the_addition(tiny_config):
     torch.testing.assert_close(module(x, y), layer_norm(x + y, module.norm))
 
 
-def test_dropout_hits_the_sublayer_and_not_the_residual_stream(tiny_config):
+def test_dropout_acts_on_the_sub_layer_and_not_on_the_residual_stream(tiny_config):
     tiny_config.dropout = 0.5
     module = Residual(tiny_config).train()
     module.norm = nn.Identity()

@@ -14,7 +14,7 @@ def sample():
 
 
 @pytest.mark.parametrize("needed", [0, 1, 2])
-def test_one_gradient_is_computed_without_the_others(sample, needed):
+def test_each_gradient_can_be_computed_alone(sample, needed):
     *tensors, labels = sample
     loss, _ = sum_loss_by_slices(*tensors, labels, label_smoothing=0.1)
     expected = torch.autograd.grad(loss, tensors)[needed]
@@ -32,7 +32,7 @@ def test_a_batch_without_targets_has_no_loss_and_no_gradient(sample):
     assert (weight.grad == 0).all()
 
 
-def test_the_compiled_formula_is_the_same_and_the_likelihood_has_no_gradient(sample, monkeypatch):
+def test_the_compiled_loss_is_equal_and_the_likelihood_has_no_gradient(sample, monkeypatch):
     *tensors, labels = sample
     tensors = [tensor.detach().float().requires_grad_() for tensor in tensors]
     results = []
@@ -45,7 +45,7 @@ def test_the_compiled_formula_is_the_same_and_the_likelihood_has_no_gradient(sam
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_accumulates_in_float32(sample, dtype):
+def test_the_loss_in_half_precision_accumulates_in_float32(sample, dtype):
     *tensors, labels = sample
     halves = [tensor.detach().to(dtype).requires_grad_() for tensor in tensors]
     loss, nll = sum_loss_by_slices(*halves, labels, label_smoothing=0.1)
@@ -85,7 +85,7 @@ def test_a_slice_has_d_model_tokens_within_limits(device, d_model, vocab_size, d
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 0.05), (torch.float64, 1e-12)])
-def test_autocast_keeps_the_dtypes_of_gradients_and_does_not_change_float64(sample, dtype, tolerance):
+def test_autocast_keeps_the_dtypes_of_gradients_and_leaves_float64_exact(sample, dtype, tolerance):
     *tensors, labels = sample
     tensors = [tensor.detach().to(dtype).requires_grad_() for tensor in tensors]
     expected = sum_loss_by_slices(*tensors, labels, label_smoothing=0.1)

@@ -8,7 +8,7 @@ from vaswani_transformer.training.recipes import BASE
 
 
 @pytest.mark.parametrize(("step", "expected"), [(1, 1.7469e-7), (4000, 6.9877e-4), (100_000, 1.3975e-4)])
-def test_rate_of_the_base_model(step, expected):
+def test_the_learning_rate_of_the_base_model(step, expected):
     assert inverse_sqrt_lr(step, d_model=512) == pytest.approx(expected, rel=1e-4)
 
 
@@ -23,7 +23,7 @@ def test_the_optimizer_gets_the_rate_of_each_update_scaled_by_its_lr():
     assert max(used) == used[3999] == pytest.approx(2.5 * (512 * 4000) ** -0.5, rel=1e-9)
 
 
-def test_adam_is_that_of_the_recipe():
+def test_adam_has_the_settings_of_the_recipe():
     model, recipe = (
         torch.nn.Linear(2, 3),
         replace(BASE, adam_betas=(0.8, 0.7), adam_eps=0.5, lr_scale=2.0, weight_decay=0.25),

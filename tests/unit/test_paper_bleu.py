@@ -45,7 +45,7 @@ def references(data_folder):
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_scores_are_those_that_the_scripts_of_moses_print(references, name):
+def test_scores_agree_with_the_scripts_of_moses(references, name):
     hypotheses = SYSTEMS[name](references)
     scores = [PaperBLEU(split_compounds=it).corpus_score(hypotheses, [references]).score for it in (False, True)]
     assert scores == pytest.approx(MOSES_SCORES[name], abs=0.01)
@@ -63,18 +63,18 @@ def test_scores_are_those_that_the_scripts_of_moses_print(references, name):
         ("fr", "L'homme d'eau.", "L&apos; homme d&apos; eau ."),
     ],
 )
-def test_punctuation_becomes_ascii_and_tokens_of_its_own_by_language(language, sentence, tokens):
+def test_punctuation_is_split_off_as_ascii_by_rules_of_the_language(language, sentence, tokens):
     assert tokenize(sentence, language=language) == tokens
 
 
-def test_hyphens_inside_words_become_tokens():
+def test_compounds_are_split_at_hyphens_inside_words():
     assert split_compounds("rich-text -format - Aix-en-Provence") == (
         "rich ##AT##-##AT## text -format - Aix ##AT##-##AT## en ##AT##-##AT## Provence"
     )
     assert split_compounds("a-b-c") == "a ##AT##-##AT## b-c"  # as the script: b is used up
 
 
-def test_case_is_taken_away_after_the_tokenizer_has_seen_it_and_the_signature_says_so():
+def test_text_is_lower_cased_after_tokenization_and_the_signature_says_so():
     metric = PaperBLEU(language="fr", lowercase=True)
     assert PaperBLEU(lowercase=True)._preprocess_segment("Dr. A") == "dr. a"
     assert metric.corpus_score(["das Ist ein Satz"], [["Das ist ein satz"]]).score == pytest.approx(100)

@@ -52,12 +52,12 @@ Do you come to the airport with this guest? | Kommst du mit diesem Gast zum Flug
 """
 
 
-def test_sentences_checked_by_hand():
+def test_the_corpus_contains_sentences_checked_by_hand():
     pairs = {f"{english} | {german}" for english, german in generate_pairs(split="train", num_pairs=1_000)}
     assert set(CHECKED.strip().split("\n")) <= pairs
 
 
-def test_the_draw_does_not_change_unnoticed():
+def test_the_drawn_sentences_never_change():
     # Published scores belong to these sentences. Strings hash differently in every process, so this also fails if
     # anything depends on the order of a set.
     text = "".join(f"{english}\t{german}\n" for english, german in generate_pairs(split="train", num_pairs=5_000))
@@ -105,7 +105,7 @@ def drawn() -> list[tuple[str, str]]:
     return [draw_sentence(dice) for _ in range(10_000)]
 
 
-def test_an_english_sentence_has_one_translation(drawn):
+def test_an_english_sentence_always_has_the_same_translation(drawn):
     translations = {}
     assert all(translations.setdefault(english, german) == german for english, german in drawn)
 
@@ -138,7 +138,7 @@ def test_about_five_percent_of_the_sentences_are_held_out_for_each_purpose(drawn
 
 @given(st.integers(), st.sampled_from(("train", "dev", "test")))
 @settings(max_examples=10)
-def test_a_split_has_only_its_own_sentences_in_any_number(seed, split):
+def test_a_split_holds_any_number_of_its_sentences_and_no_others(seed, split):
     pairs = list(generate_pairs(split=split, num_pairs=20, seed=seed))
     assert {split_of(english) for english, _ in pairs} == {split}
     assert len(dict(pairs)) == 20
@@ -146,7 +146,7 @@ def test_a_split_has_only_its_own_sentences_in_any_number(seed, split):
     assert list(generate_pairs(split=split, num_pairs=5, seed=seed)) == pairs[:5]
 
 
-def test_more_pairs_than_the_grammar_makes_are_refused(monkeypatch):
+def test_asking_for_more_pairs_than_exist_is_refused(monkeypatch):
     monkeypatch.setattr(phrasebook, "draw_sentence", lambda dice: dice.choose([("A b c d.", ""), ("B c d e.", "")]))
     monkeypatch.setattr(phrasebook, "split_of", lambda english: "train")
     monkeypatch.setattr(phrasebook, "_MAX_FAILED_DRAWS", 50)

@@ -17,7 +17,7 @@ def is_set_on_self(node):
     return isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self"
 
 
-def test_the_docstring_lists_every_private_name_of_others():
+def test_the_docstring_lists_every_private_name_of_transformers_in_use():
     tree = ast.parse(inspect.getsource(generation_vaswani))
     nodes = list(ast.walk(tree))
     used = {node.attr for node in nodes if isinstance(node, ast.Attribute) and re.match("_[^_]", node.attr)}
@@ -28,7 +28,7 @@ def test_the_docstring_lists_every_private_name_of_others():
 
 
 @pytest.mark.parametrize("name", sorted(LISTED))
-def test_transformers_still_has_the_private_name(name, build_translator):
+def test_transformers_still_has_each_listed_private_name(name, build_translator):
     model, _ = build_translator(["a dog"])
     config = GenerationConfig(eos_token_id=2, decoder_start_token_id=0)
     model._prepare_special_tokens(config, device=model.device)

@@ -29,7 +29,7 @@ def build_layers(*sizes: int, bias: bool = True) -> list[nn.Linear]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bias", [True, False])
 @torch.no_grad()
-def test_products_are_those_of_the_layers(kind, bias):
+def test_products_agree_with_the_layers(kind, bias):
     products, layers = kind(), build_layers(40, 8, 17, bias=bias)
     dtype = products.dtype
     for shape in ((1, 64), (4, 64), (3, 21, 64)):
@@ -50,7 +50,7 @@ def test_products_are_those_of_the_layers(kind, bias):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bias", [True, False])
 @torch.no_grad()
-def test_words_are_multiplied_by_the_rows_of_their_embeddings(kind, bias):
+def test_logits_are_products_with_the_embeddings_of_words(kind, bias):
     products, [layer] = kind(), build_layers(40, bias=bias)
     weight, own_bias = products.keep(layer.weight), products.keep(layer.bias)
     project = products.by_words(weight, own_bias)
@@ -62,7 +62,7 @@ def test_words_are_multiplied_by_the_rows_of_their_embeddings(kind, bias):
         assert (logits - expected).norm() <= {torch.float32: 1e-6, torch.bfloat16: 4e-3}[x.dtype] * expected.norm()
 
 
-def test_the_fastest_products_there_are_are_chosen():
+def test_the_fastest_available_products_are_chosen():
     assert type(build_products("float64", CPU)) is Products
     packed = PackedProducts if PackedProducts.suit(torch.float32) else Products
     assert type(build_products(torch.float32, CPU)) is packed

@@ -28,7 +28,7 @@ def read(folder):
     return json.loads((folder / "recipe.json").read_text())
 
 
-def test_a_folder_tells_which_run_it_holds(tmp_path):
+def test_the_run_folder_records_which_run_it_holds(tmp_path):
     assert claim_run(tmp_path, RUN, print) is None
     assert RUN.items() <= read(tmp_path).items()
     assert set(read(tmp_path)["versions"]) >= {"python", "torch", "transformers", "accelerate", "tokenizers"}
@@ -54,7 +54,7 @@ def test_a_folder_of_another_run_is_refused(begun, change, message):
     assert read(begun) == before
 
 
-def test_the_end_of_a_run_may_change_but_not_to_fewer_updates_than_are_done(begun):
+def test_the_end_of_a_run_may_change_but_not_to_before_its_last_update(begun):
     ends = RUN["recipe"] | {"num_updates": 5, "patience": 3}
     assert claim_run(begun, RUN | {"recipe": ends, "num_processes": 9}, print).name == "step-00000005"
     assert read(begun)["recipe"] == ends

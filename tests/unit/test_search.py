@@ -85,7 +85,7 @@ def list_best(log_probs_of, sentence: int, *, alpha: float, num_best: int) -> li
     return sorted(found, reverse=True)[:num_best]
 
 
-def test_the_best_continuations_go_on_unless_they_are_drawn():
+def test_a_beam_search_keeps_the_best_continuations():
     limits = torch.full((20,), 5)
     options = {"num_beams": 2, "num_kept": 2, "limits": limits, "must_end": torch.zeros(20, dtype=torch.bool)}
     options |= {"early_stopping": "never", "eos_token_ids": [END], "pad_token_id": PAD}
@@ -118,7 +118,7 @@ def check(found, log_probs_of, *, alpha=0.6, num_best=3):
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
 @pytest.mark.parametrize("may_evict", [True, False])
 @pytest.mark.parametrize("search_class", [BeamSearch, FastBeamSearch])
-def test_a_beam_as_wide_as_needed_finds_the_best_of_all_translations(seed, alpha, may_evict, search_class):
+def test_a_beam_that_drops_nothing_finds_the_best_of_all_translations(seed, alpha, may_evict, search_class):
     table = build_table(seed)
     found, *_ = translate(table, alpha=alpha, may_evict=may_evict, search_class=search_class)
     check(found, lambda prefix: table[prefix].log_softmax(-1), alpha=alpha)
@@ -126,7 +126,7 @@ def test_a_beam_as_wide_as_needed_finds_the_best_of_all_translations(seed, alpha
 
 @pytest.mark.parametrize("may_evict", [True, False])
 @pytest.mark.parametrize("search_class", [BeamSearch, FastBeamSearch])
-def test_sentences_that_are_done_leave_if_they_may_and_the_search_ends_with_the_last(may_evict, search_class):
+def test_finished_sentences_leave_the_batch_if_allowed(may_evict, search_class):
     table = build_table(0)
     found, steps, told = translate(table, num_beams=2, num_best=1, may_evict=may_evict, search_class=search_class)
     assert told == [False] * len(steps.rows) + [True]

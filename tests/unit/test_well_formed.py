@@ -38,24 +38,24 @@ def follow(tokens, *, words=WORDS, limit=50):
         ([10, 99], [END]),  # a beam that has died
     ],
 )
-def test_only_what_can_still_become_a_tree_may_follow(tokens, allowed):
+def test_only_tokens_that_can_still_become_a_tree_are_allowed(tokens, allowed):
     assert sorted(follow(tokens)) == sorted(allowed)
 
 
-def test_nothing_opens_that_the_limit_would_leave_open():
+def test_no_bracket_opens_that_cannot_close_within_the_limit():
     # (S The dogs )S </s> are six tokens, each bracket within takes two more.
     assert follow([10], limit=7) == [20]
     assert sorted(follow([10], limit=8)) == [10, 12, 20]
 
 
-def test_no_more_brackets_open_in_a_row_than_in_treebanks():
+def test_the_number_of_brackets_opened_in_a_row_is_limited():
     assert sorted(follow([10, *[12] * (MOST_OPENED - 2)])) == [10, 12, 20]
     assert follow([10, *[12] * (MOST_OPENED - 1)]) == [20]
     assert sorted(follow([10, *[12] * (MOST_OPENED - 1), 20])) == [10, 12, 13, 21]
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_any_walk_ends_within_the_limit_in_a_tree_over_the_words(seed):
+def test_any_choice_of_allowed_tokens_ends_in_a_tree_within_the_limit(seed):
     rng = random.Random(seed)
     words = [[XX]] * rng.randint(1, 6)
     limit = len(words) + rng.randint(3, 30)
@@ -68,7 +68,7 @@ def test_any_walk_ends_within_the_limit_in_a_tree_over_the_words(seed):
     assert linearise(rebuild(symbols, [Leaf("X", "x")] * len(words))) == symbols
 
 
-def test_prefixes_of_the_last_two_steps_alone_are_remembered():
+def test_only_prefixes_of_the_last_two_steps_are_remembered():
     """Else memory would grow with the square of a sentence's length."""
     allow = WellFormed([[[XX + row]] * 200 for row in range(3)], brackets=BRACKETS, end_id=END, limits=[300] * 3)
     for length in range(150):

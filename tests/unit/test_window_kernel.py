@@ -54,7 +54,7 @@ def random_batch(lengths=(LONG, LONG - 70), *, on_the_left=False, seed=0):
 
 
 @pytest.mark.parametrize("r", [1, 2, 3, 4, 5])
-def test_a_position_sees_those_of_the_window_and_the_whole_source(build_tiny_model, r):
+def test_a_position_sees_its_window_and_the_whole_source(build_tiny_model, r):
     ids = torch.randint(3, 37, (1, 13))
     model = build_tiny_model(attention="eager", attention_window=r)
     output = model(input_ids=ids, decoder_input_ids=ids, output_attentions=True)
@@ -70,7 +70,7 @@ def test_a_position_sees_those_of_the_window_and_the_whole_source(build_tiny_mod
 
 @pytest.mark.parametrize("on_the_left", [False, True])
 @pytest.mark.parametrize("r", [1, 4, 33])
-def test_blocks_give_the_logits_of_a_mask(build_tiny_model, block_counts, r, on_the_left):
+def test_attention_in_blocks_gives_the_logits_of_attention_with_a_mask(build_tiny_model, block_counts, r, on_the_left):
     batch = random_batch(on_the_left=on_the_left)
     options = {"noise": 0.3, "dtype": torch.float64, "attention_window": r}
     masked, in_blocks = (build_tiny_model(attention=kernel, **options)(**batch).logits for kernel in ("eager", WINDOW))
@@ -80,7 +80,7 @@ def test_blocks_give_the_logits_of_a_mask(build_tiny_model, block_counts, r, on_
     torch.testing.assert_close(in_blocks[real], masked[real], rtol=0, atol=1e-10)
 
 
-def test_dropout_leaves_out_weights_and_scales_the_others():
+def test_dropout_drops_some_weights_and_scales_the_others():
     torch.manual_seed(0)
     module = SimpleNamespace(window=3, is_causal=False)
     q, k = torch.randn(2, 1, 2, 400, 4)
@@ -92,7 +92,7 @@ def test_dropout_leaves_out_weights_and_scales_the_others():
     torch.testing.assert_close(again, torch.ones_like(again))
 
 
-def test_memory_grows_with_the_length_not_with_its_square(build_tiny_model):
+def test_memory_grows_linearly_with_the_length(build_tiny_model):
     model = build_tiny_model(attention=WINDOW, attention_window=8, attention_dropout=0.1, **SMALL).train()
     largest = []
     for length in (1_000, 2_000):
@@ -106,7 +106,7 @@ def test_memory_grows_with_the_length_not_with_its_square(build_tiny_model):
     assert largest[1] < 2.1 * largest[0] < 1_000**2
 
 
-def test_the_graph_of_blocks_has_no_breaks(build_tiny_model, block_counts):
+def test_attention_in_blocks_compiles_without_graph_breaks(build_tiny_model, block_counts):
     encoder = build_tiny_model(attention=WINDOW, attention_window=4, **SMALL).model.encoder
     compiled = torch.compile(encoder, fullgraph=True, backend="eager")
     ids = random_batch()["input_ids"]
@@ -122,7 +122,7 @@ def test_the_graph_of_blocks_has_no_breaks(build_tiny_model, block_counts):
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("r", [1, 2, 5])
 @pytest.mark.parametrize("num_beams", [1, 3])
-def test_a_search_with_a_cache_finds_what_one_without_finds(build_tiny_model, kernel, r, num_beams):
+def test_a_search_finds_the_same_translations_with_and_without_a_cache(build_tiny_model, kernel, r, num_beams):
     batch = random_batch((9, 5))
     source = {name: batch[name] for name in ("input_ids", "attention_mask")}
     model = build_tiny_model(noise=0.3, dtype=torch.float64, attention_window=r, attention="eager")
@@ -136,7 +136,7 @@ def test_a_search_with_a_cache_finds_what_one_without_finds(build_tiny_model, ke
 @torch.no_grad()
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("is_fixed", [False, True])
-def test_a_cache_of_one_s_own_is_read_no_further_back_than_the_window(build_tiny_model, kernel, is_fixed):
+def test_a_given_cache_is_read_no_further_back_than_the_window(build_tiny_model, kernel, is_fixed):
     model = build_tiny_model(noise=0.3, dtype=torch.float64, attention_window=3, attention=kernel)
     batch = random_batch((LONG,))
     encoded = model.model.encoder(batch["input_ids"])
@@ -149,7 +149,7 @@ def test_a_cache_of_one_s_own_is_read_no_further_back_than_the_window(build_tiny
     torch.testing.assert_close(torch.cat(parts, dim=1), model(**batch).logits, rtol=0, atol=1e-10)
 
 
-def test_short_sentences_and_masks_of_one_s_own_take_a_mask(build_tiny_model, block_counts):
+def test_short_sentences_and_given_masks_are_not_cut_into_blocks(build_tiny_model, block_counts):
     model, full = build_tiny_model(attention=WINDOW, attention_window=4, **SMALL), build_tiny_model(**SMALL)
     everything = torch.ones(1, 1, LONG, LONG, dtype=torch.bool)
     embeds = full.model.encoder.embed_tokens(torch.randint(3, 37, (1, LONG)))
