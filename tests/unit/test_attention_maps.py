@@ -34,7 +34,8 @@ def rows(*shape, seed=0):
 
 @pytest.fixture
 def maps():
-    source, target = len(SOURCE), len(TARGET)
+    source = len(SOURCE)
+    target = len(TARGET)
     return AttentionMaps(
         source_tokens=SOURCE,
         target_tokens=TARGET,
@@ -87,7 +88,8 @@ def test_maps_by_words_sum_over_keys_and_average_over_queries():
 
 def test_a_given_translation_yields_the_weights_of_every_layer(model, tokenizer):
     maps = collect_attention(model, tokenizer, "The law", "Das Gesetz wird")
-    source, target = len(maps.source_tokens), len(maps.target_tokens)
+    source = len(maps.source_tokens)
+    target = len(maps.target_tokens)
     assert maps.encoder.shape == (2, 3, source, source)
     assert maps.decoder.shape == (4, 3, target, target)
     assert maps.cross.shape == (4, 3, target, source)
@@ -279,7 +281,9 @@ class Page(HTMLParser):
 
     def __init__(self, page):
         super().__init__()
-        self.attributes, self.texts, self.open = [], {}, None
+        self.attributes = []
+        self.texts = {}
+        self.open = None
         self.feed(page)
         self.kinds = json.loads(self.texts["scriptdata"])
 

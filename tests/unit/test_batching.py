@@ -80,7 +80,8 @@ def test_every_pair_is_in_exactly_one_update_and_no_update_is_too_large(lengths,
 
 def test_pairs_of_equal_length_are_batched_by_their_targets_and_too_long_pairs_are_refused():
     """Short targets among long ones would be padded."""
-    sources, targets = np.full(40, 10), np.array([10, 3] * 20)
+    sources = np.full(40, 10)
+    targets = np.array([10, 3] * 20)
     updates = plan_updates(sources, targets, tokens_per_batch=40, seed=0, epoch=0)
     assert [len(set(targets[rows])) for rows in updates] == [1] * 10
     assert len(plan_updates(sources, targets, tokens_per_batch=10, seed=0, epoch=0)) == 40
@@ -138,7 +139,8 @@ def pairs_of(updates):
 @settings(max_examples=10)
 @given(num_processes=st.integers(1, 9), accumulation_steps=st.integers(1, 8))
 def test_processes_divide_the_same_updates_among_them(corpus, num_processes, accumulation_steps):
-    expected, found = read(corpus, 25), [[]] * 25
+    expected = read(corpus, 25)
+    found = [[]] * 25
     for process_index in range(num_processes):
         place = {"process_index": process_index, "accumulation_steps": accumulation_steps}
         updates = read(corpus, 25, num_processes=num_processes, **place)

@@ -88,7 +88,8 @@ DAMAGES = {
 
 @pytest.mark.parametrize("fault", DAMAGES)
 def test_training_resumes_from_the_newest_intact_checkpoint(tmp_path, fault, capsys):
-    intact, damaged = write_step(tmp_path, 2), write_step(tmp_path, 4)
+    intact = write_step(tmp_path, 2)
+    damaged = write_step(tmp_path, 4)
     shutil.copytree(damaged, tmp_path / "step-00000006 (copy)")  # which only looks like a checkpoint
     assert choose_checkpoint(tmp_path, print) == damaged
     DAMAGES[fault](damaged)
@@ -140,7 +141,8 @@ def test_old_checkpoints_are_deleted_unless_the_average_needs_them(tmp_path, kee
 def test_a_half_deleted_checkpoint_is_ignored_and_deleted_later(tmp_path, monkeypatch, lasting_deletions):
     for step in (1, 2, 3, 4):
         write_step(tmp_path, step)
-    rmtree, deleted = shutil.rmtree, []
+    rmtree = shutil.rmtree
+    deleted = []
 
     def die(path, ignore_errors=False):
         if path.exists():

@@ -129,7 +129,8 @@ def test_a_value_of_the_wrong_type_is_refused(name, value):
 
 @pytest.mark.parametrize(("alias", "name"), ALIASES.items())
 def test_an_alias_in_the_constructor_sets_its_field(alias, name):
-    by_alias, by_name = VaswaniConfig(**{alias: 16}), VaswaniConfig(**{name: 16})
+    by_alias = VaswaniConfig(**{alias: 16})
+    by_name = VaswaniConfig(**{name: 16})
     assert by_alias.to_dict() == by_name.to_dict()
 
 

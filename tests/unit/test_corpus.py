@@ -131,7 +131,8 @@ def test_a_folder_of_parquet_is_read_by_split_in_the_order_of_names(tmp_path, ne
 
 
 def test_a_hub_dataset_is_downloaded_once_for_a_preparation(tmp_path, monkeypatch):
-    asked, kept_in = [], []
+    asked = []
+    kept_in = []
     generate = datasets.Dataset.from_generator
 
     def load(name, config, **options):

@@ -84,7 +84,8 @@ def test_short_sentences_in_half_precision_use_eager_attention_in_training(monke
     monkeypatch.setattr(cpu, "eager_attention", lambda *args, **kwargs: chosen.append("eager"))
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "sdpa", lambda *args, **kwargs: chosen.append("sdpa"))
     case = {"dtype": torch.bfloat16, "requires_grad": True, "device": "cpu", "num_keys": 128, "num_rows": 2} | change
-    num_keys, num_rows = case.pop("num_keys"), case.pop("num_rows")
+    num_keys = case.pop("num_keys")
+    num_rows = case.pop("num_rows")
     key = torch.empty(1, 1, num_keys, 8)
     half_precision_attention(nn.Module(), torch.empty(num_rows, 4, 6, 8, **case), key, key, None, scaling=1.0)
     assert chosen == ["eager" if expected else "sdpa"]

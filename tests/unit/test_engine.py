@@ -60,13 +60,15 @@ def compare(engine, model, *, dtype="float32", source=SOURCE, prompt=(0,), num_s
     """Let beams change places at random, and the middle sentence leave: `engine` gives the logits of `forward`."""
     torch.manual_seed(0)
     mask = (source != PAD).long()
-    encoded, encoding = model.get_encoder()(source, attention_mask=mask), engine.encode(source, mask)
+    encoded = model.get_encoder()(source, attention_mask=mask)
+    encoding = engine.encode(source, mask)
     assert_near(encoding[mask > 0], encoded.last_hidden_state[mask > 0], dtype)
     cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
     by_forward = ForwardSteps(model, encoded[0], mask, num_beams=NUM_BEAMS, cache=cache)
     prompts = torch.tensor([prompt] * len(source))
     by_engine, logits = engine.start(encoding, mask, prompt=prompts, num_beams=NUM_BEAMS)
-    kinds, tokens = (by_engine, by_forward), prompts.repeat_interleave(NUM_BEAMS, dim=0)
+    kinds = (by_engine, by_forward)
+    tokens = prompts.repeat_interleave(NUM_BEAMS, dim=0)
     for step in range(num_steps):
         assert_near(by_engine(tokens) if step else logits, by_forward(tokens), dtype)
         num_open = len(tokens) // NUM_BEAMS
@@ -83,7 +85,8 @@ def compare(engine, model, *, dtype="float32", source=SOURCE, prompt=(0,), num_s
 @pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS)
 def test_an_engine_gives_the_same_logits_as_forward(build_tiny_model, changes, dtype):
     model = build_tiny_model(noise=0.4, **changes)
-    engine, reference = model.build_engine(dtype=dtype), copy.deepcopy(model).to(getattr(torch, dtype))
+    engine = model.build_engine(dtype=dtype)
+    reference = copy.deepcopy(model).to(getattr(torch, dtype))
     for source in SOURCES.values():
         for prompt in ((0,), (0, 5, 6)):
             compare(engine, reference, dtype=dtype, source=source, prompt=prompt)
@@ -101,7 +104,8 @@ def test_an_engine_gives_the_same_logits_as_forward(build_tiny_model, changes, d
 )
 def test_an_engine_finds_the_same_translations_as_forward(build_ending_model, source, options):
     model = build_ending_model(end_bias=2.0, max_length_offset=6)
-    engine, expected = model.build_engine(), model.generate(source, **options, **RECORDED)
+    engine = model.build_engine()
+    expected = model.generate(source, **options, **RECORDED)
     found = model.generate(source, engine=engine, return_dict_in_generate=True, **options)
     assert torch.equal(found.sequences, expected.sequences)
     assert torch.equal(model.generate(source, engine=engine, **options), expected.sequences)
@@ -116,7 +120,8 @@ def test_an_engine_finds_the_same_translations_as_forward(build_ending_model, so
 @pytest.mark.parametrize("num_padded", [0, 4])
 def test_appending_idle_keys_to_the_source_changes_nothing(build_tiny_model, length, count, num_padded):
     assert engine_steps._count_idle_keys(torch.zeros(2, length, 4)) == count
-    model, source = build_tiny_model(noise=0.4), torch.randint(3, 37, (3, length))
+    model = build_tiny_model(noise=0.4)
+    source = torch.randint(3, 37, (3, length))
     source[0, length - num_padded :] = PAD
     compare(model.build_engine(), model, source=source, num_steps=2)
 
@@ -124,10 +129,12 @@ def test_appending_idle_keys_to_the_source_changes_nothing(build_tiny_model, len
 def test_keys_that_no_beam_continues_are_evicted(build_tiny_model, monkeypatch):
     monkeypatch.setattr(engine_steps, "FEW_KEYS", 1)
     monkeypatch.setattr(engine_steps, "ROOM", 1)  # make room as often as needed
-    evict, evicted = EngineSteps._evict_keys, []
+    evict = EngineSteps._evict_keys
+    evicted = []
 
     def count(self, mask):
-        num_keys, kept = self.num_keys, evict(self, mask)
+        num_keys = self.num_keys
+        kept = evict(self, mask)
         evicted.append(num_keys - self.num_keys)
         assert kept.shape[-1] == self.num_keys
         return kept
@@ -160,7 +167,8 @@ def test_an_engine_keeps_its_weights_and_generate_uses_the_current_weights(build
     changes = CONFIGS["untied, 3 + 1 layers, prelu"] | {"position_embedding_type": "learned", "output_bias": True}
     model, new = (build_tiny_model(noise=0.4, seed=seed, **changes) for seed in (0, 1))
     many = SOURCE.repeat(3, 1)  # for so many a call lays out an engine itself
-    engine, before = model.build_engine(dtype=dtype), model.generate(many, max_new_tokens=6)
+    engine = model.build_engine(dtype=dtype)
+    before = model.generate(many, max_new_tokens=6)
     options = {"max_new_tokens": 6, "return_dict_in_generate": True}
     frozen = engine.generate(SOURCE, **options).sequences_scores
     with torch.no_grad():
@@ -177,7 +185,8 @@ def test_an_engine_includes_a_merged_adapter_in_every_dtype(build_tiny_model, dt
     targets = ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2", "lm_head"]
     config = peft.LoraConfig(r=3, lora_alpha=6, target_modules=targets, init_lora_weights=False)
     model = build_tiny_model(noise=0.3, tie_word_embeddings=False)
-    plain, adapted = copy.deepcopy(model), peft.get_peft_model(model, config).eval()
+    plain = copy.deepcopy(model)
+    adapted = peft.get_peft_model(model, config).eval()
     with pytest.raises(ValueError, match=r"q_proj \(Linear\) has a hook, an adapter or another forward"):
         model.build_engine(dtype=dtype)
     adapted.merge_adapter()
@@ -205,7 +214,8 @@ def test_an_engine_may_be_built_and_used_in_inference_mode(build_tiny_model):
 def test_every_call_builds_an_engine_and_few_sentences_need_no_copies(tiny_model, monkeypatch):
     monkeypatch.setattr(ForwardSteps, "__init__", None)
     for source, copies in ((SOURCE, False), (SOURCE.repeat(3, 1), True)):
-        kept, keep = [], Products.keep
+        kept = []
+        keep = Products.keep
         with monkeypatch.context() as patch:
             patch.setattr(Products, "keep", lambda *given, keep=keep, kept=kept: kept.append(keep(*given)) or kept[-1])
             tiny_model.generate(source, max_new_tokens=3)
@@ -223,7 +233,8 @@ def test_autocast_does_not_change_an_engine(build_tiny_model, dtype):
 
 def test_a_translator_keeps_its_weights_and_a_pipeline_follows_its_model(build_translator):
     model, tokenizer = build_translator(["a dog runs", "ein Hund rennt"])
-    translator, pipe = Translator(model, tokenizer), pipeline("translation", model, tokenizer)
+    translator = Translator(model, tokenizer)
+    pipe = pipeline("translation", model, tokenizer)
     before = translator(["a dog runs"])
     assert [{"translation_text": before[0][0].text}] == pipe(["a dog runs"])
     assert pipe._find_engine()["engine"] is pipe._find_engine()["engine"]
@@ -286,13 +297,15 @@ OBSTACLES = {
 
 @pytest.mark.parametrize(("change", "reason"), OBSTACLES.values(), ids=OBSTACLES)
 def test_a_model_with_an_obstacle_is_searched_by_its_forward(build_tiny_model, change, reason):
-    model, options = build_tiny_model(noise=0.4, dropout=0.0), {"max_new_tokens": 6, "return_dict_in_generate": True}
+    model = build_tiny_model(noise=0.4, dropout=0.0)
+    options = {"max_new_tokens": 6, "return_dict_in_generate": True}
     assert find_obstacle(model) is None
     change(model)
     with pytest.raises(ValueError, match=f"an engine cannot be built of this model: .*{reason}"):
         model.build_engine()
     for source in (SOURCE, SOURCE.repeat(3, 1)):
-        found, expected = model.generate(source, **options), model.generate(source, **options | RECORDED)
+        found = model.generate(source, **options)
+        expected = model.generate(source, **options | RECORDED)
         assert torch.equal(found.sequences, expected.sequences)
         torch.testing.assert_close(found.sequences_scores, expected.sequences_scores)
 
@@ -311,7 +324,8 @@ def test_global_hooks_autocast_and_other_kernels_are_obstacles(build_tiny_model)
 
 
 def test_logits_that_a_hook_has_seen_are_not_overwritten(build_tiny_model):
-    model, seen = build_tiny_model(), []
+    model = build_tiny_model()
+    seen = []
     model.lm_head.register_forward_hook(lambda module, inputs, logits: seen.append((logits, logits.clone())))
     model.generate(SOURCE, max_new_tokens=5)
     assert len(seen) == 5 + 2  # two steps are compared with the same steps without a cache
@@ -397,7 +411,8 @@ CHANGES = {
 
 @pytest.mark.parametrize(("old", "new"), CHANGES.values(), ids=CHANGES)
 def test_a_model_with_a_changed_layer_decodes_by_its_forward_with_a_warning(build_tiny_model, monkeypatch, old, new):
-    model, warnings = build_tiny_model(noise=0.4), []
+    model = build_tiny_model(noise=0.4)
+    warnings = []
     assert model.find_engine() is not None
     for name, module in model.named_modules():
         if type(module) is old and (old is not nn.Linear or name == "lm_head"):
@@ -445,7 +460,8 @@ def test_an_ensemble_may_consist_of_engines_and_models(build_ending_model):
 
 def test_an_engine_outlives_its_model_and_refuses_options_that_need_forward(build_ending_model):
     model = build_ending_model(end_bias=2.0, max_length_offset=6)
-    engine, expected = model.build_engine(), model.generate(SOURCE)
+    engine = model.build_engine()
+    expected = model.generate(SOURCE)
     del model
     assert torch.equal(engine.generate(SOURCE), expected)
     for options in (RECORDED, {"use_cache": False}, {"cache_implementation": "static"}):

@@ -83,7 +83,8 @@ def translate(translator, paths, *, settings=(), index=0, barrier=None):
 
 def translate_together(translators, paths):
     """A thread for each translator; what `translate_file` raises in one is raised here."""
-    barrier, errors = threading.Barrier(len(translators)), []
+    barrier = threading.Barrier(len(translators))
+    errors = []
 
     def work(index):
         try:
@@ -151,7 +152,8 @@ def test_a_process_that_dies_at_any_line_loses_only_its_window(paths, tmp_path):
         output.write_text("old\n")
         dies = run_and_die((paths[0], output), line_number)
         assert output.read_text(encoding="utf-8") in (("old\n", EXPECTED) if dies else (EXPECTED,))
-        finished, translator = finished_sentences(output), Reverser()
+        finished = finished_sentences(output)
+        translator = Reverser()
         translate(translator, (paths[0], output))
         assert sorted(finished + translator.translated) == sorted(SENTENCES)
         assert_done(output)
@@ -231,7 +233,8 @@ def test_the_output_must_not_be_the_input(paths):
 
 
 def test_work_is_not_continued_under_other_settings_or_on_another_text(paths):
-    text, larger = paths[0].read_bytes(), Reverser()
+    text = paths[0].read_bytes()
+    larger = Reverser()
     larger.tokens_per_batch = 8
     with pytest.raises(Killed):
         translate(Reverser(lives=8), paths, settings={"num_beams": 4, "nbest": None})
@@ -270,7 +273,8 @@ def test_processes_take_the_windows_in_turn(paths):
 def test_a_different_number_of_processes_may_continue(paths, before, after):
     with pytest.raises(Killed):
         translate_together([Reverser(lives=7), *(Reverser(lives=3) for _ in range(before - 1))], paths)
-    finished, translators = finished_sentences(paths[1]), [Reverser() for _ in range(after)]
+    finished = finished_sentences(paths[1])
+    translators = [Reverser() for _ in range(after)]
     translate_together(translators, paths)
     assert_done(paths[1])
     translated = chain.from_iterable(translator.translated for translator in translators)

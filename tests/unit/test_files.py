@@ -15,7 +15,8 @@ from vaswani_transformer.files import (
 
 @pytest.mark.parametrize("name", [None, "elsewhere"])
 def test_an_unfinished_file_does_not_replace_the_old_one(tmp_path, name):
-    path, unfinished = tmp_path / "file", None if name is None else tmp_path / name
+    path = tmp_path / "file"
+    unfinished = None if name is None else tmp_path / name
     path.write_bytes(b"old")
     with contextlib.suppress(KeyboardInterrupt), write_whole(path, unfinished) as file:
         file.write(b"ne")

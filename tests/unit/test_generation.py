@@ -112,7 +112,8 @@ WITHOUT_ENGINE = {
 @pytest.mark.parametrize("broken", [forget_first_token, forget_positions])
 def test_a_cache_that_does_not_work_is_detected_and_not_used(build_tiny_model, monkeypatch, options, broken):
     monkeypatch.setattr(VaswaniForConditionalGeneration, "find_engine", None)
-    model, warnings = build_tiny_model(**SMALL), []
+    model = build_tiny_model(**SMALL)
+    warnings = []
     without_cache = options | {"use_cache": False, "cache_implementation": None}
     expected = model.generate(SOURCE, **without_cache)
     for kind in (DynamicLayer, StaticLayer):
@@ -125,7 +126,8 @@ def test_a_cache_that_does_not_work_is_detected_and_not_used(build_tiny_model, m
 
 
 def test_a_cache_may_be_passed_by_two_names_and_unknown_names_are_refused(build_tiny_model):
-    model, ids = build_tiny_model(**SMALL), torch.tensor([[START, 5, 6]])
+    model = build_tiny_model(**SMALL)
+    ids = torch.tensor([[START, 5, 6]])
     expected = model(SOURCE[:1], decoder_input_ids=ids).logits[:, -1]
     for name in ("past_key_values", "cache"):
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
@@ -497,7 +499,8 @@ def test_sampled_beams_have_the_scores_of_teacher_forcing(brief, seed):
     torch.manual_seed(seed)
     drawn = {"do_sample": True, "top_k": 0, "num_beams": 3, "num_return_sequences": 2}
     found = brief.generate(SOURCE, max_length_offset=4, **drawn, **WITH_SCORES)  # some sentences end before others
-    hypotheses, expected = [new_tokens(row) for row in found.sequences], []
+    hypotheses = [new_tokens(row) for row in found.sequences]
+    expected = []
     for i, source in enumerate(SENTENCES):
         expected += penalised_scores(brief, source, hypotheses[2 * i : 2 * i + 2], 0.6)
     assert found.sequences_scores.tolist() == pytest.approx(expected, abs=1e-5)

@@ -100,10 +100,8 @@ def test_the_power_penalty_finds_the_translations_of_transformers(model, limit, 
     options = {"num_beams": 4, "num_return_sequences": 4, "max_new_tokens": limit, "length_penalty": alpha}
     options |= {"length_penalty_type": "power", "early_stopping": early_stopping, "max_length_offset": None}
     options |= {"output_scores": True, "return_dict_in_generate": True}
-    actual, expected = (
-        model.generate(SOURCE, **options),
-        GenerationMixin.generate(model, SOURCE, attention_mask=MASK, **options),
-    )
+    actual = model.generate(SOURCE, **options)
+    expected = GenerationMixin.generate(model, SOURCE, attention_mask=MASK, **options)
     assert any(END not in row for row in expected.sequences) == (limit == 3)
     assert torch.equal(actual.sequences, expected.sequences)
     assert torch.equal(actual.beam_indices.int(), expected.beam_indices)
@@ -302,7 +300,8 @@ def test_the_score_of_greedy_search_is_the_penalised_sum_of_its_tokens(model):
 
 
 def test_a_default_max_length_of_20_does_not_end_translations(model):
-    before, long = model.generation_config, torch.randint(3, 37, (1, 40))
+    before = model.generation_config
+    long = torch.randint(3, 37, (1, 40))
     expected = model.generate(long, suppress_tokens=[END])
     try:
         model.generation_config = copy.deepcopy(before)  # as a Seq2SeqTrainer fills it
@@ -320,7 +319,8 @@ def test_a_peft_model_translates_with_its_adapter(model):
     torch.manual_seed(0)
     adapted = peft.get_peft_model(copy.deepcopy(model), config).eval()
     options = {"input_ids": SOURCE, "attention_mask": MASK, "output_scores": True, "return_dict_in_generate": True}
-    found, plain = adapted.generate(**options), model.generate(**options)
+    found = adapted.generate(**options)
+    plain = model.generate(**options)
     assert not torch.allclose(found.sequences_scores, plain.sequences_scores, atol=1e-3)
     merged = adapted.merge_and_unload().generate(**options)
     assert torch.equal(found.sequences, merged.sequences)
@@ -341,7 +341,8 @@ def test_flex_attention_on_a_cpu_is_refused_before_it_compiles(build_tiny_model)
 def test_options_without_effect_give_no_warning(build_tiny_model, tmp_path, monkeypatch, options):
     warn = mock.Mock()
     monkeypatch.setattr(configuration_utils.logger, "warning_once", warn)
-    model, source = build_tiny_model(), torch.tensor([[5, 6, 2]])
+    model = build_tiny_model()
+    source = torch.tensor([[5, 6, 2]])
     model.generate(source, **options)
     model.generation_config.update(**options)
     model.save_pretrained(tmp_path)

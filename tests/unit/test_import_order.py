@@ -31,7 +31,8 @@ FILES = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for pat
 
 def own_imports(module: str) -> set[str]:
     """Modules of the package that a module imports, by their names inside it."""
-    package, found = module.split(".")[:-1], set()
+    package = module.split(".")[:-1]
+    found = set()
     for node in ast.walk(ast.parse(FILES[module].read_text(encoding="utf-8"))):
         if not isinstance(node, ast.ImportFrom):
             continue

@@ -79,7 +79,8 @@ def test_attention_dropout_acts_in_training_mode_only(attention):
 
 def test_activation_dropout_acts_between_the_two_products_in_training_mode_only(tiny_config):
     tiny_config.dropout, tiny_config.activation_dropout = 0.0, 0.25
-    feed_forward, x = FeedForward(tiny_config), torch.randn(4_000, 12)
+    feed_forward = FeedForward(tiny_config)
+    x = torch.randn(4_000, 12)
     with torch.no_grad():
         for parameter, value in zip(feed_forward.parameters(), (0.0, 1.0, 1.0, 0.0), strict=True):
             parameter.fill_(value)
@@ -127,7 +128,8 @@ def test_a_mask_is_required_if_the_padding_is_also_an_end_token(ends):
 
 def test_an_additive_mask_may_hold_any_values(tiny_config):
     tiny_config._attn_implementation = "sdpa"
-    attention, x = randomise(MultiHeadAttention(tiny_config, layer_idx=0)), torch.randn(2, 5, 12)
+    attention = randomise(MultiHeadAttention(tiny_config, layer_idx=0))
+    x = torch.randn(2, 5, 12)
     mask = torch.randn(2, 1, 5, 5).masked_fill(torch.ones(5, 5).triu(1).bool(), -1e9)
     fused, _ = attention(x, attention_mask=mask)
     by_equation_1, weights = attention(x, attention_mask=mask, output_attentions=True)

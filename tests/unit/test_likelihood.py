@@ -56,7 +56,8 @@ def test_log_probs_agree_with_teacher_forcing(model):
 
 def test_tokens_behind_the_end_are_ignored(model):
     padded = LABELS.masked_fill(LABELS == -100, PAD)
-    expected, actual = score(model, SOURCE, LABELS), score(model, SOURCE, padded)
+    expected = score(model, SOURCE, LABELS)
+    actual = score(model, SOURCE, padded)
     for name in ("log_probs", "lengths", "scores"):
         torch.testing.assert_close(actual[name], expected[name])
     assert score(model, SOURCE[:1], torch.tensor([[5, 6, 7]])).lengths.tolist() == [3]  # rated without an end

@@ -65,7 +65,8 @@ def test_tied_embeddings_are_one_tensor(tiny_model, tmp_path):
 
 def test_tied_embeddings_get_the_sum_of_three_gradients(build_tiny_model):
     options = {"dropout": 0, "attention_bias": True, "output_bias": True}
-    tied, untied = build_tiny_model(**options), build_tiny_model(**options, tie_word_embeddings=False)
+    tied = build_tiny_model(**options)
+    untied = build_tiny_model(**options, tie_word_embeddings=False)
     untied.load_state_dict({name: tied.state_dict()[name] for name in untied.state_dict()})
     for model in (tied, untied):
         model.train()(input_ids=SOURCE, labels=LABELS).loss.backward()
@@ -141,7 +142,8 @@ def test_biases_start_at_zero_and_norms_at_one(fresh):
 
 def test_decoder_inputs_are_the_start_token_and_the_labels(build_tiny_model):
     model = build_tiny_model(decoder_start_token_id=11)
-    labels, shifted = LABELS.clone(), SHIFTED.clone()
+    labels = LABELS.clone()
+    shifted = SHIFTED.clone()
     shifted[:, 0] = 11
     assert torch.equal(model.prepare_decoder_input_ids_from_labels(labels), shifted)
     assert torch.equal(labels, LABELS)
@@ -170,7 +172,8 @@ def test_padding_labels_on_the_left_does_not_change_the_loss(build_tiny_model, g
 
 
 def test_labels_that_hide_a_prompt_do_not_shift_the_decoder_inputs(build_tiny_model):
-    model, inputs = build_tiny_model(noise=0.4), torch.tensor([[0, 30, 5, 6]])
+    model = build_tiny_model(noise=0.4)
+    inputs = torch.tensor([[0, 30, 5, 6]])
     found = model(SOURCE[:1], decoder_input_ids=inputs, labels=torch.tensor([[-100, 5, 6, 2]]))
     torch.testing.assert_close(found.logits, model(SOURCE[:1], decoder_input_ids=inputs).logits)
 
@@ -286,7 +289,8 @@ def test_logits_to_keep_selects_positions_and_does_not_change_the_loss(tiny_mode
 
 
 def test_attention_weights_equal_the_weights_of_eager_attention(build_tiny_model):
-    sdpa, eager = build_tiny_model(noise=0.3), build_tiny_model(noise=0.3, attention="eager")
+    sdpa = build_tiny_model(noise=0.3)
+    eager = build_tiny_model(noise=0.3, attention="eager")
     inputs = {"input_ids": SOURCE, "decoder_input_ids": SHIFTED}
     expected = eager(**inputs, output_attentions=True)
     actual = sdpa(**inputs, output_attentions=True)
@@ -305,9 +309,11 @@ def test_dropout_acts_on_the_sums_of_embeddings_and_positions(build_tiny_model):
     model = build_tiny_model(dropout=0.25, noise=0.3)
     source, target = torch.randint(3, 37, (2, 8, 50))
     inputs = {"input_ids": source, "decoder_input_ids": target, "output_hidden_states": True}
-    whole, dropped = model.eval()(**inputs), model.train()(**inputs)
+    whole = model.eval()(**inputs)
+    dropped = model.train()(**inputs)
     for name in ("encoder_hidden_states", "decoder_hidden_states"):
-        before, after = whole[name][0], dropped[name][0]
+        before = whole[name][0]
+        after = dropped[name][0]
         is_kept = after != 0
         assert is_kept.double().mean().item() == pytest.approx(0.75, abs=0.03)
         torch.testing.assert_close(after[is_kept], before[is_kept] / 0.75)
@@ -344,7 +350,8 @@ def test_logits_in_half_precision_are_finite_and_close(build_tiny_model, impleme
 
 
 def test_gradient_checkpointing_gives_the_same_gradients(build_tiny_model):
-    gradients, calls = [], []
+    gradients = []
+    calls = []
     for checkpointing in (False, True):
         model = build_tiny_model(dropout=0.3, activation_dropout=0.3, attention_dropout=0.3).train()
         if checkpointing:

@@ -13,7 +13,8 @@ def test_the_learning_rate_of_the_base_model(step, expected):
 
 
 def test_the_optimizer_gets_the_rate_of_each_update_scaled_by_its_lr():
-    optimizer, used = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=2.5), []
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=2.5)
+    used = []
     schedule = inverse_sqrt_schedule(optimizer, d_model=512)
     for _ in range(4001):
         used.append(optimizer.param_groups[0]["lr"])
@@ -24,10 +25,8 @@ def test_the_optimizer_gets_the_rate_of_each_update_scaled_by_its_lr():
 
 
 def test_adam_has_the_settings_of_the_recipe():
-    model, recipe = (
-        torch.nn.Linear(2, 3),
-        replace(BASE, adam_betas=(0.8, 0.7), adam_eps=0.5, lr_scale=2.0, weight_decay=0.25),
-    )
+    model = torch.nn.Linear(2, 3)
+    recipe = replace(BASE, adam_betas=(0.8, 0.7), adam_eps=0.5, lr_scale=2.0, weight_decay=0.25)
     (group,) = build_optimizer(model, recipe).param_groups
     assert [group[name] for name in ("lr", "betas", "eps", "weight_decay", "fused")] == [
         2.0,

@@ -151,7 +151,8 @@ def test_a_stopped_preparation_leaves_no_files_and_can_be_repeated(tmp_path, nev
 
 def test_block_size_does_not_matter_and_a_complete_folder_is_not_prepared_again(tmp_path, monkeypatch, never_stopped):
     monkeypatch.setattr(preparation, "PAIRS_PER_BLOCK", 7)
-    summary, log = prepare(CORPORA, read_dev, tmp_path, **SETTINGS), []
+    summary = prepare(CORPORA, read_dev, tmp_path, **SETTINGS)
+    log = []
     assert files_of(tmp_path) == never_stopped
     unreadable = [Corpus(None, corpus.weight) for corpus in CORPORA]
     assert prepare(unreadable, None, tmp_path, **SETTINGS, log=log.append) == summary
@@ -221,7 +222,8 @@ def test_a_repeated_command_does_nothing_unless_the_text_has_changed(command, tm
 @pytest.mark.parametrize(("more", "times"), [(["--vocab_size", "280"], 3), (["--keep_vocabulary", "KEPT"], 2)])
 def test_the_command_reads_a_text_three_times_or_twice_with_a_kept_vocabulary(command, tmp_path, more, times):
     command("--vocab_size", "280", output="kept")
-    opened, is_watching = [], True
+    opened = []
+    is_watching = True
     sys.addaudithook(lambda event, given: opened.append(str(given[0])) if is_watching and event == "open" else None)
     assert command(*(str(tmp_path / "kept") if name == "KEPT" else name for name in more)) == 0
     is_watching = False

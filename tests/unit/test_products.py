@@ -30,7 +30,8 @@ def build_layers(*sizes: int, bias: bool = True) -> list[nn.Linear]:
 @pytest.mark.parametrize("bias", [True, False])
 @torch.no_grad()
 def test_products_agree_with_the_layers(kind, bias):
-    products, layers = kind(), build_layers(40, 8, 17, bias=bias)
+    products = kind()
+    layers = build_layers(40, 8, 17, bias=bias)
     dtype = products.dtype
     for shape in ((1, 64), (4, 64), (3, 21, 64)):
         x = torch.randn(shape).to(dtype)
@@ -51,8 +52,10 @@ def test_products_agree_with_the_layers(kind, bias):
 @pytest.mark.parametrize("bias", [True, False])
 @torch.no_grad()
 def test_logits_are_products_with_the_embeddings_of_words(kind, bias):
-    products, [layer] = kind(), build_layers(40, bias=bias)
-    weight, own_bias = products.keep(layer.weight), products.keep(layer.bias)
+    products = kind()
+    [layer] = build_layers(40, bias=bias)
+    weight = products.keep(layer.weight)
+    own_bias = products.keep(layer.bias)
     project = products.by_words(weight, own_bias)
     for num_rows in (1, FEW_ROWS - 1, FEW_ROWS, 30):
         x = torch.randn(num_rows, 64).to(products.dtype)

@@ -64,7 +64,8 @@ def translate(table, *, num_beams=ENOUGH_BEAMS, num_best=3, alpha=0.6, may_evict
         eos_token_ids=[END],
         pad_token_id=PAD,
     )
-    steps, told = TableSteps(table, num_beams), []
+    steps = TableSteps(table, num_beams)
+    told = []
 
     def continues(all_done: bool) -> bool:
         told.append(all_done)
@@ -76,7 +77,8 @@ def translate(table, *, num_beams=ENOUGH_BEAMS, num_best=3, alpha=0.6, may_evict
 
 def list_best(log_probs_of, sentence: int, *, alpha: float, num_best: int) -> list[tuple[float, tuple[int, ...]]]:
     """Scores of all translations of a sentence, the best first."""
-    found, words = [], [word for word in range(VOCAB_SIZE) if word != END]
+    found = []
+    words = [word for word in range(VOCAB_SIZE) if word != END]
     for length in range(LIMITS[sentence]):
         for prefix in itertools.product(words, repeat=length):
             translation = (*prefix, END)

@@ -134,7 +134,8 @@ def test_only_an_unchanged_tokenizer_is_known_to_encode_words_separately(subword
 def test_the_vocabulary_has_the_requested_size_and_is_reproducible(subword_model, vocab_size):
     """Also if the texts come one by one."""
     options = {"vocab_size": vocab_size, "subword_model": subword_model}
-    tokenizer, again = train_tokenizer(TEXTS * 200, **options), train_tokenizer(iter(TEXTS * 200), **options)
+    tokenizer = train_tokenizer(TEXTS * 200, **options)
+    again = train_tokenizer(iter(TEXTS * 200), **options)
     assert tokenizer.backend_tokenizer.to_str() == again.backend_tokenizer.to_str()
     assert sorted(tokenizer.get_vocab().values()) == list(range(vocab_size))
 
@@ -155,7 +156,8 @@ def test_word_pieces_are_the_longest_possible_and_long_words_are_split():
     """The search takes cubic time in the length of what it is given."""
     tokenizer = train_tokenizer(["abcd"] * 9 + ["abc"] * 8 + ["cde"] * 7, vocab_size=300, subword_model="wordpiece")
     vocabulary = tokenizer.get_vocab()
-    rest, pieces = "\u0120abcde", []
+    rest = "\u0120abcde"
+    pieces = []
     while rest:
         pieces.append(next(rest[:end] for end in range(len(rest), 0, -1) if rest[:end] in vocabulary))
         rest = rest[len(pieces[-1]) :]

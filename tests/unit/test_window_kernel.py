@@ -31,7 +31,8 @@ class LargestTensor(TorchDispatchMode):
 @pytest.fixture
 def block_counts(monkeypatch):
     """Blocks that each attention in blocks was cut into."""
-    counts, build_mask = [], window._build_mask
+    counts = []
+    build_mask = window._build_mask
 
     def build(*args, **kwargs):
         mask = build_mask(*args, **kwargs)
@@ -141,7 +142,8 @@ def test_a_given_cache_is_read_no_further_back_than_the_window(build_tiny_model,
     batch = random_batch((LONG,))
     encoded = model.model.encoder(batch["input_ids"])
     own = StaticCache(model.config, max_cache_len=LONG + 20) if is_fixed else DynamicCache()
-    cache, parts = EncoderDecoderCache(own, DynamicCache()), []
+    cache = EncoderDecoderCache(own, DynamicCache())
+    parts = []
     for ids in batch["decoder_input_ids"].split((200, 1, 1, 70, 28), dim=1):
         outputs = model(encoder_outputs=encoded, decoder_input_ids=ids, past_key_values=cache)
         parts.append(outputs.logits)
@@ -150,7 +152,8 @@ def test_a_given_cache_is_read_no_further_back_than_the_window(build_tiny_model,
 
 
 def test_short_sentences_and_given_masks_are_not_cut_into_blocks(build_tiny_model, block_counts):
-    model, full = build_tiny_model(attention=WINDOW, attention_window=4, **SMALL), build_tiny_model(**SMALL)
+    model = build_tiny_model(attention=WINDOW, attention_window=4, **SMALL)
+    full = build_tiny_model(**SMALL)
     everything = torch.ones(1, 1, LONG, LONG, dtype=torch.bool)
     embeds = full.model.encoder.embed_tokens(torch.randint(3, 37, (1, LONG)))
     actual = model.model.encoder(inputs_embeds=embeds, attention_mask=everything).last_hidden_state
