@@ -1,4 +1,4 @@
-"""Word alignments: links of made-up attention, of batches, and of sentences that were aligned by hand."""
+"""Word alignments from made-up attention, in batches, and compared with sentences that were aligned by hand."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,8 @@ PAIRS = [
 def test_links_join_words_that_give_each_other_the_most_attention(monkeypatch, build_translator):
     model, tokenizer = build_translator(["the dog runs ."] * 3)
     weights = np.zeros((2, 1, 3, 3))  # the second layer has no links
-    weights[0, 0] = [[0.1, 0.1, 0.7], [0.5, 0.1, 0.4], [0.3, 0.3, 0.4]]  # target 2 has most of all that 1 receives
+    # Source word 1 gets most of its attention from target word 2.
+    weights[0, 0] = [[0.1, 0.1, 0.7], [0.5, 0.1, 0.4], [0.3, 0.3, 0.4]]
     monkeypatch.setattr(alignment, "attend_words", lambda model, tokenizer, pairs: iter([weights] * len(list(pairs))))
     model.generation_config.alignment_heads = [[0, 0]]
     assert list(align(model, tokenizer, PAIRS[:1])) == [{(2, 0), (0, 1), (1, 2)}]
@@ -36,9 +37,8 @@ def test_attention_between_words_does_not_depend_on_the_batch(build_translator):
     model, tokenizer = build_translator(["the dog runs ."] * 3)
     together = list(attend_words(model, tokenizer, PAIRS))
     for pair, weights in zip(PAIRS, together, strict=True):
-        assert weights.shape[2:] == tuple(
-            len([word for word in side.replace("\t", " ").split(" ") if word]) for side in reversed(pair)
-        )
+        num_words = [len([word for word in side.replace("\t", " ").split(" ") if word]) for side in pair]
+        assert weights.shape[2:] == (num_words[1], num_words[0])
         (alone,) = attend_words(model, tokenizer, [pair])
         np.testing.assert_allclose(weights, alone, atol=1e-6)
 
@@ -63,7 +63,8 @@ def test_a_wrong_link_in_a_gold_file_is_reported_with_its_line(bundled_model, tm
         (tmp_path / name).write_text(f"{text}\n", encoding="utf-8")
     files = [f"--{name}={tmp_path / name}" for name in ("source", "target", "gold")]
     assert cli.main(["align", "--model", str(bundled_model), *files]) == 1
-    assert f"{tmp_path / 'gold'}, line 2: " in (error := capsys.readouterr().err)
+    error = capsys.readouterr().err
+    assert f"{tmp_path / 'gold'}, line 2: " in error
     assert "is no link: write i-j" in error
 
 

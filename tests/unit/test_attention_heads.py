@@ -1,3 +1,5 @@
+"""Names of attention heads, by the relations between words to which they attend."""
+
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +19,7 @@ SEPARATORS = {",", ".", "<s>", "</s>"}
 
 
 def rows_to(links):
-    """Attention (T, S) that goes to `links` by nine tenths, and evenly where a query has none."""
+    """Return attention (T, S) of which nine tenths go to `links` (T, S), and all is even if a query has no link."""
     links = links.astype(float)
     counts = links.sum(axis=1, keepdims=True)
     even = np.full(links.shape, 1 / links.shape[1])
@@ -25,28 +27,32 @@ def rows_to(links):
 
 
 def step(length, offset):
+    """Return links (length, length) from each word to the word `offset` places later."""
     return np.eye(length, k=offset)
 
 
 def pairs_of(queries, keys, is_link):
+    """Return the links (T, S) of the places t and s for which `is_link(t, s)` is true."""
     return np.array([[is_link(t, s) for s in range(len(keys))] for t in range(len(queries))])
 
 
 def separators(queries, keys):
+    """Return links from all queries to the keys that are separators."""
     return pairs_of(queries, keys, lambda t, s: keys[s] in SEPARATORS)
 
 
 def build_maps(encoder=None, cross=None, decoder=None):
-    """Maps of one layer, a head for each matrix given, or of one even head."""
+    """Return maps of one layer with a head for each given matrix, or with one even head if none is given."""
     S, T = len(SOURCE), len(OUTPUT)
-    even = np.full((S, S), 1 / S), np.tril(1 / np.arange(1, T + 1)[:, None] * np.ones(T)), np.full((T, S), 1 / S)
-    encoder, decoder, cross = (
-        np.stack(heads or [plain])[None] for heads, plain in zip((encoder, decoder, cross), even, strict=True)
-    )
+    causal = np.tril(1 / np.arange(1, T + 1)[:, None] * np.ones(T))
+    encoder = np.stack(encoder or [np.full((S, S), 1 / S)])[None]
+    decoder = np.stack(decoder or [causal])[None]
+    cross = np.stack(cross or [np.full((T, S), 1 / S)])[None]
     return AttentionMaps(SOURCE, TARGET, encoder, decoder, cross, OUTPUT)
 
 
 def tally_of(maps, times=FEWEST_PLACES):
+    """Return a tally to which `maps` were added `times` times."""
     tally = HeadTally()
     for _ in range(times):
         tally.add(maps)
@@ -54,12 +60,14 @@ def tally_of(maps, times=FEWEST_PLACES):
 
 
 def names(maps, kind):
-    """Return the relations of each head for which it is named."""
+    """Return for each head of `kind` the set of relations after which it is named."""
     scores = [score for score in tally_of(maps).scores() if score.kind == kind]
-    return [{s.relation for s in scores if s.head == h and s.is_named} for h in range(1 + max(s.head for s in scores))]
+    num_heads = 1 + max(score.head for score in scores)
+    return [{s.relation for s in scores if s.head == head and s.is_named} for head in range(num_heads)]
 
 
 def only(tally, relation, kind, head=0):
+    """Return the score of one relation for one head of the first layer."""
     return next(s for s in tally.scores() if (s.relation, s.kind, s.head) == (relation, kind, head))
 
 
@@ -114,7 +122,8 @@ def test_each_encoder_decoder_head_is_named_after_its_relation():
 def test_attention_to_one_word_alone_is_no_alignment():
     links = pairs_of(OUTPUT, SOURCE, lambda t, s: SOURCE[s] == "dog")
     score = only(tally_of(build_maps(cross=[rows_to(links)])), "alignment", "cross")
-    assert score.share == pytest.approx((0.9 + 0.1 / len(SOURCE)) / 9)  # of 9 words one is the first of equals
+    # Nine words attend most to "dog", but only the first of these ties counts as its alignment.
+    assert score.share == pytest.approx((0.9 + 0.1 / len(SOURCE)) / 9)
 
 
 # Shares, and what is expected of attention spread evenly
@@ -143,7 +152,7 @@ def test_even_attention_of_a_decoder_word_covers_only_visible_words():
     score = only(tally_of(build_maps(), times=1), "previous word", "decoder")
     seen = np.arange(2, len(TARGET) + 1)
     assert score.uniform == score.share == pytest.approx(np.mean(1 / seen))
-    # A word that sees itself alone has no choice, and does not count.
+    # The first word sees only itself. It has no choice and does not count.
     assert only(tally_of(build_maps(), times=1), "itself", "decoder").places == len(TARGET) - 1
 
 

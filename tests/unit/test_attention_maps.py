@@ -1,3 +1,5 @@
+"""Attention maps, their drawings, and the page that shows them."""
+
 import base64
 import json
 import re
@@ -27,7 +29,7 @@ TEXTS = ["The law will never be perfect.", "Das Gesetz wird nie vollkommen sein.
 
 
 def rows(*shape, seed=0):
-    """Random attention: every row is positive and sums to 1."""
+    """Return random attention of a shape. Its entries are positive, and each row sums to 1."""
     weights = np.random.default_rng(seed).random(shape) ** 4 + 1e-3
     return weights / weights.sum(axis=-1, keepdims=True)
 
@@ -181,6 +183,7 @@ def test_a_sentence_too_long_for_maps_is_refused_before_the_model_reads_it(model
 
 
 def drawn_lines(figure):
+    """Return the collections of a figure that hold lines."""
     return [collection for collection in figure.axes[0].collections if len(collection.get_segments())]
 
 
@@ -197,7 +200,8 @@ def test_a_single_query_can_be_drawn():
     words = ["a", "b"], ["x", "y"], rows(2, 2, 2)
     figure, titled = (draw_attention(*words, query_word=1, title=title) for title in (None, "t"))
     assert [len(lines.get_segments()) for lines in drawn_lines(figure)] == [2, 2]
-    assert len(figure.axes[0].patches) == 2 * 2 + 1 + 2  # cells of heads and keys, the word, the legend
+    # A cell for each of 2 heads and 2 keys, one for the word, and 2 in the legend.
+    assert len(figure.axes[0].patches) == 2 * 2 + 1 + 2
     inks = {text.get_text(): text.get_color() for text in figure.axes[0].texts}
     assert (inks["a"], inks["b"]) == ("#8a8a8a", "#000000")
     assert titled.get_figheight() == pytest.approx(figure.get_figheight() + 0.4)
@@ -221,9 +225,9 @@ def test_the_figures_of_the_paper_are_reproducible(maps, tmp_path):
 def test_figure_3_shows_the_word_with_the_longest_link_in_the_next_to_last_layer(tmp_path):
     words = ["making", "it", "more", "difficult", "!", "</s>"]
     encoder = np.tile(np.eye(6), (3, 2, 1, 1))
-    encoder[1, :, 2] = np.eye(6)[5]  # farther, but to a special token
+    encoder[1, :, 2] = np.eye(6)[5]  # does not count: </s> is a special token
     encoder[1, 1, 0] = np.eye(6)[3]
-    encoder[2, 0, 3] = np.eye(6)[0]  # another layer
+    encoder[2, 0, 3] = np.eye(6)[0]  # does not count: this is the last layer
     maps = AttentionMaps(words, ["<s>"], encoder, np.ones((3, 2, 1, 1)), rows(3, 2, 1, 6), ["</s>"])
     svg = draw_figures(maps, tmp_path)[0].read_text(encoding="utf-8")
     assert 'layer 2 of 3, all heads, from "making"' in svg
@@ -277,7 +281,7 @@ def test_drawing_a_missing_layer_head_or_word_is_refused(maps, tmp_path, view, m
 
 
 class Page(HTMLParser):
-    """Elements of a page, and the text of each script and heading."""
+    """A parsed page: the attributes of its elements, and the text of each element by its tag and id."""
 
     def __init__(self, page):
         super().__init__()
@@ -340,7 +344,7 @@ def test_the_page_opens_on_one_head_or_on_the_requested_heads(maps, view, kind, 
 def test_self_attention_links_join_different_words(maps):
     links = maps.word_links("encoder", 2)
     assert links[3, 0, 1] == maps.encoder[2, 3, 0, 1] ** 2
-    assert not links[:, [0, 5, 6], [0, 1, 1]].any()  # to itself; from "." and "</s>"
+    assert not links[:, [0, 5, 6], [0, 1, 1]].any()  # none from a word to itself, or from "." and "</s>"
     assert maps.word_links("cross", 0)[:, 0, 0].all()
 
 

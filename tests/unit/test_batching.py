@@ -1,4 +1,4 @@
-"""The pairs of an update, its parts, and streams of updates, which depend on their arguments alone."""
+"""Batches: plans of updates, their division into parts, and streams of updates."""
 
 from itertools import chain, islice, pairwise
 
@@ -23,18 +23,20 @@ LENGTHS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1
 
 
 def tokenize(*sides) -> TokenizedPairs:
+    """Return pairs from two lists of token ids, one list for each side."""
     columns = [TokenColumn(np.concatenate(side), np.cumsum([0, *map(len, side)])) for side in sides]
     return TokenizedPairs(*columns, pad_token_id=1)
 
 
 def draw_lengths(num_pairs: int) -> tuple[np.ndarray, np.ndarray]:
-    """Lengths like those of sentences and their translations."""
+    """Return lengths (num_pairs,) of sources and targets, distributed like sentences and their translations."""
     rng = np.random.default_rng(0)
     source = rng.gamma(5, 3, num_pairs).astype(np.int32) + 2
     return source, np.maximum(2, (source * rng.normal(1, 0.2, num_pairs)).astype(np.int32))
 
 
 def padded_tokens(rows, source, target):
+    """Return how many tokens a batch of `rows` has on both sides, with its padding."""
     return len(rows) * int(source[rows].max() + target[rows].max())
 
 
@@ -79,7 +81,7 @@ def test_every_pair_is_in_exactly_one_update_and_no_update_is_too_large(lengths,
 
 
 def test_pairs_of_equal_length_are_batched_by_their_targets_and_too_long_pairs_are_refused():
-    """Short targets among long ones would be padded."""
+    # Sources all have 10 tokens. Short targets among long ones would need padding.
     sources = np.full(40, 10)
     targets = np.array([10, 3] * 20)
     updates = plan_updates(sources, targets, tokens_per_batch=40, seed=0, epoch=0)
@@ -111,25 +113,27 @@ def test_micro_batches_have_equal_work_and_less_padding_than_the_update(num_part
     slowest = total = 0
     for rows in plan:
         work = [padded_tokens(part, source, target) for part in split_update(rows, source, target, num_parts=num_parts)]
-        if len(rows) > 100 * num_parts:  # of a handful of pairs each, one more is more than 5 %
+        if len(rows) > 100 * num_parts:  # in smaller parts a single pair is more than 5 % of the work
             assert max(work) <= 1.05 * sum(work) / num_parts
-        slowest, total = slowest + max(work), total + sum(work)
+        slowest += max(work)
+        total += sum(work)
     assert slowest <= 1.01 * total / num_parts
     assert total < whole * (0.95 if num_parts == 8 else 1)
 
 
 @pytest.fixture(scope="module")
 def corpus():
-    """300 pairs, whose tokens are the number of the pair."""
+    """Return 300 pairs. All tokens of a pair are its number."""
     return tokenize(*([[row] * length for row, length in enumerate(side)] for side in draw_lengths(300)))
 
 
 def read(corpus, num_updates, **options):
+    """Return the first updates of a stream."""
     return list(islice(UpdateStream(corpus, tokens_per_batch=400, seed=3, **options), num_updates))
 
 
 def pairs_of(updates):
-    """The pairs of each update, read from its tensors."""
+    """Return the sorted numbers of the pairs in each update, read from its tensors."""
     return [
         sorted(i for batch in update.micro_batches for i in batch["labels"][:, 0].tolist() if i != IGNORE_INDEX)
         for update in updates

@@ -1,4 +1,7 @@
-"""Bracket F1 by EVALB's rules: cases counted by hand, with EVALB's own counts but where other tags were predicted."""
+"""Bracket F1 by the rules of EVALB, on cases counted by hand.
+
+EVALB itself gives the same counts, except where the predicted tags differ from the gold tags.
+"""
 
 import pytest
 
@@ -14,6 +17,7 @@ def one_tree(text):
 
 
 def counts(gold, predicted):
+    """Return the numbers of matched, gold and predicted brackets."""
     score = compare(one_tree(gold), one_tree(predicted))
     return score.matched, score.gold, score.predicted
 
@@ -25,16 +29,16 @@ def test_a_tree_matches_itself():
 @pytest.mark.parametrize(
     ("predicted", "expected"),
     [
-        # Another label, another span, one missing, one too many.
+        # A wrong label, a wrong span, a missing bracket, and one bracket too many.
         ("(S (PP (DT The) (NN dog)) (VP (VBZ likes) (NP (NNS cats))) (. .))", (3, 4, 4)),
         ("(S (NP (DT The) (NN dog) (VBZ likes)) (VP (NP (NNS cats))) (. .))", (2, 4, 4)),
         ("(S (DT The) (NN dog) (VP (VBZ likes) (NP (NNS cats))) (. .))", (3, 4, 3)),
         ("(S (NP (NP (DT The) (NN dog))) (VP (VBZ likes) (NP (NNS cats))) (. .))", (4, 4, 5)),
-        # The root TOP does not count, nor does where a full stop hangs, nor its own bracket.
+        # The root TOP does not count. A full stop may hang anywhere, and a bracket around it alone does not count.
         ("(TOP (S (NP (DT The) (NN dog)) (VP (VBZ likes) (NP (NNS cats))) (. .)))", (4, 4, 4)),
         ("(S (NP (DT The) (NN dog)) (VP (VBZ likes) (NP (NNS cats) (. .))))", (4, 4, 4)),
         ("(S (NP (DT The) (NN dog)) (VP (VBZ likes) (NP (NNS cats))) (NP (. .)))", (4, 4, 4)),
-        # Tags are the gold tree's: a parser that has none, or others, loses nothing.
+        # Predicted tags are ignored. A parser without tags, or with wrong tags, loses nothing.
         ("(S (NP (XX The) (XX dog)) (VP (XX likes) (NP (XX cats))) (XX .))", (4, 4, 4)),
     ],
 )

@@ -1,3 +1,5 @@
+"""The configuration: defaults, aliases, validation and saving."""
+
 import pytest
 from huggingface_hub.errors import StrictDataclassFieldValidationError
 from transformers import AutoConfig

@@ -1,4 +1,4 @@
-"""Reading parallel text: aligned lines, and inputs that are refused."""
+"""Reading parallel text in every file format, and refusing wrong input."""
 
 import bz2
 import csv
@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from vaswani_transformer.data.corpus import describe_source, open_parallel
 from vaswani_transformer.data.lines import read_lines
 
-# Text that a reader of tables may mistake for a number, a date, a missing value, or the end of a line.
+# A reader of tables may mistake these texts for numbers, dates, missing values, or ends of lines.
 PAIRS = [("A dog.", 'Er sagte "ja", oder'), ("2024-01-01", "1.50"), ("NA", "null"), ("True", "7"), ("", "None")]
 PAIRS += [("a\rb", "\x85\u2028")]
 
@@ -33,7 +33,7 @@ texts = st.text(st.characters(codec="utf-8", exclude_characters="\n\t"), max_siz
 
 
 def write(path: Path, content: str | bytes) -> Path:
-    """Write a file, compressed if it is called .gz."""
+    """Write a file, compressed if its name ends in .gz."""
     path.parent.mkdir(parents=True, exist_ok=True)
     raw = content if isinstance(content, bytes) else content.encode("utf-8")
     path.write_bytes(gzip.compress(raw) if path.suffix == ".gz" else raw)
@@ -41,7 +41,7 @@ def write(path: Path, content: str | bytes) -> Path:
 
 
 def write_pairs(path: Path, pairs=PAIRS, *, names: tuple[str, str] = ("en", "de"), nested: bool = False) -> Path:
-    """Write both sides into one file, in the form of its ending."""
+    """Write both sides into one file, in the format that its name asks for."""
     records = [dict(zip(names, pair, strict=True)) for pair in pairs]
     if nested:
         records = [{"translation": record} for record in records]
@@ -60,13 +60,15 @@ def write_pairs(path: Path, pairs=PAIRS, *, names: tuple[str, str] = ("en", "de"
 
 
 def read(spec, columns: tuple[str, str] = ("en", "de"), **options) -> list[tuple[str, str]]:
-    return list(open_parallel([spec] if isinstance(spec, str | Path) else spec, columns, **options))
+    """Return the pairs of one file, or of a list of files."""
+    files = [spec] if isinstance(spec, str | Path) else spec
+    return list(open_parallel(files, columns, **options))
 
 
 @settings(max_examples=40)
 @given(st.lists(st.tuples(texts, texts), min_size=1), st.booleans())
 def test_both_sides_of_any_text_stay_aligned_in_every_file_format(pairs, has_last_end):
-    """A number in front of each side tells where it came from; the bar behind it keeps a \\r inside."""
+    # The number in front of each side identifies its pair. The bar keeps a final \r from being part of the line end.
     numbered = [(f"{n} {source}|", f"{n} {target}|") for n, (source, target) in enumerate(pairs)]
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder, name) for name in ("a", "b.gz")]
@@ -84,7 +86,7 @@ def test_both_sides_of_any_text_stay_aligned_in_every_file_format(pairs, has_las
         ("\n", [""]),
         ("a\n\nb\n", ["a", "", "b"]),
         ("a\r\nb\r\n", ["a", "b"]),
-        ("a\r\r\nb\rc\n", ["a\r", "b\rc"]),  # one carriage return belongs to the line end, others to the text
+        ("a\r\r\nb\rc\n", ["a\r", "b\rc"]),  # only one carriage return, just before \n, belongs to the line end
         ("a\nb\r", ["a", "b\r"]),
         ("a\u2028b\x85c\x0bd\x0ce\x1cf\n", ["a\u2028b\x85c\x0bd\x0ce\x1cf"]),
         ("\ufeffa\n\ufeffb\n", ["a", "\ufeffb"]),
@@ -225,7 +227,7 @@ def test_the_description_of_a_source_depends_on_contents_and_not_on_folders(tmp_
     assert describe_source([write(copy, "another\n")], split="train") != described[1:]
 
 
-# What a newcomer gives instead
+# Input that a newcomer may give by mistake
 
 OTHER_FORMS = {
     "list.json": ('[{"en": "a", "de": "b"}]', "line 1: expected one JSON object per line"),

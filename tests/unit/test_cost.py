@@ -1,3 +1,5 @@
+"""The cost of training, by the formula of the paper and by the log of a run."""
+
 import json
 
 import pytest

@@ -1,4 +1,4 @@
-"""What training does in another way on CPUs is the same mathematics: dropout, and attention in half precision."""
+"""Training on CPUs uses special kernels for dropout and for attention in half precision. They compute the same."""
 
 import pytest
 import torch
@@ -115,5 +115,6 @@ def test_speed_up_training_replaces_dropout_and_the_kernel(build_tiny_model, ker
     speed_up_training(model, is_half_precision=is_half_precision)
     rates = [module.p for module in model.modules() if type(module) is Dropout]
     assert len(rates) == sum(isinstance(module, nn.Dropout) for module in model.modules())
-    assert rates.count(0.25) == 2 + 2 * 2 + 4 * 3  # the sums of embeddings and positions, and all sub-layers
+    # Two sums of embeddings and positions, two sub-layers in each encoder layer, three in each decoder layer.
+    assert rates.count(0.25) == 2 + 2 * 2 + 4 * 3
     assert model.config._attn_implementation == expected

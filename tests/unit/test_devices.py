@@ -1,3 +1,5 @@
+"""Precision and settings of PyTorch that depend on the device."""
+
 import pytest
 import torch
 

@@ -1,7 +1,8 @@
-"""An engine computes what `forward` computes, with the weights of the moment it was built."""
+"""An engine computes what `forward` computes, with the weights that the model had when it was built."""
 
 import copy
 import pickle
+from unittest import mock
 
 import pytest
 import torch
@@ -30,7 +31,7 @@ SOURCES = {
     "no padding": SOURCE.masked_fill(SOURCE == PAD, 17),
     "on the right": SOURCE,
     "on the left": SOURCE.flip(1),
-    "a row hidden altogether": torch.tensor([[PAD] * 5, [5, 6, 7, 8, 2], [9, 30, 2, PAD, PAD]]),
+    "a row of padding only": torch.tensor([[PAD] * 5, [5, 6, 7, 8, 2], [9, 30, 2, PAD, PAD]]),
 }
 CONFIGS = {
     "paper": {},
@@ -44,20 +45,25 @@ CONFIGS = {
     },
     "eager": {"attention": "eager"},
 }
-# Of the length of all logits of a step. In bfloat16 one row of twelve, where attention is nearly tied, was off by 0.34
-# of its length on one processor; a row of other words would be off by more.
+# The allowed norm of a difference, relative to the norm of the expected values of the whole step. In bfloat16 one row
+# of twelve differed by 0.34 of its norm on one processor, because attention was nearly tied. A row of logits for other
+# words would differ by more.
 TOLERANCES = {"float32": 1e-5, "bfloat16": 0.2}
 DTYPES = list(TOLERANCES)
-RECORDED = {"output_hidden_states": True, "return_dict_in_generate": True}  # which only forward can
+RECORDED = {"output_hidden_states": True, "return_dict_in_generate": True}  # only `forward` returns hidden states
 
 
 def assert_near(actual: torch.Tensor, expected: torch.Tensor, dtype: str) -> None:
+    """Fail unless two tensors agree within the tolerance of `dtype`."""
     assert (actual - expected).float().norm() <= TOLERANCES[dtype] * expected.float().norm()
 
 
 @torch.no_grad()
 def compare(engine, model, *, dtype="float32", source=SOURCE, prompt=(0,), num_steps=6, leaving_at=3) -> None:
-    """Let beams change places at random, and the middle sentence leave: `engine` gives the logits of `forward`."""
+    """Fail unless `engine` gives the logits of the model's `forward` in each step of a search.
+
+    Between steps, beams change places at random. After step `leaving_at`, the middle sentence leaves the batch.
+    """
     torch.manual_seed(0)
     mask = (source != PAD).long()
     encoded = model.get_encoder()(source, attention_mask=mask)
@@ -67,7 +73,6 @@ def compare(engine, model, *, dtype="float32", source=SOURCE, prompt=(0,), num_s
     by_forward = ForwardSteps(model, encoded[0], mask, num_beams=NUM_BEAMS, cache=cache)
     prompts = torch.tensor([prompt] * len(source))
     by_engine, logits = engine.start(encoding, mask, prompt=prompts, num_beams=NUM_BEAMS)
-    kinds = (by_engine, by_forward)
     tokens = prompts.repeat_interleave(NUM_BEAMS, dim=0)
     for step in range(num_steps):
         assert_near(by_engine(tokens) if step else logits, by_forward(tokens), dtype)
@@ -77,7 +82,7 @@ def compare(engine, model, *, dtype="float32", source=SOURCE, prompt=(0,), num_s
         kept = torch.arange(num_open) if staying is None else staying
         tokens = tokens[(kept[:, None] * NUM_BEAMS + beams[kept]).flatten()]
         tokens = torch.cat([tokens, torch.randint(3, 37, (len(tokens), 1))], dim=1)
-        for steps in kinds:
+        for steps in (by_engine, by_forward):
             steps.reorder(beams, staying)
 
 
@@ -128,7 +133,7 @@ def test_appending_idle_keys_to_the_source_changes_nothing(build_tiny_model, len
 
 def test_keys_that_no_beam_continues_are_evicted(build_tiny_model, monkeypatch):
     monkeypatch.setattr(engine_steps, "FEW_KEYS", 1)
-    monkeypatch.setattr(engine_steps, "ROOM", 1)  # make room as often as needed
+    monkeypatch.setattr(engine_steps, "ROOM", 1)  # leave no spare room, so that keys are evicted often
     evict = EngineSteps._evict_keys
     evicted = []
 
@@ -150,6 +155,7 @@ def test_keys_that_no_beam_continues_are_evicted(build_tiny_model, monkeypatch):
 
 
 def write_data(model, new):
+    """Copy the weights of `new` through `.data`, which leaves no trace that autograd could see."""
     for parameter, other in zip(model.parameters(), new.parameters(), strict=True):
         parameter.data.copy_(other)
 
@@ -166,7 +172,7 @@ WRITES = {
 def test_an_engine_keeps_its_weights_and_generate_uses_the_current_weights(build_tiny_model, dtype, write):
     changes = CONFIGS["untied, 3 + 1 layers, prelu"] | {"position_embedding_type": "learned", "output_bias": True}
     model, new = (build_tiny_model(noise=0.4, seed=seed, **changes) for seed in (0, 1))
-    many = SOURCE.repeat(3, 1)  # for so many a call lays out an engine itself
+    many = SOURCE.repeat(3, 1)  # for so many sentences a call packs the matrices of its engine
     engine = model.build_engine(dtype=dtype)
     before = model.generate(many, max_new_tokens=6)
     options = {"max_new_tokens": 6, "return_dict_in_generate": True}
@@ -201,7 +207,7 @@ def test_an_engine_may_be_built_and_used_in_inference_mode(build_tiny_model):
     expected = model.generate(SOURCE)
     with torch.inference_mode():
         engine = model.build_engine()
-        assert torch.equal(model.generate(SOURCE.repeat(3, 1))[:3], expected)  # packs inside
+        assert torch.equal(model.generate(SOURCE.repeat(3, 1))[:3], expected)  # packs matrices in inference mode
         assert torch.equal(model.generate(SOURCE, engine=engine), expected)
     found = model.generate(SOURCE, engine=engine, return_dict_in_generate=True, output_scores=True, output_logits=True)
     assert torch.equal(found.sequences, expected)
@@ -213,12 +219,17 @@ def test_an_engine_may_be_built_and_used_in_inference_mode(build_tiny_model):
 
 def test_every_call_builds_an_engine_and_few_sentences_need_no_copies(tiny_model, monkeypatch):
     monkeypatch.setattr(ForwardSteps, "__init__", None)
+    keep = Products.keep
+    kept = []
+
+    def record(*args):
+        kept.append(keep(*args))
+        return kept[-1]
+
+    monkeypatch.setattr(Products, "keep", record)
     for source, copies in ((SOURCE, False), (SOURCE.repeat(3, 1), True)):
-        kept = []
-        keep = Products.keep
-        with monkeypatch.context() as patch:
-            patch.setattr(Products, "keep", lambda *given, keep=keep, kept=kept: kept.append(keep(*given)) or kept[-1])
-            tiny_model.generate(source, max_new_tokens=3)
+        kept.clear()
+        tiny_model.generate(source, max_new_tokens=3)
         assert (kept[0].data_ptr() != tiny_model.lm_head.weight.data_ptr()) == copies
 
 
@@ -245,7 +256,7 @@ def test_a_translator_keeps_its_weights_and_a_pipeline_follows_its_model(build_t
     assert after == pipeline("translation", model, tokenizer)(["a dog runs"])
 
 
-# Where only forward will do
+# Models that need their `forward`
 
 
 def add_hook(model):
@@ -262,12 +273,13 @@ def replace_norm(model):
 
 
 def compile_part(model):
-    model.model.decoder.layers[0]._compiled_call_impl = model.model.decoder.layers[1].forward  # as `compile()` sets
+    # `module.compile()` sets this attribute.
+    model.model.decoder.layers[0]._compiled_call_impl = model.model.decoder.layers[1].forward
 
 
 def prepare_otherwise(model):
-    own = model.prepare_inputs_for_generation
-    model.prepare_inputs_for_generation = lambda *args, **kwargs: own(*args, **kwargs)
+    prepare = model.prepare_inputs_for_generation
+    model.prepare_inputs_for_generation = lambda *args, **kwargs: prepare(*args, **kwargs)
 
 
 class Subclass(VaswaniForConditionalGeneration):
@@ -328,14 +340,15 @@ def test_logits_that_a_hook_has_seen_are_not_overwritten(build_tiny_model):
     seen = []
     model.lm_head.register_forward_hook(lambda module, inputs, logits: seen.append((logits, logits.clone())))
     model.generate(SOURCE, max_new_tokens=5)
-    assert len(seen) == 5 + 2  # two steps are compared with the same steps without a cache
+    # The first search computes two of its five steps again without a cache, to check the cache.
+    assert len(seen) == 5 + 2
     assert all(torch.equal(logits, copied) for logits, copied in seen)
 
 
 def test_hooks_that_record_attentions_are_no_obstacle(build_tiny_model):
     model = build_tiny_model()
     model.generate(SOURCE, output_attentions=True, return_dict_in_generate=True, max_new_tokens=3)
-    assert any(module._forward_hooks for module in model.modules())  # transformers leaves them there
+    assert any(module._forward_hooks for module in model.modules())  # transformers does not remove its hooks
     assert find_obstacle(model) is None
 
 
@@ -346,9 +359,8 @@ def test_an_engine_can_sample(build_tiny_model):
     drawn = [engine.generate(SOURCE, **options) for _ in range(4)]
     assert {tokens.shape for tokens in drawn} == {(3, 5)}
     assert len({str(tokens) for tokens in drawn}) > 1
-    assert torch.equal(
-        engine.generate(SOURCE, **options, top_k=1), engine.generate(SOURCE, **options | {"do_sample": False})
-    )
+    likeliest = engine.generate(SOURCE, **options, top_k=1)
+    assert torch.equal(likeliest, engine.generate(SOURCE, **options | {"do_sample": False}))
 
 
 # A changed network, in a subclass or a fork
@@ -382,7 +394,7 @@ class CappedHead(nn.Linear):
 class BiasedAttention(MultiHeadAttention):
     def _find_kernel(self, **kwargs):
         def attend(module, q, k, v, mask, **options):
-            options["scaling"] *= 3  # as a bias would, this changes the weights and not their sum
+            options["scaling"] *= 3  # changes the attention weights but not their sum, as a bias would
             return eager_attention(module, q, k, v, mask, **options)
 
         return attend
@@ -428,7 +440,6 @@ def test_a_model_with_a_changed_layer_decodes_by_its_forward_with_a_warning(buil
 
 def test_a_model_is_compared_with_its_engine_again_after_weights_change(build_tiny_model):
     model = build_tiny_model(noise=0.4)
-
     residual = model.model.decoder.layers[0].feed_forward_residual
     residual.__class__ = GatedResidual
     residual.gate = nn.Parameter(torch.zeros(1))
@@ -440,13 +451,13 @@ def test_a_model_is_compared_with_its_engine_again_after_weights_change(build_ti
 def test_a_memory_error_does_not_count_as_a_difference(build_tiny_model, monkeypatch):
     model = build_tiny_model()
     with monkeypatch.context() as patch:
-        patch.setattr("vaswani_transformer.engine.engine.Engine", lambda *_, **__: (_ for _ in ()).throw(MemoryError))
+        patch.setattr("vaswani_transformer.engine.engine.Engine", mock.Mock(side_effect=MemoryError))
         with pytest.raises(MemoryError):
             model.find_engine()
     assert model.find_engine() is not None
 
 
-# Engines of several models, of another dtype
+# Ensembles, and options that are refused
 
 
 def test_an_ensemble_may_consist_of_engines_and_models(build_ending_model):
@@ -479,7 +490,7 @@ def test_a_dtype_that_is_not_floating_point_is_refused(tiny_model, dtype):
         tiny_model.build_engine(dtype=dtype)
 
 
-# PyTorch of next year
+# Later versions of PyTorch
 
 
 @pytest.mark.parametrize("name", PRIVATE_NAMES)

@@ -1,3 +1,5 @@
+"""Ensembles: several models that search together, by the mean of their probabilities."""
+
 import functools
 
 import pytest
@@ -12,6 +14,7 @@ WITH_SCORES = {"output_scores": True, "return_dict_in_generate": True}
 
 @pytest.fixture(scope="module")
 def build(build_ending_model):
+    """Return a function that builds a model whose translations end early."""
     return functools.partial(build_ending_model, end_bias=3.0, max_length_offset=5, decoder_layers=2)
 
 
@@ -76,7 +79,7 @@ def test_the_logits_of_an_ensemble_are_log_probabilities(model, other):
     torch.testing.assert_close(found.logits[0].exp().sum(-1), torch.ones(len(found.logits[0])))
 
 
-# Refused
+# Limits, and options that are refused
 
 
 @pytest.mark.parametrize(("name", "value"), [("vocab_size", 41), ("eos_token_id", 3), ("decoder_start_token_id", 5)])

@@ -1,3 +1,5 @@
+"""Loading models, and evaluating them by perplexity and BLEU."""
+
 import math
 import os
 import shutil
@@ -78,7 +80,7 @@ def test_an_incomplete_model_folder_is_refused_with_the_missing_file(saved, name
 def test_a_pipe_broken_link_or_folder_in_place_of_a_file_is_refused(saved, name, make):
     (saved / name).unlink(missing_ok=True)
     make(saved / name)
-    if name == "README.md" and make is Path.mkdir:  # no part of the model
+    if name == "README.md" and make is Path.mkdir:  # a folder README.md is allowed, for it is no part of the model
         assert load(saved)
         return
     with pytest.raises(ValueError, match=f"{name} is no file to read, but a folder, a pipe or a broken link: copy"):
@@ -115,10 +117,8 @@ def test_the_newest_checkpoint_of_a_run_is_loaded_unless_it_is_damaged(saved, ca
         load(saved.parent)
     shutil.rmtree(checkpoints)
     (saved.parent / "recipe.json").write_text("{}")
-    with pytest.raises(
-        FileNotFoundError,
-        match=r"the run .* has no checkpoint and no model/config.json yet: train until it has one",
-    ):
+    message = r"the run .* has no checkpoint and no model/config.json yet: train until it has one"
+    with pytest.raises(FileNotFoundError, match=message):
         load(saved.parent)
 
 

@@ -1,3 +1,5 @@
+"""Translating files in windows, which survive a killed process, and streams."""
+
 import gzip
 import io
 import os
@@ -29,11 +31,11 @@ to_lines = partial(format_lines, is_numbered=True, is_scored=True)
 
 
 class Killed(BaseException):
-    """What no handler of errors catches."""
+    """The end of a process. Handlers of `Exception` do not catch it."""
 
 
 class Reverser:
-    """A translator that writes backwards, until its lives are used up, one for each sentence."""
+    """A translator that reverses sentences. Each sentence costs a life, and without lives it raises `Killed`."""
 
     tokens_per_batch = 7
 
@@ -52,10 +54,12 @@ class Reverser:
 
 
 class Processes:
-    """Threads in the place of processes; `PartialState` as far as it is used."""
+    """A replacement of `PartialState` for threads in place of processes."""
 
     def __init__(self, index, barrier):
-        self.process_index, self.num_processes, self.barrier = index, barrier.parties, barrier
+        self.process_index = index
+        self.num_processes = barrier.parties
+        self.barrier = barrier
         self.is_main_process = index == 0
 
     def wait_for_everyone(self):
@@ -64,14 +68,15 @@ class Processes:
 
 @pytest.fixture(autouse=True)
 def small_windows(monkeypatch):
-    monkeypatch.setattr(file_translation, "LEAST_LINES_PER_WINDOW", 1)  # of 23 lines: three of 7 and a rest of two
+    # The 23 lines make three windows of 7 lines and one of 2.
+    monkeypatch.setattr(file_translation, "LEAST_LINES_PER_WINDOW", 1)
     monkeypatch.setattr(file_translation, "LINES_PER_STREAM_WINDOW", 4)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture
 def paths(tmp_path):
-    """The text, and where its translation goes."""
+    """Return the path of the text and the path for its translation."""
     (tmp_path / "text").write_text("".join(f"{line}\n" for line in SENTENCES), encoding="utf-8")
     return tmp_path / "text", tmp_path / "new" / "out"
 
@@ -82,7 +87,7 @@ def translate(translator, paths, *, settings=(), index=0, barrier=None):
 
 
 def translate_together(translators, paths):
-    """A thread for each translator; what `translate_file` raises in one is raised here."""
+    """Let each translator translate in a thread. Raise the first error of a thread, if there is one."""
     barrier = threading.Barrier(len(translators))
     errors = []
 
@@ -105,13 +110,13 @@ def translate_together(translators, paths):
 
 
 def assert_done(output):
-    """The whole translation is there, and nothing else."""
+    """Fail unless the output holds the whole translation and its folder nothing else."""
     assert output.read_text(encoding="utf-8") == EXPECTED
     assert list(output.parent.iterdir()) == [output]
 
 
 def finished_sentences(output):
-    """Sentences of the windows in the folder of `output`."""
+    """Return the sentences of the finished windows, which are in the folder out.partial beside `output`."""
     starts = [int(path.name[-12:]) - 1 for path in output.with_name("out.partial").glob("lines-" + 12 * "[0-9]")]
     return [sentence for start in sorted(starts) for sentence in SENTENCES[start : start + 7]]
 
@@ -123,7 +128,10 @@ def test_an_empty_file_gives_an_empty_file(paths):
 
 
 def run_and_die(paths, line_number):
-    """In a child that ends, without any clean-up, before the n-th line of `file_translation` that is executed."""
+    """Translate in a child process that dies before the n-th executed line of `translation.files`.
+
+    It ends without any clean-up. Return False if the translation ended before that line.
+    """
     if child := os.fork():
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     executed = 0
@@ -143,7 +151,7 @@ def run_and_die(paths, line_number):
 
 
 def test_a_process_that_dies_at_any_line_loses_only_its_window(paths, tmp_path):
-    """Every fifth that is executed: they are met in all states, and while the folder is removed."""
+    # Every fifth executed line is tried. These lines occur in all states, also while the folder is removed.
     line_number, dies = 0, True
     while dies:
         line_number += 5
@@ -161,6 +169,7 @@ def test_a_process_that_dies_at_any_line_loses_only_its_window(paths, tmp_path):
 
 
 def swap(one, other):
+    """Exchange two files."""
     one.rename(other.with_name("kept"))
     other.rename(one)
     other.with_name("kept").rename(other)
@@ -304,7 +313,7 @@ def test_processes_that_do_not_know_of_each_other_are_refused(monkeypatch):
 
 @pytest.fixture
 def pipe():
-    """A pipe to read from, and a function that writes into it and closes it when there is nothing to write."""
+    """Return a file to read from a pipe, and a function that writes to the pipe, or closes it if given no bytes."""
     reading, writing = os.pipe()
 
     def write(block):

@@ -1,3 +1,5 @@
+"""Files and folders that are written whole, checked, locked and claimed."""
+
 import contextlib
 
 import pytest
@@ -45,10 +47,10 @@ def test_errors_of_writing_name_the_file_and_other_errors_are_unchanged(tmp_path
 def test_a_folder_that_a_killed_process_left_renamed_gets_its_name_back(tmp_path):
     old = tmp_path / ".model.old"
     old.mkdir()
-    (old / "own.txt").write_text("of the user")
+    (old / "notes.txt").write_text("of the user")
     with contextlib.suppress(KeyboardInterrupt), write_folder(tmp_path / "model"):
         raise KeyboardInterrupt
-    assert [path.name for path in tmp_path.rglob("*")] == ["model", "own.txt"]
+    assert [path.name for path in tmp_path.rglob("*")] == ["model", "notes.txt"]
 
 
 def test_the_first_damaged_or_missing_file_is_named(tmp_path):

@@ -1,4 +1,4 @@
-"""The pairs that the filter keeps, and its counts."""
+"""The filter of sentence pairs: which pairs it keeps, and how it counts the others."""
 
 from collections import Counter
 
@@ -45,8 +45,7 @@ def test_each_filter_drops_and_counts_only_its_pairs(options, kept, dropped, rea
 
 
 def test_summary_says_in_one_line_what_was_dropped():
+    counts = dict(zip(("read", *REASONS), (4_000, 1_000, 2, 3, 4, 5), strict=True))
     dropped = "1,000 endless, 2 empty, 3 unequal, 4 duplicate, 5 over max_length"
-    assert summarise(dict(zip(("read", *REASONS), (4000, 1000, *range(2, 6)), strict=True))) == (
-        f"read 4,000 pairs, dropped {dropped}"
-    )
+    assert summarise(counts) == f"read 4,000 pairs, dropped {dropped}"
     assert summarise({"read": 0}) == "read 0 pairs, dropped none"

@@ -1,3 +1,5 @@
+"""Beam search, greedy search and sampling: results, scores, limits, prompts, batches and caches."""
+
 import math
 
 import pytest
@@ -27,6 +29,7 @@ LENGTHS = [2, 5, 7, 4]
 
 
 def batch_of(sentences: list[list[int]], side: str = "right") -> torch.LongTensor:
+    """Return a batch of sentences, padded on one side."""
     longest = max(map(len, sentences))
     padded = [(s, [PAD] * (longest - len(s))) for s in sentences]
     return torch.tensor([s + p if side == "right" else p + s for s, p in padded])
@@ -36,7 +39,7 @@ SOURCE = batch_of(SENTENCES)
 
 
 def new_tokens(row: torch.Tensor, prompt_length: int = 1) -> list[int]:
-    """What was generated, up to and with </s>."""
+    """Return the tokens behind the prompt, up to and including the first </s>."""
     tokens = row[prompt_length:].tolist()
     return tokens[: tokens.index(END) + 1] if END in tokens else tokens
 
@@ -47,7 +50,7 @@ WITH_SCORES = {"output_scores": True, "return_dict_in_generate": True}
 
 @pytest.fixture(scope="module")
 def model(build_tiny_model):
-    """Its distributions are uneven enough for beams to matter; it rarely says </s>."""
+    """Return a model that rarely ends a translation. Its distributions are uneven, so that beams make a difference."""
     model = build_tiny_model(**SMALL)
     model.generation_config.max_length_offset = 4
     return model
@@ -55,19 +58,22 @@ def model(build_tiny_model):
 
 @pytest.fixture(scope="module")
 def endless(build_ending_model):
-    """Says </s> only where it must."""
+    """Return a model that generates </s> only where it is forced to."""
     return build_ending_model(end_bias=-100.0, max_length_offset=4, decoder_layers=2)
 
 
 @pytest.fixture(scope="module")
 def brief(build_ending_model):
-    """Ends many hypotheses after a few words."""
+    """Return a model that ends many hypotheses after a few words."""
     return build_ending_model(end_bias=4.0, max_length_offset=9, decoder_layers=2)
 
 
 @torch.no_grad()
 def log_likelihoods(model, source: list[int], hypotheses: list[list[int]]) -> torch.Tensor:
-    """log P of each token of each hypothesis (float64, 0 behind the end), by teacher forcing."""
+    """Return the log-probability of each token of each hypothesis by teacher forcing.
+
+    The result (hypotheses, longest) is in float64, and 0 behind the end of a hypothesis.
+    """
     longest = max(map(len, hypotheses))
     targets = torch.tensor([h + [PAD] * (longest - len(h)) for h in hypotheses])
     inputs = torch.cat([torch.full((len(hypotheses), 1), START), targets[:, :-1]], dim=1)
@@ -78,7 +84,7 @@ def log_likelihoods(model, source: list[int], hypotheses: list[list[int]]) -> to
 
 
 def penalised_scores(model, source, hypotheses, alpha) -> list[float]:
-    """s(Y, X) of equation 14 in Wu et al., typed again."""
+    """Return the scores s(Y, X) of equation 14 in Wu et al., computed independently of the package."""
     totals = log_likelihoods(model, source, hypotheses).sum(-1).tolist()
     return [t / ((5 + len(h)) / 6) ** alpha for t, h in zip(totals, hypotheses, strict=True)]
 
@@ -87,6 +93,7 @@ def penalised_scores(model, source, hypotheses, alpha) -> list[float]:
 
 
 def forget_first_token(layer):
+    """Return the name and a replacement of a method, with which a cache returns zeros as keys of the first token."""
     update = layer.update
 
     def update_and_forget(self, *args, **kwargs):
@@ -97,6 +104,7 @@ def forget_first_token(layer):
 
 
 def forget_positions(layer):
+    """Return the name and a replacement of a method, with which a cache always reports a length of 0."""
     return "get_seq_length", lambda self, *_: 0
 
 
@@ -224,7 +232,10 @@ def test_find_best_sums_agrees_with_sorting_all_sums(num_sentences, num_beams, v
 
 
 class GivenWords(LogitsProcessor):
-    """Probabilities of the next word by those before it; what is left is shared evenly by all other words."""
+    """A processor that sets the probabilities of the next word, for each sequence of previous words.
+
+    All words without a given probability share the remaining probability evenly.
+    """
 
     def __init__(self, probabilities: dict[tuple[int, ...], dict[int, float]]):
         self.probabilities = probabilities
@@ -245,14 +256,16 @@ SURE = 1 - 1e-6
 @pytest.mark.parametrize(
     ("alpha", "offset", "probabilities", "expected"),
     [
-        # log P of "A A A </s>" is -1.4, of "</s>" -1: over lp(4) = 1.5 it wins, over lp(3) = 1.33 it would not.
+        # log P of "A A A </s>" is -1.4, and log P of "</s>" is -1. The long hypothesis wins because its log P is
+        # divided by lp(4) = 1.5. Divided by lp(3) = 1.33 it would lose.
         (
             1.0,
             2,
             {(): {END: math.exp(-1.0), A: math.exp(-1.4)}, (A,): {A: SURE}, (A, A): {A: SURE}, (A, A, A): {END: SURE}},
             [A, A, A, END],
         ),
-        # With a negative alpha the present length flatters an open hypothesis most, and the limit least.
+        # With a negative alpha, the bound of an open hypothesis must use its present length. The limit would give
+        # a bound that is too low.
         (-1.0, 18, {(): {END: math.exp(-2.0), A: math.exp(-1.0)}, (A,): {END: SURE}}, [A, END]),
     ],
     ids=["a winner ends exactly at the limit", "negative alpha"],
@@ -264,13 +277,13 @@ def test_no_possible_winner_is_dropped(model, alpha, offset, probabilities, expe
         length_penalty=alpha,
         max_length_offset=offset,
         logits_processor=[GivenWords(probabilities)],
-        renormalize_logits=True,  # without it no bound holds behind a processor of a caller's own
+        renormalize_logits=True,  # otherwise a given processor may raise scores, and no bound holds
     )
     assert new_tokens(found[0]) == expected
 
 
 def test_the_beam_stays_full_when_many_hypotheses_end(model):
-    # Four words end a hypothesis, and are the likeliest: the second open one comes sixth.
+    # The four likeliest words end a hypothesis. So the second open hypothesis is only the sixth best continuation.
     ends = [END, 3, 4, 5]
     first = {END: 0.2, 3: 0.19, 4: 0.18, 5: 0.17, A: 0.1, B: 0.09}
     words = GivenWords({(): first, (B,): {B: SURE}, (B, B): {END: SURE}})
@@ -284,7 +297,7 @@ def test_the_beam_stays_full_when_many_hypotheses_end(model):
 def test_greedy_search_stops_at_the_first_end(model, build):
     words = GivenWords({(): {END: 0.5, A: 0.45}, (A,): {A: SURE}, (A, A): {A: SURE}, (A, A, A): {END: SURE}})
     options = {"num_beams": 1, "logits_processor": [words], "renormalize_logits": True}
-    config = GenerationConfig(length_penalty=3.0)  # for which "A A A </s>" would score higher
+    config = GenerationConfig(length_penalty=3.0)  # with this penalty "A A A </s>" would score higher
     source = torch.tensor([[9, END]])
     expected = model.generate(source, generation_config=config, **options)
     assert expected.tolist() == [[START, END]]
@@ -319,7 +332,7 @@ def test_transition_scores_add_up_to_the_score(request, fixture, options, alpha)
     totals = found.sequences_scores * penalty(lengths, alpha)
     torch.testing.assert_close(transitions.sum(dim=-1), totals, rtol=0, atol=3e-5)
     if "forced_eos_token_id" in options and fixture == "endless":
-        assert (totals > -60).all()  # at its own probability </s> alone would cost 100
+        assert (totals > -60).all()  # a forced </s> adds 0 to the total, and not its log-probability of about -100
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -362,7 +375,8 @@ def test_each_sentence_may_grow_to_its_limit(endless, options, side):
         assert set(row[length + 5 :]) <= {PAD}
 
 
-LIMITS = {  # the length of a source -> that of the translation, and whether </s> ends it
+# Each limit has a function from the length of a source to the length of its translation, and whether </s> ends it.
+LIMITS = {
     "more new tokens": ({"max_new_tokens": 30}, lambda length: (length + 4, True)),
     "fewer new tokens": ({"max_new_tokens": 9}, lambda length: (min(9, length + 4), length + 4 <= 9)),
     "a shorter length": ({"max_length": 7}, lambda length: (min(6, length + 4), length + 4 <= 6)),
@@ -386,7 +400,7 @@ def test_the_smallest_limit_holds(endless, options, limit, expected):
 
 @pytest.mark.parametrize("num_beams", [1, 4])
 def test_the_end_can_be_forced_at_a_smaller_limit(endless, num_beams):
-    # The first sentence has its own limit.
+    # The first source has 2 tokens, so its limit is 2 + 4. All others are cut at 7.
     found = endless.generate(SOURCE, max_new_tokens=7, forced_eos_token_id=END, num_beams=num_beams)
     new = [new_tokens(row) for row in found]
     assert [(len(tokens), tokens[-1]) for tokens in new] == [(6, END), (7, END), (7, END), (7, END)]
@@ -410,7 +424,7 @@ def test_each_of_several_translations_has_the_limit_of_its_sentence(endless, sea
 PROMPTS = {
     "with start": ([[START, 5, 6]] * 4, {}),
     "without start": ([[5, 6]] * 4, {}),
-    # transformers puts a start token in front only where no row has one.
+    # transformers adds a start token only if no row begins with one.
     "start in one row": ([[START, 5], [6, 7], [6, 7], [6, 7]], {}),
     "another start token": ([[20, 5]] * 4, {"decoder_start_token_id": 20}),
 }
@@ -428,7 +442,8 @@ def test_a_prompt_begins_the_translation_and_does_not_count_towards_the_limit(en
 # Batches
 
 
-CUT = {"num_beams": 3, "max_length_offset": 1, "max_new_tokens": 6}  # some end by their source before others are cut
+# Short sentences end at the limit of their source before the others are cut at 6 tokens.
+CUT = {"num_beams": 3, "max_length_offset": 1, "max_new_tokens": 6}
 
 
 @pytest.mark.parametrize("fixture", ["model", "brief", "endless"])
@@ -515,6 +530,8 @@ def test_only_allowed_tokens_are_generated(model, options):
 
 
 class EndsWith(StoppingCriteria):
+    """A criterion that ends a hypothesis after a given token."""
+
     def __init__(self, token: int):
         self.token = token
 
@@ -576,7 +593,7 @@ def test_a_batch_of_no_sentences_is_refused(model):
 
 
 def test_missing_hypotheses_are_empty(model):
-    # One token is room for </s> alone.
+    # The limit of one token leaves room only for </s>.
     found = model.generate(SOURCE[:1], max_length_offset=-1, num_return_sequences=3, **WITH_SCORES)
     assert found.sequences.tolist() == [[START, END], [START, PAD], [START, PAD]]
     assert found.sequences_scores.isneginf().tolist() == [False, True, True]
@@ -586,7 +603,7 @@ def test_missing_hypotheses_are_empty(model):
 @pytest.mark.parametrize("as_dict", [False, True])
 def test_a_returned_cache_keeps_the_rows_of_finished_sentences(brief, as_dict):
     own = {} if as_dict else {"past_key_values": EncoderDecoderCache(DynamicCache(), DynamicCache())}
-    options = {"num_beams": 2, "output_hidden_states": as_dict}  # which only forward gives
+    options = {"num_beams": 2, "output_hidden_states": as_dict}  # hidden states need `forward`, which fills a cache
     found = brief.generate(SOURCE, return_dict_in_generate=as_dict, **options, **own)
     cache = found.past_key_values if as_dict else own["past_key_values"]
     for part in (cache.self_attention_cache, cache.cross_attention_cache):

@@ -1,4 +1,4 @@
-"""Imports run one way: folders stand on floors, a file imports from lower floors or its own folder, without circles."""
+"""The order of imports: a file imports only from lower floors or from its folder, and imports form no circles."""
 
 import ast
 from graphlib import TopologicalSorter
@@ -9,7 +9,7 @@ import pytest
 import vaswani_transformer
 
 PACKAGE = Path(vaswani_transformer.__file__).parent
-# Folders and files of the package from the ground up; those of one floor do not import each other.
+# Floors of folders and files of the package, from the ground up. Parts on one floor do not import each other.
 FLOORS = [
     {"model"},
     {"engine", "kernels", "memory", "devices", "files", "bounds"},
@@ -29,8 +29,8 @@ SHARED_BY_COMMANDS = {"commands.arguments"}
 FILES = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")}
 
 
-def own_imports(module: str) -> set[str]:
-    """Modules of the package that a module imports, by their names inside it."""
+def find_imports(module: str) -> set[str]:
+    """Return the modules of the package that a module imports, by their names relative to the package."""
     package = module.split(".")[:-1]
     found = set()
     for node in ast.walk(ast.parse(FILES[module].read_text(encoding="utf-8"))):
@@ -48,7 +48,7 @@ def own_imports(module: str) -> set[str]:
     return found - {""}
 
 
-IMPORTS = {module: own_imports(module) for module in FILES}
+IMPORTS = {module: find_imports(module) for module in FILES}
 
 
 @pytest.mark.parametrize("module", sorted(FILES))

@@ -1,3 +1,5 @@
+"""Scores of given translations: their tokens, in batches, and of files."""
+
 import pytest
 import torch
 
@@ -60,7 +62,7 @@ def test_tokens_behind_the_end_are_ignored(model):
     actual = score(model, SOURCE, padded)
     for name in ("log_probs", "lengths", "scores"):
         torch.testing.assert_close(actual[name], expected[name])
-    assert score(model, SOURCE[:1], torch.tensor([[5, 6, 7]])).lengths.tolist() == [3]  # rated without an end
+    assert score(model, SOURCE[:1], torch.tensor([[5, 6, 7]])).lengths.tolist() == [3]  # no </s> is required
 
 
 def test_slicing_does_not_change_the_log_probs(model, monkeypatch):
@@ -69,7 +71,7 @@ def test_slicing_does_not_change_the_log_probs(model, monkeypatch):
     torch.testing.assert_close(score(model, SOURCE, LABELS).token_log_probs, expected.token_log_probs)
 
 
-@pytest.mark.parametrize(("dtype", "expected"), [(torch.float64,) * 2, (torch.bfloat16, torch.float32)])
+@pytest.mark.parametrize(("dtype", "expected"), [(torch.float64, torch.float64), (torch.bfloat16, torch.float32)])
 def test_scores_are_at_least_in_float32(build_tiny_model, dtype, expected):
     found = score(build_tiny_model(dtype=dtype), SOURCE, LABELS)
     assert found.log_probs.dtype == found.scores.dtype == expected
@@ -93,6 +95,7 @@ def translator(build_tiny_model):
 
 
 def expected_of(translator) -> list[tuple[float, int, float]]:
+    """Return log-probability, length and score of each pair of TEXT, scored one by one."""
     model, tokenizer = translator
     results = []
     for source, target in TEXT:

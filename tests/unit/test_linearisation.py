@@ -1,4 +1,4 @@
-"""A tree as symbols and back; what is no tree is repaired by rule."""
+"""Trees are written as symbols and rebuilt from them. Symbols that form no tree are repaired by rules."""
 
 import re
 

@@ -1,3 +1,5 @@
+"""The label-smoothed loss, computed slice by slice, and its gradients."""
+
 import pytest
 import torch
 
@@ -7,7 +9,7 @@ from vaswani_transformer.kernels.cross_entropy import sum_loss_by_slices
 
 @pytest.fixture
 def sample():
-    """Hidden states (6, 4), weight (11, 4), bias (11,) in float64, and labels, two of which are ignored."""
+    """Return hidden states (6, 4), weight (11, 4) and bias (11,) in float64, and labels (6,), two of them ignored."""
     torch.manual_seed(0)
     tensors = [torch.randn(size, dtype=torch.float64, requires_grad=True) for size in [(6, 4), (11, 4), (11,)]]
     return *tensors, torch.tensor([3, -100, 0, 10, 3, -100])
@@ -56,15 +58,14 @@ def test_the_loss_in_half_precision_accumulates_in_float32(sample, dtype):
 
 
 def test_ignored_rows_may_be_masked_instead_of_selected(sample):
-    # As on a GPU, where selecting would synchronise.
+    # On a GPU ignored rows are masked, because selecting rows would wait for the device.
     hidden, weight, bias, labels = sample
     selected = sum_loss_by_slices(hidden, weight, bias, labels, label_smoothing=0.1)
     masked = cross_entropy._SlicedCrossEntropy.apply(hidden, weight, bias, labels, 0.1, torch.float64)
     expected = torch.autograd.grad(selected[0], (hidden, weight, bias))
-    for one, other in zip(
-        [*masked, *torch.autograd.grad(masked[0], (hidden, weight, bias))], [*selected, *expected], strict=True
-    ):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+    found = torch.autograd.grad(masked[0], (hidden, weight, bias))
+    torch.testing.assert_close(tuple(masked), tuple(selected), rtol=0, atol=1e-12)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -93,9 +94,9 @@ def test_autocast_keeps_the_dtypes_of_gradients_and_leaves_float64_exact(sample,
         found = sum_loss_by_slices(*tensors, labels, label_smoothing=0.1)
         assert torch.is_autocast_enabled("cpu")
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
-    for ours, theirs in zip(
-        torch.autograd.grad(found[0], tensors), torch.autograd.grad(expected[0], tensors), strict=True
-    ):
+    found_gradients = torch.autograd.grad(found[0], tensors)
+    expected_gradients = torch.autograd.grad(expected[0], tensors)
+    for ours, theirs in zip(found_gradients, expected_gradients, strict=True):
         assert ours.dtype == dtype
         torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
 

@@ -1,3 +1,5 @@
+"""The metric of the paper as a module of `evaluate`."""
+
 import evaluate
 import pytest
 

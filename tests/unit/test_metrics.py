@@ -1,3 +1,5 @@
+"""BLEU, chrF and the BLEU of the paper, with their signatures."""
+
 import numpy as np
 import pytest
 import sacrebleu

@@ -1,3 +1,5 @@
+"""Model cards: the facts, scores and metadata that they hold."""
+
 import json
 import re
 
@@ -13,7 +15,7 @@ from vaswani_transformer.loading import fingerprint_model
 
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:2.6.0"
 SEARCH = "num_beams:5|length_penalty:1.4|length_penalty_type:gnmt|dtype:bfloat16"
-# As `vaswani evaluate --json` writes it, but for the fingerprint.
+# The output of `vaswani evaluate --json`, without the fingerprint.
 FIGURES = {
     "scores": [
         {"name": "BLEU", "value": 40.5699, "signature": SIGNATURE},
@@ -28,7 +30,7 @@ HOSTILE = "<script>alert(1)</script> | `x` [a](javascript:b)\n---\n# \u202eTitle
 
 @pytest.fixture
 def run(tmp_path):
-    """What a card is made from, of a finished run."""
+    """Return the folder of a finished run, with all files that a card is made from."""
     folder = tmp_path / "my_run"
     (folder / "model").mkdir(parents=True)
     (folder / "recipe.json").write_text(json.dumps(DESCRIPTION))
@@ -48,6 +50,7 @@ def run(tmp_path):
 
 @pytest.fixture
 def score(run, tmp_path):
+    """Return a file with scores of the model of the run."""
     path = tmp_path / "test.json"
     path.write_text(json.dumps(FIGURES | {"fingerprint": fingerprint_model(run / "model")}))
     return path

@@ -1,3 +1,5 @@
+"""The whole model: size, tied embeddings, initialisation, loss and forward pass."""
+
 import math
 
 import pytest
@@ -10,7 +12,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
 from vaswani_transformer.training.recipes import TABLE_3
 
-# Table 3, in millions, where the paper gives a number.
+# Parameters in millions, for the rows of table 3 for which the paper gives a number.
 PAPER_PARAMETERS = {"base": 65, "B1": 58, "B2": 60, "C1": 36, "C2": 50, "C3": 80, "C4": 28, "C5": 168, "C6": 53}
 PAPER_PARAMETERS |= {"C7": 90, "big": 213}
 SOURCE = torch.tensor([[5, 9, 12, 30, 7, 2], [8, 3, 21, 2, 1, 1]])
@@ -19,6 +21,7 @@ SHIFTED = torch.tensor([[0, 14, 6, 33, 8], [0, 25, 3, 2, 1]])
 
 
 def count_by_formula(config: VaswaniConfig) -> int:
+    """Return the number of parameters, computed from the sizes of the config."""
     d, f, h = config.d_model, config.d_ff, config.num_heads
     attention = 2 * d * h * config.d_k + 2 * d * h * config.d_v
     feed_forward = (d * f + f) + (f * d + d)
@@ -52,6 +55,7 @@ def test_models_of_table_3_have_as_many_parameters_as_in_the_paper(row):
 
 
 def embeddings(model) -> list[torch.Tensor]:
+    """Return the embeddings of source and target and the weight of the output projection."""
     stacks = (model.model.encoder, model.model.decoder)
     return [*(stack.embed_tokens.weight for stack in stacks), model.lm_head.weight]
 
@@ -102,7 +106,7 @@ def test_untied_embeddings_stay_three_tensors_when_resized(build_tiny_model):
 
 @pytest.fixture(scope="module")
 def fresh():
-    """Large enough for statistics: the smallest matrix has 64 x 64 entries."""
+    """Return a newly initialised model, large enough for statistics: its smallest matrix has 64 x 64 entries."""
     torch.manual_seed(0)
     sizes = {"vocab_size": 2000, "d_model": 64, "d_ff": 96, "num_heads": 4, "d_v": 24}
     options = {"attention_bias": True, "output_bias": True, "position_embedding_type": "learned"}
@@ -110,9 +114,8 @@ def fresh():
 
 
 def test_projections_are_initialised_by_glorot_s_uniform_distribution(fresh):
-    projections = [
-        module for name, module in fresh.named_modules() if isinstance(module, nn.Linear) and name != "lm_head"
-    ]
+    linear = {name: module for name, module in fresh.named_modules() if isinstance(module, nn.Linear)}
+    projections = [module for name, module in linear.items() if name != "lm_head"]
     assert len(projections) == 1 * 6 + 2 * 10
     for module in projections:
         bound = math.sqrt(6 / (module.in_features + module.out_features))
@@ -236,7 +239,7 @@ def test_a_decoder_without_an_encoded_source_is_a_language_model(tiny_model):
 
 
 def test_an_update_never_waits_for_the_device(tiny_config):
-    """Tensors on the meta device have no values: code that reads one, as a host does when it waits, fails."""
+    # Tensors on the meta device have no values. Code that reads a value, for which a host would wait, fails.
     with torch.device("meta"):
         model = VaswaniForConditionalGeneration(tiny_config).train()
         source, labels = torch.ones(2, 3, 5, dtype=torch.long)
@@ -263,7 +266,7 @@ def test_embeddings_may_replace_the_tokens(build_tiny_model, changes):
     mask = (SOURCE != 1).long()
     actual = model(inputs_embeds=embed(SOURCE), attention_mask=mask, decoder_inputs_embeds=embed(SHIFTED))
     assert torch.equal(actual.logits, expected.logits)
-    # Without a mask no position is padding: the first stands at 0, and the last in the last row of the table.
+    # Without a mask no position counts as padding, so six tokens need all six rows of the table of learned positions.
     encoder = model.get_encoder()
     alone = encoder(inputs_embeds=embed(SOURCE[:1])).last_hidden_state
     for whole in (encoder(SOURCE[:1]), encoder(SOURCE[:1], attention_mask=mask[:1])):
@@ -361,13 +364,13 @@ def test_gradient_checkpointing_gives_the_same_gradients(build_tiny_model):
         torch.manual_seed(1)
         model(input_ids=SOURCE, labels=LABELS).loss.backward()
         gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})
-    assert len(calls) == 2 + 2 * 2
+    assert len(calls) == 2 + 2 * 2  # two layers once without checkpointing, and twice with it
     torch.testing.assert_close(gradients[1], gradients[0])
 
 
 @pytest.mark.parametrize("training", [False, True])
 def test_the_model_compiles_without_graph_breaks(build_tiny_model, training):
-    # A rate that practically never drops takes the way of dropout and leaves the numbers comparable.
+    # Dropout at this rate is part of the graph, but practically never drops, so that the numbers stay comparable.
     model = build_tiny_model(dropout=1e-12, encoder_layers=1, decoder_layers=1).train(training)
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     expected, actual = (m(input_ids=SOURCE, labels=LABELS) for m in (model, compiled))

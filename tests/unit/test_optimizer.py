@@ -1,3 +1,5 @@
+"""Adam and its learning rate (section 5.3)."""
+
 from dataclasses import replace
 
 import pytest
@@ -28,11 +30,6 @@ def test_adam_has_the_settings_of_the_recipe():
     model = torch.nn.Linear(2, 3)
     recipe = replace(BASE, adam_betas=(0.8, 0.7), adam_eps=0.5, lr_scale=2.0, weight_decay=0.25)
     (group,) = build_optimizer(model, recipe).param_groups
-    assert [group[name] for name in ("lr", "betas", "eps", "weight_decay", "fused")] == [
-        2.0,
-        (0.8, 0.7),
-        0.5,
-        0.25,
-        True,
-    ]
+    expected = {"lr": 2.0, "betas": (0.8, 0.7), "eps": 0.5, "weight_decay": 0.25, "fused": True}
+    assert {name: group[name] for name in expected} == expected
     assert group["params"] == list(model.parameters())

@@ -1,9 +1,11 @@
+"""BLEU as in the paper: tokenised, with compounds split."""
+
 import pytest
 import sacremoses
 
 from vaswani_transformer.evaluation.paper_bleu import PaperBLEU, split_compounds, tokenize
 
-# Outputs made up from the references of newstest2014: a list of sentences in, a list out.
+# Functions that make translations of newstest2014 from a list of its references.
 SYSTEMS = {
     "every third word is missing": lambda lines: [" ".join(_without_thirds(line.split(" "))) for line in lines],
     "neighbours change places": lambda lines: [" ".join(_swapped(line.split(" "))) for line in lines],
@@ -16,8 +18,9 @@ SYSTEMS = {
         lines[i - 1] if i % 2 else line for i, line in enumerate(lines)
     ],
 }
-# What Moses' scripts print for every ninth line, without compounds split and split, both sides treated alike:
-# replace-unicode-punctuation.perl, tokenizer.perl of December 2016, the substitution, multi-bleu.perl.
+# Scores of every ninth line that the scripts of Moses print, first without and then with splitting of compounds. Both
+# sides went through replace-unicode-punctuation.perl, tokenizer.perl (December 2016) and the substitution of hyphens.
+# multi-bleu.perl computed the scores.
 MOSES_SCORES = {
     "every third word is missing": [11.54, 14.78],
     "neighbours change places": [4.34, 7.77],
@@ -31,10 +34,12 @@ MOSES_SCORES = {
 
 
 def _without_thirds(words):
+    """Return a sentence without every third word."""
     return [word for i, word in enumerate(words) if i % 3 != 2]
 
 
 def _swapped(words):
+    """Return a sentence in which neighbours have changed places."""
     return [words[i ^ 1] if i ^ 1 < len(words) else words[i] for i in range(len(words))]
 
 
@@ -71,7 +76,8 @@ def test_compounds_are_split_at_hyphens_inside_words():
     assert split_compounds("rich-text -format - Aix-en-Provence") == (
         "rich ##AT##-##AT## text -format - Aix ##AT##-##AT## en ##AT##-##AT## Provence"
     )
-    assert split_compounds("a-b-c") == "a ##AT##-##AT## b-c"  # as the script: b is used up
+    # As in the script, b belongs to the first match and cannot begin a second one.
+    assert split_compounds("a-b-c") == "a ##AT##-##AT## b-c"
 
 
 def test_text_is_lower_cased_after_tokenization_and_the_signature_says_so():

@@ -1,4 +1,4 @@
-"""The phrasebook: the grammar of both languages, and the promises of the corpus."""
+"""The phrasebook: the grammar of English and German, and the properties of the generated corpus."""
 
 import hashlib
 import re
@@ -20,7 +20,8 @@ from vaswani_transformer.data.phrasebook.grammar import (
 from vaswani_transformer.data.phrasebook.pairs import generate_pairs, split_of
 from vaswani_transformer.data.phrasebook.words import ADJECTIVES, DETERMINERS, NOUNS, TABLES, VERBS, nouns_in
 
-# Of the first training pairs, checked by hand: endings, cases, owners, separable verbs, word order, negation.
+# Some of the first 1,000 training pairs, checked by hand. They show endings, cases, possessives, separable verbs, word
+# order and negation.
 CHECKED = """
 The young child cooked the delicious potato last week. | Das junge Kind hat letzte Woche die leckere Kartoffel gekocht.
 An expensive ring can be on the red roof today. | Ein teurer Ring kann heute auf dem roten Dach sein.
@@ -58,8 +59,8 @@ def test_the_corpus_contains_sentences_checked_by_hand():
 
 
 def test_the_drawn_sentences_never_change():
-    # Published scores belong to these sentences. Strings hash differently in every process, so this also fails if
-    # anything depends on the order of a set.
+    # Published scores were measured on these sentences. Hashes of strings differ between processes, so this test also
+    # fails if the sentences depend on the order of a set.
     text = "".join(f"{english}\t{german}\n" for english, german in generate_pairs(split="train", num_pairs=5_000))
     assert hashlib.sha256(text.encode()).hexdigest().startswith("5ff457fac017da12")
 

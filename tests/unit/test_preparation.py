@@ -1,4 +1,4 @@
-"""The files of a prepared folder, the filters of pairs, and preparations that were stopped."""
+"""Preparation of data: the files of a prepared folder, kept and dropped pairs, and stopped preparations."""
 
 import json
 import shutil
@@ -28,20 +28,20 @@ CORPORA = [Corpus(lambda: iter(CORPUS[:40]), weight=2), Corpus(lambda: iter(CORP
 
 
 def load(folder: Path) -> list[tuple[list[int], list[int]]]:
-    """The token ids of both sides of each pair of a set, in their order."""
+    """Return the token ids of both sides of each pair of a set, in order."""
     pairs = TokenizedPairs.load(folder, pad_token_id=1)
     batches = (pairs[[row]] for row in range(len(pairs)))
     return [(batch["input_ids"][0].tolist(), batch["labels"][0].tolist()) for batch in batches]
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """All files of a folder, with their contents."""
+    """Return the contents of all files of a folder, by their paths."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture(scope="module")
 def never_stopped(tmp_path_factory):
-    """The files of CORPORA prepared in one go."""
+    """Return the files that an uninterrupted preparation of CORPORA writes."""
     folder = tmp_path_factory.mktemp("never_stopped")
     prepare(CORPORA, read_dev, folder, **SETTINGS)
     return files_of(folder)
@@ -54,7 +54,8 @@ def test_prepared_tokens_encode_the_kept_pairs(tmp_path):
     kept = [("a dog runs", "ein hund läuft"), ("same", "same")] * 3
     assert sides == [tuple(tokenizer(list(texts)).input_ids) for texts in zip(*kept, strict=True)]
     counts = summary["train"]
-    tokens = dict(zip(("source_tokens", "target_tokens"), (sum(map(len, side)) for side in sides), strict=True))
+    num_tokens = [sum(map(len, side)) for side in sides]
+    tokens = {"source_tokens": num_tokens[0], "target_tokens": num_tokens[1]}
     assert counts == {"read": 12, "empty": 3, "over max_length": 3, "pairs": 6} | tokens
     assert read_preparation(tmp_path) == summary
     assert set(summary["files"]) == files_of(tmp_path).keys() - {"preparation.json"}
@@ -63,7 +64,8 @@ def test_prepared_tokens_encode_the_kept_pairs(tmp_path):
 @pytest.mark.parametrize(("max_length", "num_kept"), [(6, 2), (5, 1)])
 def test_pairs_of_exactly_max_length_are_kept(tmp_path, max_length, num_kept):
     alphabet = train_tokenizer([], vocab_size=260)
-    pairs = [("abc", "def"), ("abcd", "abc"), ("a", "abcde"), ("abcdef", "a")]  # with a space before, </s> after
+    # Each text is encoded as one token for each letter, one for a space in front, and </s>.
+    pairs = [("abc", "def"), ("abcd", "abc"), ("a", "abcde"), ("abcdef", "a")]
     options = {"vocab_size": 400, "max_length": max_length, "tokenizer": alphabet}
     summary = prepare([Corpus(lambda: pairs)], lambda: pairs, tmp_path, **options)
     for name in ("train", "dev"):
@@ -72,7 +74,7 @@ def test_pairs_of_exactly_max_length_are_kept(tmp_path, max_length, num_kept):
     assert json.loads((tmp_path / "dev.json").read_text()) == [list(pair) for pair in pairs[:num_kept]]
     saved = AutoTokenizer.from_pretrained(tmp_path)
     assert (saved.get_vocab(), saved.model_max_length) == (alphabet.get_vocab(), max_length)
-    assert alphabet.model_max_length > 256  # the given tokenizer is left as it was
+    assert alphabet.model_max_length > 256  # the given tokenizer itself is not changed
 
 
 def test_a_given_tokenizer_encodes_whole_sentences_and_must_add_the_end(tmp_path):
@@ -132,7 +134,7 @@ def test_an_empty_set_is_an_error_and_leaves_no_files(tmp_path, train, dev, mess
 
 @pytest.mark.parametrize("num_read", [1, 50, 65, 140, 191])
 def test_a_stopped_preparation_leaves_no_files_and_can_be_repeated(tmp_path, never_stopped, num_read):
-    """The training text is read three times: counted, learnt from, and tokenised."""
+    # The training text is read three times: to count its pairs, to learn the vocabulary, and to tokenise it.
     left = iter(range(num_read))
 
     def read_until_stopped(corpus):
@@ -197,7 +199,7 @@ def test_a_damaged_summary_is_named(tmp_path, content):
 
 @pytest.fixture
 def command(tmp_path):
-    """A function that runs `vaswani prepare` on files of CORPUS, and returns its exit code."""
+    """Return a function that runs `vaswani prepare` on files of CORPUS and returns its exit code."""
     options = []
     for option, name, pairs in (("train", "text", CORPUS), ("dev", "dev", CORPUS[:9])):
         files = [tmp_path / f"{name}.{language}" for language in ("en", "de")]

@@ -14,7 +14,9 @@ KINDS = [
         pytest.param(
             lambda dtype=dtype: PackedProducts(dtype),
             id=f"packed {dtype}",
-            marks=pytest.mark.skipif(not PackedProducts.suit(dtype), reason="oneDNN does not multiply so here"),
+            marks=pytest.mark.skipif(
+                not PackedProducts.suit(dtype), reason="oneDNN does not multiply in this dtype here"
+            ),
         )
         for dtype in (torch.float32, torch.bfloat16)
     ),
@@ -22,6 +24,7 @@ KINDS = [
 
 
 def build_layers(*sizes: int, bias: bool = True) -> list[nn.Linear]:
+    """Return linear layers from 64 features to each of `sizes`."""
     torch.manual_seed(0)
     return [nn.Linear(64, size, bias=bias) for size in sizes]
 
@@ -40,8 +43,8 @@ def test_products_agree_with_the_layers(kind, bias):
         rectified = [products.one(layer, relu=True)(x) for layer in layers]
         at_once = products.several(*layers)(x)
         for y, positive, together, layer in zip(found, rectified, at_once, layers, strict=True):
-            weight, own_bias = (None if p is None else p.to(dtype).double() for p in (layer.weight, layer.bias))
-            expected = nn.functional.linear(x.double(), weight, own_bias)
+            rounded = (None if p is None else p.to(dtype).double() for p in (layer.weight, layer.bias))
+            expected = nn.functional.linear(x.double(), *rounded)
             for actual, wanted in ((y, expected), (positive, expected.relu()), (together, expected)):
                 assert actual.dtype == dtype
                 assert actual.shape == wanted.shape
@@ -55,14 +58,15 @@ def test_logits_are_products_with_the_embeddings_of_words(kind, bias):
     products = kind()
     [layer] = build_layers(40, bias=bias)
     weight = products.keep(layer.weight)
-    own_bias = products.keep(layer.bias)
-    project = products.by_words(weight, own_bias)
+    kept_bias = products.keep(layer.bias)
+    project = products.by_words(weight, kept_bias)
     for num_rows in (1, FEW_ROWS - 1, FEW_ROWS, 30):
         x = torch.randn(num_rows, 64).to(products.dtype)
         logits = project(x)
         assert logits.is_contiguous()
-        expected = nn.functional.linear(x.double(), weight.double(), None if own_bias is None else own_bias.double())
-        assert (logits - expected).norm() <= {torch.float32: 1e-6, torch.bfloat16: 4e-3}[x.dtype] * expected.norm()
+        expected = nn.functional.linear(x.double(), weight.double(), None if kept_bias is None else kept_bias.double())
+        rounding = {torch.float32: 1e-6, torch.bfloat16: 4e-3}[x.dtype]
+        assert (logits - expected).norm() <= rounding * expected.norm()
 
 
 def test_the_fastest_available_products_are_chosen():

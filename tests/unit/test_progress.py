@@ -1,3 +1,5 @@
+"""The progress of a run: sums over updates and processes, speed and epochs."""
+
 import math
 from types import SimpleNamespace
 
@@ -22,7 +24,7 @@ def test_a_restored_tally_counts_the_sum_of_all_processes_once():
     before = [Tally(process) for process in processes]
 
     def reduce_over(tallies):
-        for process in processes:  # all see the sum
+        for process in processes:  # every process receives the sum
             process.reduce = lambda tensor, how: sum(tally._losses for tally in tallies)
 
     for tally, losses in zip(before, ([40.0, 30.0], [20.0, 10.0]), strict=True):
@@ -58,7 +60,7 @@ def test_the_speed_excludes_pauses_and_includes_earlier_sittings(monkeypatch):
     before.add(torch.zeros(2), torch.tensor(True), UPDATE)
     assert before.compute_means()["target_tokens_per_second"] == 10 / 4
     state = before.state_dict()
-    clock.now = 9.0  # of the next sitting, which has a clock of its own
+    clock.now = 9.0  # the clock of the next sitting is unrelated to the first
     after = Tally(process)
     after.load_state_dict(state)
     clock.now += 1.0

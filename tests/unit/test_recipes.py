@@ -1,3 +1,5 @@
+"""The recipes of training: their values, and how they are loaded and changed."""
+
 import hashlib
 import json
 import re
@@ -58,7 +60,7 @@ def test_the_big_recipe_has_the_changes_named_in_the_paper():
     assert (BIG.num_updates, BIG.num_averaged_checkpoints) == (300_000, 20)
     assert load_recipe("big_en_fr").model["dropout"] == 0.1
     assert (load_recipe("big_en_fr").vocab_size, load_recipe("big_en_fr").subword_model) == (32_000, "wordpiece")
-    # Ten minutes apart, at 0.4 s and 1 s for an update on the paper's machine.
+    # Checkpoints are ten minutes apart, because an update took 0.4 s (base) or 1 s (big) on the paper's machine.
     assert [recipe.checkpoint_interval for recipe in (BASE, BIG)] == [(1_500, "updates"), (600, "updates")]
 
 
@@ -98,7 +100,7 @@ def test_the_list_of_recipes_gives_their_numbers_of_parameters(capsys):
     assert header.split()[:2] == ["recipe", "parameters"]
     assert [line.split()[0] for line in lines] == list(RECIPES)
     for line, recipe in zip(lines, RECIPES.values(), strict=True):
-        assert recipe.model.keys() <= VaswaniConfig().to_dict().keys()  # a misspelt field would be taken in silence
+        assert recipe.model.keys() <= VaswaniConfig().to_dict().keys()  # VaswaniConfig accepts misspelt fields silently
         with torch.device("meta"):
             model = VaswaniForConditionalGeneration(VaswaniConfig(**{"vocab_size": recipe.vocab_size} | recipe.model))
         assert line.split()[1] == f"{model.num_parameters() / 1e6:.1f}M"
@@ -108,7 +110,7 @@ def test_divide_widths_divides_every_width_of_table_3():
     for recipe in TABLE_3.values():
         wide, narrow = (VaswaniConfig(**each.model).to_dict() for each in (recipe, divide_widths(recipe, 8)))
         assert {name: narrow[name] * 8 for name in WIDTHS} == {name: wide[name] for name in WIDTHS}
-        assert {**narrow, **{name: wide[name] for name in WIDTHS}} == wide  # heads, layers, probabilities, positions
+        assert narrow | {name: wide[name] for name in WIDTHS} == wide  # all fields but the widths are equal
         assert replace(divide_widths(recipe, 8), model=recipe.model) == recipe
 
 

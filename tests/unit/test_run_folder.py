@@ -1,3 +1,5 @@
+"""The folder of a run, which belongs to one run."""
+
 import json
 
 import pytest
@@ -17,7 +19,7 @@ RUN = {
 
 @pytest.fixture
 def begun(tmp_path, monkeypatch):
-    """The folder of a run with an intact checkpoint of update 5."""
+    """Return the folder of a run with an intact checkpoint of update 5."""
     claim_run(tmp_path, RUN, print)
     checkpoint = tmp_path / "checkpoints" / "step-00000005"
     monkeypatch.setattr(run_folder, "choose_checkpoint", lambda folder, warn: checkpoint)
@@ -25,6 +27,7 @@ def begun(tmp_path, monkeypatch):
 
 
 def read(folder):
+    """Return the contents of recipe.json."""
     return json.loads((folder / "recipe.json").read_text())
 
 
@@ -32,7 +35,7 @@ def test_the_run_folder_records_which_run_it_holds(tmp_path):
     assert claim_run(tmp_path, RUN, print) is None
     assert RUN.items() <= read(tmp_path).items()
     assert set(read(tmp_path)["versions"]) >= {"python", "torch", "transformers", "accelerate", "tokenizers"}
-    # Before the first checkpoint it is written again.
+    # Before the first checkpoint a second start replaces recipe.json.
     claim_run(tmp_path, RUN | {"num_processes": 3}, print)
     assert read(tmp_path)["num_processes"] == 3
 

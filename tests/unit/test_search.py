@@ -1,4 +1,4 @@
-"""The search alone: steps that read their logits from a table, held to all translations there are."""
+"""The search without a model: logits come from a table, and results are compared with all possible translations."""
 
 import itertools
 
@@ -9,12 +9,12 @@ from vaswani_transformer.engine.search import FastBeamSearch
 from vaswani_transformer.model.search_vaswani import BeamSearch, run_search
 
 START, PAD, END, VOCAB_SIZE = 0, 1, 2, 5
-LIMITS = (1, 3, 4)  # of three sentences
-ENOUGH_BEAMS = 4**3  # no hypothesis is ever dropped
+LIMITS = (1, 3, 4)  # the most tokens of a translation, for each of three sentences
+ENOUGH_BEAMS = 4**3  # with so many beams no hypothesis is ever dropped
 
 
 def build_table(seed: int) -> dict[tuple, torch.Tensor]:
-    """Logits of the next word for each sentence and each prefix."""
+    """Return the logits (VOCAB_SIZE,) of the next word for each sentence and prefix: (sentence, *prefix)."""
     generator = torch.Generator().manual_seed(seed)
     prefixes = [p for length in range(max(LIMITS)) for p in itertools.product(range(VOCAB_SIZE), repeat=length)]
     return {
@@ -25,7 +25,10 @@ def build_table(seed: int) -> dict[tuple, torch.Tensor]:
 
 
 class TableSteps:
-    """Remembers the prefix of each hypothesis as a model remembers keys: it is told its last word only."""
+    """Steps that read logits from a table.
+
+    As a model with a cache, they are given only the last word of each hypothesis, and remember the words before it.
+    """
 
     outputs = None
 
@@ -51,7 +54,7 @@ class TableSteps:
 
 
 def translate(table, *, num_beams=ENOUGH_BEAMS, num_best=3, alpha=0.6, may_evict=True, search_class=BeamSearch):
-    """What `run_search` finds, its steps, and whether all was decided before each of them and at the end."""
+    """Return the result of `run_search`, its steps, and each value of `all_done` that the search reported."""
     limits = torch.tensor(LIMITS)
     search = search_class(
         torch.full((num_beams * len(LIMITS), 1), START),
@@ -76,7 +79,7 @@ def translate(table, *, num_beams=ENOUGH_BEAMS, num_best=3, alpha=0.6, may_evict
 
 
 def list_best(log_probs_of, sentence: int, *, alpha: float, num_best: int) -> list[tuple[float, tuple[int, ...]]]:
-    """Scores of all translations of a sentence, the best first."""
+    """Return scores and words of the best of all translations of a sentence, the best first."""
     found = []
     words = [word for word in range(VOCAB_SIZE) if word != END]
     for length in range(LIMITS[sentence]):
@@ -106,6 +109,7 @@ def test_a_search_ends_as_soon_as_no_open_hypothesis_can_win():
 
 
 def check(found, log_probs_of, *, alpha=0.6, num_best=3):
+    """Fail unless a search found the best of all translations, with their scores."""
     sequences, scores, _ = found
     for sentence in range(len(LIMITS)):
         expected = list_best(log_probs_of, sentence, alpha=alpha, num_best=num_best)

@@ -1,4 +1,4 @@
-"""What is imported, and when: help and usage errors need not wait for torch."""
+"""Imports at the start: help and usage errors do not wait for torch, and auto classes find the package."""
 
 import os
 import re
@@ -43,7 +43,7 @@ THEIRS = "from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM,
 
 
 def run(program: str, *arguments: str) -> list[str]:
-    """The lines that a program prints in a fresh process."""
+    """Return the lines that a program prints in a new process."""
     command = [sys.executable, "-c", program, *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
 
@@ -58,10 +58,10 @@ def test_python_m_imports_torch_only_for_other_programs(tmp_path):
     assert "usage: vaswani" in done.stdout
     assert not re.search(r"\| +(torch|transformers|numpy)$", done.stderr, re.MULTILINE)
     (tmp_path / "mine.py").write_text("import vaswani_transformer; print(vaswani_transformer.VaswaniConfig.__name__)")
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "__init__.py").write_text("import mine")
-    (tmp_path / "own" / "__main__.py").touch()
-    command = [sys.executable, "-m", "own", "vaswani_transformer"]
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "__init__.py").write_text("import mine")
+    (tmp_path / "other" / "__main__.py").touch()
+    command = [sys.executable, "-m", "other", "vaswani_transformer"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     assert done.stdout == "VaswaniConfig\n"

@@ -1,4 +1,4 @@
-"""Text comes back normalised, also if encoded in blocks of sentences, and the same texts give the same vocabulary."""
+"""Tokenizers: encoding and decoding, normalisation, and the training of vocabularies."""
 
 import copy
 from unicodedata import normalize
@@ -17,7 +17,7 @@ from vaswani_transformer.data.tokenization import PIECE_WINDOW, SUBWORD_MODELS, 
 TEXTS = ["The law will never be perfect.", "Das Gesetz wird nie vollkommen sein.", "a house, a garden"] * 3
 SMALLEST = 260
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
-# Words, all kinds of whitespace, and what looks like a special token.
+# Words, all kinds of whitespace, and text that looks like a special token.
 pieces = st.sampled_from(["law", "laws", "'s", "ä", ",", "</s>", "<s>", *" \t\n\u00a0\u2028\x1c", "  "])
 sentences = st.lists(pieces | st.text(st.characters(codec="utf-8"), max_size=5), max_size=12).map("".join)
 each_model = pytest.mark.parametrize("subword_model", SUBWORD_MODELS)
@@ -52,7 +52,7 @@ def test_any_text_is_decoded_to_its_normalised_form(tokenizer, texts):
     [
         ("  \tthe\u00a0law \u2028\u3000is\r\n", "the law is"),
         ("\ufeffthe\u200b la\u00adw\u200e\x00\x1b", "the law"),
-        ("a \u200b b Auf\u200clage e\u200d\u0301", "a b Auflage \u00e9"),  # nothing invisible between what it joins
+        ("a \u200b b Auf\u200clage e\u200d\u0301", "a b Auflage \u00e9"),  # parts join where invisible characters were
         ("Zu\u0308rich A\u030a \u212b \u1100\u1161", "Z\u00fcrich \u00c5 \u00c5 \uac00"),
         ("\uff28\uff45\uff4c\uff4c\uff4f\uff01 coe\ufb03cient", "Hello! coefficient"),
         ("\u200b\u00ad \ufeff\u200d", ""),
@@ -66,10 +66,10 @@ def test_text_that_looks_the_same_gets_the_same_ids(tokenizer, typed, clean):
 @pytest.mark.parametrize(
     "text",
     [
-        "\U0001f469\u200d\U0001f4bb \u2764\ufe0f\u200d\U0001f525 \U0001f44d\U0001f3fd 1\ufe0f\u20e3",  # pictures
+        "\U0001f469\u200d\U0001f4bb \u2764\ufe0f\u200d\U0001f525 \U0001f44d\U0001f3fd 1\ufe0f\u20e3",  # emoji
         "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f",  # the flag of England
-        "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 \u0915\u094d\u200d\u0937",  # Persian, Hindi
-        "10\u00b2 m\u00b3 1\u00bd H\u2082O \u2122 \u2026 \u201ea\u201c \u2013 \u2019",  # NFKC has others
+        "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 \u0915\u094d\u200d\u0937",  # Persian and Hindi with joiners
+        "10\u00b2 m\u00b3 1\u00bd H\u2082O \u2122 \u2026 \u201ea\u201c \u2013 \u2019",  # NFKC would change them
     ],
 )
 def test_visible_characters_are_kept(tokenizer, text):
@@ -97,7 +97,8 @@ def test_special_tokens_have_the_ids_of_the_config_and_truncation_keeps_the_end(
     assert tokenizer.convert_ids_to_tokens([0, 1, 2, 3]) == SPECIAL
     whole, cut = (tokenizer(TEXTS[0], truncation=True, max_length=length).input_ids for length in (None, 4))
     assert cut == [*whole[:3], tokenizer.eos_token_id]
-    assert tokenizer("law law").input_ids[0] == tokenizer("the law").input_ids[-2]  # at the start as elsewhere
+    # A word has the same id at the start of a text as elsewhere.
+    assert tokenizer("law law").input_ids[0] == tokenizer("the law").input_ids[-2]
 
 
 def test_the_auto_class_loads_the_same_tokenizer_beside_a_model(tokenizer, tiny_model, tmp_path):
@@ -132,7 +133,7 @@ def test_only_an_unchanged_tokenizer_is_known_to_encode_words_separately(subword
 @each_model
 @pytest.mark.parametrize("vocab_size", [SMALLEST, 275, 300])
 def test_the_vocabulary_has_the_requested_size_and_is_reproducible(subword_model, vocab_size):
-    """Also if the texts come one by one."""
+    # It does not matter whether the texts come as a list or one by one.
     options = {"vocab_size": vocab_size, "subword_model": subword_model}
     tokenizer = train_tokenizer(TEXTS * 200, **options)
     again = train_tokenizer(iter(TEXTS * 200), **options)
@@ -153,7 +154,7 @@ def test_too_little_text_gives_a_smaller_vocabulary_in_multiples_of_8(subword_mo
 
 
 def test_word_pieces_are_the_longest_possible_and_long_words_are_split():
-    """The search takes cubic time in the length of what it is given."""
+    # Long words are split because the search for pieces takes cubic time in the length of its input.
     tokenizer = train_tokenizer(["abcd"] * 9 + ["abc"] * 8 + ["cde"] * 7, vocab_size=300, subword_model="wordpiece")
     vocabulary = tokenizer.get_vocab()
     rest = "\u0120abcde"
@@ -163,7 +164,7 @@ def test_word_pieces_are_the_longest_possible_and_long_words_are_split():
         rest = rest[len(pieces[-1]) :]
     assert tokenizer.convert_ids_to_tokens(tokenizer("abcde").input_ids) == [*pieces, "</s>"]
     parts = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("ab" * 3000)
-    assert len(parts) == 6000 // PIECE_WINDOW + 1  # with the space of the first word
+    assert len(parts) == 6000 // PIECE_WINDOW + 1  # the space before the first word makes one more
     assert max(len(part) for part, _ in parts) == PIECE_WINDOW == 200
 
 

@@ -1,3 +1,5 @@
+"""The log of a run, and trackers that draw its numbers."""
+
 import pytest
 from accelerate import Accelerator
 from accelerate.tracking import GeneralTracker
@@ -6,7 +8,7 @@ from vaswani_transformer.training.log import Log, read_log
 
 
 class Curve(GeneralTracker):
-    """A tracker that keeps what it is told."""
+    """A tracker that keeps all points that it is given."""
 
     name = "curve"
     requires_logging_directory = False
@@ -28,6 +30,7 @@ class Curve(GeneralTracker):
 
 
 def write_lines(folder, updates, *, from_update, accelerator=None):
+    """Open the log at `from_update` and write a line for each update."""
     log = Log(folder, accelerator or Accelerator())
     log.open(update=from_update)
     for update in updates:

@@ -1,3 +1,5 @@
+"""The translator: order, batches, scores and warnings."""
+
 import copy
 import math
 
@@ -14,7 +16,7 @@ SENTENCES = ["a dog runs", "", "two cats sleep on the big bed", " ", "a dog", "t
 
 @pytest.fixture(scope="module")
 def parts(build_translator):
-    """A model and a tokenizer."""
+    """Return a model and a tokenizer."""
     return build_translator(SENTENCES * 3)
 
 
@@ -54,7 +56,7 @@ def test_batches_are_sorted_by_length_and_within_their_size(parts, tokens_per_ba
     for batch in batches[1:]:
         assert batch.ids == [parts[1](sentences[row]).input_ids for row in batch.rows]
         assert len(batch.rows) == 1 or len(batch.rows) * len(batch.ids[0]) <= tokens_per_batch
-    for batch in batches[1:-1]:  # there was no room for one more
+    for batch in batches[1:-1]:  # one more sentence would not have fitted
         assert (len(batch.rows) + 1) * len(batch.ids[0]) > tokens_per_batch
 
 
@@ -81,9 +83,8 @@ def test_a_translator_returns_the_scores_of_generate(parts, options):
             output_scores=True,
             **options,
         )
-        assert [hypothesis.score for hypothesis in found[row]] == pytest.approx(
-            output.sequences_scores.tolist(), abs=1e-5
-        )
+        scores = [hypothesis.score for hypothesis in found[row]]
+        assert scores == pytest.approx(output.sequences_scores.tolist(), abs=1e-5)
 
 
 def test_a_translator_records_nothing_that_it_does_not_use(parts):
@@ -99,7 +100,7 @@ def test_missing_translations_are_empty_with_a_score_of_minus_infinity(parts):
     empty, short = Translator(*parts, num_hypotheses=3, with_scores=True, **limit)(["", "a dog"])
     nothing = Hypothesis("", -math.inf)
     assert empty == [Hypothesis("", 0.0), nothing, nothing]
-    # One token, and it must be </s>: there is one such translation.
+    # The only token must be </s>, so only one translation exists.
     assert short[0].score > -math.inf
     assert short[1:] == [nothing, nothing]
 
@@ -150,13 +151,13 @@ def test_numbers_and_scores_are_columns_before_the_text():
 
 def test_a_given_generation_config_sets_beam_and_penalty(parts):
     config = copy.deepcopy(parts[0].generation_config)
-    config.num_beams, config.length_penalty, config.max_new_tokens = 2, 2.0, 6
+    config.update(num_beams=2, length_penalty=2.0, max_new_tokens=6)
     for asked in (0, 3):
         with pytest.raises(ValueError, match=f"a beam of 2 gives 1 to 2 translations of a sentence, not {asked}"):
             Translator(*parts, num_hypotheses=asked, generation_config=config)
     options = {"num_hypotheses": 2, "with_scores": True}
     found = Translator(*parts, **options, generation_config=config)(SENTENCES)
-    open_config = GenerationConfig(max_new_tokens=6)  # what it leaves open the model's own says: four beams
+    open_config = GenerationConfig(max_new_tokens=6)  # the model's config supplies the beam of four
     assert len(Translator(*parts, num_hypotheses=4, generation_config=open_config)(SENTENCES)[0]) == 4
     expected = Translator(*parts, **options, num_beams=2, length_penalty=2.0, max_new_tokens=6)(SENTENCES)
     assert found == expected

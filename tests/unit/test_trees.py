@@ -1,4 +1,4 @@
-"""Bracketed trees: read in any layout, stripped as EVALB does, written, refused where they are wrong."""
+"""Bracketed trees: they are read in any layout, stripped as by EVALB, and written. Wrong brackets are refused."""
 
 import re
 
@@ -8,7 +8,7 @@ from vaswani_transformer.parsing.linearisation import linearise, rebuild
 from vaswani_transformer.parsing.trees import Constituent, Leaf, Tree, format_tree, parse_trees, strip
 
 WITH_TRACES = "( (S-TPC-1 (NP=2 (-LRB- -LRB-) (NN dog)) (VP (VBD said) (SBAR (-NONE- 0) (S (-NONE- *T*-1)))) (. .)) )"
-# With the stride that leaves some 300 trees.
+# Each treebank has a stride, with which about 300 trees are tested.
 TREEBANKS = [
     ("treebank_craft/dev.mrg", 6),
     ("treebank_craft/train.mrg", 90),
@@ -17,7 +17,7 @@ TREEBANKS = [
 
 
 def comes_back(tree: Tree) -> bool:
-    """Return True if `tree` is read as it was written, and its stripped form rebuilt from both linearisations."""
+    """Return True if `tree` can be written and read, and its stripped form rebuilt from both linearisations."""
     is_reread = list(parse_trees([format_tree(tree)], name="text")) == [tree]
     stripped = strip(tree)
     forms = [] if stripped is None else [linearise(stripped, copy_words=copied) for copied in (False, True)]

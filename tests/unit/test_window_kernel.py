@@ -1,4 +1,4 @@
-"""Restricted self-attention (section 4, table 1), by a mask and in blocks: results are those of a mask."""
+"""Restricted self-attention (section 4, table 1): attention in blocks gives the same results as a mask."""
 
 from types import SimpleNamespace
 
@@ -10,13 +10,13 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCa
 from vaswani_transformer.kernels import window
 from vaswani_transformer.kernels.window import WINDOW, window_attention
 
-LONG = 300  # tokens: enough for several blocks
+LONG = 300  # tokens, enough for several blocks
 SMALL = {"encoder_layers": 1, "decoder_layers": 1}
 KERNELS = ["sdpa", WINDOW]
 
 
 class LargestTensor(TorchDispatchMode):
-    """Counts the entries of the largest tensor that is made."""
+    """A mode that counts the entries of the largest tensor that is created."""
 
     entries = 0
 
@@ -30,7 +30,7 @@ class LargestTensor(TorchDispatchMode):
 
 @pytest.fixture
 def block_counts(monkeypatch):
-    """Blocks that each attention in blocks was cut into."""
+    """Return a list that grows with each attention in blocks by its number of blocks."""
     counts = []
     build_mask = window._build_mask
 
@@ -44,7 +44,7 @@ def block_counts(monkeypatch):
 
 
 def random_batch(lengths=(LONG, LONG - 70), *, on_the_left=False, seed=0):
-    """Source, mask and target; the second sentence is padded."""
+    """Return source, target and their masks, as arguments of a model. Shorter sentences are padded."""
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(3, 37, (len(lengths), max(lengths)), generator=generator)
     positions = torch.arange(max(lengths))
@@ -88,7 +88,8 @@ def test_dropout_drops_some_weights_and_scales_the_others():
     value = torch.ones(1, 2, 400, 4)
     context, _ = window_attention(module, q, k, value, None, 0.5, dropout=0.4)
     assert context.mean() == pytest.approx(1, abs=0.1)
-    assert 0.03 < (context[..., 0] == 0).float().mean() < 0.1  # 0.4^3, all three keys left out
+    # All three keys of a query are dropped with a probability of 0.4^3 = 0.064.
+    assert 0.03 < (context[..., 0] == 0).float().mean() < 0.1
     again, _ = window_attention(module, q, k, value, None, 0.5)
     torch.testing.assert_close(again, torch.ones_like(again))
 
@@ -100,7 +101,7 @@ def test_memory_grows_linearly_with_the_length(build_tiny_model):
         ids = torch.randint(3, 37, (1, length))
         with LargestTensor() as tensors:
             encoded = model.model.encoder(ids).last_hidden_state
-            # The attention to the source is not restricted, and the source short.
+            # Attention to the source is not restricted. A short source keeps it small.
             decoded = model.model.decoder(ids, encoder_hidden_states=encoded[:, :5]).last_hidden_state
             decoded.sum().backward()
         largest.append(tensors.entries)
@@ -141,8 +142,8 @@ def test_a_given_cache_is_read_no_further_back_than_the_window(build_tiny_model,
     model = build_tiny_model(noise=0.3, dtype=torch.float64, attention_window=3, attention=kernel)
     batch = random_batch((LONG,))
     encoded = model.model.encoder(batch["input_ids"])
-    own = StaticCache(model.config, max_cache_len=LONG + 20) if is_fixed else DynamicCache()
-    cache = EncoderDecoderCache(own, DynamicCache())
+    given = StaticCache(model.config, max_cache_len=LONG + 20) if is_fixed else DynamicCache()
+    cache = EncoderDecoderCache(given, DynamicCache())
     parts = []
     for ids in batch["decoder_input_ids"].split((200, 1, 1, 70, 28), dim=1):
         outputs = model(encoder_outputs=encoded, decoder_input_ids=ids, past_key_values=cache)
