@@ -17,20 +17,22 @@ from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration, 
 from vaswani_transformer.data.preparation import Corpus, prepare
 from vaswani_transformer.files import lock_folder
 
-# Several threads are slower than one on models this small, and change the last bits of a sum: neither here nor in the
-# processes that tests start.
+# On models this small several threads are slower than one, and they change the last bits of a sum. One thread is used
+# here and in the processes that tests start.
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
 
-# Processes that meet do so on this machine, also where its name leads elsewhere.
+# Gloo connects processes through the address of the host's name, which may be unreachable. The loopback always works.
 if sys.platform == "linux":
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
-# What torch.compile has made for one instruction set fails under another, which ATEN_CPU_CAPABILITY may choose.
+# ATEN_CPU_CAPABILITY may choose another instruction set. Kernels that torch.compile has cached for one instruction set
+# fail under another, so each has its cache.
 KERNELS = f"torchinductor_{os.getuid()}_{torch.backends.cpu.get_cpu_capability()}"
-os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(tempfile.gettempdir(), KERNELS)  # importing torch may set it
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(tempfile.gettempdir(), KERNELS)  # importing torch may have set it
 
-# How long an example takes says more about the machine than about the code; fixed examples never fail by chance.
+# Examples have no deadline, because their time says more about the machine than about the code. They are the same in
+# each run, so that no test fails by chance.
 settings.register_profile("suite", deadline=None, derandomize=True)
 settings.load_profile("suite")
 
@@ -38,14 +40,14 @@ MEMORY = Path("/dev/shm")
 
 
 def pytest_configure():
-    """Keep temporary files in memory where there is room: there a sync costs nothing, whichever process asks for it."""
-    if not MEMORY.is_dir() or os.statvfs(MEMORY).f_flag & os.ST_NOEXEC:  # tests write programs, too
+    """Keep temporary files in memory where there is room, because a sync costs nothing there."""
+    if not MEMORY.is_dir() or os.statvfs(MEMORY).f_flag & os.ST_NOEXEC:  # some tests write programs and run them
         return
     if shutil.disk_usage(MEMORY).free > 4 * 2**30:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
-# No two sizes are equal, so that a swapped dimension fails.
+# No two sizes are equal, so that a test fails if two dimensions are swapped.
 TINY_SIZES = {
     "vocab_size": 37,
     "d_model": 12,
@@ -71,9 +73,10 @@ def tiny_model(tiny_config):
 
 @pytest.fixture(scope="session")
 def build_tiny_model():
-    """A function that builds the tiny model with changes, in evaluation mode.
+    """Return a function that builds the tiny model with changes to its config, in evaluation mode.
 
-    `noise` moves every weight, so that the zeros of biases and the ones of norms cannot hide a mistake.
+    `noise` is the standard deviation of what is added to every weight. Without it, biases of zero and norms of one
+    could hide a mistake.
     """
 
     def build(
@@ -93,7 +96,7 @@ def build_tiny_model():
 
 @pytest.fixture
 def file_calls(tmp_path, monkeypatch):
-    """A list that grows with each sync and each renaming of what lies in `tmp_path`: "sync NAME", "rename NAME"."""
+    """Return a list that records each sync and each renaming of a path in `tmp_path`: "sync NAME", "rename NAME"."""
     calls = []
 
     def record(function, name):
@@ -112,7 +115,7 @@ def file_calls(tmp_path, monkeypatch):
 
 @pytest.fixture
 def little_room():
-    """A function: in the block it opens no file can grow beyond so many bytes, as on a full disk."""
+    """Return a context manager of a number of bytes: in its block no file can grow larger, as on a full disk."""
     resource = pytest.importorskip("resource")  # not on Windows
 
     @contextlib.contextmanager
@@ -128,6 +131,7 @@ def little_room():
 
 
 def hold(folder, connection):
+    """Lock `folder`, tell `connection`, and wait."""
     with lock_folder(folder):
         connection.send("locked")
         time.sleep(60)
@@ -135,7 +139,7 @@ def hold(folder, connection):
 
 @pytest.fixture
 def another_process_in():
-    """A context: in the block another process holds the lock of a folder; yields that process."""
+    """Return a context manager of a folder: in its block another process, which it yields, locks the folder."""
 
     @contextlib.contextmanager
     def start(folder: Path):
@@ -152,12 +156,12 @@ def another_process_in():
 
 @pytest.fixture(scope="session")
 def find_bundled():
-    """A function that returns the folder of a model that comes with the repository, or skips the test."""
+    """Return a function that finds the folder of a bundled model by name, and skips the test if weights are absent."""
 
     def find(name: str) -> Path:
         folder = Path(__file__).parents[1] / "model_cards" / name
         if not (folder / "model.safetensors").exists():
-            pytest.skip(f"needs the weights of {name}, which a clone has and a package has not")
+            pytest.skip(f"needs the weights of {name}: run the tests in a clone of the repository")
         return folder
 
     return find
@@ -165,13 +169,13 @@ def find_bundled():
 
 @pytest.fixture(scope="session")
 def bundled_model(find_bundled) -> Path:
-    """The folder of the translation model that comes with the repository."""
+    """Return the folder of the translation model that comes with the repository."""
     return find_bundled("everyday_en_de")
 
 
 @pytest.fixture(scope="session")
 def tiny_data(tmp_path_factory):
-    """The folder of prepared data of the tiny run."""
+    """Return a folder with the prepared data of the tiny run."""
     folder = tmp_path_factory.mktemp("data")
     prepare([Corpus(lambda: PAIRS)], lambda: PAIRS[:9], folder, vocab_size=300)
     return folder
@@ -179,7 +183,10 @@ def tiny_data(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def build_ending_model(build_tiny_model):
-    """A function that builds the tiny model with `</s>` likelier by `end_bias`, so that searches end at any length."""
+    """Return a function that builds the tiny model and adds `end_bias` to the logit of `</s>`.
+
+    With such a bias searches end at all lengths.
+    """
 
     def build(*, end_bias: float, max_length_offset: int, **changes) -> VaswaniForConditionalGeneration:
         model = build_tiny_model(noise=0.4, **{"encoder_layers": 1, "output_bias": True} | changes)
@@ -193,18 +200,18 @@ def build_ending_model(build_tiny_model):
 
 @pytest.fixture(scope="session")
 def build_translator():
-    """A function that builds an untrained model and a tokenizer that has learnt from `sentences`."""
+    """Return a function that builds an untrained model and a tokenizer trained on `sentences`."""
 
     def build(
         sentences: list[str], *, vocab_size: int = 290, folder: Path | None = None, **changes
     ) -> tuple[VaswaniForConditionalGeneration, PreTrainedTokenizerFast]:
-        """The model and its tokenizer, saved in `folder` if given; `changes` are those of the config."""
+        """Return the model and its tokenizer, and save both if a `folder` is given. `changes` apply to the config."""
         tokenizer = train_tokenizer(sentences, vocab_size=vocab_size)
         torch.manual_seed(0)
         sizes = {"d_model": 16, "d_ff": 24, "num_heads": 4, "encoder_layers": 1, "decoder_layers": 1}
         model = VaswaniForConditionalGeneration(VaswaniConfig(vocab_size=len(tokenizer), **sizes | changes)).eval()
         broken = [token for token in range(len(tokenizer)) if "\ufffd" in tokenizer.decode(token)]
-        with torch.no_grad():  # it writes whole characters
+        with torch.no_grad():  # the model should write whole characters only
             model.get_input_embeddings().weight[broken] = 0
         if folder is not None:
             model.save_pretrained(folder)
@@ -216,7 +223,7 @@ def build_translator():
 
 @pytest.fixture(scope="session")
 def data_folder():
-    """The folder of real data, in $VASWANI_DATA or beside the repository; skips the test where it is absent."""
+    """Return the folder of real data, from $VASWANI_DATA or in shared/data, or skip the test if it is absent."""
     default = Path(__file__).parents[2] / "shared" / "data"
     folder = Path(os.environ.get("VASWANI_DATA", default))
     if not folder.is_dir():
@@ -226,8 +233,8 @@ def data_folder():
 
 @pytest.fixture(scope="module")
 def metric_modules(tmp_path_factory):
-    """No network for metrics; their modules are copied to a folder of these tests' own, and imported from there."""
-    import evaluate  # takes a while, and few tests need it
+    """Let `evaluate` load metrics without a network, and copy and import their modules in a temporary folder."""
+    import evaluate  # here, because the import takes a while and few tests need it
 
     folder = str(tmp_path_factory.mktemp("modules"))
     with pytest.MonkeyPatch.context() as monkeypatch:
@@ -242,5 +249,6 @@ def metric_modules(tmp_path_factory):
 
 
 def forget_metric_modules() -> None:
+    """Remove the imported modules of metrics, so that the next import reads them from the current folder."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "evaluate_modules"]:
         del sys.modules[name]

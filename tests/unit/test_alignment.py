@@ -1,4 +1,4 @@
-"""Word alignments: links of made-up attention, of batches, and of sentences that were aligned by hand."""
+"""Word alignments from made-up attention, in batches, and compared with sentences that were aligned by hand."""
 
 import numpy as np
 import pytest
@@ -20,10 +20,11 @@ PAIRS = [
 ]
 
 
-def test_links_join_words_with_the_greatest_share_of_each_other_in_the_named_heads(monkeypatch, build_translator):
+def test_links_join_words_that_give_each_other_the_most_attention(monkeypatch, build_translator):
     model, tokenizer = build_translator(["the dog runs ."] * 3)
     weights = np.zeros((2, 1, 3, 3))  # the second layer has no links
-    weights[0, 0] = [[0.1, 0.1, 0.7], [0.5, 0.1, 0.4], [0.3, 0.3, 0.4]]  # target 2 has most of all that 1 receives
+    # Source word 1 gets most of its attention from target word 2.
+    weights[0, 0] = [[0.1, 0.1, 0.7], [0.5, 0.1, 0.4], [0.3, 0.3, 0.4]]
     monkeypatch.setattr(alignment, "attend_words", lambda model, tokenizer, pairs: iter([weights] * len(list(pairs))))
     model.generation_config.alignment_heads = [[0, 0]]
     assert list(align(model, tokenizer, PAIRS[:1])) == [{(2, 0), (0, 1), (1, 2)}]
@@ -32,13 +33,12 @@ def test_links_join_words_with_the_greatest_share_of_each_other_in_the_named_hea
         assert list(align(model, tokenizer, PAIRS[:2])) == [{(2, 0), (0, 1), (1, 2)}] * 2
 
 
-def test_a_batch_attends_as_its_pairs_do_one_by_one(build_translator):
+def test_attention_between_words_does_not_depend_on_the_batch(build_translator):
     model, tokenizer = build_translator(["the dog runs ."] * 3)
     together = list(attend_words(model, tokenizer, PAIRS))
     for pair, weights in zip(PAIRS, together, strict=True):
-        assert weights.shape[2:] == tuple(
-            len([word for word in side.replace("\t", " ").split(" ") if word]) for side in reversed(pair)
-        )
+        num_words = [len([word for word in side.replace("\t", " ").split(" ") if word]) for side in pair]
+        assert weights.shape[2:] == (num_words[1], num_words[0])
         (alone,) = attend_words(model, tokenizer, [pair])
         np.testing.assert_allclose(weights, alone, atol=1e-6)
 
@@ -53,21 +53,22 @@ def test_words_beyond_the_limit_have_no_weight_and_the_cut_is_reported(monkeypat
 
 
 @given(LINKS)
-def test_links_are_read_as_they_are_written(links):
+def test_written_links_can_be_read_back(links):
     assert parse_links(format_links(links)) == links
 
 
 @pytest.mark.parametrize("line", ["0?0", "a-b", "1-2-3", "0-0 1", "0--1", "\u0661-1", "0-0\u00a01-1"])
-def test_a_gold_file_that_holds_something_else_is_named_with_its_line(bundled_model, tmp_path, capsys, line):
+def test_a_wrong_link_in_a_gold_file_is_reported_with_its_line(bundled_model, tmp_path, capsys, line):
     for name, text in (("source", "I am\nHi"), ("target", "Ich bin\nHallo"), ("gold", f"0-0\n{line}")):
         (tmp_path / name).write_text(f"{text}\n", encoding="utf-8")
     files = [f"--{name}={tmp_path / name}" for name in ("source", "target", "gold")]
     assert cli.main(["align", "--model", str(bundled_model), *files]) == 1
-    assert f"{tmp_path / 'gold'}, line 2: " in (error := capsys.readouterr().err)
+    error = capsys.readouterr().err
+    assert f"{tmp_path / 'gold'}, line 2: " in error
     assert "is no link: write i-j" in error
 
 
-def test_translations_are_aligned_beside_them(bundled_model, tmp_path, capsys):
+def test_translate_writes_alignments_that_align_can_rate(bundled_model, tmp_path, capsys):
     source, output, links = (tmp_path / name for name in ("source", "output", "links"))
     source.write_text("I am Tom.\n\nThe dog runs.\n")
     files = ["--input", str(source), "--output", str(output), "--alignments", str(links)]
@@ -80,7 +81,7 @@ def test_translations_are_aligned_beside_them(bundled_model, tmp_path, capsys):
     assert "alignment error rate 0.091  precision 0.833  recall 1.000" in capsys.readouterr().err
 
 
-def test_the_error_rate_of_the_bundled_model_on_sentences_aligned_by_hand(bundled_model, data_folder, capsys):
+def test_the_bundled_model_aligns_with_a_low_error_rate(bundled_model, data_folder, capsys):
     folder = data_folder / "alignment_de_en"
     files = ["--source", f"{folder}/dev.en", "--target", f"{folder}/dev.de", "--gold", f"{folder}/dev.gold.en-de"]
     assert cli.main(["align", "--model", str(bundled_model), *files]) == 0

@@ -1,3 +1,5 @@
+"""Names of attention heads, by the relations between words to which they attend."""
+
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +19,7 @@ SEPARATORS = {",", ".", "<s>", "</s>"}
 
 
 def rows_to(links):
-    """Attention (T, S) that goes to `links` by nine tenths, and evenly where a query has none."""
+    """Return attention (T, S) of which nine tenths go to `links` (T, S), and all is even if a query has no link."""
     links = links.astype(float)
     counts = links.sum(axis=1, keepdims=True)
     even = np.full(links.shape, 1 / links.shape[1])
@@ -25,28 +27,32 @@ def rows_to(links):
 
 
 def step(length, offset):
+    """Return links (length, length) from each word to the word `offset` places later."""
     return np.eye(length, k=offset)
 
 
 def pairs_of(queries, keys, is_link):
+    """Return the links (T, S) of the places t and s for which `is_link(t, s)` is true."""
     return np.array([[is_link(t, s) for s in range(len(keys))] for t in range(len(queries))])
 
 
 def separators(queries, keys):
+    """Return links from all queries to the keys that are separators."""
     return pairs_of(queries, keys, lambda t, s: keys[s] in SEPARATORS)
 
 
 def build_maps(encoder=None, cross=None, decoder=None):
-    """Maps of one layer, a head for each matrix given, or of one even head."""
+    """Return maps of one layer with a head for each given matrix, or with one even head if none is given."""
     S, T = len(SOURCE), len(OUTPUT)
-    even = np.full((S, S), 1 / S), np.tril(1 / np.arange(1, T + 1)[:, None] * np.ones(T)), np.full((T, S), 1 / S)
-    encoder, decoder, cross = (
-        np.stack(heads or [plain])[None] for heads, plain in zip((encoder, decoder, cross), even, strict=True)
-    )
+    causal = np.tril(1 / np.arange(1, T + 1)[:, None] * np.ones(T))
+    encoder = np.stack(encoder or [np.full((S, S), 1 / S)])[None]
+    decoder = np.stack(decoder or [causal])[None]
+    cross = np.stack(cross or [np.full((T, S), 1 / S)])[None]
     return AttentionMaps(SOURCE, TARGET, encoder, decoder, cross, OUTPUT)
 
 
 def tally_of(maps, times=FEWEST_PLACES):
+    """Return a tally to which `maps` were added `times` times."""
     tally = HeadTally()
     for _ in range(times):
         tally.add(maps)
@@ -54,12 +60,14 @@ def tally_of(maps, times=FEWEST_PLACES):
 
 
 def names(maps, kind):
-    """Return the relations of each head for which it is named."""
+    """Return for each head of `kind` the set of relations after which it is named."""
     scores = [score for score in tally_of(maps).scores() if score.kind == kind]
-    return [{s.relation for s in scores if s.head == h and s.is_named} for h in range(1 + max(s.head for s in scores))]
+    num_heads = 1 + max(score.head for score in scores)
+    return [{s.relation for s in scores if s.head == head and s.is_named} for head in range(num_heads)]
 
 
 def only(tally, relation, kind, head=0):
+    """Return the score of one relation for one head of the first layer."""
     return next(s for s in tally.scores() if (s.relation, s.kind, s.head) == (relation, kind, head))
 
 
@@ -114,13 +122,14 @@ def test_each_encoder_decoder_head_is_named_after_its_relation():
 def test_attention_to_one_word_alone_is_no_alignment():
     links = pairs_of(OUTPUT, SOURCE, lambda t, s: SOURCE[s] == "dog")
     score = only(tally_of(build_maps(cross=[rows_to(links)])), "alignment", "cross")
-    assert score.share == pytest.approx((0.9 + 0.1 / len(SOURCE)) / 9)  # of 9 words one is the first of equals
+    # Nine words attend most to "dog", but only the first of these ties counts as its alignment.
+    assert score.share == pytest.approx((0.9 + 0.1 / len(SOURCE)) / 9)
 
 
 # Shares, and what is expected of attention spread evenly
 
 
-def test_share_uniform_and_score_are_those_of_the_definition():
+def test_share_uniform_and_score_follow_their_definitions():
     encoder = np.array([[0.2, 0.3, 0.5], [0.6, 0.3, 0.1], [0.1, 0.8, 0.1]])[None, None]
     ones = np.ones((1, 1, 1, 1))
     maps = AttentionMaps(["a", "b", "c"], ["<s>"], encoder, ones, np.full((1, 1, 1, 3), 1 / 3), ["</s>"])
@@ -129,7 +138,7 @@ def test_share_uniform_and_score_are_those_of_the_definition():
     assert score.score == pytest.approx((0.7 - 1 / 3) / (2 / 3))
 
 
-def test_sub_words_count_as_their_word_and_even_attention_is_even_over_sub_words():
+def test_words_add_up_their_sub_words_in_measured_and_in_even_attention():
     even = np.full((1, 1, 4, 4), 0.25)
     encoder = np.array([[0.1, 0.2, 0.3, 0.4]] * 4)[None, None]
     words = {"source": [("house", 3), (".", 1)], "target": [("<s>", 1)], "output": [("Haus", 1)]}
@@ -143,7 +152,7 @@ def test_even_attention_of_a_decoder_word_covers_only_visible_words():
     score = only(tally_of(build_maps(), times=1), "previous word", "decoder")
     seen = np.arange(2, len(TARGET) + 1)
     assert score.uniform == score.share == pytest.approx(np.mean(1 / seen))
-    # A word that sees itself alone has no choice, and does not count.
+    # The first word sees only itself. It has no choice and does not count.
     assert only(tally_of(build_maps(), times=1), "itself", "decoder").places == len(TARGET) - 1
 
 
@@ -155,7 +164,7 @@ def test_hidden_words_do_not_count_as_even_attention():
     assert only(tally_of(maps), "long distance", "encoder").share == 0
 
 
-def test_few_places_name_no_head():
+def test_a_head_seen_at_few_places_is_not_named():
     maps = build_maps(encoder=[rows_to(step(len(SOURCE), -1))])
     once, twice = (only(tally_of(maps, times), "previous word", "encoder") for times in (1, 2))
     assert (once.places, once.is_named) == (15, False)
@@ -163,7 +172,7 @@ def test_few_places_name_no_head():
 
 
 @pytest.mark.parametrize(("relation", "threshold"), [("itself", 0.3), ("separator", 0.6)])
-def test_a_head_is_named_from_the_threshold_of_its_relation(relation, threshold):
+def test_a_head_that_reaches_the_threshold_of_its_relation_is_named(relation, threshold):
     scores = [HeadScore(relation, "encoder", 0, 0, threshold - less, 0.0, FEWEST_PLACES) for less in (0, 0.01)]
     assert [score.is_named for score in scores] == [True, False]
 
@@ -193,7 +202,7 @@ def test_no_head_of_an_untrained_model_is_named(pairs, tokenizer):
     assert [score for score in scores if score.is_named] == []
 
 
-def test_batches_give_the_scores_of_single_sentences(pairs, tokenizer):
+def test_head_scores_do_not_depend_on_batches(pairs, tokenizer):
     model = build_model(tokenizer)
     one_by_one = HeadTally()
     for pair in pairs:
@@ -204,7 +213,7 @@ def test_batches_give_the_scores_of_single_sentences(pairs, tokenizer):
         assert (ours.share, ours.uniform) == pytest.approx((theirs.share, theirs.uniform), abs=1e-5)
 
 
-def test_empty_and_endless_pairs_are_left_out_and_counted(pairs, tokenizer):
+def test_empty_and_too_long_pairs_are_left_out_and_counted(pairs, tokenizer):
     long = "a " * MOST_TOKENS
     tally = measure_heads(
         build_model(tokenizer), tokenizer, [(" ", "b"), ("a", ""), (long, "b"), ("a", long), *pairs[:3]]

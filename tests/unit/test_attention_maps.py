@@ -1,3 +1,5 @@
+"""Attention maps, their drawings, and the page that shows them."""
+
 import base64
 import json
 import re
@@ -27,14 +29,15 @@ TEXTS = ["The law will never be perfect.", "Das Gesetz wird nie vollkommen sein.
 
 
 def rows(*shape, seed=0):
-    """Random attention: every row is positive and sums to 1."""
+    """Return random attention of a shape. Its entries are positive, and each row sums to 1."""
     weights = np.random.default_rng(seed).random(shape) ** 4 + 1e-3
     return weights / weights.sum(axis=-1, keepdims=True)
 
 
 @pytest.fixture
 def maps():
-    source, target = len(SOURCE), len(TARGET)
+    source = len(SOURCE)
+    target = len(TARGET)
     return AttentionMaps(
         source_tokens=SOURCE,
         target_tokens=TARGET,
@@ -62,7 +65,7 @@ def model(tokenizer):
 # Maps
 
 
-def test_words_sum_over_their_keys_and_average_over_their_queries():
+def test_maps_by_words_sum_over_keys_and_average_over_queries():
     encoder = rows(1, 2, 3, 3)
     maps = AttentionMaps(
         source_tokens=["ho", "·use", "."],
@@ -85,9 +88,10 @@ def test_words_sum_over_their_keys_and_average_over_their_queries():
 # Collecting
 
 
-def test_forced_decoding_gives_weights_of_every_layer(model, tokenizer):
+def test_a_given_translation_yields_the_weights_of_every_layer(model, tokenizer):
     maps = collect_attention(model, tokenizer, "The law", "Das Gesetz wird")
-    source, target = len(maps.source_tokens), len(maps.target_tokens)
+    source = len(maps.source_tokens)
+    target = len(maps.target_tokens)
     assert maps.encoder.shape == (2, 3, source, source)
     assert maps.decoder.shape == (4, 3, target, target)
     assert maps.cross.shape == (4, 3, target, source)
@@ -109,7 +113,7 @@ def test_a_translation_ends_with_its_end_token_or_at_its_limit(model, tokenizer,
 
 
 @pytest.mark.parametrize("is_forced", [True, False])
-def test_a_batch_holds_the_maps_of_each_of_its_sentences(model, tokenizer, is_forced):
+def test_a_batch_gives_the_maps_of_single_sentences(model, tokenizer, is_forced):
     model.generation_config.max_length_offset = 3
     sources = ["The law", "The law will never be perfect.", "a"]
     targets = ["Das Gesetz wird", "Das", "nie vollkommen"] if is_forced else [None] * 3
@@ -124,7 +128,7 @@ def test_a_batch_holds_the_maps_of_each_of_its_sentences(model, tokenizer, is_fo
             np.testing.assert_allclose(ours.view(kind)[2], single.view(kind)[2], atol=1e-6)
 
 
-def test_weights_are_those_without_dropout_and_the_model_keeps_its_settings(model, tokenizer, monkeypatch):
+def test_maps_are_collected_without_dropout_and_leave_the_model_unchanged(model, tokenizer, monkeypatch):
     expected = collect_attention(model.eval(), tokenizer, "The law", "Das Gesetz")
     model.train()
     model.model.encoder.eval()
@@ -138,7 +142,7 @@ def test_weights_are_those_without_dropout_and_the_model_keeps_its_settings(mode
     assert not model.model.encoder.layers[0].training
 
 
-def test_pieces_inside_a_word_carry_the_mark_of_continuation(model, tokenizer):
+def test_sub_words_inside_a_word_carry_the_continuation_mark(model, tokenizer):
     maps = collect_attention(model, tokenizer, "The zebra, gone.", "Das")
     pieces = maps.source_tokens
     assert "".join(pieces).replace(CONTINUATION, "") == "The␣zebra,␣gone.</s>"  # "Ġz" is not in the vocabulary
@@ -152,7 +156,7 @@ def test_split_characters_and_spelled_special_tokens_are_readable(model, tokeniz
     assert maps.by_words().source_tokens == ["你", "a", "</", "s", ">", "Ärger", "</s>"]
 
 
-def test_words_of_sentencepiece_and_of_fairseq_are_read_too():
+def test_sub_words_of_sentencepiece_and_fairseq_are_read():
     read = choose_reader(SimpleNamespace(get_vocab=lambda: {"▁ä": 0, "pfel": 1}))
     assert split_words(["▁ä", "pfel", "</s>", "▁b"], [0, 0, 1, 0], read) == (
         ["ä", "·pfel", "</s>", "b"],
@@ -166,7 +170,7 @@ def test_words_of_sentencepiece_and_of_fairseq_are_read_too():
 
 
 @pytest.mark.parametrize("side", ["source", "target"])
-def test_a_sentence_with_maps_too_large_is_refused_before_the_model_reads_it(model, tokenizer, side, monkeypatch):
+def test_a_sentence_too_long_for_maps_is_refused_before_the_model_reads_it(model, tokenizer, side, monkeypatch):
     texts = {"source": "The law", "target": "The law"}
     number = len(tokenizer("The law").input_ids)
     monkeypatch.setattr(attention_maps, "MOST_TOKENS", number)
@@ -179,6 +183,7 @@ def test_a_sentence_with_maps_too_large_is_refused_before_the_model_reads_it(mod
 
 
 def drawn_lines(figure):
+    """Return the collections of a figure that hold lines."""
     return [collection for collection in figure.axes[0].collections if len(collection.get_segments())]
 
 
@@ -191,24 +196,25 @@ def test_a_line_has_the_colour_of_its_head_and_the_opacity_of_its_weight():
     assert [to_hex(of_head.get_colors()[0]) for of_head in lines] == [head_colours(4)[3], head_colours(4)[1]]
 
 
-def test_one_query_is_drawn_alone():
+def test_a_single_query_can_be_drawn():
     words = ["a", "b"], ["x", "y"], rows(2, 2, 2)
     figure, titled = (draw_attention(*words, query_word=1, title=title) for title in (None, "t"))
     assert [len(lines.get_segments()) for lines in drawn_lines(figure)] == [2, 2]
-    assert len(figure.axes[0].patches) == 2 * 2 + 1 + 2  # cells of heads and keys, the word, the legend
+    # A cell for each of 2 heads and 2 keys, one for the word, and 2 in the legend.
+    assert len(figure.axes[0].patches) == 2 * 2 + 1 + 2
     inks = {text.get_text(): text.get_color() for text in figure.axes[0].texts}
     assert (inks["a"], inks["b"]) == ("#8a8a8a", "#000000")
     assert titled.get_figheight() == pytest.approx(figure.get_figheight() + 0.4)
 
 
-def test_text_is_drawn_as_it_is(tmp_path):
+def test_markup_in_words_and_titles_is_drawn_as_plain_text(tmp_path):
     words = ["$x^2$", "<b>", r"\frac", "a & b"]
     path = save_figure(draw_attention(words, words, rows(1, 4, 4), title="$\\bad"), tmp_path / "deep" / "a.svg")
     texts = [element.text for element in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")]
     assert {"$x^2$", "<b>", r"\frac", "a & b", "$\\bad"} <= set(texts)
 
 
-def test_the_figures_of_the_paper_are_the_same_bytes_each_time(maps, tmp_path):
+def test_the_figures_of_the_paper_are_reproducible(maps, tmp_path):
     first = draw_figures(maps, tmp_path / "first")
     second = draw_figures(maps, tmp_path / "second")
     names = ["figure3", "figure4_full", "figure4_word", "figure5_first", "figure5_second"]
@@ -216,18 +222,18 @@ def test_the_figures_of_the_paper_are_the_same_bytes_each_time(maps, tmp_path):
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
 
 
-def test_figure_3_shows_the_word_that_looks_farthest_in_the_next_to_last_layer(tmp_path):
+def test_figure_3_shows_the_word_with_the_longest_link_in_the_next_to_last_layer(tmp_path):
     words = ["making", "it", "more", "difficult", "!", "</s>"]
     encoder = np.tile(np.eye(6), (3, 2, 1, 1))
-    encoder[1, :, 2] = np.eye(6)[5]  # farther, but to a special token
+    encoder[1, :, 2] = np.eye(6)[5]  # does not count: </s> is a special token
     encoder[1, 1, 0] = np.eye(6)[3]
-    encoder[2, 0, 3] = np.eye(6)[0]  # another layer
+    encoder[2, 0, 3] = np.eye(6)[0]  # does not count: this is the last layer
     maps = AttentionMaps(words, ["<s>"], encoder, np.ones((3, 2, 1, 1)), rows(3, 2, 1, 6), ["</s>"])
     svg = draw_figures(maps, tmp_path)[0].read_text(encoding="utf-8")
     assert 'layer 2 of 3, all heads, from "making"' in svg
 
 
-def test_figure_5_prefers_links_that_are_no_fixed_step(tmp_path):
+def test_figure_5_prefers_heads_whose_links_have_no_fixed_distance(tmp_path):
     words = list("abcdef")
     previous = np.eye(6)[[0, 0, 1, 2, 3, 4]]
     nested = np.eye(6)[[5, 2, 1, 4, 3, 0]]
@@ -250,7 +256,7 @@ def test_figure_5_prefers_links_that_are_no_fixed_step(tmp_path):
         ),
     ],
 )
-def test_any_kind_layer_heads_and_word_can_be_drawn(maps, tmp_path, view, name, title):
+def test_any_kind_of_attention_layer_heads_and_word_can_be_drawn(maps, tmp_path, view, name, title):
     paths = draw_layer(maps, tmp_path, **view)
     assert [path.name for path in paths] == [f"attention_{name}.svg", f"attention_{name}.png"]
     texts = [element.text for element in ElementTree.parse(paths[0]).iter("{http://www.w3.org/2000/svg}text")]
@@ -266,7 +272,7 @@ def test_any_kind_layer_heads_and_word_can_be_drawn(maps, tmp_path, view, name, 
         ({"word": "cat"}, "there is no word 'cat' to draw: choose one of "),
     ],
 )
-def test_what_the_model_or_the_sentence_does_not_have_is_not_drawn(maps, tmp_path, view, message):
+def test_drawing_a_missing_layer_head_or_word_is_refused(maps, tmp_path, view, message):
     with pytest.raises(ValueError, match=message):
         draw_layer(maps, tmp_path, **view)
 
@@ -275,11 +281,13 @@ def test_what_the_model_or_the_sentence_does_not_have_is_not_drawn(maps, tmp_pat
 
 
 class Page(HTMLParser):
-    """Elements of a page, and the text of each script and heading."""
+    """A parsed page: the attributes of its elements, and the text of each element by its tag and id."""
 
     def __init__(self, page):
         super().__init__()
-        self.attributes, self.texts, self.open = [], {}, None
+        self.attributes = []
+        self.texts = {}
+        self.open = None
         self.feed(page)
         self.kinds = json.loads(self.texts["scriptdata"])
 
@@ -310,7 +318,7 @@ def test_a_sentence_with_markup_stays_text_on_a_page_that_loads_nothing(maps):
     assert "default-src 'none'" in text
 
 
-def test_the_page_holds_every_weight_to_half_a_percent(maps):
+def test_the_page_holds_every_weight_within_half_a_step_of_8_bits(maps):
     for kind, data in zip(VIEWS, Page(build_html(maps)).kinds, strict=True):
         expected = maps.view(kind)[2]
         weights = np.frombuffer(base64.b64decode(data["weights"]), dtype=np.uint8).reshape(expected.shape) / 255
@@ -327,22 +335,20 @@ def test_the_page_holds_every_weight_to_half_a_percent(maps):
         ({"kind": "alignment", "layer": 1, "heads": [0, 3]}, 3, 1, [0, 3]),
     ],
 )
-def test_the_page_opens_on_one_head_of_the_paper_s_layer_or_on_the_heads_that_are_asked_for(
-    maps, view, kind, layer, heads
-):
+def test_the_page_opens_on_one_head_or_on_the_requested_heads(maps, view, kind, layer, heads):
     maps.encoder[1, 2, 0, 1] = maps.cross[0, 1, 0, 1] = 3.0
     opening = json.loads(Page(build_html(maps, **view)).texts["scriptopening"])
     assert opening == {"kind": kind, "layer": layer, "heads": heads}
 
 
-def test_links_are_between_different_words(maps):
+def test_self_attention_links_join_different_words(maps):
     links = maps.word_links("encoder", 2)
     assert links[3, 0, 1] == maps.encoder[2, 3, 0, 1] ** 2
-    assert not links[:, [0, 5, 6], [0, 1, 1]].any()  # to itself; from "." and "</s>"
+    assert not links[:, [0, 5, 6], [0, 1, 1]].any()  # none from a word to itself, or from "." and "</s>"
     assert maps.word_links("cross", 0)[:, 0, 0].all()
 
 
-def test_the_alignment_head_is_the_model_s_or_has_the_most_links_by_the_word_read(model):
+def test_the_alignment_head_comes_from_the_model_or_has_the_strongest_links(model):
     tokens = ["<s>", "b", "a"]
     aligned = np.array([[0.1, 0.1, 0.8], [0.1, 0.8, 0.1], [0.8, 0.1, 0.1]])
     cross = np.full((2, 3, 3, 3), 1 / 3)
@@ -355,7 +361,7 @@ def test_the_alignment_head_is_the_model_s_or_has_the_most_links_by_the_word_rea
     assert find_alignment_head(model, maps) == (0, 1)
 
 
-def test_the_page_shows_words_and_has_their_sub_words(model, tokenizer):
+def test_the_page_shows_words_and_stores_their_sub_words(model, tokenizer):
     maps = collect_attention(model, tokenizer, "The zebra", "Das")
     encoder, *_ = Page(build_html(maps)).kinds
     assert encoder["keys"] == maps.by_words().source_tokens == ["The", "zebra", "</s>"]

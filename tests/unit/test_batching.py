@@ -1,4 +1,4 @@
-"""The pairs of an update, its parts, and streams of updates, which depend on their arguments alone."""
+"""Batches: plans of updates, their division into parts, and streams of updates."""
 
 from itertools import chain, islice, pairwise
 
@@ -23,18 +23,20 @@ LENGTHS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1
 
 
 def tokenize(*sides) -> TokenizedPairs:
+    """Return pairs from two lists of token ids, one list for each side."""
     columns = [TokenColumn(np.concatenate(side), np.cumsum([0, *map(len, side)])) for side in sides]
     return TokenizedPairs(*columns, pad_token_id=1)
 
 
 def draw_lengths(num_pairs: int) -> tuple[np.ndarray, np.ndarray]:
-    """Lengths like those of sentences and their translations."""
+    """Return lengths (num_pairs,) of sources and targets, distributed like sentences and their translations."""
     rng = np.random.default_rng(0)
     source = rng.gamma(5, 3, num_pairs).astype(np.int32) + 2
     return source, np.maximum(2, (source * rng.normal(1, 0.2, num_pairs)).astype(np.int32))
 
 
 def padded_tokens(rows, source, target):
+    """Return how many tokens a batch of `rows` has on both sides, with its padding."""
     return len(rows) * int(source[rows].max() + target[rows].max())
 
 
@@ -51,7 +53,7 @@ def test_a_batch_is_padded_and_masked(rows):
     assert {tensor.dtype for tensor in batch.values()} == {torch.int64}
 
 
-def test_batches_of_like_length_are_no_larger_than_their_limit():
+def test_sentences_of_similar_length_share_batches_within_the_limit():
     lengths = [3, 512, 700, 9, 40, 40, 11, 2_500] * 50
     batches = list(plan_batches(lengths, limit=2_000))
     assert sorted(chain.from_iterable(batches)) == list(range(400))
@@ -63,7 +65,7 @@ def test_batches_of_like_length_are_no_larger_than_their_limit():
 
 @settings(max_examples=60)
 @given(lengths=LENGTHS, seed=st.integers(0, 5), epoch=st.integers(0, 5), num_parts=st.integers(1, 9))
-def test_every_pair_is_in_one_part_of_one_update_and_no_update_is_too_large(lengths, seed, epoch, num_parts):
+def test_every_pair_is_in_exactly_one_update_and_no_update_is_too_large(lengths, seed, epoch, num_parts):
     source, target = (np.array(side, dtype=np.int32) for side in zip(*lengths, strict=True))
     plan = plan_updates(source, target, tokens_per_batch=100, seed=seed, epoch=epoch)
     assert sorted(np.concatenate(plan)) == list(range(len(lengths)))
@@ -78,9 +80,10 @@ def test_every_pair_is_in_one_part_of_one_update_and_no_update_is_too_large(leng
         assert sorted(np.concatenate(parts)) == sorted(rows)
 
 
-def test_equal_longer_sides_are_batched_by_their_targets_and_a_pair_over_the_budget_is_refused():
-    """Short targets among long ones would be padded."""
-    sources, targets = np.full(40, 10), np.array([10, 3] * 20)
+def test_pairs_of_equal_length_are_batched_by_their_targets_and_too_long_pairs_are_refused():
+    # Sources all have 10 tokens. Short targets among long ones would need padding.
+    sources = np.full(40, 10)
+    targets = np.array([10, 3] * 20)
     updates = plan_updates(sources, targets, tokens_per_batch=40, seed=0, epoch=0)
     assert [len(set(targets[rows])) for rows in updates] == [1] * 10
     assert len(plan_updates(sources, targets, tokens_per_batch=10, seed=0, epoch=0)) == 40
@@ -88,7 +91,7 @@ def test_equal_longer_sides_are_batched_by_their_targets_and_a_pair_over_the_bud
         plan_updates(np.array([3, 12]), np.array([4, 9]), tokens_per_batch=11, seed=0, epoch=0)
 
 
-def test_the_plan_depends_on_seed_and_epoch_and_short_pairs_come_first_in_the_first_epoch_alone():
+def test_the_plan_depends_on_seed_and_epoch_and_sorts_only_the_first_epoch():
     lengths = draw_lengths(500)
 
     def plan(seed=0, epoch=0, **options):
@@ -103,32 +106,34 @@ def test_the_plan_depends_on_seed_and_epoch_and_short_pairs_come_first_in_the_fi
 
 
 @pytest.mark.parametrize("num_parts", [2, 8])
-def test_micro_batches_carry_equal_work_and_pad_less_than_the_whole(num_parts):
+def test_micro_batches_have_equal_work_and_less_padding_than_the_update(num_parts):
     source, target = draw_lengths(20_000)
     plan = plan_updates(source, target, tokens_per_batch=25_000, seed=0, epoch=0)
     whole = sum(padded_tokens(rows, source, target) for rows in plan)
     slowest = total = 0
     for rows in plan:
         work = [padded_tokens(part, source, target) for part in split_update(rows, source, target, num_parts=num_parts)]
-        if len(rows) > 100 * num_parts:  # of a handful of pairs each, one more is more than 5 %
+        if len(rows) > 100 * num_parts:  # in smaller parts a single pair is more than 5 % of the work
             assert max(work) <= 1.05 * sum(work) / num_parts
-        slowest, total = slowest + max(work), total + sum(work)
+        slowest += max(work)
+        total += sum(work)
     assert slowest <= 1.01 * total / num_parts
     assert total < whole * (0.95 if num_parts == 8 else 1)
 
 
 @pytest.fixture(scope="module")
 def corpus():
-    """300 pairs, whose tokens are the number of the pair."""
+    """Return 300 pairs. All tokens of a pair are its number."""
     return tokenize(*([[row] * length for row, length in enumerate(side)] for side in draw_lengths(300)))
 
 
 def read(corpus, num_updates, **options):
+    """Return the first updates of a stream."""
     return list(islice(UpdateStream(corpus, tokens_per_batch=400, seed=3, **options), num_updates))
 
 
 def pairs_of(updates):
-    """The pairs of each update, read from its tensors."""
+    """Return the sorted numbers of the pairs in each update, read from its tensors."""
     return [
         sorted(i for batch in update.micro_batches for i in batch["labels"][:, 0].tolist() if i != IGNORE_INDEX)
         for update in updates
@@ -137,8 +142,9 @@ def pairs_of(updates):
 
 @settings(max_examples=10)
 @given(num_processes=st.integers(1, 9), accumulation_steps=st.integers(1, 8))
-def test_the_shares_of_processes_are_a_partition_of_the_same_updates(corpus, num_processes, accumulation_steps):
-    expected, found = read(corpus, 25), [[]] * 25
+def test_processes_divide_the_same_updates_among_them(corpus, num_processes, accumulation_steps):
+    expected = read(corpus, 25)
+    found = [[]] * 25
     for process_index in range(num_processes):
         place = {"process_index": process_index, "accumulation_steps": accumulation_steps}
         updates = read(corpus, 25, num_processes=num_processes, **place)
@@ -151,7 +157,7 @@ def test_the_shares_of_processes_are_a_partition_of_the_same_updates(corpus, num
 
 @settings(max_examples=15)
 @given(done=st.integers(0, 59))
-def test_a_stream_resumed_at_any_update_continues_as_one_that_was_not_stopped(corpus, done):
+def test_a_stream_can_be_resumed_at_any_update(corpus, done):
     whole = read(corpus, 70)
     end = [update.is_last_of_epoch for update in whole].index(True) + 1
     assert sorted(chain.from_iterable(pairs_of(whole[:end]))) == list(range(300))
@@ -160,7 +166,7 @@ def test_a_stream_resumed_at_any_update_continues_as_one_that_was_not_stopped(co
     assert pairs_of(rest) == pairs_of(whole)[done:]
 
 
-def test_a_worker_of_the_loader_reads_the_same_updates_short_pairs_first(corpus):
+def test_a_loader_worker_reads_the_same_updates_as_the_main_process(corpus):
     options = {"tokens_per_batch": 400, "seed": 3, "short_first": True}
     loader = DataLoader(UpdateStream(corpus, **options), batch_size=None, num_workers=1, prefetch_factor=4)
     updates = list(islice(loader, 60))
@@ -169,7 +175,7 @@ def test_a_worker_of_the_loader_reads_the_same_updates_short_pairs_first(corpus)
     assert widths[0] == min(widths)
 
 
-def test_an_update_has_the_tokens_of_all_processes_and_a_process_without_pairs_gets_one_without_labels():
+def test_a_process_without_pairs_gets_a_pair_without_labels():
     pairs = tokenize([[5, 6, 2], [7, 2], [8, 9, 10, 2]], [[11, 2], [12, 13, 14, 2], [2]])
     for index in range(5):
         stream = UpdateStream(pairs, tokens_per_batch=100, seed=0, num_processes=5, process_index=index)

@@ -1,4 +1,7 @@
-"""Bracket F1 by EVALB's rules: cases counted by hand, with EVALB's own counts but where other tags were predicted."""
+"""Bracket F1 by the rules of EVALB, on cases counted by hand.
+
+EVALB itself gives the same counts, except where the predicted tags differ from the gold tags.
+"""
 
 import pytest
 
@@ -14,6 +17,7 @@ def one_tree(text):
 
 
 def counts(gold, predicted):
+    """Return the numbers of matched, gold and predicted brackets."""
     score = compare(one_tree(gold), one_tree(predicted))
     return score.matched, score.gold, score.predicted
 
@@ -25,16 +29,16 @@ def test_a_tree_matches_itself():
 @pytest.mark.parametrize(
     ("predicted", "expected"),
     [
-        # Another label, another span, one missing, one too many.
+        # A wrong label, a wrong span, a missing bracket, and one bracket too many.
         ("(S (PP (DT The) (NN dog)) (VP (VBZ likes) (NP (NNS cats))) (. .))", (3, 4, 4)),
         ("(S (NP (DT The) (NN dog) (VBZ likes)) (VP (NP (NNS cats))) (. .))", (2, 4, 4)),
         ("(S (DT The) (NN dog) (VP (VBZ likes) (NP (NNS cats))) (. .))", (3, 4, 3)),
         ("(S (NP (NP (DT The) (NN dog))) (VP (VBZ likes) (NP (NNS cats))) (. .))", (4, 4, 5)),
-        # The root TOP does not count, nor does where a full stop hangs, nor its own bracket.
+        # The root TOP does not count. A full stop may hang anywhere, and a bracket around it alone does not count.
         ("(TOP (S (NP (DT The) (NN dog)) (VP (VBZ likes) (NP (NNS cats))) (. .)))", (4, 4, 4)),
         ("(S (NP (DT The) (NN dog)) (VP (VBZ likes) (NP (NNS cats) (. .))))", (4, 4, 4)),
         ("(S (NP (DT The) (NN dog)) (VP (VBZ likes) (NP (NNS cats))) (NP (. .)))", (4, 4, 4)),
-        # Tags are the gold tree's: a parser that has none, or others, loses nothing.
+        # Predicted tags are ignored. A parser without tags, or with wrong tags, loses nothing.
         ("(S (NP (XX The) (XX dog)) (VP (XX likes) (NP (XX cats))) (XX .))", (4, 4, 4)),
     ],
 )
@@ -42,13 +46,13 @@ def test_brackets_are_counted_by_label_and_span(predicted, expected):
     assert counts(GOLD, predicted) == expected
 
 
-def test_a_bracket_matches_one_bracket_only():
+def test_a_bracket_matches_at_most_one_bracket():
     doubled = "(S (NP (NP (NN dog))))"
     assert counts(doubled, "(S (NP (NN dog)))") == (2, 3, 2)
     assert counts(doubled, "(S (NP (NP (NP (NN dog)))))") == (3, 3, 4)
 
 
-def test_adverb_phrases_and_particles_are_equal():
+def test_the_labels_of_adverb_phrases_and_particles_count_as_equal():
     assert counts("(S (PRT (RP up)) (NP (NN dog)))", "(S (ADVP (RP up)) (NP (NN dog)))") == (3, 3, 3)
 
 
@@ -57,7 +61,7 @@ def test_punctuation_is_left_out_by_its_tag(tag, num_gold):
     assert counts(f"(S (NN dog) (NP ({tag} x)))", f"(S (NN dog) ({tag} x))") == (1, num_gold, 1)
 
 
-def test_scores_are_over_all_brackets_together():
+def test_scores_are_computed_over_the_brackets_of_all_sentences():
     score = compare(one_tree(GOLD), one_tree("(S (PP (DT The) (NN dog)) (VBZ likes) (NNS cats) (. .))"))
     assert score == BracketScore(1, 4, 2, 1, 0)
     both = score + compare(one_tree(GOLD), one_tree(GOLD))
@@ -75,6 +79,6 @@ def test_a_sentence_of_punctuation_alone_is_not_counted():
     assert compare(dots, dots) + compare(one_tree(GOLD), one_tree(GOLD)) == BracketScore(4, 4, 4, 1, 1)
 
 
-def test_other_words_are_refused():
+def test_trees_over_different_words_are_refused():
     with pytest.raises(ValueError, match="trees over different sentences cannot be compared: 'dog' and 'cat'"):
         counts("(S (NN dog))", "(S (NN cat))")

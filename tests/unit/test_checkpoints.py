@@ -1,3 +1,5 @@
+"""Checkpoints: how they are finished, chosen, deleted and averaged."""
+
 import hashlib
 import json
 import shutil
@@ -15,6 +17,7 @@ from vaswani_transformer.translation import example
 
 
 def write_model(folder, *, seed, d_model=4):
+    """Write random weights (3, d_model) and a config."""
     weight = torch.randn(3, d_model, generator=torch.Generator().manual_seed(seed))
     folder.mkdir(parents=True, exist_ok=True)
     save_file({"weight": weight}, folder / "model.safetensors")
@@ -22,7 +25,7 @@ def write_model(folder, *, seed, d_model=4):
 
 
 def fill(folder, step, *, is_scheduled=True, **options):
-    """A checkpoint folder with all in it, not yet complete."""
+    """Write all files of a checkpoint but its mark of completion, and return its folder."""
     partial = folder / f"partial-{checkpoint_name(step, is_scheduled=is_scheduled)}"
     write_model(partial, seed=step, **options)
     (partial / "training_state").mkdir()
@@ -31,6 +34,7 @@ def fill(folder, step, *, is_scheduled=True, **options):
 
 
 def write_step(folder, step, **options):
+    """Write a complete checkpoint and return its folder."""
     return finish_checkpoint(fill(folder, step, **options))
 
 
@@ -38,7 +42,7 @@ def names(checkpoints):
     return [path.name for path in checkpoints]
 
 
-def test_only_checkpoints_written_to_the_end_are_seen_and_those_of_a_stop_are_not_averaged(tmp_path):
+def test_unfinished_checkpoints_are_ignored_and_checkpoints_of_a_stop_are_not_averaged(tmp_path):
     write_step(tmp_path, 2)
     write_step(tmp_path, 10)
     (write_step(tmp_path, 11) / "COMPLETE").unlink()
@@ -48,7 +52,7 @@ def test_only_checkpoints_written_to_the_end_are_seen_and_those_of_a_stop_are_no
     assert names(resumable_checkpoints(tmp_path)) == ["step-00000002", "step-00000010", "stopped-00000013"]
 
 
-def test_all_is_on_the_disk_before_a_checkpoint_is_marked_and_marked_before_it_has_its_name(tmp_path, file_calls):
+def test_a_checkpoint_is_synced_then_marked_then_renamed(tmp_path, file_calls):
     partial = fill(tmp_path, 57)
     digest = hashlib.sha256(b"state").hexdigest()
     contents = [str(path.relative_to(partial)) for path in partial.rglob("*")]
@@ -70,7 +74,7 @@ def test_all_is_on_the_disk_before_a_checkpoint_is_marked_and_marked_before_it_h
 
 
 def flip(path, bit=4):
-    """Flip one bit in the last byte."""
+    """Flip one bit in the last byte of a file."""
     content = path.read_bytes()
     path.write_bytes(content[:-1] + bytes([content[-1] ^ bit]))
 
@@ -87,9 +91,10 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("fault", DAMAGES)
-def test_training_goes_on_from_the_newest_checkpoint_of_which_all_is_intact(tmp_path, fault, capsys):
-    intact, damaged = write_step(tmp_path, 2), write_step(tmp_path, 4)
-    shutil.copytree(damaged, tmp_path / "step-00000006 (copy)")  # which only looks like a checkpoint
+def test_training_resumes_from_the_newest_intact_checkpoint(tmp_path, fault, capsys):
+    intact = write_step(tmp_path, 2)
+    damaged = write_step(tmp_path, 4)
+    shutil.copytree(damaged, tmp_path / "step-00000006 (copy)")  # does not have the name of a checkpoint
     assert choose_checkpoint(tmp_path, print) == damaged
     DAMAGES[fault](damaged)
     assert choose_checkpoint(tmp_path, print) == intact
@@ -99,7 +104,7 @@ def test_training_goes_on_from_the_newest_checkpoint_of_which_all_is_intact(tmp_
 
 def test_a_damaged_checkpoint_is_not_averaged(tmp_path):
     folders = [write_step(tmp_path, 2), write_step(tmp_path, 4)]
-    shutil.rmtree(folders[0] / "training_state")  # as retention does
+    shutil.rmtree(folders[0] / "training_state")  # as `drop_old_checkpoints` does
     average_checkpoints(folders, tmp_path / "mean")
     flip(folders[0] / "model.safetensors")
     with pytest.raises(ValueError, match=r"step-00000002/model\.safetensors is damaged: copy it back, or remove"):
@@ -109,26 +114,26 @@ def test_a_damaged_checkpoint_is_not_averaged(tmp_path):
         average_checkpoints(folders, tmp_path / "mean")
 
 
-def test_a_disk_that_is_full_while_averaging_is_said_with_the_file(tmp_path, little_room):
+def test_the_error_about_a_full_disk_names_the_averaged_file(tmp_path, little_room):
     checkpoint = write_step(tmp_path, 2, d_model=4_000)
     with little_room(20_000), pytest.raises(OSError, match=r"File too large: '.*mean/model\.safetensors'"):
         average_checkpoints([checkpoint], tmp_path / "mean")
     assert not (tmp_path / "mean" / "model.safetensors").exists()
 
 
-def test_what_stops_and_kills_left_behind_goes_with_the_next_checkpoint(tmp_path):
+def test_leftovers_of_stopped_and_killed_runs_are_deleted_after_the_next_checkpoint(tmp_path):
     write_step(tmp_path, 10)
     write_step(tmp_path, 13, is_scheduled=False)
     fill(tmp_path, 15)
-    drop_old_checkpoints(tmp_path, keep=5)  # the stop is the newest still
+    drop_old_checkpoints(tmp_path, keep=5)  # keeps the checkpoint of the stop, because it is the newest
     assert sorted(names(tmp_path.iterdir())) == ["step-00000010", "stopped-00000013"]
     write_step(tmp_path, 20)
     drop_old_checkpoints(tmp_path, keep=5)
     assert sorted(names(tmp_path.iterdir())) == ["step-00000010", "step-00000020"]
 
 
-@pytest.mark.parametrize(("keep", "kept"), [(4, "3456"), (1, "56")])  # the one before the last stays
-def test_old_checkpoints_go_but_those_the_average_needs_stay(tmp_path, keep, kept):
+@pytest.mark.parametrize(("keep", "kept"), [(4, "3456"), (1, "56")])  # the last two are always kept
+def test_old_checkpoints_are_deleted_unless_the_average_needs_them(tmp_path, keep, kept):
     for step in range(1, 7):
         write_step(tmp_path, step)
         drop_old_checkpoints(tmp_path, keep=keep)
@@ -137,14 +142,14 @@ def test_old_checkpoints_go_but_those_the_average_needs_stay(tmp_path, keep, kep
 
 
 @pytest.mark.parametrize("lasting_deletions", [0, 1])
-def test_a_deletion_that_was_killed_is_never_taken_for_a_checkpoint_and_is_ended_later(
-    tmp_path, monkeypatch, lasting_deletions
-):
+def test_a_half_deleted_checkpoint_is_ignored_and_deleted_later(tmp_path, monkeypatch, lasting_deletions):
     for step in (1, 2, 3, 4):
         write_step(tmp_path, step)
-    rmtree, deleted = shutil.rmtree, []
+    rmtree = shutil.rmtree
+    deleted = []
 
     def die(path, ignore_errors=False):
+        # Delete `lasting_deletions` folders, then one file of the next folder, and stop.
         if path.exists():
             deleted.append(path)
             if len(deleted) > lasting_deletions:
@@ -178,10 +183,10 @@ def test_the_command_averages_the_last_checkpoints(tmp_path, capsys, last, avera
 
 
 def test_the_command_averages_named_checkpoints_and_models(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(example, "keep_example", lambda folder: None)  # these are no whole models
-    folders = [write_step(tmp_path / "checkpoints", step) for step in (3, 1)]
-    folders.append(folders[0].rename(tmp_path / "model"))
-    folders[0] = write_step(tmp_path / "checkpoints", 7)
+    monkeypatch.setattr(example, "keep_example", lambda folder: None)  # an example needs a whole model
+    model = write_step(tmp_path / "checkpoints", 3).rename(tmp_path / "model")
+    folders = [write_step(tmp_path / "checkpoints", step) for step in (7, 1)]
+    folders.append(model)
     named = ["average", "--checkpoints", *map(str, folders), "--output", str(tmp_path / "mean")]
     assert cli.main(named) == 0
     expected = sum(load_file(folder / "model.safetensors")["weight"].double() for folder in folders) / 3
@@ -192,7 +197,7 @@ def test_the_command_averages_named_checkpoints_and_models(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("change", ["vocabulary", "weights"])
-def test_models_of_other_vocabularies_or_weights_have_no_mean(tmp_path, change):
+def test_models_with_different_vocabularies_or_weights_are_not_averaged(tmp_path, change):
     folders = [write_step(tmp_path, step) for step in (1, 2)]
     for folder in folders:
         (folder / "COMPLETE").unlink()
@@ -203,7 +208,7 @@ def test_models_of_other_vocabularies_or_weights_have_no_mean(tmp_path, change):
         average_checkpoints(folders, tmp_path / "mean")
 
 
-def test_the_average_is_the_mean_in_float64_cast_once(tmp_path):
+def test_the_average_is_computed_in_float64_and_cast_once(tmp_path):
     checkpoints = [write_step(tmp_path, step) for step in range(7)]
     average_checkpoints(checkpoints, tmp_path / "mean")
     weights = [load_file(path / "model.safetensors")["weight"] for path in checkpoints]
@@ -212,6 +217,6 @@ def test_the_average_is_the_mean_in_float64_cast_once(tmp_path):
     assert json.loads((tmp_path / "mean" / "config.json").read_text())["transformers_version"] == "6"
 
 
-def test_no_checkpoint_is_averaged_into_nothing(tmp_path):
+def test_averaging_no_checkpoints_is_refused(tmp_path):
     with pytest.raises(ValueError, match="there is no checkpoint to average"):
         average_checkpoints([], tmp_path / "mean")

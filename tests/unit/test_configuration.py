@@ -1,3 +1,5 @@
+"""The configuration: defaults, aliases, validation and saving."""
+
 import pytest
 from huggingface_hub.errors import StrictDataclassFieldValidationError
 from transformers import AutoConfig
@@ -90,7 +92,7 @@ def test_the_defaults_are_the_base_model_of_the_paper():
 
 
 @pytest.mark.parametrize("given", ["d_k", "d_v"])
-def test_a_head_has_its_share_of_the_width_by_default(given):
+def test_d_k_and_d_v_are_d_model_divided_by_num_heads_by_default(given):
     config = VaswaniConfig(d_model=96, num_heads=6, **{given: 5})
     assert {config.d_k, config.d_v} == {5, 16}
     assert getattr(config, given) == 5
@@ -116,7 +118,7 @@ def test_a_head_has_its_share_of_the_width_by_default(given):
         ),
     ],
 )
-def test_an_invalid_value_is_refused_by_name(changes, message):
+def test_the_error_about_an_invalid_value_names_the_field(changes, message):
     with pytest.raises(ValueError, match=message):
         VaswaniConfig(**changes)
 
@@ -128,12 +130,13 @@ def test_a_value_of_the_wrong_type_is_refused(name, value):
 
 
 @pytest.mark.parametrize(("alias", "name"), ALIASES.items())
-def test_an_alias_in_the_constructor_sets_the_field(alias, name):
-    by_alias, by_name = VaswaniConfig(**{alias: 16}), VaswaniConfig(**{name: 16})
+def test_an_alias_in_the_constructor_sets_its_field(alias, name):
+    by_alias = VaswaniConfig(**{alias: 16})
+    by_name = VaswaniConfig(**{name: 16})
     assert by_alias.to_dict() == by_name.to_dict()
 
 
-def test_caches_have_the_depth_of_the_decoder():
+def test_a_cache_has_as_many_layers_as_the_decoder():
     config = VaswaniConfig(encoder_layers=2, decoder_layers=3)
     assert config.get_text_config(decoder=True).num_hidden_layers == 3
 

@@ -1,4 +1,4 @@
-"""Reading parallel text: aligned lines, and inputs that are refused."""
+"""Reading parallel text in every file format, and refusing wrong input."""
 
 import bz2
 import csv
@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from vaswani_transformer.data.corpus import describe_source, open_parallel
 from vaswani_transformer.data.lines import read_lines
 
-# Text that a reader of tables may mistake for a number, a date, a missing value, or the end of a line.
+# A reader of tables may mistake these texts for numbers, dates, missing values, or ends of lines.
 PAIRS = [("A dog.", 'Er sagte "ja", oder'), ("2024-01-01", "1.50"), ("NA", "null"), ("True", "7"), ("", "None")]
 PAIRS += [("a\rb", "\x85\u2028")]
 
@@ -33,7 +33,7 @@ texts = st.text(st.characters(codec="utf-8", exclude_characters="\n\t"), max_siz
 
 
 def write(path: Path, content: str | bytes) -> Path:
-    """Write a file, compressed if it is called .gz."""
+    """Write a file, compressed if its name ends in .gz."""
     path.parent.mkdir(parents=True, exist_ok=True)
     raw = content if isinstance(content, bytes) else content.encode("utf-8")
     path.write_bytes(gzip.compress(raw) if path.suffix == ".gz" else raw)
@@ -41,7 +41,7 @@ def write(path: Path, content: str | bytes) -> Path:
 
 
 def write_pairs(path: Path, pairs=PAIRS, *, names: tuple[str, str] = ("en", "de"), nested: bool = False) -> Path:
-    """Write both sides into one file, in the form of its ending."""
+    """Write both sides into one file, in the format that its name asks for."""
     records = [dict(zip(names, pair, strict=True)) for pair in pairs]
     if nested:
         records = [{"translation": record} for record in records]
@@ -60,13 +60,15 @@ def write_pairs(path: Path, pairs=PAIRS, *, names: tuple[str, str] = ("en", "de"
 
 
 def read(spec, columns: tuple[str, str] = ("en", "de"), **options) -> list[tuple[str, str]]:
-    return list(open_parallel([spec] if isinstance(spec, str | Path) else spec, columns, **options))
+    """Return the pairs of one file, or of a list of files."""
+    files = [spec] if isinstance(spec, str | Path) else spec
+    return list(open_parallel(files, columns, **options))
 
 
 @settings(max_examples=40)
 @given(st.lists(st.tuples(texts, texts), min_size=1), st.booleans())
-def test_sides_of_any_text_stay_aligned_in_every_form(pairs, has_last_end):
-    """A number in front of each side tells where it came from; the bar behind it keeps a \\r inside."""
+def test_both_sides_of_any_text_stay_aligned_in_every_file_format(pairs, has_last_end):
+    # The number in front of each side identifies its pair. The bar keeps a final \r from being part of the line end.
     numbered = [(f"{n} {source}|", f"{n} {target}|") for n, (source, target) in enumerate(pairs)]
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder, name) for name in ("a", "b.gz")]
@@ -84,7 +86,7 @@ def test_sides_of_any_text_stay_aligned_in_every_form(pairs, has_last_end):
         ("\n", [""]),
         ("a\n\nb\n", ["a", "", "b"]),
         ("a\r\nb\r\n", ["a", "b"]),
-        ("a\r\r\nb\rc\n", ["a\r", "b\rc"]),  # one carriage return belongs to the line end, others to the text
+        ("a\r\r\nb\rc\n", ["a\r", "b\rc"]),  # only one carriage return, just before \n, belongs to the line end
         ("a\nb\r", ["a", "b\r"]),
         ("a\u2028b\x85c\x0bd\x0ce\x1cf\n", ["a\u2028b\x85c\x0bd\x0ce\x1cf"]),
         ("\ufeffa\n\ufeffb\n", ["a", "\ufeffb"]),
@@ -100,7 +102,7 @@ ENDINGS = [f"{ending}{packed}" for ending in (".csv", ".tsv", ".jsonl", ".json")
 
 
 @pytest.mark.parametrize("name", [*(f"a{ending}" for ending in ENDINGS), "a.parquet", "b[1]*.parquet", "train[1].tsv"])
-def test_text_of_one_file_is_read_unchanged_for_any_names(tmp_path, name):
+def test_one_file_with_both_sides_is_read_unchanged(tmp_path, name):
     file = write_pairs(tmp_path / name)
     assert read(file) == read([str(file)]) == PAIRS
     if ".tsv" not in name:
@@ -131,7 +133,8 @@ def test_a_folder_of_parquet_is_read_by_split_in_the_order_of_names(tmp_path, ne
 
 
 def test_a_hub_dataset_is_downloaded_once_for_a_preparation(tmp_path, monkeypatch):
-    asked, kept_in = [], []
+    asked = []
+    kept_in = []
     generate = datasets.Dataset.from_generator
 
     def load(name, config, **options):
@@ -155,7 +158,7 @@ def test_a_hub_dataset_is_downloaded_once_for_a_preparation(tmp_path, monkeypatc
     assert describe_source(["wmt/wmt14:de-en"], split="train") == [{"dataset": "wmt/wmt14:de-en", "split": "train"}]
 
 
-def test_lines_too_long_for_a_sentence_are_cut_also_inside_a_character_and_stay_aligned(tmp_path):
+def test_overlong_lines_are_cut_between_characters_and_stay_aligned(tmp_path):
     long = ["x" * shift + "\u2028" * (MOST_LINE_BYTES // 3 + 9) for shift in range(3)]
     source = write(tmp_path / "a", "\r\n".join([*long, "d" * MOST_LINE_BYTES * 2, "end"]))
     pairs = read([source, write(tmp_path / "b", "1\n2\n3\n4\n5\n")])
@@ -165,7 +168,7 @@ def test_lines_too_long_for_a_sentence_are_cut_also_inside_a_character_and_stay_
     assert all(line.startswith(found) for line, (found, _) in zip(long, pairs, strict=False))
 
 
-def test_a_line_without_end_does_not_fill_the_memory(tmp_path):
+def test_a_very_long_line_does_not_fill_the_memory(tmp_path):
     files = write(tmp_path / "a.gz", b"\0" * 2**26 + b"\nb\n"), write(tmp_path / "b", "a\nb\n")
     tracemalloc.start()
     assert read(files)[1] == ("b", "b")
@@ -199,7 +202,7 @@ PACKED = gzip.compress(b"a dog\truns\n" * 99)
         ({"a.en": b""}, r"is no parallel text: expected two plain"),
     ],
 )
-def test_input_without_pairs_is_refused_with_its_place(tmp_path, contents, message):
+def test_wrong_input_is_refused_with_file_and_line(tmp_path, contents, message):
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=message):
@@ -214,7 +217,7 @@ def test_a_missing_file_is_not_looked_for_on_the_hub(name):
         describe_source([name], split="train")
 
 
-def test_a_source_is_described_by_the_contents_of_its_files_in_any_folder(tmp_path):
+def test_the_description_of_a_source_depends_on_contents_and_not_on_folders(tmp_path):
     files = [write(tmp_path / f"train.{language}", f"text {language}\n") for language in ("en", "de")]
     described = describe_source(files, split="train")
     assert [source["file"] for source in described] == ["train.en", "train.de"]
@@ -224,7 +227,7 @@ def test_a_source_is_described_by_the_contents_of_its_files_in_any_folder(tmp_pa
     assert describe_source([write(copy, "another\n")], split="train") != described[1:]
 
 
-# What a newcomer gives instead
+# Input that a newcomer may give by mistake
 
 OTHER_FORMS = {
     "list.json": ('[{"en": "a", "de": "b"}]', "line 1: expected one JSON object per line"),
@@ -238,14 +241,14 @@ OTHER_FORMS = {
 
 
 @pytest.mark.parametrize("name", OTHER_FORMS)
-def test_a_form_that_is_not_read_is_called_by_its_name(tmp_path, name):
+def test_the_error_about_an_unsupported_form_names_file_and_line(tmp_path, name):
     text, message = OTHER_FORMS[name]
     (tmp_path / name).write_text(f"{text}\n")
     with pytest.raises(ValueError, match=f"{name}, {message}"):
         list(open_parallel([tmp_path / name], ("en", "de")))
 
 
-def test_damaged_parquet_is_named(tmp_path):
+def test_the_error_about_damaged_parquet_names_the_file(tmp_path):
     cells = pyarrow.StringArray.from_buffers(1, pyarrow.py_buffer(b"\0\0\0\0\2\0\0\0"), pyarrow.py_buffer(b"\xff\xfe"))
     for name, columns in (("no_utf_8.parquet", ["en", "de"]), ("twice.parquet", ["en", "en"])):
         pyarrow.parquet.write_table(
@@ -265,13 +268,13 @@ def test_damaged_parquet_is_named(tmp_path):
         ("Über".encode("latin-1"), "iconv -f LATIN1"),
     ],
 )
-def test_text_that_is_not_utf_8_gets_the_advice_that_helps(tmp_path, content, advice):
+def test_the_error_about_text_that_is_not_utf_8_says_how_to_convert_it(tmp_path, content, advice):
     (tmp_path / "text").write_bytes(content)
     with pytest.raises(ValueError, match=advice):
         list(read_lines(tmp_path / "text"))
 
 
-def test_a_folder_is_not_read_in_place_of_a_dataset_of_the_hub(tmp_path, monkeypatch):
+def test_a_name_of_both_a_folder_and_a_hub_dataset_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own" / "set").mkdir(parents=True)
     for read in (partial(open_parallel, columns=("en", "de")), describe_source):

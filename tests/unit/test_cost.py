@@ -1,3 +1,5 @@
+"""The cost of training, by the formula of the paper and by the log of a run."""
+
 import json
 
 import pytest
@@ -34,7 +36,7 @@ def test_the_paper_s_formula_gives_the_paper_s_costs():
         assert cost == pytest.approx(PAPER_FLOP[size], rel=0.01)
 
 
-def test_a_device_has_a_rate_in_each_precision_or_is_refused():
+def test_a_device_without_a_known_rate_is_refused():
     assert (find_rate("a100"), find_rate("A100", mixed_precision="bf16")) == (19.5e12, 312e12)
     assert find_rate("1.6e11", mixed_precision="fp16") == 1.6e11
     assert all(1e12 < full < 1e14 and (half is None or full < half < 1e16) for full, half in RATES.values())
@@ -43,7 +45,7 @@ def test_a_device_has_a_rate_in_each_precision_or_is_refused():
             find_rate(device, mixed_precision=precision)
 
 
-def test_a_run_costs_what_its_log_says(run_folder):
+def test_the_cost_of_a_run_is_read_from_its_log(run_folder):
     cost = RunCost.read(run_folder)
     assert (cost.seconds, cost.updates, cost.num_processes) == (22.0, 9, 2)
     assert cost.target_tokens == 900

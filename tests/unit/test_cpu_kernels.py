@@ -1,4 +1,4 @@
-"""What training does in another way on CPUs is the same mathematics: dropout, and attention in half precision."""
+"""Training on CPUs uses special kernels for dropout and for attention in half precision. They compute the same."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def test_dropout_keeps_shape_and_precision(shape, dtype):
     assert (y.shape, y.dtype) == (torch.Size(shape), dtype)
 
 
-def test_dropout_lets_the_gradient_through_where_it_lets_the_value_through():
+def test_dropout_scales_gradients_as_it_scales_values():
     torch.manual_seed(0)
     x = torch.rand(100, 30).T.requires_grad_()
     y = Dropout(0.25)(x)
@@ -41,18 +41,18 @@ def test_dropout_lets_the_gradient_through_where_it_lets_the_value_through():
     assert 0 < (y == 0).sum() < 1_500
 
 
-def test_dropout_in_evaluation_mode_or_of_rate_zero_does_nothing():
+def test_dropout_does_nothing_in_evaluation_mode_or_at_rate_zero():
     x = torch.rand(10)
     assert Dropout(0.5).eval()(x) is x
     assert Dropout(0.0)(x) is x
 
 
 @pytest.mark.parametrize("p", [1e-7, 0.99999, 0.999999])
-def test_dropout_stays_finite_at_the_ends_of_its_range(p):
+def test_dropout_is_finite_at_extreme_rates(p):
     assert Dropout(p)(torch.ones(1000)).isfinite().all()
 
 
-def test_compiled_and_on_other_devices_dropout_is_pytorch_s(monkeypatch):
+def test_compiled_models_and_other_devices_use_dropout_of_pytorch(monkeypatch):
     x = torch.ones(1000)
     torch.manual_seed(0)
     expected = nn.functional.dropout(x, 0.5)
@@ -79,12 +79,13 @@ def test_compiled_and_on_other_devices_dropout_is_pytorch_s(monkeypatch):
     ],
     ids=str,
 )
-def test_short_sentences_in_half_precision_are_trained_by_equation_1(monkeypatch, change, expected):
+def test_short_sentences_in_half_precision_use_eager_attention_in_training(monkeypatch, change, expected):
     chosen = []
     monkeypatch.setattr(cpu, "eager_attention", lambda *args, **kwargs: chosen.append("eager"))
     monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "sdpa", lambda *args, **kwargs: chosen.append("sdpa"))
     case = {"dtype": torch.bfloat16, "requires_grad": True, "device": "cpu", "num_keys": 128, "num_rows": 2} | change
-    num_keys, num_rows = case.pop("num_keys"), case.pop("num_rows")
+    num_keys = case.pop("num_keys")
+    num_rows = case.pop("num_rows")
     key = torch.empty(1, 1, num_keys, 8)
     half_precision_attention(nn.Module(), torch.empty(num_rows, 4, 6, 8, **case), key, key, None, scaling=1.0)
     assert chosen == ["eager" if expected else "sdpa"]
@@ -93,7 +94,7 @@ def test_short_sentences_in_half_precision_are_trained_by_equation_1(monkeypatch
 @pytest.mark.parametrize(
     ("kernel", "dtype", "tolerance"), [("sdpa", torch.float64, 1e-9), (HALF_PRECISION, torch.bfloat16, 0)]
 )
-def test_equation_1_and_the_kernels_of_training_give_the_same_gradients(build_tiny_model, kernel, dtype, tolerance):
+def test_all_kernels_give_the_gradients_of_eager_attention(build_tiny_model, kernel, dtype, tolerance):
     batch = {"input_ids": torch.randint(3, 37, (3, 9)), "labels": torch.randint(3, 37, (3, 7))}
     batch["attention_mask"] = torch.ones_like(batch["input_ids"])
     batch["attention_mask"][1, 5:] = 0
@@ -109,10 +110,11 @@ def test_equation_1_and_the_kernels_of_training_give_the_same_gradients(build_ti
     ("kernel", "is_half_precision", "expected"),
     [("sdpa", True, HALF_PRECISION), ("sdpa", False, "sdpa"), ("eager", True, "eager")],
 )
-def test_a_model_sped_up_has_another_dropout_and_kernel(build_tiny_model, kernel, is_half_precision, expected):
+def test_speed_up_training_replaces_dropout_and_the_kernel(build_tiny_model, kernel, is_half_precision, expected):
     model = build_tiny_model(dropout=0.25, attention=kernel)
     speed_up_training(model, is_half_precision=is_half_precision)
     rates = [module.p for module in model.modules() if type(module) is Dropout]
     assert len(rates) == sum(isinstance(module, nn.Dropout) for module in model.modules())
-    assert rates.count(0.25) == 2 + 2 * 2 + 4 * 3  # the sums of embeddings and positions, and all sub-layers
+    # Two sums of embeddings and positions, two sub-layers in each encoder layer, three in each decoder layer.
+    assert rates.count(0.25) == 2 + 2 * 2 + 4 * 3
     assert model.config._attn_implementation == expected

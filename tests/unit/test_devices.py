@@ -1,3 +1,5 @@
+"""Precision and settings of PyTorch that depend on the device."""
+
 import pytest
 import torch
 
@@ -16,7 +18,7 @@ from vaswani_transformer.devices import allow_tf32, avoid_plans_per_shape, choos
         ("fp16", "no", "cuda", True, "fp16"),
     ],
 )
-def test_precision_is_what_is_asked_for_or_launched_or_else_what_the_device_has(
+def test_precision_is_chosen_by_option_then_launcher_then_device(
     monkeypatch, asked, launched, device, has_bfloat16, expected
 ):
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", launched)
@@ -25,7 +27,7 @@ def test_precision_is_what_is_asked_for_or_launched_or_else_what_the_device_has(
 
 
 @pytest.mark.parametrize(("device", "expected"), [("cpu", (True, "highest")), ("cuda", (False, "high"))])
-def test_only_cuda_goes_without_plans_per_shape_and_multiplies_in_tf32(device, expected):
+def test_plans_per_shape_are_avoided_and_tf32_allowed_only_on_cuda(device, expected):
     before = torch.backends.cuda.cudnn_sdp_enabled(), torch.get_float32_matmul_precision()
     try:
         avoid_plans_per_shape(device)

@@ -1,7 +1,8 @@
-"""An engine computes what `forward` computes, with the weights of the moment it was built."""
+"""An engine computes what `forward` computes, with the weights that the model had when it was built."""
 
 import copy
 import pickle
+from unittest import mock
 
 import pytest
 import torch
@@ -30,7 +31,7 @@ SOURCES = {
     "no padding": SOURCE.masked_fill(SOURCE == PAD, 17),
     "on the right": SOURCE,
     "on the left": SOURCE.flip(1),
-    "a row hidden altogether": torch.tensor([[PAD] * 5, [5, 6, 7, 8, 2], [9, 30, 2, PAD, PAD]]),
+    "a row of padding only": torch.tensor([[PAD] * 5, [5, 6, 7, 8, 2], [9, 30, 2, PAD, PAD]]),
 }
 CONFIGS = {
     "paper": {},
@@ -44,29 +45,35 @@ CONFIGS = {
     },
     "eager": {"attention": "eager"},
 }
-# Of the length of all logits of a step. In bfloat16 one row of twelve, where attention is nearly tied, was off by 0.34
-# of its length on one processor; a row of other words would be off by more.
+# The allowed norm of a difference, relative to the norm of the expected values of the whole step. In bfloat16 one row
+# of twelve differed by 0.34 of its norm on one processor, because attention was nearly tied. A row of logits for other
+# words would differ by more.
 TOLERANCES = {"float32": 1e-5, "bfloat16": 0.2}
 DTYPES = list(TOLERANCES)
-RECORDED = {"output_hidden_states": True, "return_dict_in_generate": True}  # which only forward can
+RECORDED = {"output_hidden_states": True, "return_dict_in_generate": True}  # only `forward` returns hidden states
 
 
 def assert_near(actual: torch.Tensor, expected: torch.Tensor, dtype: str) -> None:
+    """Fail unless two tensors agree within the tolerance of `dtype`."""
     assert (actual - expected).float().norm() <= TOLERANCES[dtype] * expected.float().norm()
 
 
 @torch.no_grad()
 def compare(engine, model, *, dtype="float32", source=SOURCE, prompt=(0,), num_steps=6, leaving_at=3) -> None:
-    """Let beams change places at random, and the middle sentence leave: `engine` gives the logits of `forward`."""
+    """Fail unless `engine` gives the logits of the model's `forward` in each step of a search.
+
+    Between steps, beams change places at random. After step `leaving_at`, the middle sentence leaves the batch.
+    """
     torch.manual_seed(0)
     mask = (source != PAD).long()
-    encoded, encoding = model.get_encoder()(source, attention_mask=mask), engine.encode(source, mask)
+    encoded = model.get_encoder()(source, attention_mask=mask)
+    encoding = engine.encode(source, mask)
     assert_near(encoding[mask > 0], encoded.last_hidden_state[mask > 0], dtype)
     cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
     by_forward = ForwardSteps(model, encoded[0], mask, num_beams=NUM_BEAMS, cache=cache)
     prompts = torch.tensor([prompt] * len(source))
     by_engine, logits = engine.start(encoding, mask, prompt=prompts, num_beams=NUM_BEAMS)
-    kinds, tokens = (by_engine, by_forward), prompts.repeat_interleave(NUM_BEAMS, dim=0)
+    tokens = prompts.repeat_interleave(NUM_BEAMS, dim=0)
     for step in range(num_steps):
         assert_near(by_engine(tokens) if step else logits, by_forward(tokens), dtype)
         num_open = len(tokens) // NUM_BEAMS
@@ -75,15 +82,16 @@ def compare(engine, model, *, dtype="float32", source=SOURCE, prompt=(0,), num_s
         kept = torch.arange(num_open) if staying is None else staying
         tokens = tokens[(kept[:, None] * NUM_BEAMS + beams[kept]).flatten()]
         tokens = torch.cat([tokens, torch.randint(3, 37, (len(tokens), 1))], dim=1)
-        for steps in kinds:
+        for steps in (by_engine, by_forward):
             steps.reorder(beams, staying)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS)
-def test_an_engine_gives_the_logits_of_forward(build_tiny_model, changes, dtype):
+def test_an_engine_gives_the_same_logits_as_forward(build_tiny_model, changes, dtype):
     model = build_tiny_model(noise=0.4, **changes)
-    engine, reference = model.build_engine(dtype=dtype), copy.deepcopy(model).to(getattr(torch, dtype))
+    engine = model.build_engine(dtype=dtype)
+    reference = copy.deepcopy(model).to(getattr(torch, dtype))
     for source in SOURCES.values():
         for prompt in ((0,), (0, 5, 6)):
             compare(engine, reference, dtype=dtype, source=source, prompt=prompt)
@@ -99,9 +107,10 @@ def test_an_engine_gives_the_logits_of_forward(build_tiny_model, changes, dtype)
     ],
     ids=["beam", "greedy", "prompt"],
 )
-def test_an_engine_finds_the_translations_of_forward(build_ending_model, source, options):
+def test_an_engine_finds_the_same_translations_as_forward(build_ending_model, source, options):
     model = build_ending_model(end_bias=2.0, max_length_offset=6)
-    engine, expected = model.build_engine(), model.generate(source, **options, **RECORDED)
+    engine = model.build_engine()
+    expected = model.generate(source, **options, **RECORDED)
     found = model.generate(source, engine=engine, return_dict_in_generate=True, **options)
     assert torch.equal(found.sequences, expected.sequences)
     assert torch.equal(model.generate(source, engine=engine, **options), expected.sequences)
@@ -114,20 +123,23 @@ def test_an_engine_finds_the_translations_of_forward(build_ending_model, source,
 
 @pytest.mark.parametrize(("length", "count"), [(7, 0), (8, 8), (15, 1), (16, 0), (17, 0), (31, 1)])
 @pytest.mark.parametrize("num_padded", [0, 4])
-def test_idle_keys_of_the_source_change_nothing(build_tiny_model, length, count, num_padded):
+def test_appending_idle_keys_to_the_source_changes_nothing(build_tiny_model, length, count, num_padded):
     assert engine_steps._count_idle_keys(torch.zeros(2, length, 4)) == count
-    model, source = build_tiny_model(noise=0.4), torch.randint(3, 37, (3, length))
+    model = build_tiny_model(noise=0.4)
+    source = torch.randint(3, 37, (3, length))
     source[0, length - num_padded :] = PAD
     compare(model.build_engine(), model, source=source, num_steps=2)
 
 
-def test_keys_that_no_beam_goes_on_from_are_evicted(build_tiny_model, monkeypatch):
+def test_keys_that_no_beam_continues_are_evicted(build_tiny_model, monkeypatch):
     monkeypatch.setattr(engine_steps, "FEW_KEYS", 1)
-    monkeypatch.setattr(engine_steps, "ROOM", 1)  # make room as often as needed
-    evict, evicted = EngineSteps._evict_keys, []
+    monkeypatch.setattr(engine_steps, "ROOM", 1)  # leave no spare room, so that keys are evicted often
+    evict = EngineSteps._evict_keys
+    evicted = []
 
     def count(self, mask):
-        num_keys, kept = self.num_keys, evict(self, mask)
+        num_keys = self.num_keys
+        kept = evict(self, mask)
         evicted.append(num_keys - self.num_keys)
         assert kept.shape[-1] == self.num_keys
         return kept
@@ -143,6 +155,7 @@ def test_keys_that_no_beam_goes_on_from_are_evicted(build_tiny_model, monkeypatc
 
 
 def write_data(model, new):
+    """Copy the weights of `new` through `.data`, which leaves no trace that autograd could see."""
     for parameter, other in zip(model.parameters(), new.parameters(), strict=True):
         parameter.data.copy_(other)
 
@@ -156,11 +169,12 @@ WRITES = {
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_an_engine_keeps_its_weights_and_generate_reads_those_of_the_model(build_tiny_model, dtype, write):
+def test_an_engine_keeps_its_weights_and_generate_uses_the_current_weights(build_tiny_model, dtype, write):
     changes = CONFIGS["untied, 3 + 1 layers, prelu"] | {"position_embedding_type": "learned", "output_bias": True}
     model, new = (build_tiny_model(noise=0.4, seed=seed, **changes) for seed in (0, 1))
-    many = SOURCE.repeat(3, 1)  # for so many a call lays out an engine itself
-    engine, before = model.build_engine(dtype=dtype), model.generate(many, max_new_tokens=6)
+    many = SOURCE.repeat(3, 1)  # for so many sentences a call packs the matrices of its engine
+    engine = model.build_engine(dtype=dtype)
+    before = model.generate(many, max_new_tokens=6)
     options = {"max_new_tokens": 6, "return_dict_in_generate": True}
     frozen = engine.generate(SOURCE, **options).sequences_scores
     with torch.no_grad():
@@ -172,12 +186,13 @@ def test_an_engine_keeps_its_weights_and_generate_reads_those_of_the_model(build
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_merged_adapter_counts_in_every_dtype(build_tiny_model, dtype):
+def test_an_engine_includes_a_merged_adapter_in_every_dtype(build_tiny_model, dtype):
     peft = pytest.importorskip("peft")
     targets = ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2", "lm_head"]
     config = peft.LoraConfig(r=3, lora_alpha=6, target_modules=targets, init_lora_weights=False)
     model = build_tiny_model(noise=0.3, tie_word_embeddings=False)
-    plain, adapted = copy.deepcopy(model), peft.get_peft_model(model, config).eval()
+    plain = copy.deepcopy(model)
+    adapted = peft.get_peft_model(model, config).eval()
     with pytest.raises(ValueError, match=r"q_proj \(Linear\) has a hook, an adapter or another forward"):
         model.build_engine(dtype=dtype)
     adapted.merge_adapter()
@@ -187,12 +202,12 @@ def test_a_merged_adapter_counts_in_every_dtype(build_tiny_model, dtype):
     compare(engine, copy.deepcopy(merged).to(getattr(torch, dtype)), dtype=dtype)
 
 
-def test_an_engine_of_many_calls_may_be_built_and_used_in_inference_mode(build_tiny_model):
+def test_an_engine_may_be_built_and_used_in_inference_mode(build_tiny_model):
     model = build_tiny_model()
     expected = model.generate(SOURCE)
     with torch.inference_mode():
         engine = model.build_engine()
-        assert torch.equal(model.generate(SOURCE.repeat(3, 1))[:3], expected)  # packs inside
+        assert torch.equal(model.generate(SOURCE.repeat(3, 1))[:3], expected)  # packs matrices in inference mode
         assert torch.equal(model.generate(SOURCE, engine=engine), expected)
     found = model.generate(SOURCE, engine=engine, return_dict_in_generate=True, output_scores=True, output_logits=True)
     assert torch.equal(found.sequences, expected)
@@ -202,18 +217,24 @@ def test_an_engine_of_many_calls_may_be_built_and_used_in_inference_mode(build_t
     assert model.lm_head.weight.grad.isfinite().all()
 
 
-def test_every_call_lays_out_an_engine_and_that_of_few_sentences_copies_nothing(tiny_model, monkeypatch):
+def test_every_call_builds_an_engine_and_few_sentences_need_no_copies(tiny_model, monkeypatch):
     monkeypatch.setattr(ForwardSteps, "__init__", None)
+    keep = Products.keep
+    kept = []
+
+    def record(*args):
+        kept.append(keep(*args))
+        return kept[-1]
+
+    monkeypatch.setattr(Products, "keep", record)
     for source, copies in ((SOURCE, False), (SOURCE.repeat(3, 1), True)):
-        kept, keep = [], Products.keep
-        with monkeypatch.context() as patch:
-            patch.setattr(Products, "keep", lambda *given, keep=keep, kept=kept: kept.append(keep(*given)) or kept[-1])
-            tiny_model.generate(source, max_new_tokens=3)
+        kept.clear()
+        tiny_model.generate(source, max_new_tokens=3)
         assert (kept[0].data_ptr() != tiny_model.lm_head.weight.data_ptr()) == copies
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_autocast_changes_nothing_for_an_engine(build_tiny_model, dtype):
+def test_autocast_does_not_change_an_engine(build_tiny_model, dtype):
     model = build_tiny_model(noise=0.4)
     engine = model.build_engine(dtype=dtype)
     expected = model.generate(SOURCE, engine=engine, max_new_tokens=6)
@@ -221,9 +242,10 @@ def test_autocast_changes_nothing_for_an_engine(build_tiny_model, dtype):
         assert torch.equal(model.generate(SOURCE, engine=engine, max_new_tokens=6), expected)
 
 
-def test_a_translator_keeps_its_weights_and_a_pipeline_those_of_its_model(build_translator):
+def test_a_translator_keeps_its_weights_and_a_pipeline_follows_its_model(build_translator):
     model, tokenizer = build_translator(["a dog runs", "ein Hund rennt"])
-    translator, pipe = Translator(model, tokenizer), pipeline("translation", model, tokenizer)
+    translator = Translator(model, tokenizer)
+    pipe = pipeline("translation", model, tokenizer)
     before = translator(["a dog runs"])
     assert [{"translation_text": before[0][0].text}] == pipe(["a dog runs"])
     assert pipe._find_engine()["engine"] is pipe._find_engine()["engine"]
@@ -234,7 +256,7 @@ def test_a_translator_keeps_its_weights_and_a_pipeline_those_of_its_model(build_
     assert after == pipeline("translation", model, tokenizer)(["a dog runs"])
 
 
-# Where only forward will do
+# Models that need their `forward`
 
 
 def add_hook(model):
@@ -251,12 +273,13 @@ def replace_norm(model):
 
 
 def compile_part(model):
-    model.model.decoder.layers[0]._compiled_call_impl = model.model.decoder.layers[1].forward  # as `compile()` sets
+    # `module.compile()` sets this attribute.
+    model.model.decoder.layers[0]._compiled_call_impl = model.model.decoder.layers[1].forward
 
 
 def prepare_otherwise(model):
-    own = model.prepare_inputs_for_generation
-    model.prepare_inputs_for_generation = lambda *args, **kwargs: own(*args, **kwargs)
+    prepare = model.prepare_inputs_for_generation
+    model.prepare_inputs_for_generation = lambda *args, **kwargs: prepare(*args, **kwargs)
 
 
 class Subclass(VaswaniForConditionalGeneration):
@@ -285,19 +308,21 @@ OBSTACLES = {
 
 
 @pytest.mark.parametrize(("change", "reason"), OBSTACLES.values(), ids=OBSTACLES)
-def test_a_changed_model_is_searched_through_its_forward(build_tiny_model, change, reason):
-    model, options = build_tiny_model(noise=0.4, dropout=0.0), {"max_new_tokens": 6, "return_dict_in_generate": True}
+def test_a_model_with_an_obstacle_is_searched_by_its_forward(build_tiny_model, change, reason):
+    model = build_tiny_model(noise=0.4, dropout=0.0)
+    options = {"max_new_tokens": 6, "return_dict_in_generate": True}
     assert find_obstacle(model) is None
     change(model)
     with pytest.raises(ValueError, match=f"an engine cannot be built of this model: .*{reason}"):
         model.build_engine()
     for source in (SOURCE, SOURCE.repeat(3, 1)):
-        found, expected = model.generate(source, **options), model.generate(source, **options | RECORDED)
+        found = model.generate(source, **options)
+        expected = model.generate(source, **options | RECORDED)
         assert torch.equal(found.sequences, expected.sequences)
         torch.testing.assert_close(found.sequences_scores, expected.sequences_scores)
 
 
-def test_another_kernel_autocast_and_a_hook_on_all_modules_are_named_too(build_tiny_model):
+def test_global_hooks_autocast_and_other_kernels_are_obstacles(build_tiny_model):
     model = build_tiny_model()
     with torch.autocast("cpu", torch.bfloat16):
         assert find_obstacle(model) == "autocast is enabled"
@@ -310,31 +335,32 @@ def test_another_kernel_autocast_and_a_hook_on_all_modules_are_named_too(build_t
     assert "kernel 'flex_attention' does not declare" in find_obstacle(model)
 
 
-def test_logits_that_a_hook_has_seen_stay_what_they_were(build_tiny_model):
-    model, seen = build_tiny_model(), []
+def test_logits_that_a_hook_has_seen_are_not_overwritten(build_tiny_model):
+    model = build_tiny_model()
+    seen = []
     model.lm_head.register_forward_hook(lambda module, inputs, logits: seen.append((logits, logits.clone())))
     model.generate(SOURCE, max_new_tokens=5)
-    assert len(seen) == 5 + 2  # two steps are compared with the same steps without a cache
+    # The first search computes two of its five steps again without a cache, to check the cache.
+    assert len(seen) == 5 + 2
     assert all(torch.equal(logits, copied) for logits, copied in seen)
 
 
-def test_recording_attentions_once_leaves_later_searches_their_engine(build_tiny_model):
+def test_hooks_that_record_attentions_are_no_obstacle(build_tiny_model):
     model = build_tiny_model()
     model.generate(SOURCE, output_attentions=True, return_dict_in_generate=True, max_new_tokens=3)
-    assert any(module._forward_hooks for module in model.modules())  # transformers leaves them there
+    assert any(module._forward_hooks for module in model.modules())  # transformers does not remove its hooks
     assert find_obstacle(model) is None
 
 
-def test_an_engine_samples_in_its_own_dtype(build_tiny_model):
+def test_an_engine_can_sample(build_tiny_model):
     engine = build_tiny_model(noise=0.4).build_engine(dtype="bfloat16")
     torch.manual_seed(0)
     options = {"do_sample": True, "num_beams": 1, "max_new_tokens": 4}
     drawn = [engine.generate(SOURCE, **options) for _ in range(4)]
     assert {tokens.shape for tokens in drawn} == {(3, 5)}
     assert len({str(tokens) for tokens in drawn}) > 1
-    assert torch.equal(
-        engine.generate(SOURCE, **options, top_k=1), engine.generate(SOURCE, **options | {"do_sample": False})
-    )
+    likeliest = engine.generate(SOURCE, **options, top_k=1)
+    assert torch.equal(likeliest, engine.generate(SOURCE, **options | {"do_sample": False}))
 
 
 # A changed network, in a subclass or a fork
@@ -368,7 +394,7 @@ class CappedHead(nn.Linear):
 class BiasedAttention(MultiHeadAttention):
     def _find_kernel(self, **kwargs):
         def attend(module, q, k, v, mask, **options):
-            options["scaling"] *= 3  # as a bias would, this changes the weights and not their sum
+            options["scaling"] *= 3  # changes the attention weights but not their sum, as a bias would
             return eager_attention(module, q, k, v, mask, **options)
 
         return attend
@@ -396,8 +422,9 @@ CHANGES = {
 
 
 @pytest.mark.parametrize(("old", "new"), CHANGES.values(), ids=CHANGES)
-def test_a_changed_layer_decodes_as_its_forward_does_and_a_warning_says_so(build_tiny_model, monkeypatch, old, new):
-    model, warnings = build_tiny_model(noise=0.4), []
+def test_a_model_with_a_changed_layer_decodes_by_its_forward_with_a_warning(build_tiny_model, monkeypatch, old, new):
+    model = build_tiny_model(noise=0.4)
+    warnings = []
     assert model.find_engine() is not None
     for name, module in model.named_modules():
         if type(module) is old and (old is not nn.Linear or name == "lm_head"):
@@ -411,9 +438,8 @@ def test_a_changed_layer_decodes_as_its_forward_does_and_a_warning_says_so(build
         model.build_engine(dtype="bfloat16")
 
 
-def test_a_model_is_compared_with_its_engine_again_after_a_weight_has_changed(build_tiny_model):
+def test_a_model_is_compared_with_its_engine_again_after_weights_change(build_tiny_model):
     model = build_tiny_model(noise=0.4)
-
     residual = model.model.decoder.layers[0].feed_forward_residual
     residual.__class__ = GatedResidual
     residual.gate = nn.Parameter(torch.zeros(1))
@@ -422,19 +448,19 @@ def test_a_model_is_compared_with_its_engine_again_after_a_weight_has_changed(bu
     assert model.find_engine() is None
 
 
-def test_a_lack_of_memory_is_no_difference_of_a_model(build_tiny_model, monkeypatch):
+def test_a_memory_error_does_not_count_as_a_difference(build_tiny_model, monkeypatch):
     model = build_tiny_model()
     with monkeypatch.context() as patch:
-        patch.setattr("vaswani_transformer.engine.engine.Engine", lambda *_, **__: (_ for _ in ()).throw(MemoryError))
+        patch.setattr("vaswani_transformer.engine.engine.Engine", mock.Mock(side_effect=MemoryError))
         with pytest.raises(MemoryError):
             model.find_engine()
     assert model.find_engine() is not None
 
 
-# Engines of several models, of another dtype
+# Ensembles, and options that are refused
 
 
-def test_an_ensemble_takes_an_engine_of_each_model(build_ending_model):
+def test_an_ensemble_may_consist_of_engines_and_models(build_ending_model):
     models = [build_ending_model(end_bias=2.0, max_length_offset=6, seed=seed) for seed in (0, 1)]
     expected = models[0].generate(SOURCE, engine=Ensemble(models))
     engines = [model.build_engine() for model in models]
@@ -443,9 +469,10 @@ def test_an_ensemble_takes_an_engine_of_each_model(build_ending_model):
         assert torch.equal(engines[0].generate(SOURCE, engine=Ensemble(members)), expected)
 
 
-def test_an_engine_translates_without_its_model_and_refuses_what_only_forward_gives(build_ending_model):
+def test_an_engine_outlives_its_model_and_refuses_options_that_need_forward(build_ending_model):
     model = build_ending_model(end_bias=2.0, max_length_offset=6)
-    engine, expected = model.build_engine(), model.generate(SOURCE)
+    engine = model.build_engine()
+    expected = model.generate(SOURCE)
     del model
     assert torch.equal(engine.generate(SOURCE), expected)
     for options in (RECORDED, {"use_cache": False}, {"cache_implementation": "static"}):
@@ -458,17 +485,17 @@ def test_an_engine_translates_without_its_model_and_refuses_what_only_forward_gi
 
 
 @pytest.mark.parametrize("dtype", ["int4", "nonsense", torch.int32, 5])
-def test_a_dtype_that_is_none_of_an_engine_s_is_refused(tiny_model, dtype):
+def test_a_dtype_that_is_not_floating_point_is_refused(tiny_model, dtype):
     with pytest.raises(ValueError, match=f'must be floating-point, as "bfloat16" is; got {dtype!r}'):
         tiny_model.build_engine(dtype=dtype)
 
 
-# PyTorch of next year
+# Later versions of PyTorch
 
 
 @pytest.mark.parametrize("name", PRIVATE_NAMES)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_an_engine_does_without_any_private_name_of_pytorch(build_tiny_model, monkeypatch, name, dtype):
+def test_an_engine_works_without_any_private_name_of_pytorch(build_tiny_model, monkeypatch, name, dtype):
     model = build_tiny_model(noise=0.4)
     monkeypatch.setitem(PRIVATE_NAMES, name, "not.there")
     assert find_private(name) is None

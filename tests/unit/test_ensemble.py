@@ -1,3 +1,5 @@
+"""Ensembles: several models that search together, by the mean of their probabilities."""
+
 import functools
 
 import pytest
@@ -12,6 +14,7 @@ WITH_SCORES = {"output_scores": True, "return_dict_in_generate": True}
 
 @pytest.fixture(scope="module")
 def build(build_ending_model):
+    """Return a function that builds a model whose translations end early."""
     return functools.partial(build_ending_model, end_bias=3.0, max_length_offset=5, decoder_layers=2)
 
 
@@ -49,7 +52,7 @@ def test_a_word_that_one_model_forbids_is_still_possible():
     ],
     ids=str,
 )
-def test_copies_of_a_model_are_the_model_alone(model, options, is_engine, num_copies):
+def test_an_ensemble_of_copies_translates_as_the_model(model, options, is_engine, num_copies):
     one = model.build_engine() if is_engine else model
     alone = model.generate(SOURCE, **WITH_SCORES, **options)
     together = model.generate(SOURCE, engine=Ensemble([one] * num_copies), **WITH_SCORES, **options)
@@ -59,7 +62,7 @@ def test_copies_of_a_model_are_the_model_alone(model, options, is_engine, num_co
     assert torch.equal(brief, alone.sequences)
 
 
-def test_who_comes_first_does_not_matter(model, other):
+def test_the_order_of_models_does_not_matter(model, other):
     found, mirrored = (
         first.generate(SOURCE, engine=Ensemble([first, second.build_engine()]), num_return_sequences=2, **WITH_SCORES)
         for first, second in ((model, other), (other, model))
@@ -70,29 +73,29 @@ def test_who_comes_first_does_not_matter(model, other):
     assert not torch.allclose(found.sequences_scores, alone.sequences_scores, rtol=0, atol=1e-2)
 
 
-def test_the_logits_of_an_ensemble_are_mean_log_probs(model, other):
+def test_the_logits_of_an_ensemble_are_log_probabilities(model, other):
     options = {"output_logits": True, "return_dict_in_generate": True}
     found = model.generate(SOURCE, engine=Ensemble([model, other]), **options)
     torch.testing.assert_close(found.logits[0].exp().sum(-1), torch.ones(len(found.logits[0])))
 
 
-# Refused
+# Limits, and options that are refused
 
 
 @pytest.mark.parametrize(("name", "value"), [("vocab_size", 41), ("eos_token_id", 3), ("decoder_start_token_id", 5)])
-def test_another_vocabulary_is_refused(model, build, name, value):
+def test_models_with_different_vocabularies_are_refused(model, build, name, value):
     ours = getattr(model.config, name)
     with pytest.raises(ValueError, match=f"must share one vocabulary: {name} is {ours} in the first model and {value}"):
         Ensemble([model, build(**{name: value})])
 
 
-def test_the_shortest_table_of_positions_limits_all(model, build_tiny_model):
+def test_the_shortest_table_of_positions_limits_the_length(model, build_tiny_model):
     other = build_tiny_model(position_embedding_type="learned", max_position_embeddings=8)
     found = model.generate(SOURCE[:1, :3], engine=Ensemble([model, other]), max_length_offset=50)
     assert found.shape[1] <= 1 + 8
 
 
-def test_inputs_of_one_model_are_refused(model):
+def test_an_ensemble_refuses_encoder_outputs(model):
     encoded = model.get_encoder()(SOURCE[1:2])
     with pytest.raises(ValueError, match="an ensemble cannot use encoder_outputs"):
         model.generate(encoder_outputs=encoded, engine=Ensemble([model]))
@@ -109,7 +112,7 @@ def test_inputs_of_one_model_are_refused(model):
     ],
     ids=" ".join,
 )
-def test_an_ensemble_and_an_engine_alone_refuse_options_that_need_one_model(model, options):
+def test_ensembles_and_engines_refuse_options_that_need_a_model(model, options):
     engine = model.build_engine()
     for one, decoder in ((model, {"engine": Ensemble([model])}), (engine, {})):
         with pytest.raises(ValueError, match=r"an engine cannot decode with .*: call the model's generate"):

@@ -1,3 +1,5 @@
+"""Loading models, and evaluating them by perplexity and BLEU."""
+
 import math
 import os
 import shutil
@@ -28,7 +30,7 @@ def saved(build_translator, tmp_path):
     return tmp_path / "run" / "model"
 
 
-def test_perplexity_is_that_of_teacher_forcing_whatever_the_batches(translator):
+def test_perplexity_agrees_with_teacher_forcing_for_any_batch_size(translator):
     model, tokenizer = translator
     pairs = [("a dog runs", "two cats"), ("a dog", "the big bed and the dog"), ("cats", "a")]
     nll, count = 0.0, 0
@@ -52,7 +54,7 @@ def test_long_lines_are_cut_on_both_sides_with_a_warning(translator, monkeypatch
     assert cut == [pytest.approx(score, rel=1e-5) for score in whole]
 
 
-def test_bleu_of_a_model_is_that_of_its_translations(translator, monkeypatch):
+def test_compute_bleu_scores_the_model_s_translations(translator, monkeypatch):
     answers = {"ein Hund läuft schnell nach Hause": "a dog runs home fast", "zwei": "two"}
 
     def translate(self, batch):
@@ -64,7 +66,7 @@ def test_bleu_of_a_model_is_that_of_its_translations(translator, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
-def test_a_half_written_folder_is_refused_with_what_it_lacks(saved, name):
+def test_an_incomplete_model_folder_is_refused_with_the_missing_file(saved, name):
     (saved / name).write_bytes((saved / name).read_bytes()[:-9])
     with pytest.raises((ValueError, OSError), match=rf"holds a damaged file|{name}"):
         load_translator(saved)
@@ -75,10 +77,10 @@ def test_a_half_written_folder_is_refused_with_what_it_lacks(saved, name):
 
 @pytest.mark.parametrize("name", ["example.json", "generation_config.json", "config.json", "README.md"])
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("gone"), Path.mkdir])
-def test_a_pipe_a_broken_link_or_a_folder_in_place_of_a_file_is_named_and_not_waited_for(saved, name, make):
+def test_a_pipe_broken_link_or_folder_in_place_of_a_file_is_refused(saved, name, make):
     (saved / name).unlink(missing_ok=True)
     make(saved / name)
-    if name == "README.md" and make is Path.mkdir:  # no part of the model
+    if name == "README.md" and make is Path.mkdir:  # a folder README.md is allowed, for it is no part of the model
         assert load(saved)
         return
     with pytest.raises(ValueError, match=f"{name} is no file to read, but a folder, a pipe or a broken link: copy"):
@@ -101,7 +103,7 @@ def test_a_model_that_changes_while_it_is_loaded_is_refused(saved, monkeypatch, 
         load(saved)
 
 
-def test_a_run_is_served_by_its_newest_checkpoint_unless_that_is_damaged(saved, capsys):
+def test_the_newest_checkpoint_of_a_run_is_loaded_unless_it_is_damaged(saved, capsys):
     checkpoints = saved.parent / "checkpoints"
     for name in ("step-00000002", "stopped-00000003"):
         shutil.copytree(saved, checkpoints / name)
@@ -115,14 +117,12 @@ def test_a_run_is_served_by_its_newest_checkpoint_unless_that_is_damaged(saved, 
         load(saved.parent)
     shutil.rmtree(checkpoints)
     (saved.parent / "recipe.json").write_text("{}")
-    with pytest.raises(
-        FileNotFoundError,
-        match=r"the run .* has no checkpoint and no model/config.json yet: train until it has one",
-    ):
+    message = r"the run .* has no checkpoint and no model/config.json yet: train until it has one"
+    with pytest.raises(FileNotFoundError, match=message):
         load(saved.parent)
 
 
-def test_a_model_has_one_fingerprint_wherever_it_lies_and_another_when_a_part_changes(saved, tmp_path):
+def test_a_fingerprint_depends_on_the_contents_of_a_model_and_not_on_its_place(saved, tmp_path):
     fingerprint = fingerprint_model(saved)
     shutil.copytree(saved.parent, tmp_path / "copy")
     (saved / "README.md").write_text("a card")

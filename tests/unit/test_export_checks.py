@@ -1,4 +1,4 @@
-"""What the exports refuse. That they translate alike: integration/test_export.py."""
+"""Models that the exports refuse. integration/test_export.py tests the translations of exported models."""
 
 import math
 import sys
@@ -11,15 +11,14 @@ from vaswani_transformer.export.ctranslate2_converter import VaswaniLoader
 
 
 @pytest.mark.parametrize("changes", [{"attention_window": 4}, {"activation_function": "mish"}])
-def test_ctranslate2_is_not_given_what_it_would_compute_otherwise(build_tiny_model, changes):
-    with pytest.raises(
-        ValueError, match=r"no attention_window, and only relu.* as activation_function: use --format onnx"
-    ):
+def test_models_that_ctranslate2_cannot_compute_are_refused(build_tiny_model, changes):
+    message = r"no attention_window, and only relu.* as activation_function: use --format onnx"
+    with pytest.raises(ValueError, match=message):
         VaswaniLoader().get_model_spec(build_tiny_model(**changes))
 
 
 @torch.no_grad()
-def test_the_table_holds_the_positions_of_the_model_as_they_are(build_tiny_model):
+def test_the_exported_table_equals_the_positions_of_the_model(build_tiny_model):
     table = VaswaniLoader(max_positions=9).get_model_spec(build_tiny_model()).encoder.position_encodings.encodings
     angle = 7 / 10000 ** (2 / 12)
     assert table.shape == (9, 12)
@@ -30,7 +29,7 @@ def test_the_table_holds_the_positions_of_the_model_as_they_are(build_tiny_model
 
 
 @pytest.mark.parametrize(("form", "package"), [("ctranslate2", "ctranslate2"), ("onnx", "onnxscript")])
-def test_a_missing_package_is_named_with_the_way_to_install_it(form, package, tmp_path, capsys, monkeypatch):
+def test_the_error_about_a_missing_package_says_how_to_install_it(form, package, tmp_path, capsys, monkeypatch):
     for name in [name for name in sys.modules if name.startswith("vaswani_transformer.export")]:
         monkeypatch.delitem(sys.modules, name)
     for name in [name for name in sys.modules if name.split(".")[0] == package]:

@@ -1,3 +1,5 @@
+"""Translating files in windows, which survive a killed process, and streams."""
+
 import gzip
 import io
 import os
@@ -29,11 +31,11 @@ to_lines = partial(format_lines, is_numbered=True, is_scored=True)
 
 
 class Killed(BaseException):
-    """What no handler of errors catches."""
+    """The end of a process. Handlers of `Exception` do not catch it."""
 
 
 class Reverser:
-    """A translator that writes backwards, until its lives are used up, one for each sentence."""
+    """A translator that reverses sentences. Each sentence costs a life, and without lives it raises `Killed`."""
 
     tokens_per_batch = 7
 
@@ -52,10 +54,12 @@ class Reverser:
 
 
 class Processes:
-    """Threads in the place of processes; `PartialState` as far as it is used."""
+    """A replacement of `PartialState` for threads in place of processes."""
 
     def __init__(self, index, barrier):
-        self.process_index, self.num_processes, self.barrier = index, barrier.parties, barrier
+        self.process_index = index
+        self.num_processes = barrier.parties
+        self.barrier = barrier
         self.is_main_process = index == 0
 
     def wait_for_everyone(self):
@@ -64,14 +68,15 @@ class Processes:
 
 @pytest.fixture(autouse=True)
 def small_windows(monkeypatch):
-    monkeypatch.setattr(file_translation, "LEAST_LINES_PER_WINDOW", 1)  # of 23 lines: three of 7 and a rest of two
+    # The 23 lines make three windows of 7 lines and one of 2.
+    monkeypatch.setattr(file_translation, "LEAST_LINES_PER_WINDOW", 1)
     monkeypatch.setattr(file_translation, "LINES_PER_STREAM_WINDOW", 4)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture
 def paths(tmp_path):
-    """The text, and where its translation goes."""
+    """Return the path of the text and the path for its translation."""
     (tmp_path / "text").write_text("".join(f"{line}\n" for line in SENTENCES), encoding="utf-8")
     return tmp_path / "text", tmp_path / "new" / "out"
 
@@ -82,8 +87,9 @@ def translate(translator, paths, *, settings=(), index=0, barrier=None):
 
 
 def translate_together(translators, paths):
-    """A thread for each translator; what `translate_file` raises in one is raised here."""
-    barrier, errors = threading.Barrier(len(translators)), []
+    """Let each translator translate in a thread. Raise the first error of a thread, if there is one."""
+    barrier = threading.Barrier(len(translators))
+    errors = []
 
     def work(index):
         try:
@@ -104,13 +110,13 @@ def translate_together(translators, paths):
 
 
 def assert_done(output):
-    """The whole translation is there, and nothing else."""
+    """Fail unless the output holds the whole translation and its folder nothing else."""
     assert output.read_text(encoding="utf-8") == EXPECTED
     assert list(output.parent.iterdir()) == [output]
 
 
 def finished_sentences(output):
-    """Sentences of the windows in the folder of `output`."""
+    """Return the sentences of the finished windows, which are in the folder out.partial beside `output`."""
     starts = [int(path.name[-12:]) - 1 for path in output.with_name("out.partial").glob("lines-" + 12 * "[0-9]")]
     return [sentence for start in sorted(starts) for sentence in SENTENCES[start : start + 7]]
 
@@ -122,7 +128,10 @@ def test_an_empty_file_gives_an_empty_file(paths):
 
 
 def run_and_die(paths, line_number):
-    """In a child that ends, without any clean-up, before the n-th line of `file_translation` that is executed."""
+    """Translate in a child process that dies before the n-th executed line of `translation.files`.
+
+    It ends without any clean-up. Return False if the translation ended before that line.
+    """
     if child := os.fork():
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     executed = 0
@@ -141,8 +150,8 @@ def run_and_die(paths, line_number):
     os._exit(0)
 
 
-def test_a_process_may_die_before_any_line_of_the_program_and_loses_its_window_only(paths, tmp_path):
-    """Every fifth that is executed: they are met in all states, and while the folder is removed."""
+def test_a_process_that_dies_at_any_line_loses_only_its_window(paths, tmp_path):
+    # Every fifth executed line is tried. These lines occur in all states, also while the folder is removed.
     line_number, dies = 0, True
     while dies:
         line_number += 5
@@ -151,7 +160,8 @@ def test_a_process_may_die_before_any_line_of_the_program_and_loses_its_window_o
         output.write_text("old\n")
         dies = run_and_die((paths[0], output), line_number)
         assert output.read_text(encoding="utf-8") in (("old\n", EXPECTED) if dies else (EXPECTED,))
-        finished, translator = finished_sentences(output), Reverser()
+        finished = finished_sentences(output)
+        translator = Reverser()
         translate(translator, (paths[0], output))
         assert sorted(finished + translator.translated) == sorted(SENTENCES)
         assert_done(output)
@@ -159,6 +169,7 @@ def test_a_process_may_die_before_any_line_of_the_program_and_loses_its_window_o
 
 
 def swap(one, other):
+    """Exchange two files."""
     one.rename(other.with_name("kept"))
     other.rename(one)
     other.with_name("kept").rename(other)
@@ -186,7 +197,7 @@ def test_a_damaged_window_is_translated_again(paths, damage):
     assert_done(paths[1])
 
 
-def test_damage_after_the_check_is_no_output(paths, monkeypatch):
+def test_damage_after_the_check_is_reported_and_not_written_to_the_output(paths, monkeypatch):
     class Damager(Reverser):
         def __call__(self, sentences, **options):
             for path in paths[1].with_name("out.partial").glob("lines-*1"):
@@ -198,7 +209,7 @@ def test_damage_after_the_check_is_no_output(paths, monkeypatch):
     assert not paths[1].exists()
 
 
-def test_files_of_the_users_own_in_the_folder_stay(paths):
+def test_files_of_the_user_in_the_folder_are_kept(paths):
     folder = paths[1].with_name("out.partial")
     folder.mkdir(parents=True)
     (folder / "notes.txt").write_text("mine")
@@ -210,7 +221,7 @@ def test_files_of_the_users_own_in_the_folder_stay(paths):
     assert {path.read_text() for path in folder.iterdir() if path.name != "lock"} == {"mine"}
 
 
-def test_an_output_that_is_named_gz_is_compressed(paths):
+def test_an_output_named_gz_is_compressed(paths):
     translate(Reverser(), (paths[0], paths[1].with_suffix(".gz")))
     assert gzip.decompress(paths[1].with_suffix(".gz").read_bytes()).decode() == EXPECTED
 
@@ -225,13 +236,14 @@ def test_an_output_that_is_a_link_is_followed(paths, tmp_path):
     assert_done(target)
 
 
-def test_the_text_itself_is_not_replaced(paths):
+def test_the_output_must_not_be_the_input(paths):
     with pytest.raises(ValueError, match="is the text to translate, and would be replaced: name another output"):
         translate(Reverser(), (paths[0], paths[0]))
 
 
 def test_work_is_not_continued_under_other_settings_or_on_another_text(paths):
-    text, larger = paths[0].read_bytes(), Reverser()
+    text = paths[0].read_bytes()
+    larger = Reverser()
     larger.tokens_per_batch = 8
     with pytest.raises(Killed):
         translate(Reverser(lives=8), paths, settings={"num_beams": 4, "nbest": None})
@@ -267,17 +279,18 @@ def test_processes_take_the_windows_in_turn(paths):
 
 
 @pytest.mark.parametrize(("before", "after"), [(3, 2), (2, 9), (1, 4)])
-def test_another_number_of_processes_may_continue(paths, before, after):
+def test_a_different_number_of_processes_may_continue(paths, before, after):
     with pytest.raises(Killed):
         translate_together([Reverser(lives=7), *(Reverser(lives=3) for _ in range(before - 1))], paths)
-    finished, translators = finished_sentences(paths[1]), [Reverser() for _ in range(after)]
+    finished = finished_sentences(paths[1])
+    translators = [Reverser() for _ in range(after)]
     translate_together(translators, paths)
     assert_done(paths[1])
     translated = chain.from_iterable(translator.translated for translator in translators)
     assert sorted([*finished, *translated]) == sorted(SENTENCES)
 
 
-def test_one_bar_counts_the_lines_of_all_processes_and_begins_with_those_that_are_done(paths, monkeypatch):
+def test_one_progress_bar_counts_the_lines_of_all_processes_and_of_earlier_runs(paths, monkeypatch):
     bars = []
 
     class Bar(tqdm):
@@ -300,7 +313,7 @@ def test_processes_that_do_not_know_of_each_other_are_refused(monkeypatch):
 
 @pytest.fixture
 def pipe():
-    """A pipe to read from, and a function that writes into it and closes it when there is nothing to write."""
+    """Return a file to read from a pipe, and a function that writes to the pipe, or closes it if given no bytes."""
     reading, writing = os.pipe()
 
     def write(block):
@@ -313,7 +326,7 @@ def pipe():
         yield file, write
 
 
-def test_lines_that_have_come_are_given_without_waiting_for_more(pipe):
+def test_available_lines_are_yielded_without_waiting_for_more(pipe):
     file, write = pipe
     windows = read_windows(file, name="pipe")
     write(b"one\ntwo\nthr")
@@ -327,7 +340,7 @@ def test_lines_that_have_come_are_given_without_waiting_for_more(pipe):
     assert list(read_windows(file, name="pipe")) == []
 
 
-def test_a_line_may_come_in_many_pieces(pipe, monkeypatch):
+def test_a_line_may_arrive_in_many_pieces(pipe, monkeypatch):
     monkeypatch.setattr(file_translation, "BYTES_PER_READ", 3)
     file, write = pipe
     text = "\ufeffeins \u2028\rzwei\n" + "ä" * 100 + "\nlast"
@@ -336,7 +349,7 @@ def test_a_line_may_come_in_many_pieces(pipe, monkeypatch):
     assert list(chain.from_iterable(read_windows(file, name="pipe"))) == ["eins \u2028\rzwei", "ä" * 100, "last"]
 
 
-def test_a_line_of_a_stream_without_end_does_not_fill_the_memory():
+def test_a_very_long_line_of_a_stream_does_not_fill_the_memory():
     blocks = iter([b"one\n", *["ä".encode() * 30_000] * 500, b"\nlast"])  # 30 MB
     file = SimpleNamespace(read1=lambda size: next(blocks, b""))
     tracemalloc.start()
@@ -349,7 +362,7 @@ def test_a_line_of_a_stream_without_end_does_not_fill_the_memory():
     assert peak < 8 * 2**20
 
 
-def test_a_file_comes_in_full_windows(paths):
+def test_a_file_is_read_in_full_windows(paths):
     assert list(read_file_windows(paths[0])) == [SENTENCES[start : start + 4] for start in range(0, 23, 4)]
 
 

@@ -1,3 +1,5 @@
+"""Files and folders that are written whole, checked, locked and claimed."""
+
 import contextlib
 
 import pytest
@@ -14,8 +16,9 @@ from vaswani_transformer.files import (
 
 
 @pytest.mark.parametrize("name", [None, "elsewhere"])
-def test_a_file_that_is_not_finished_leaves_the_old_one_in_its_place(tmp_path, name):
-    path, unfinished = tmp_path / "file", None if name is None else tmp_path / name
+def test_an_unfinished_file_does_not_replace_the_old_one(tmp_path, name):
+    path = tmp_path / "file"
+    unfinished = None if name is None else tmp_path / name
     path.write_bytes(b"old")
     with contextlib.suppress(KeyboardInterrupt), write_whole(path, unfinished) as file:
         file.write(b"ne")
@@ -27,13 +30,13 @@ def test_a_file_that_is_not_finished_leaves_the_old_one_in_its_place(tmp_path, n
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_new_file_is_on_the_disk_before_it_has_its_name(tmp_path, file_calls):
+def test_a_new_file_is_synced_before_it_is_renamed(tmp_path, file_calls):
     with write_whole(tmp_path / "file") as file:
         file.write(b"new")
     assert file_calls == ["sync file.partial", "rename file.partial"]
 
 
-def test_a_file_that_cannot_be_written_is_named_and_other_errors_stay_as_they_are(tmp_path, little_room):
+def test_errors_of_writing_name_the_file_and_other_errors_are_unchanged(tmp_path, little_room):
     path = tmp_path / "file"
     with little_room(10), pytest.raises(OSError, match=rf"File too large: '{path}'"), write_whole(path) as file:
         file.write(bytes(11))
@@ -41,16 +44,16 @@ def test_a_file_that_cannot_be_written_is_named_and_other_errors_stay_as_they_ar
         (tmp_path / "elsewhere").read_bytes()
 
 
-def test_a_folder_that_a_kill_has_left_without_its_name_gets_it_back(tmp_path):
+def test_a_folder_that_a_killed_process_left_renamed_gets_its_name_back(tmp_path):
     old = tmp_path / ".model.old"
     old.mkdir()
-    (old / "own.txt").write_text("of the user")
+    (old / "notes.txt").write_text("of the user")
     with contextlib.suppress(KeyboardInterrupt), write_folder(tmp_path / "model"):
         raise KeyboardInterrupt
-    assert [path.name for path in tmp_path.rglob("*")] == ["model", "own.txt"]
+    assert [path.name for path in tmp_path.rglob("*")] == ["model", "notes.txt"]
 
 
-def test_the_first_file_that_is_not_what_it_was_is_named(tmp_path):
+def test_the_first_damaged_or_missing_file_is_named(tmp_path):
     (tmp_path / "sub").mkdir()
     for name in ("a", "sub/b"):
         (tmp_path / name).write_text(name)
@@ -63,7 +66,7 @@ def test_the_first_file_that_is_not_what_it_was_is_named(tmp_path):
     assert find_damage(tmp_path, digests) == f"{tmp_path / 'a'} is missing"
 
 
-def test_what_differs_is_named_by_its_path():
+def test_differences_are_named_by_their_paths():
     recorded = {"a": 1, "b": {"c": "x"}, "d": [1], "same": None}
     given = {"a": 2, "b": {"c": None}, "d": [1, 2], "same": None, "e": True}
     assert sorted(find_changes(recorded, given, "it")) == [
@@ -75,7 +78,7 @@ def test_what_differs_is_named_by_its_path():
     assert not list(find_changes(given, given, "it"))
 
 
-def test_a_folder_another_process_writes_in_is_refused_and_free_when_that_is_killed(tmp_path, another_process_in):
+def test_a_folder_is_locked_until_the_writing_process_ends(tmp_path, another_process_in):
     with another_process_in(tmp_path) as holder:
         message = "another process is writing in .*: wait for it, or name another output"
         with pytest.raises(ValueError, match=message), lock_folder(tmp_path):

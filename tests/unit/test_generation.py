@@ -1,3 +1,5 @@
+"""Beam search, greedy search and sampling: results, scores, limits, prompts, batches and caches."""
+
 import math
 
 import pytest
@@ -17,7 +19,7 @@ from transformers.generation import (
 from vaswani_transformer import VaswaniForConditionalGeneration
 from vaswani_transformer.engine.search import FastBeamSearch, find_best_sums
 from vaswani_transformer.model.generation_vaswani import MOST_ALPHA
-from vaswani_transformer.model.search_vaswani import LENGTH_PENALTIES, agree
+from vaswani_transformer.model.search_vaswani import CACHES_THAT_WORK, LENGTH_PENALTIES, agree
 from vaswani_transformer.translation.ensemble import Ensemble
 
 START, PAD, END = 0, 1, 2
@@ -27,6 +29,7 @@ LENGTHS = [2, 5, 7, 4]
 
 
 def batch_of(sentences: list[list[int]], side: str = "right") -> torch.LongTensor:
+    """Return a batch of sentences, padded on one side."""
     longest = max(map(len, sentences))
     padded = [(s, [PAD] * (longest - len(s))) for s in sentences]
     return torch.tensor([s + p if side == "right" else p + s for s, p in padded])
@@ -36,7 +39,7 @@ SOURCE = batch_of(SENTENCES)
 
 
 def new_tokens(row: torch.Tensor, prompt_length: int = 1) -> list[int]:
-    """What was generated, up to and with </s>."""
+    """Return the tokens behind the prompt, up to and including the first </s>."""
     tokens = row[prompt_length:].tolist()
     return tokens[: tokens.index(END) + 1] if END in tokens else tokens
 
@@ -47,7 +50,7 @@ WITH_SCORES = {"output_scores": True, "return_dict_in_generate": True}
 
 @pytest.fixture(scope="module")
 def model(build_tiny_model):
-    """Its distributions are uneven enough for beams to matter; it rarely says </s>."""
+    """Return a model that rarely ends a translation. Its distributions are uneven, so that beams make a difference."""
     model = build_tiny_model(**SMALL)
     model.generation_config.max_length_offset = 4
     return model
@@ -55,19 +58,22 @@ def model(build_tiny_model):
 
 @pytest.fixture(scope="module")
 def endless(build_ending_model):
-    """Says </s> only where it must."""
+    """Return a model that generates </s> only where it is forced to."""
     return build_ending_model(end_bias=-100.0, max_length_offset=4, decoder_layers=2)
 
 
 @pytest.fixture(scope="module")
 def brief(build_ending_model):
-    """Ends many hypotheses after a few words."""
+    """Return a model that ends many hypotheses after a few words."""
     return build_ending_model(end_bias=4.0, max_length_offset=9, decoder_layers=2)
 
 
 @torch.no_grad()
 def log_likelihoods(model, source: list[int], hypotheses: list[list[int]]) -> torch.Tensor:
-    """log P of each token of each hypothesis (float64, 0 behind the end), by teacher forcing."""
+    """Return the log-probability of each token of each hypothesis by teacher forcing.
+
+    The result (hypotheses, longest) is in float64, and 0 behind the end of a hypothesis.
+    """
     longest = max(map(len, hypotheses))
     targets = torch.tensor([h + [PAD] * (longest - len(h)) for h in hypotheses])
     inputs = torch.cat([torch.full((len(hypotheses), 1), START), targets[:, :-1]], dim=1)
@@ -78,7 +84,7 @@ def log_likelihoods(model, source: list[int], hypotheses: list[list[int]]) -> to
 
 
 def penalised_scores(model, source, hypotheses, alpha) -> list[float]:
-    """s(Y, X) of equation 14 in Wu et al., typed again."""
+    """Return the scores s(Y, X) of equation 14 in Wu et al., computed independently of the package."""
     totals = log_likelihoods(model, source, hypotheses).sum(-1).tolist()
     return [t / ((5 + len(h)) / 6) ** alpha for t, h in zip(totals, hypotheses, strict=True)]
 
@@ -87,6 +93,7 @@ def penalised_scores(model, source, hypotheses, alpha) -> list[float]:
 
 
 def forget_first_token(layer):
+    """Return the name and a replacement of a method, with which a cache returns zeros as keys of the first token."""
     update = layer.update
 
     def update_and_forget(self, *args, **kwargs):
@@ -97,6 +104,7 @@ def forget_first_token(layer):
 
 
 def forget_positions(layer):
+    """Return the name and a replacement of a method, with which a cache always reports a length of 0."""
     return "get_seq_length", lambda self, *_: 0
 
 
@@ -110,9 +118,10 @@ WITHOUT_ENGINE = {
 
 @pytest.mark.parametrize("options", WITHOUT_ENGINE.values(), ids=WITHOUT_ENGINE)
 @pytest.mark.parametrize("broken", [forget_first_token, forget_positions])
-def test_a_cache_that_does_not_work_is_noticed_and_left_out(build_tiny_model, monkeypatch, options, broken):
+def test_a_cache_that_does_not_work_is_detected_and_not_used(build_tiny_model, monkeypatch, options, broken):
     monkeypatch.setattr(VaswaniForConditionalGeneration, "find_engine", None)
-    model, warnings = build_tiny_model(**SMALL), []
+    model = build_tiny_model(**SMALL)
+    warnings = []
     without_cache = options | {"use_cache": False, "cache_implementation": None}
     expected = model.generate(SOURCE, **without_cache)
     for kind in (DynamicLayer, StaticLayer):
@@ -124,8 +133,16 @@ def test_a_cache_that_does_not_work_is_noticed_and_left_out(build_tiny_model, mo
     assert f"in transformers {transformers.__version__} and torch {torch.__version__}" in warnings[0]
 
 
-def test_a_cache_is_given_by_either_name_and_no_other(build_tiny_model):
-    model, ids = build_tiny_model(**SMALL), torch.tensor([[START, 5, 6]])
+def test_a_cache_works_after_a_prompt_of_several_tokens(build_tiny_model):
+    model = build_tiny_model(**SMALL)
+    prompt = torch.tensor([[START, 5, 7]] * len(SENTENCES))
+    model.generate(SOURCE, decoder_input_ids=prompt, output_hidden_states=True, return_dict_in_generate=True)
+    assert [*CACHES_THAT_WORK[model].values()] == [True]
+
+
+def test_a_cache_may_be_passed_by_two_names_and_unknown_names_are_refused(build_tiny_model):
+    model = build_tiny_model(**SMALL)
+    ids = torch.tensor([[START, 5, 6]])
     expected = model(SOURCE[:1], decoder_input_ids=ids).logits[:, -1]
     for name in ("past_key_values", "cache"):
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
@@ -156,13 +173,13 @@ def test_a_cache_is_given_by_either_name_and_no_other(build_tiny_model):
         ("power", [100], 10, [1e20]),
     ],
 )
-def test_the_penalties_by_hand(penalty, lengths, alpha, expected):
+def test_length_penalties_agree_with_values_computed_by_hand(penalty, lengths, alpha, expected):
     penalty = LENGTH_PENALTIES[penalty]
     assert [penalty(length, alpha) for length in lengths] == pytest.approx(expected)
     assert penalty(torch.tensor(lengths), alpha).tolist() == pytest.approx(expected)
 
 
-def test_the_search_of_the_paper_is_the_default(tiny_model):
+def test_the_default_search_has_the_settings_of_the_paper(tiny_model):
     config = tiny_model.generation_config
     assert (config.num_beams, config.length_penalty, config.length_penalty_type) == (4, 0.6, "gnmt")
     assert (config.max_length_offset, config.early_stopping) == (50, "never")
@@ -171,7 +188,7 @@ def test_the_search_of_the_paper_is_the_default(tiny_model):
 # When a search ends
 
 
-def test_the_search_ends_when_nothing_can_win_any_more(build_tiny_model):
+def test_the_search_ends_when_no_open_hypothesis_can_win(build_tiny_model):
     model = build_tiny_model(**SMALL, output_bias=True)
     with torch.no_grad():
         model.lm_head.bias[END] += 12.0
@@ -182,7 +199,7 @@ def test_the_search_ends_when_nothing_can_win_any_more(build_tiny_model):
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=200))
-def test_all_open_sentences_stay_and_batches_have_few_sizes(done):
+def test_open_sentences_stay_in_the_batch_and_batches_have_few_sizes(done):
     staying = FastBeamSearch.find_staying(None, done)
     places = list(range(len(done))) if staying is None else staying
     still_open = {place for place, is_done in enumerate(done) if not is_done}
@@ -194,7 +211,7 @@ def test_all_open_sentences_stay_and_batches_have_few_sizes(done):
         assert len(places) in {0, *range(1, 9), *(unit * step for unit in (2, 4, 8, 16, 32) for step in range(5, 9))}
 
 
-def test_logits_that_forbid_other_words_do_not_agree():
+def test_logits_that_forbid_different_words_do_not_agree():
     logits = torch.tensor([[0.0, 1.0]])
     assert agree(logits, logits + 1e-7)
     assert not agree(logits, torch.tensor([[0.0, -torch.inf]]))
@@ -207,7 +224,7 @@ def test_logits_that_forbid_other_words_do_not_agree():
 @pytest.mark.parametrize(
     ("num_sentences", "num_beams", "vocab_size"), [(16, 4, 2048), (10, 5, 2303), (4, 4, 10_000), (2, 2, 37_001)]
 )
-def test_the_best_continuations_are_those_that_sorting_all_of_them_gives(num_sentences, num_beams, vocab_size, count):
+def test_find_best_sums_agrees_with_sorting_all_sums(num_sentences, num_beams, vocab_size, count):
     torch.manual_seed(0)
     log_probs = torch.stack([torch.randperm(num_beams * vocab_size) for _ in range(num_sentences)]).float()
     log_probs = log_probs.unflatten(1, (num_beams, vocab_size))
@@ -222,7 +239,10 @@ def test_the_best_continuations_are_those_that_sorting_all_of_them_gives(num_sen
 
 
 class GivenWords(LogitsProcessor):
-    """Probabilities of the next word by those before it; what is left is shared evenly by all other words."""
+    """A processor that sets the probabilities of the next word, for each sequence of previous words.
+
+    All words without a given probability share the remaining probability evenly.
+    """
 
     def __init__(self, probabilities: dict[tuple[int, ...], dict[int, float]]):
         self.probabilities = probabilities
@@ -243,32 +263,34 @@ SURE = 1 - 1e-6
 @pytest.mark.parametrize(
     ("alpha", "offset", "probabilities", "expected"),
     [
-        # log P of "A A A </s>" is -1.4, of "</s>" -1: over lp(4) = 1.5 it wins, over lp(3) = 1.33 it would not.
+        # log P of "A A A </s>" is -1.4, and log P of "</s>" is -1. The long hypothesis wins because its log P is
+        # divided by lp(4) = 1.5. Divided by lp(3) = 1.33 it would lose.
         (
             1.0,
             2,
             {(): {END: math.exp(-1.0), A: math.exp(-1.4)}, (A,): {A: SURE}, (A, A): {A: SURE}, (A, A, A): {END: SURE}},
             [A, A, A, END],
         ),
-        # With a negative alpha the present length flatters an open hypothesis most, and the limit least.
+        # With a negative alpha, the bound of an open hypothesis must use its present length. The limit would give
+        # a bound that is too low.
         (-1.0, 18, {(): {END: math.exp(-2.0), A: math.exp(-1.0)}, (A,): {END: SURE}}, [A, END]),
     ],
     ids=["a winner ends exactly at the limit", "negative alpha"],
 )
-def test_the_bound_lets_no_winner_go(model, alpha, offset, probabilities, expected):
+def test_no_possible_winner_is_dropped(model, alpha, offset, probabilities, expected):
     found = model.generate(
         torch.tensor([[9, END]]),
         num_beams=2,
         length_penalty=alpha,
         max_length_offset=offset,
         logits_processor=[GivenWords(probabilities)],
-        renormalize_logits=True,  # without it no bound holds behind a processor of a caller's own
+        renormalize_logits=True,  # otherwise a given processor may raise scores, and no bound holds
     )
     assert new_tokens(found[0]) == expected
 
 
-def test_as_many_hypotheses_go_on_as_there_are_beams_however_many_end(model):
-    # Four words end a hypothesis, and are the likeliest: the second open one comes sixth.
+def test_the_beam_stays_full_when_many_hypotheses_end(model):
+    # The four likeliest words end a hypothesis. So the second open hypothesis is only the sixth best continuation.
     ends = [END, 3, 4, 5]
     first = {END: 0.2, 3: 0.19, 4: 0.18, 5: 0.17, A: 0.1, B: 0.09}
     words = GivenWords({(): first, (B,): {B: SURE}, (B, B): {END: SURE}})
@@ -279,10 +301,10 @@ def test_as_many_hypotheses_go_on_as_there_are_beams_however_many_end(model):
 
 
 @pytest.mark.parametrize("build", [lambda model: Ensemble([model]), lambda model: model.build_engine()])
-def test_the_first_end_ends_a_greedy_search(model, build):
+def test_greedy_search_stops_at_the_first_end(model, build):
     words = GivenWords({(): {END: 0.5, A: 0.45}, (A,): {A: SURE}, (A, A): {A: SURE}, (A, A, A): {END: SURE}})
     options = {"num_beams": 1, "logits_processor": [words], "renormalize_logits": True}
-    config = GenerationConfig(length_penalty=3.0)  # for which "A A A </s>" would score higher
+    config = GenerationConfig(length_penalty=3.0)  # with this penalty "A A A </s>" would score higher
     source = torch.tensor([[9, END]])
     expected = model.generate(source, generation_config=config, **options)
     assert expected.tolist() == [[START, END]]
@@ -317,11 +339,11 @@ def test_transition_scores_add_up_to_the_score(request, fixture, options, alpha)
     totals = found.sequences_scores * penalty(lengths, alpha)
     torch.testing.assert_close(transitions.sum(dim=-1), totals, rtol=0, atol=3e-5)
     if "forced_eos_token_id" in options and fixture == "endless":
-        assert (totals > -60).all()  # at its own probability </s> alone would cost 100
+        assert (totals > -60).all()  # a forced </s> adds 0 to the total, and not its log-probability of about -100
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_asking_for_fewer_translations_gives_the_first_of_more(brief, count):
+def test_fewer_translations_are_the_first_of_more(brief, count):
     every = brief.generate(SOURCE, num_return_sequences=4).view(4, 4, -1)
     some = brief.generate(SOURCE, num_return_sequences=count).view(4, count, -1)
     for few, many in zip(some, every, strict=True):
@@ -353,14 +375,15 @@ beam_and_greedy = pytest.mark.parametrize("options", [SEARCHES["beam"], SEARCHES
 
 @each_search
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_a_sentence_may_grow_to_its_own_limit(endless, options, side):
+def test_each_sentence_may_grow_to_its_limit(endless, options, side):
     torch.manual_seed(0)
     for row, length in zip(endless.generate(batch_of(SENTENCES, side), **options).tolist(), LENGTHS, strict=True):
         assert row.index(END) == length + 4
         assert set(row[length + 5 :]) <= {PAD}
 
 
-LIMITS = {  # the length of a source -> that of the translation, and whether </s> ends it
+# Each limit has a function from the length of a source to the length of its translation, and whether </s> ends it.
+LIMITS = {
     "more new tokens": ({"max_new_tokens": 30}, lambda length: (length + 4, True)),
     "fewer new tokens": ({"max_new_tokens": 9}, lambda length: (min(9, length + 4), length + 4 <= 9)),
     "a shorter length": ({"max_length": 7}, lambda length: (min(6, length + 4), length + 4 <= 6)),
@@ -376,21 +399,21 @@ LIMITS = {  # the length of a source -> that of the translation, and whether </s
 
 @each_search
 @pytest.mark.parametrize(("limit", "expected"), LIMITS.values(), ids=LIMITS)
-def test_of_all_limits_the_smallest_holds_and_that_of_the_source_ends(endless, options, limit, expected):
+def test_the_smallest_limit_holds(endless, options, limit, expected):
     torch.manual_seed(0)
     new = map(new_tokens, endless.generate(SOURCE, **limit, **options))
     assert [(len(tokens), tokens[-1] == END) for tokens in new] == list(map(expected, LENGTHS))
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
-def test_a_forced_end_comes_at_a_smaller_limit_too(endless, num_beams):
-    # The first sentence has its own limit.
+def test_the_end_can_be_forced_at_a_smaller_limit(endless, num_beams):
+    # The first source has 2 tokens, so its limit is 2 + 4. All others are cut at 7.
     found = endless.generate(SOURCE, max_new_tokens=7, forced_eos_token_id=END, num_beams=num_beams)
     new = [new_tokens(row) for row in found]
     assert [(len(tokens), tokens[-1]) for tokens in new] == [(6, END), (7, END), (7, END), (7, END)]
 
 
-def test_a_limit_that_is_far_away_takes_no_memory(brief):
+def test_a_very_large_limit_takes_no_memory(brief):
     near, far = (brief.generate(SOURCE, length_penalty=0.0, max_length_offset=n) for n in (50, 10**9))
     assert torch.equal(near, far)
 
@@ -408,7 +431,7 @@ def test_each_of_several_translations_has_the_limit_of_its_sentence(endless, sea
 PROMPTS = {
     "with start": ([[START, 5, 6]] * 4, {}),
     "without start": ([[5, 6]] * 4, {}),
-    # transformers puts a start token in front only where no row has one.
+    # transformers adds a start token only if no row begins with one.
     "start in one row": ([[START, 5], [6, 7], [6, 7], [6, 7]], {}),
     "another start token": ([[20, 5]] * 4, {"decoder_start_token_id": 20}),
 }
@@ -416,7 +439,7 @@ PROMPTS = {
 
 @each_search
 @pytest.mark.parametrize(("prompt", "more"), PROMPTS.values(), ids=PROMPTS)
-def test_a_prompt_begins_the_translation_and_is_not_counted(endless, options, prompt, more):
+def test_a_prompt_begins_the_translation_and_does_not_count_towards_the_limit(endless, options, prompt, more):
     translations = endless.generate(SOURCE, decoder_input_ids=torch.tensor(prompt), **options, **more)
     begun = [[START, *row] for row in prompt] if prompt[0] == [5, 6] else prompt
     assert translations[:, : len(begun[0])].tolist() == begun
@@ -426,7 +449,8 @@ def test_a_prompt_begins_the_translation_and_is_not_counted(endless, options, pr
 # Batches
 
 
-CUT = {"num_beams": 3, "max_length_offset": 1, "max_new_tokens": 6}  # some end by their source before others are cut
+# Short sentences end at the limit of their source before the others are cut at 6 tokens.
+CUT = {"num_beams": 3, "max_length_offset": 1, "max_new_tokens": 6}
 
 
 @pytest.mark.parametrize("fixture", ["model", "brief", "endless"])
@@ -451,7 +475,7 @@ def test_the_mask_is_derived_from_the_padding(model, options, side):
 
 
 @each_search
-def test_an_end_may_be_the_padding_where_a_mask_is_given(brief, build_tiny_model, options):
+def test_the_end_token_may_also_be_the_padding_if_a_mask_is_given(brief, build_tiny_model, options):
     same = build_tiny_model(**SMALL, output_bias=True, pad_token_id=END)
     same.load_state_dict(brief.state_dict())
     same.generation_config.max_length_offset = 9
@@ -466,7 +490,7 @@ def test_an_end_may_be_the_padding_where_a_mask_is_given(brief, build_tiny_model
 
 
 @beam_and_greedy
-def test_an_encoded_source_stands_for_the_source(model, options):
+def test_an_encoded_source_may_replace_the_source(model, options):
     mask = (SOURCE != PAD).long()
     encoded = model.get_encoder()(SOURCE, attention_mask=mask)
     actual = model.generate(encoder_outputs=encoded, attention_mask=mask, **options)
@@ -493,11 +517,12 @@ def test_a_cast_model_searches_in_float32(brief, build_tiny_model):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_sampled_beams_are_scored_like_others(brief, seed):
+def test_sampled_beams_have_the_scores_of_teacher_forcing(brief, seed):
     torch.manual_seed(seed)
     drawn = {"do_sample": True, "top_k": 0, "num_beams": 3, "num_return_sequences": 2}
     found = brief.generate(SOURCE, max_length_offset=4, **drawn, **WITH_SCORES)  # some sentences end before others
-    hypotheses, expected = [new_tokens(row) for row in found.sequences], []
+    hypotheses = [new_tokens(row) for row in found.sequences]
+    expected = []
     for i, source in enumerate(SENTENCES):
         expected += penalised_scores(brief, source, hypotheses[2 * i : 2 * i + 2], 0.6)
     assert found.sequences_scores.tolist() == pytest.approx(expected, abs=1e-5)
@@ -512,6 +537,8 @@ def test_only_allowed_tokens_are_generated(model, options):
 
 
 class EndsWith(StoppingCriteria):
+    """A criterion that ends a hypothesis after a given token."""
+
     def __init__(self, token: int):
         self.token = token
 
@@ -519,7 +546,7 @@ class EndsWith(StoppingCriteria):
         return input_ids[:, -1] == self.token
 
 
-def test_a_further_criterion_ends_hypotheses(endless):
+def test_an_additional_stopping_criterion_ends_hypotheses(endless):
     found = endless.generate(
         SOURCE,
         num_beams=37,
@@ -536,7 +563,7 @@ def test_a_further_criterion_ends_hypotheses(endless):
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
-def test_given_rules_of_the_kinds_that_generate_makes_are_not_lost(endless, num_beams):
+def test_given_criteria_and_processors_replace_none_and_all_act(endless, num_beams):
     search = {"input_ids": SOURCE[1:2], "num_beams": num_beams}
     tokens = endless.generate(**search, stopping_criteria=[MaxLengthCriteria(max_length=4)])
     assert tokens.shape[1] == 4
@@ -550,14 +577,14 @@ def test_given_rules_of_the_kinds_that_generate_makes_are_not_lost(endless, num_
 
 @pytest.mark.parametrize("options", [{"num_beams": 1}, {"num_beams": 3}])
 @pytest.mark.parametrize("without_end", [{"min_new_tokens": 10}, {"suppress_tokens": [END]}, {"eos_token_id": None}])
-def test_a_sentence_that_may_not_end_has_its_limit_all_the_same(endless, options, without_end):
+def test_a_sentence_that_cannot_end_stops_at_its_limit(endless, options, without_end):
     tokens = endless.generate(input_ids=SOURCE, **options, **without_end)
     for row, length in zip(tokens, LENGTHS, strict=True):
         assert (row[length + 5 :] == PAD).all()
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
-def test_no_sentence_grows_out_of_a_learned_table(build_tiny_model, num_beams):
+def test_no_sentence_outgrows_the_table_of_learned_positions(build_tiny_model, num_beams):
     learned = {"position_embedding_type": "learned", "max_position_embeddings": 8}
     model = build_tiny_model(**SMALL, output_bias=True, **learned)
     with torch.no_grad():
@@ -572,8 +599,8 @@ def test_a_batch_of_no_sentences_is_refused(model):
         model.generate(input_ids=SOURCE[:0, :4])
 
 
-def test_hypotheses_that_do_not_exist_are_empty(model):
-    # One token is room for </s> alone.
+def test_missing_hypotheses_are_empty(model):
+    # The limit of one token leaves room only for </s>.
     found = model.generate(SOURCE[:1], max_length_offset=-1, num_return_sequences=3, **WITH_SCORES)
     assert found.sequences.tolist() == [[START, END], [START, PAD], [START, PAD]]
     assert found.sequences_scores.isneginf().tolist() == [False, True, True]
@@ -581,9 +608,9 @@ def test_hypotheses_that_do_not_exist_are_empty(model):
 
 
 @pytest.mark.parametrize("as_dict", [False, True])
-def test_a_cache_that_is_read_afterwards_keeps_the_rows_of_sentences_that_ended_early(brief, as_dict):
+def test_a_returned_cache_keeps_the_rows_of_finished_sentences(brief, as_dict):
     own = {} if as_dict else {"past_key_values": EncoderDecoderCache(DynamicCache(), DynamicCache())}
-    options = {"num_beams": 2, "output_hidden_states": as_dict}  # which only forward gives
+    options = {"num_beams": 2, "output_hidden_states": as_dict}  # hidden states need `forward`, which fills a cache
     found = brief.generate(SOURCE, return_dict_in_generate=as_dict, **options, **own)
     cache = found.past_key_values if as_dict else own["past_key_values"]
     for part in (cache.self_attention_cache, cache.cross_attention_cache):
@@ -593,7 +620,7 @@ def test_a_cache_that_is_read_afterwards_keeps_the_rows_of_sentences_that_ended_
 @pytest.mark.parametrize("num_beams", [1, 4])
 @pytest.mark.parametrize("engine", [True, False])
 @pytest.mark.parametrize("damage", ["overflow", "nan"])
-def test_scores_that_are_not_finite_are_no_translations(build_tiny_model, damage, engine, num_beams):
+def test_scores_that_are_not_finite_raise_an_error(build_tiny_model, damage, engine, num_beams):
     model = build_tiny_model(**SMALL)
     with torch.no_grad():
         model.model.decoder.layers[0].feed_forward.fc2.weight.mul_(1e6 if damage == "overflow" else torch.nan)
@@ -609,12 +636,12 @@ def test_alpha_has_bounds(model):
             model.generate(SOURCE, length_penalty=alpha)
 
 
-def test_sampling_has_the_longest_limit_of_the_batch(endless):
+def test_sampling_stops_at_the_longest_limit_of_the_batch(endless):
     torch.manual_seed(0)
     assert endless.generate(SOURCE, num_beams=1, do_sample=True).shape[1] == 1 + max(LENGTHS) + 4
 
 
-def test_a_processor_that_forbids_all_words_behind_the_end_leaves_a_greedy_translation_as_it_was(build_ending_model):
+def test_a_processor_may_forbid_all_words_behind_the_end(build_ending_model):
     model = build_ending_model(end_bias=2.0, max_length_offset=6)
 
     def forbid(tokens, scores):
@@ -624,7 +651,7 @@ def test_a_processor_that_forbids_all_words_behind_the_end_leaves_a_greedy_trans
     assert torch.equal(model.generate(SOURCE, num_beams=1, logits_processor=[forbid]), expected)
 
 
-def test_sampling_ends_at_the_longest_limit_whatever_else_is_given(build_ending_model):
+def test_larger_limits_do_not_lengthen_samples(build_ending_model):
     model = build_ending_model(end_bias=-9.0, max_length_offset=1)
     for options in ({}, {"max_new_tokens": 30}, {"max_length": 30}):
         found = model.generate(SOURCE, num_beams=1, do_sample=True, **options)

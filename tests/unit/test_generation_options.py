@@ -1,4 +1,4 @@
-"""Every option of transformers is honoured, handed to transformers, or refused; none is ignored."""
+"""Every option of transformers is honoured, passed on to transformers, or refused. None is ignored."""
 
 import copy
 from unittest import mock
@@ -19,16 +19,34 @@ PAD, END = 1, 2
 SOURCE = torch.tensor([[9, 2, 1, 1, 1], [5, 6, 7, 8, 2], [21, 9, 30, 2, 1]])
 MASK = (SOURCE != PAD).long()
 
-# Fields of GenerationConfig by who sees to them.
+# Fields of GenerationConfig that the search itself handles.
 BY_THE_SEARCH = {
-    *("max_length", "max_new_tokens", "early_stopping", "max_time", "stop_strings", "do_sample", "num_beams"),
-    *("use_cache", "cache_implementation", "max_cache_len", "length_penalty", "num_return_sequences"),
-    *("output_attentions", "output_hidden_states", "output_scores", "output_logits", "return_dict_in_generate"),
-    *("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "forced_eos_token_id"),
+    "max_length",
+    "max_new_tokens",
+    "early_stopping",
+    "max_time",
+    "stop_strings",
+    "do_sample",
+    "num_beams",
+    "use_cache",
+    "cache_implementation",
+    "max_cache_len",
+    "length_penalty",
+    "num_return_sequences",
+    "output_attentions",
+    "output_hidden_states",
+    "output_scores",
+    "output_logits",
+    "return_dict_in_generate",
+    "pad_token_id",
+    "bos_token_id",
+    "eos_token_id",
+    "decoder_start_token_id",
+    "forced_eos_token_id",
 }
-# Processors of transformers, which the search calls: an example of each.
+# Fields that make processors of transformers, which the search calls, with an example for each.
 BY_PROCESSORS = {
-    "min_length": {"min_length": 3, "min_new_tokens": None},  # the latter would override it
+    "min_length": {"min_length": 3, "min_new_tokens": None},  # min_new_tokens would override min_length
     "min_new_tokens": {"min_new_tokens": 5},
     "repetition_penalty": {"repetition_penalty": 1.8},
     "encoder_repetition_penalty": {"encoder_repetition_penalty": 1.8},
@@ -43,9 +61,16 @@ BY_PROCESSORS = {
     "begin_suppress_tokens": {"begin_suppress_tokens": [5, 17, 3, 14]},
     "sequence_bias": {"sequence_bias": {(5,): 1.0, (17, 17): -3.0}},
 }
-# Processors of sampling; transformers warns where they are given without do_sample.
+# Fields of sampling. transformers warns if they are given without do_sample.
 BY_SAMPLING = {
-    *("temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff"),
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "top_h",
+    "typical_p",
+    "epsilon_cutoff",
+    "eta_cutoff",
 }
 # Beam search is never compiled, as in transformers.
 HONOURED = {*BY_THE_SEARCH, *BY_PROCESSORS, *BY_SAMPLING, "compile_config", "disable_compile", "transformers_version"}
@@ -70,7 +95,7 @@ def test_every_option_is_honoured_or_refused(model):
 
 
 @pytest.mark.parametrize("options", BY_PROCESSORS.values(), ids=BY_PROCESSORS)
-def test_a_processor_acts_as_in_the_search_of_transformers(model, options):
+def test_a_processor_acts_as_in_transformers(model, options):
     common = {
         "num_beams": 4,
         "max_new_tokens": 30,
@@ -88,29 +113,27 @@ def test_a_processor_acts_as_in_the_search_of_transformers(model, options):
     torch.testing.assert_close(actual.sequences_scores, expected.sequences_scores, rtol=0, atol=1e-5)
     bare = model.generate(SOURCE, **common)
     assert not torch.allclose(actual.sequences_scores, bare.sequences_scores, rtol=0, atol=1e-3)
-    # Without recorded scores finished sentences leave the batch.
+    # Finished sentences leave the batch if scores are not recorded. This must not change the result.
     brief = model.generate(SOURCE, **common | options | {"return_dict_in_generate": False})
     assert torch.equal(brief, actual.sequences)
 
 
 @pytest.mark.parametrize("early_stopping", ["never", False, True])
 @pytest.mark.parametrize("alpha", [-0.5, 0.0, 0.6, 1.0])
-@pytest.mark.parametrize("limit", [3, 40])  # one that cuts, one that no hypothesis reaches
-def test_the_power_penalty_gives_the_search_of_transformers(model, limit, alpha, early_stopping):
+@pytest.mark.parametrize("limit", [3, 40])  # 3 cuts hypotheses, and no hypothesis reaches 40
+def test_the_power_penalty_finds_the_translations_of_transformers(model, limit, alpha, early_stopping):
     options = {"num_beams": 4, "num_return_sequences": 4, "max_new_tokens": limit, "length_penalty": alpha}
     options |= {"length_penalty_type": "power", "early_stopping": early_stopping, "max_length_offset": None}
     options |= {"output_scores": True, "return_dict_in_generate": True}
-    actual, expected = (
-        model.generate(SOURCE, **options),
-        GenerationMixin.generate(model, SOURCE, attention_mask=MASK, **options),
-    )
+    actual = model.generate(SOURCE, **options)
+    expected = GenerationMixin.generate(model, SOURCE, attention_mask=MASK, **options)
     assert any(END not in row for row in expected.sequences) == (limit == 3)
     assert torch.equal(actual.sequences, expected.sequences)
     assert torch.equal(actual.beam_indices.int(), expected.beam_indices)
     torch.testing.assert_close(actual.sequences_scores, expected.sequences_scores, rtol=1e-6, atol=1e-5)
 
 
-# Refused
+# Options that are refused
 
 
 @pytest.mark.parametrize(
@@ -132,23 +155,23 @@ def test_the_power_penalty_gives_the_search_of_transformers(model, limit, alpha,
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
-def test_what_cannot_be_honoured_is_refused(model, options, message):
+def test_unsupported_or_invalid_options_are_refused(model, options, message):
     options = options or {"assistant_model": model}
-    with pytest.raises((ValueError), match=message):
+    with pytest.raises(ValueError, match=message):
         model.generate(SOURCE, **options)
 
 
-# Handed to transformers
+# Options that are passed on to transformers
 
 
 @pytest.mark.parametrize("options", [{"prompt_lookup_num_tokens": 3}, {"assistant_model": "itself"}], ids=str)
-def test_assisted_greedy_search_is_greedy_search(model, options):
+def test_assisted_greedy_search_finds_the_tokens_of_greedy_search(model, options):
     options = {name: model if value == "itself" else value for name, value in options.items()}
     expected = model.generate(SOURCE[1:2], num_beams=1)
     assert torch.equal(model.generate(SOURCE[1:2], num_beams=1, **options), expected)
 
 
-# Honoured by the search
+# Options that the search honours
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
@@ -168,7 +191,7 @@ def test_a_stop_string_ends_a_translation(build_tiny_model, num_beams):
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
-def test_each_sentence_may_have_its_own_start(model, num_beams):
+def test_each_sentence_may_have_a_different_start_token(model, num_beams):
     starts = [20, 0, 9]
     together = model.generate(SOURCE, num_beams=num_beams, decoder_start_token_id=starts)
     for i, start in enumerate(starts):
@@ -178,9 +201,10 @@ def test_each_sentence_may_have_its_own_start(model, num_beams):
         assert set(row[len(alone) :]) <= {PAD}
 
 
-def test_options_of_ours_work_where_the_generation_config_has_never_heard_of_them(model):
+def test_our_options_work_with_a_generation_config_that_lacks_them(model):
     expected = model.generate(SOURCE, length_penalty_type="power", max_length_offset=3)
-    before, model.generation_config = model.generation_config, GenerationConfig(num_beams=4, early_stopping="never")
+    before = model.generation_config
+    model.generation_config = GenerationConfig(num_beams=4, early_stopping="never")
     try:
         special = {"eos_token_id": 2, "pad_token_id": 1, "decoder_start_token_id": 0, "length_penalty": 0.6}
         actual = model.generate(SOURCE, length_penalty_type="power", max_length_offset=3, **special)
@@ -208,7 +232,7 @@ PADDED = torch.tensor([[PAD] * (4 - len(prompt)) + prompt for prompt in PROMPTS]
     ids=str,
 )
 @pytest.mark.parametrize("mask", [{}, {"decoder_attention_mask": (PADDED != PAD).long()}], ids=["derived", "given"])
-def test_prompts_padded_on_the_left_are_gone_on_from_as_alone(model, options, mask):
+def test_padding_prompts_on_the_left_does_not_change_their_continuations(model, options, mask):
     together = model.generate(SOURCE, decoder_input_ids=PADDED, **mask, **options)
     for i, prompt in enumerate(PROMPTS):
         alone = model.generate(SOURCE[i : i + 1], decoder_input_ids=torch.tensor([prompt]), **options)[0]
@@ -236,11 +260,11 @@ RULES = BY_PROCESSORS | {
 
 
 @pytest.mark.parametrize("options", RULES.values(), ids=RULES)
-def test_greedy_search_is_that_of_transformers(model, options):
+def test_greedy_search_finds_the_tokens_and_scores_of_transformers(model, options):
     options = {"num_beams": 1, "max_new_tokens": 12, "max_length_offset": None} | options
     options |= {"output_scores": True, "output_logits": True, "return_dict_in_generate": True}
     expected = GenerationMixin.generate(model, SOURCE, attention_mask=MASK, **options)
-    is_open = expected.sequences[:, -len(expected.scores) :].T != PAD  # what comes behind an end means nothing
+    is_open = expected.sequences[:, -len(expected.scores) :].T != PAD  # scores behind an end are not compared
     engines = [] if "decoder_attention_mask" in options else [{"engine": model.build_engine()}]
     for given in ({}, *engines, {"cache_implementation": "static"}):
         found = model.generate(SOURCE, **options, **given)
@@ -269,7 +293,7 @@ def test_every_way_of_calling_finds_the_same_translations(model, monkeypatch, gi
     }
     if given == "custom":
         options["max_length_offset"] = model.generation_config.max_length_offset
-    steps = iter(range(60))  # of another process, which is not done before
+    steps = iter(range(60))  # another process is still searching for 60 steps
     monkeypatch.setattr("torch.distributed.all_reduce", lambda flag, **_: flag.add_(next(steps, -1) >= 0))
     found = model.generate(**ways[given] | options)
     assert (next(steps, None) is None) == (given == "synced")
@@ -280,7 +304,7 @@ def test_every_way_of_calling_finds_the_same_translations(model, monkeypatch, gi
     assert (found.past_key_values is None) == (given == "inputs")
 
 
-def test_an_option_that_no_search_takes_is_refused_when_it_is_saved(tmp_path):
+def test_saving_refuses_an_invalid_length_penalty_type(tmp_path):
     config = VaswaniGenerationConfig(length_penalty_type="words")
     config.validate()
     with pytest.raises(ValueError, match="length_penalty_type must be one of"):
@@ -292,7 +316,7 @@ def test_a_result_holds_only_what_was_asked_for(model):
     assert set(found) <= {"sequences", "sequences_scores", "beam_indices", "past_key_values", "cache"}
 
 
-def test_scores_of_greedy_search_are_those_of_its_tokens(model):
+def test_the_score_of_greedy_search_is_the_penalised_sum_of_its_tokens(model):
     options = {"num_beams": 1, "output_scores": True, "return_dict_in_generate": True}
     found = model.generate(SOURCE, **options)
     steps = model.compute_transition_scores(found.sequences, found.scores, normalize_logits=True)
@@ -301,11 +325,13 @@ def test_scores_of_greedy_search_are_those_of_its_tokens(model):
     torch.testing.assert_close(found.sequences_scores, totals, rtol=0, atol=1e-5)
 
 
-def test_a_filled_max_length_of_20_does_not_end_translations(model):
-    before, long = model.generation_config, torch.randint(3, 37, (1, 40))
+def test_a_default_max_length_of_20_does_not_end_translations(model):
+    before = model.generation_config
+    long = torch.randint(3, 37, (1, 40))
     expected = model.generate(long, suppress_tokens=[END])
     try:
-        model.generation_config = copy.deepcopy(before)  # as a Seq2SeqTrainer fills it
+        # A Seq2SeqTrainer fills the config with defaults in this way.
+        model.generation_config = copy.deepcopy(before)
         model.generation_config.update(**before._get_default_generation_params(), defaults_only=True)
         assert torch.equal(model.generate(long, suppress_tokens=[END]), expected)
         assert model.generate(long, suppress_tokens=[END], max_length=20).shape[1] == 20
@@ -320,18 +346,19 @@ def test_a_peft_model_translates_with_its_adapter(model):
     torch.manual_seed(0)
     adapted = peft.get_peft_model(copy.deepcopy(model), config).eval()
     options = {"input_ids": SOURCE, "attention_mask": MASK, "output_scores": True, "return_dict_in_generate": True}
-    found, plain = adapted.generate(**options), model.generate(**options)
+    found = adapted.generate(**options)
+    plain = model.generate(**options)
     assert not torch.allclose(found.sequences_scores, plain.sequences_scores, atol=1e-3)
     merged = adapted.merge_and_unload().generate(**options)
     assert torch.equal(found.sequences, merged.sequences)
     torch.testing.assert_close(found.sequences_scores, merged.sequences_scores, rtol=0, atol=1e-4)
 
 
-def test_the_bounds_of_alpha_are_those_of_recipes():
+def test_alpha_has_the_same_bounds_in_searches_and_recipes():
     assert BOUNDS["length_penalty"] == Number(-MOST_ALPHA, MOST_ALPHA)
 
 
-def test_flex_attention_is_refused_on_a_cpu_before_it_compiles(build_tiny_model):
+def test_flex_attention_on_a_cpu_is_refused_before_it_compiles(build_tiny_model):
     model = build_tiny_model(attention="flex_attention")
     with pytest.raises(ValueError, match="flex_attention decodes with a cache on GPUs only: load the model with"):
         model.generate(torch.tensor([[5, 6, 2]]), num_beams=1)
@@ -341,7 +368,8 @@ def test_flex_attention_is_refused_on_a_cpu_before_it_compiles(build_tiny_model)
 def test_options_without_effect_give_no_warning(build_tiny_model, tmp_path, monkeypatch, options):
     warn = mock.Mock()
     monkeypatch.setattr(configuration_utils.logger, "warning_once", warn)
-    model, source = build_tiny_model(), torch.tensor([[5, 6, 2]])
+    model = build_tiny_model()
+    source = torch.tensor([[5, 6, 2]])
     model.generate(source, **options)
     model.generation_config.update(**options)
     model.save_pretrained(tmp_path)

@@ -1,4 +1,4 @@
-"""Imports run one way: folders stand on floors, a file imports from lower floors or its own folder, without circles."""
+"""The order of imports: a file imports only from lower floors or from its folder, and imports form no circles."""
 
 import ast
 from graphlib import TopologicalSorter
@@ -9,7 +9,7 @@ import pytest
 import vaswani_transformer
 
 PACKAGE = Path(vaswani_transformer.__file__).parent
-# Folders and files of the package from the ground up; those of one floor do not import each other.
+# Floors of folders and files of the package, from the ground up. Parts on one floor do not import each other.
 FLOORS = [
     {"model"},
     {"engine", "kernels", "memory", "devices", "files", "bounds"},
@@ -29,9 +29,10 @@ SHARED_BY_COMMANDS = {"commands.arguments"}
 FILES = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")}
 
 
-def own_imports(module: str) -> set[str]:
-    """Modules of the package that a module imports, by their names inside it."""
-    package, found = module.split(".")[:-1], set()
+def find_imports(module: str) -> set[str]:
+    """Return the modules of the package that a module imports, by their names relative to the package."""
+    package = module.split(".")[:-1]
+    found = set()
     for node in ast.walk(ast.parse(FILES[module].read_text(encoding="utf-8"))):
         if not isinstance(node, ast.ImportFrom):
             continue
@@ -47,11 +48,11 @@ def own_imports(module: str) -> set[str]:
     return found - {""}
 
 
-IMPORTS = {module: own_imports(module) for module in FILES}
+IMPORTS = {module: find_imports(module) for module in FILES}
 
 
 @pytest.mark.parametrize("module", sorted(FILES))
-def test_every_file_imports_from_lower_floors_or_its_own_folder(module):
+def test_every_file_imports_only_from_lower_floors_or_its_folder(module):
     folder, _, name = module.partition(".")
     for imported in IMPORTS[module]:
         other = imported.partition(".")[0]
@@ -62,5 +63,5 @@ def test_every_file_imports_from_lower_floors_or_its_own_folder(module):
         assert is_allowed, f"{module} imports {imported}, which is not below it"
 
 
-def test_no_imports_run_in_a_circle():
+def test_there_are_no_circular_imports():
     TopologicalSorter(IMPORTS).prepare()

@@ -1,3 +1,5 @@
+"""Signals that ask a run to stop."""
+
 import multiprocessing
 import os
 import signal
@@ -10,8 +12,8 @@ from vaswani_transformer.training.interruption import StopRequest, ignore_first_
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_signals_of_the_first_seconds_are_one_request(number):
-    """A scheduler's or Ctrl+C, and what the launcher makes of it."""
+def test_signals_within_the_first_seconds_are_one_request(number):
+    # The first signal comes from a scheduler or from Ctrl+C. The launcher then sends SIGTERM as well.
     before = [signal.getsignal(each) for each in interruption.SIGNALS]
     with StopRequest() as request:
         os.kill(os.getpid(), number)
@@ -21,13 +23,14 @@ def test_the_signals_of_the_first_seconds_are_one_request(number):
 
 
 def wait(connection, prepare):
+    """Call `prepare`, report to `connection`, and wait."""
     prepare()
     connection.send("ready")
     time.sleep(600)
 
 
 def start_waiting(prepare):
-    """A process that waits after `prepare()`."""
+    """Start a process that calls `prepare` and waits, and return the process once it is ready."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("fork").Process(target=wait, args=(theirs, prepare), daemon=True)
     process.start()
@@ -36,13 +39,13 @@ def start_waiting(prepare):
 
 
 @pytest.mark.parametrize("prepare", [StopRequest().__enter__, lambda: ignore_first_sigterm(0)], ids=["main", "worker"])
-def test_a_process_outlives_the_first_signal_but_not_a_later_one(monkeypatch, prepare):
+def test_a_process_survives_the_first_signal_but_not_a_later_one(monkeypatch, prepare):
     monkeypatch.setattr(interruption, "SECONDS_OF_ONE_REQUEST", -1.0)
     process = start_waiting(prepare)
     process.terminate()
     process.join(0.2)
     assert process.is_alive()
-    for _ in range(600):  # signals that come before the process has run again are one
+    for _ in range(600):  # the system merges signals that arrive before the process runs again, so send several
         process.terminate()
         process.join(0.1)
         if process.exitcode is not None:
@@ -58,7 +61,7 @@ def test_a_worker_leaves_the_process_group():
 
 @pytest.fixture(autouse=True)
 def default_handler():
-    """Of SIGTERM, for the processes that the tests fork."""
+    """Give SIGTERM its default handler, which the processes inherit that the tests fork."""
     previous = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGTERM, previous)

@@ -1,4 +1,4 @@
-"""Section 3 of the paper, formula by formula."""
+"""The layers of section 3 of the paper, each compared with its formula."""
 
 import math
 from types import SimpleNamespace
@@ -44,13 +44,13 @@ def attention(request, tiny_config):
 # Equation 1
 
 
-def test_attention_is_equation_1_by_hand():
+def test_attention_agrees_with_equation_1_computed_by_hand():
     q = torch.tensor([[[[2.0, 0.0]]]])
     k = torch.tensor([[[[1.0, 5.0], [0.0, -3.0]]]])
     v = torch.tensor([[[[10.0, 0.0, 1.0], [20.0, 4.0, 1.0]]]])
-    training = SimpleNamespace(is_causal=False, training=True)  # dropout must be asked for
+    training = SimpleNamespace(is_causal=False, training=True)  # training alone does not enable dropout
     context, weights = eager_attention(training, q, k, v, None, scaling=2**-0.5)
-    # Scores 2 / sqrt(2) and 0.
+    # The scaled scores are 2 / sqrt(2) and 0.
     first = math.exp(math.sqrt(2)) / (math.exp(math.sqrt(2)) + 1)
     torch.testing.assert_close(weights, torch.tensor([[[[first, 1 - first]]]]))
     expected = [10 * first + 20 * (1 - first), 4 * (1 - first), 1.0]
@@ -58,7 +58,7 @@ def test_attention_is_equation_1_by_hand():
 
 
 @pytest.mark.parametrize(("num_queries", "num_keys"), [(4, 4), (2, 5), (1, 5)])
-def test_causal_attention_without_a_mask_ends_at_each_position(num_queries, num_keys):
+def test_causal_attention_without_a_mask_hides_later_positions(num_queries, num_keys):
     torch.manual_seed(0)
     q, k = torch.randn(1, 1, num_queries, 4), torch.randn(1, 1, num_keys, 4)
     _, weights = eager_attention(CAUSAL, q, k, k, None, scaling=0.5)
@@ -71,7 +71,9 @@ def test_attention_dropout_acts_in_training_mode_only(attention):
     attention.attention_dropout = 0.5
     x = torch.randn(1, 50, 12)
     for training in (False, True):
-        (first, weights), (second, _) = (attention.train(training)(x) for _ in range(2))
+        attention.train(training)
+        first, weights = attention(x)
+        second, _ = attention(x)
         assert torch.equal(first, second) != training
         if attention.config._attn_implementation == "eager":
             assert (weights == 0).double().mean().item() == pytest.approx(0.5 * training, abs=0.05)
@@ -79,11 +81,12 @@ def test_attention_dropout_acts_in_training_mode_only(attention):
 
 def test_activation_dropout_acts_between_the_two_products_in_training_mode_only(tiny_config):
     tiny_config.dropout, tiny_config.activation_dropout = 0.0, 0.25
-    feed_forward, x = FeedForward(tiny_config), torch.randn(4_000, 12)
+    feed_forward = FeedForward(tiny_config)
+    x = torch.randn(4_000, 12)
     with torch.no_grad():
         for parameter, value in zip(feed_forward.parameters(), (0.0, 1.0, 1.0, 0.0), strict=True):
             parameter.fill_(value)
-    # All 19 inner numbers are 1, and each output is their sum.
+    # All 19 inner activations are 1, and each output is their sum.
     assert (feed_forward.eval()(x) == 19).all()
     kept = feed_forward.train()(x) * 0.75
     torch.testing.assert_close(kept, kept.round())
@@ -125,9 +128,10 @@ def test_a_mask_is_required_if_the_padding_is_also_an_end_token(ends):
 # Multi-head attention
 
 
-def test_an_additive_mask_may_have_any_values(tiny_config):
+def test_an_additive_mask_may_hold_any_values(tiny_config):
     tiny_config._attn_implementation = "sdpa"
-    attention, x = randomise(MultiHeadAttention(tiny_config, layer_idx=0)), torch.randn(2, 5, 12)
+    attention = randomise(MultiHeadAttention(tiny_config, layer_idx=0))
+    x = torch.randn(2, 5, 12)
     mask = torch.randn(2, 1, 5, 5).masked_fill(torch.ones(5, 5).triu(1).bool(), -1e9)
     fused, _ = attention(x, attention_mask=mask)
     by_equation_1, weights = attention(x, attention_mask=mask, output_attentions=True)
@@ -135,12 +139,13 @@ def test_an_additive_mask_may_have_any_values(tiny_config):
     assert (weights.triu(1) == 0).all()
 
 
-def test_heads_are_attended_one_by_one_and_concatenated(attention):
+def test_multi_head_attention_concatenates_the_results_of_its_heads(attention):
     torch.manual_seed(0)
     x, source = torch.randn(2, 4, 12), torch.randn(2, 6, 12)
     heads = []
     for i in range(3):
-        w_q, w_k = (m.weight[i * 5 : (i + 1) * 5].T for m in (attention.q_proj, attention.k_proj))
+        w_q = attention.q_proj.weight[i * 5 : (i + 1) * 5].T
+        w_k = attention.k_proj.weight[i * 5 : (i + 1) * 5].T
         w_v = attention.v_proj.weight[i * 7 : (i + 1) * 7].T
         weights = ((x @ w_q) @ (source @ w_k).transpose(1, 2) / math.sqrt(5)).softmax(-1)
         heads.append(weights @ (source @ w_v))
@@ -149,20 +154,20 @@ def test_heads_are_attended_one_by_one_and_concatenated(attention):
     torch.testing.assert_close(actual, expected)
 
 
-def test_the_source_is_projected_once_while_decoding(attention):
+def test_the_source_is_projected_only_once_while_decoding(attention):
     torch.manual_seed(0)
     x, source = torch.randn(2, 1, 12), torch.randn(2, 5, 12)
     cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
     expected, _ = attention(x, source, past_key_values=cache)
     again, _ = attention(x, torch.full_like(source, float("nan")), past_key_values=cache)
     torch.testing.assert_close(again, expected)
-    assert cache.get_seq_length() == 0  # of the cache for self-attention
+    assert cache.get_seq_length() == 0  # the cache of self-attention stays empty
 
 
-# Section 3.3 to 3.5
+# Sections 3.3 to 3.5
 
 
-def test_feed_forward_is_equation_2(tiny_config):
+def test_feed_forward_agrees_with_equation_2(tiny_config):
     module = randomise(FeedForward(tiny_config))
     x = torch.randn(2, 4, 12)
     w_1, b_1, w_2, b_2 = (p.double() for p in module.parameters())
@@ -174,12 +179,13 @@ def test_feed_forward_is_equation_2(tiny_config):
     torch.testing.assert_close(other.eval()(x), module.fc2(nn.functional.gelu(module.fc1(x))))
 
 
-def test_embeddings_are_multiplied_by_the_root_of_the_width():
+def test_embeddings_are_multiplied_by_the_square_root_of_d_model():
     embedding = TokenEmbedding(11, 16)
     torch.testing.assert_close(embedding(torch.tensor([[3, 5]])), 4 * embedding.weight[[3, 5]][None])
 
 
-SINUSOIDS = {  # angle number i, from 0 to 11, at position pos
+# For each layout, angle number i (from 0 to 11) at position pos.
+SINUSOIDS = {
     "interleaved": lambda pos, i: pos / 10000 ** (2 * i / 24),
     "concatenated": lambda pos, i: pos / 10000 ** (2 * i / 24),
     "fairseq": lambda pos, i: (pos + 2) / 10000 ** (i / 11),
@@ -188,10 +194,10 @@ SINUSOIDS = {  # angle number i, from 0 to 11, at position pos
 
 @pytest.mark.parametrize("layout", SINUSOIDS)
 @pytest.mark.parametrize("position", [0, 1, 7, 100, 5000])
-def test_sinusoids_are_the_formula_of_their_layout(position, layout):
+def test_sinusoids_agree_with_the_formula_of_their_layout(position, layout):
     angles = [SINUSOIDS[layout](position, i) for i in range(12)]
     expected = [math.sin(angle) for angle in angles] + [math.cos(angle) for angle in angles]
-    if layout == "interleaved":  # that of the paper
+    if layout == "interleaved":  # the layout of the paper
         expected = [expected[half * 12 + i] for i in range(12) for half in range(2)]
     actual = sinusoids(torch.tensor([position]), d_model=24, layout=layout)
     assert actual.dtype == torch.float32
@@ -224,6 +230,7 @@ def test_a_sequence_longer_than_the_learned_table_is_refused(length, start, mask
 
 
 def layer_norm(x: torch.Tensor, norm: nn.LayerNorm) -> torch.Tensor:
+    """Return the layer norm of x, computed independently of PyTorch with the weights of `norm`."""
     deviation = x - x.mean(-1, keepdim=True)
     return norm.weight * deviation / (deviation.square().mean(-1, keepdim=True) + 1e-6).sqrt() + norm.bias
 
@@ -234,7 +241,7 @@ def test_the_norm_comes_after_the_addition(tiny_config):
     torch.testing.assert_close(module(x, y), layer_norm(x + y, module.norm))
 
 
-def test_dropout_hits_the_sublayer_and_not_the_residual_stream(tiny_config):
+def test_dropout_acts_on_the_sub_layer_and_not_on_the_residual_stream(tiny_config):
     tiny_config.dropout = 0.5
     module = Residual(tiny_config).train()
     module.norm = nn.Identity()

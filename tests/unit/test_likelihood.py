@@ -1,3 +1,5 @@
+"""Scores of given translations: their tokens, in batches, and of files."""
+
 import pytest
 import torch
 
@@ -26,13 +28,13 @@ def model(build_ending_model):
     ids=str,
 )
 @pytest.mark.parametrize("count", [1, 4])
-def test_the_scores_of_a_search_are_found_again(model, count, options):
+def test_score_agrees_with_the_scores_of_a_search(model, count, options):
     found = model.generate(SOURCE, num_return_sequences=count, **WITH_SCORES, **options)
     scores = score(model, SOURCE, found.sequences[:, 1:], **options).scores
     torch.testing.assert_close(scores, found.sequences_scores, rtol=0, atol=1e-5)
 
 
-def test_the_penalty_is_that_of_the_generation_config(model, build_tiny_model):
+def test_the_length_penalty_comes_from_the_generation_config(model, build_tiny_model):
     other = build_tiny_model(noise=0.4, encoder_layers=1, decoder_layers=2, output_bias=True)
     other.load_state_dict(model.state_dict())
     changes = {"length_penalty": 0.2, "length_penalty_type": "power"}
@@ -41,7 +43,7 @@ def test_the_penalty_is_that_of_the_generation_config(model, build_tiny_model):
 
 
 @torch.no_grad()
-def test_log_probs_are_those_of_teacher_forcing(model):
+def test_log_probs_agree_with_teacher_forcing(model):
     found = score(model, SOURCE, LABELS)
     assert found.lengths.tolist() == [2, 4, 1, 3]
     for i, source in enumerate(SENTENCES):
@@ -54,21 +56,22 @@ def test_log_probs_are_those_of_teacher_forcing(model):
         assert found.log_probs[i].item() == pytest.approx(expected.sum().item(), abs=1e-5)
 
 
-def test_what_follows_the_end_is_padding(model):
+def test_tokens_behind_the_end_are_ignored(model):
     padded = LABELS.masked_fill(LABELS == -100, PAD)
-    expected, actual = score(model, SOURCE, LABELS), score(model, SOURCE, padded)
+    expected = score(model, SOURCE, LABELS)
+    actual = score(model, SOURCE, padded)
     for name in ("log_probs", "lengths", "scores"):
         torch.testing.assert_close(actual[name], expected[name])
-    assert score(model, SOURCE[:1], torch.tensor([[5, 6, 7]])).lengths.tolist() == [3]  # rated without an end
+    assert score(model, SOURCE[:1], torch.tensor([[5, 6, 7]])).lengths.tolist() == [3]  # no </s> is required
 
 
-def test_slices_change_nothing(model, monkeypatch):
+def test_slicing_does_not_change_the_log_probs(model, monkeypatch):
     expected = score(model, SOURCE, LABELS)
     monkeypatch.setattr(likelihood, "find_slice_length", lambda *_: 3)
     torch.testing.assert_close(score(model, SOURCE, LABELS).token_log_probs, expected.token_log_probs)
 
 
-@pytest.mark.parametrize(("dtype", "expected"), [(torch.float64,) * 2, (torch.bfloat16, torch.float32)])
+@pytest.mark.parametrize(("dtype", "expected"), [(torch.float64, torch.float64), (torch.bfloat16, torch.float32)])
 def test_scores_are_at_least_in_float32(build_tiny_model, dtype, expected):
     found = score(build_tiny_model(dtype=dtype), SOURCE, LABELS)
     assert found.log_probs.dtype == found.scores.dtype == expected
@@ -92,6 +95,7 @@ def translator(build_tiny_model):
 
 
 def expected_of(translator) -> list[tuple[float, int, float]]:
+    """Return log-probability, length and score of each pair of TEXT, scored one by one."""
     model, tokenizer = translator
     results = []
     for source, target in TEXT:
@@ -102,7 +106,7 @@ def expected_of(translator) -> list[tuple[float, int, float]]:
 
 
 @pytest.mark.parametrize(("tokens_per_batch", "window"), [(8_192, 4_096), (8_192, 3), (1, 4_096)])
-def test_pairs_are_rated_in_their_order_whatever_the_batches(translator, monkeypatch, tokens_per_batch, window):
+def test_pairs_are_rated_in_order_for_any_batch_size(translator, monkeypatch, tokens_per_batch, window):
     monkeypatch.setattr(likelihood, "PAIRS_PER_WINDOW", window)
     actual = list(score_pairs(*translator, TEXT, tokens_per_batch=tokens_per_batch))
     for found, expected in zip(actual, expected_of(translator), strict=True):

@@ -1,4 +1,4 @@
-"""A tree as symbols and back; what is no tree is repaired by rule."""
+"""Trees are written as symbols and rebuilt from them. Symbols that form no tree are repaired by rules."""
 
 import re
 
@@ -18,7 +18,7 @@ def one_tree(text):
     return tree
 
 
-def test_a_tree_is_written_as_vinyals_wrote_it_or_with_its_words():
+def test_a_tree_is_linearised_with_placeholders_or_with_its_words():
     assert " ".join(linearise(one_tree(DOG))) == "(S (NP XX XX )NP (VP XX )VP )S"
     assert " ".join(linearise(one_tree(DOG), copy_words=True)) == "(S (NP The dog )NP (VP barks )VP )S"
 
@@ -38,7 +38,7 @@ def test_a_tree_is_written_as_vinyals_wrote_it_or_with_its_words():
         ("(S XX XX XX )S )S (NP )NP", "(S X X X)"),
     ],
 )
-def test_what_is_no_tree_is_repaired_by_rule(symbols, tree):
+def test_symbols_that_form_no_tree_are_repaired(symbols, tree):
     leaves = [Leaf("X", word) for word in "abc"]
     words = iter("abc")
     expected = re.sub(r"\bX\b", lambda _: f"(X {next(words)})", tree)
@@ -46,7 +46,7 @@ def test_what_is_no_tree_is_repaired_by_rule(symbols, tree):
 
 
 @given(st.lists(SYMBOLS, max_size=30), st.integers(min_value=1, max_value=8))
-def test_any_symbols_become_a_tree_over_exactly_the_words(symbols, num_words):
+def test_any_symbols_become_a_tree_over_the_given_words(symbols, num_words):
     leaves = [Leaf("X", str(number)) for number in range(num_words)]
     tree = rebuild(symbols, leaves)
     assert tree.leaves == tuple(leaves)
@@ -55,7 +55,7 @@ def test_any_symbols_become_a_tree_over_exactly_the_words(symbols, num_words):
     assert one_tree(format_tree(tree)) == tree
 
 
-def test_pairs_are_sentences_and_stripped_trees_of_a_file_that_is_there(tmp_path):
+def test_read_pairs_returns_sentences_and_linearised_trees(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"none\.mrg"):
         read_pairs(tmp_path / "none.mrg")
     path = tmp_path / "trees.mrg"

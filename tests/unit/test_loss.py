@@ -1,3 +1,5 @@
+"""The label-smoothed loss, computed slice by slice, and its gradients."""
+
 import pytest
 import torch
 
@@ -7,14 +9,14 @@ from vaswani_transformer.kernels.cross_entropy import sum_loss_by_slices
 
 @pytest.fixture
 def sample():
-    """Hidden states (6, 4), weight (11, 4), bias (11,) in float64, and labels, two of which are ignored."""
+    """Return hidden states (6, 4), weight (11, 4) and bias (11,) in float64, and labels (6,), two of them ignored."""
     torch.manual_seed(0)
     tensors = [torch.randn(size, dtype=torch.float64, requires_grad=True) for size in [(6, 4), (11, 4), (11,)]]
     return *tensors, torch.tensor([3, -100, 0, 10, 3, -100])
 
 
 @pytest.mark.parametrize("needed", [0, 1, 2])
-def test_one_gradient_is_computed_without_the_others(sample, needed):
+def test_each_gradient_can_be_computed_alone(sample, needed):
     *tensors, labels = sample
     loss, _ = sum_loss_by_slices(*tensors, labels, label_smoothing=0.1)
     expected = torch.autograd.grad(loss, tensors)[needed]
@@ -32,7 +34,7 @@ def test_a_batch_without_targets_has_no_loss_and_no_gradient(sample):
     assert (weight.grad == 0).all()
 
 
-def test_the_compiled_formula_is_the_same_and_the_likelihood_has_no_gradient(sample, monkeypatch):
+def test_the_compiled_loss_is_equal_and_the_likelihood_has_no_gradient(sample, monkeypatch):
     *tensors, labels = sample
     tensors = [tensor.detach().float().requires_grad_() for tensor in tensors]
     results = []
@@ -45,7 +47,7 @@ def test_the_compiled_formula_is_the_same_and_the_likelihood_has_no_gradient(sam
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_accumulates_in_float32(sample, dtype):
+def test_the_loss_in_half_precision_accumulates_in_float32(sample, dtype):
     *tensors, labels = sample
     halves = [tensor.detach().to(dtype).requires_grad_() for tensor in tensors]
     loss, nll = sum_loss_by_slices(*halves, labels, label_smoothing=0.1)
@@ -56,15 +58,14 @@ def test_half_precision_accumulates_in_float32(sample, dtype):
 
 
 def test_ignored_rows_may_be_masked_instead_of_selected(sample):
-    # As on a GPU, where selecting would synchronise.
+    # On a GPU ignored rows are masked, because selecting rows would wait for the device.
     hidden, weight, bias, labels = sample
     selected = sum_loss_by_slices(hidden, weight, bias, labels, label_smoothing=0.1)
     masked = cross_entropy._SlicedCrossEntropy.apply(hidden, weight, bias, labels, 0.1, torch.float64)
     expected = torch.autograd.grad(selected[0], (hidden, weight, bias))
-    for one, other in zip(
-        [*masked, *torch.autograd.grad(masked[0], (hidden, weight, bias))], [*selected, *expected], strict=True
-    ):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+    found = torch.autograd.grad(masked[0], (hidden, weight, bias))
+    torch.testing.assert_close(tuple(masked), tuple(selected), rtol=0, atol=1e-12)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,7 @@ def test_a_slice_has_d_model_tokens_within_limits(device, d_model, vocab_size, d
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 0.05), (torch.float64, 1e-12)])
-def test_autocast_keeps_the_dtypes_of_gradients_and_does_not_change_float64(sample, dtype, tolerance):
+def test_autocast_keeps_the_dtypes_of_gradients_and_leaves_float64_exact(sample, dtype, tolerance):
     *tensors, labels = sample
     tensors = [tensor.detach().to(dtype).requires_grad_() for tensor in tensors]
     expected = sum_loss_by_slices(*tensors, labels, label_smoothing=0.1)
@@ -93,9 +94,9 @@ def test_autocast_keeps_the_dtypes_of_gradients_and_does_not_change_float64(samp
         found = sum_loss_by_slices(*tensors, labels, label_smoothing=0.1)
         assert torch.is_autocast_enabled("cpu")
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
-    for ours, theirs in zip(
-        torch.autograd.grad(found[0], tensors), torch.autograd.grad(expected[0], tensors), strict=True
-    ):
+    found_gradients = torch.autograd.grad(found[0], tensors)
+    expected_gradients = torch.autograd.grad(expected[0], tensors)
+    for ours, theirs in zip(found_gradients, expected_gradients, strict=True):
         assert ours.dtype == dtype
         torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
 

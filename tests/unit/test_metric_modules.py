@@ -1,3 +1,5 @@
+"""The metric of the paper as a module of `evaluate`."""
+
 import evaluate
 import pytest
 
@@ -12,7 +14,7 @@ REFERENCES = ["Der Hund-Katzen-Streit endet.", "L'homme dort d'heure en heure su
 pytestmark = pytest.mark.usefixtures("metric_modules")
 
 
-def test_the_metric_loads_from_its_file_and_scores_as_the_paper_did():
+def test_evaluate_loads_the_metric_and_gives_the_scores_of_paper_bleu():
     metric = PaperBLEU()
     loaded = evaluate.load(FILE, keep_in_memory=True)
     found = loaded.compute(predictions=PREDICTIONS, references=REFERENCES)
@@ -41,7 +43,7 @@ def test_the_metric_loads_from_its_file_and_scores_as_the_paper_did():
         ([[], []], r"different numbers of references, or none: \[0\]\. Give the same number"),
     ],
 )
-def test_references_that_are_not_as_many_for_each_translation_are_counted(references, message):
+def test_different_numbers_of_references_are_refused(references, message):
     loaded = evaluate.load(FILE, keep_in_memory=True)
     with pytest.raises(ValueError, match=message):
         loaded.compute(predictions=["a", "b"], references=references)

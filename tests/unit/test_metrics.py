@@ -1,3 +1,5 @@
+"""BLEU, chrF and the BLEU of the paper, with their signatures."""
+
 import numpy as np
 import pytest
 import sacrebleu
@@ -12,7 +14,7 @@ CLOSE = [line.replace("Bett", "Sofa") for line in REFERENCES]
 FAR = [" ".join(line.split()[::-1]) for line in REFERENCES]
 
 
-def test_all_ways_to_count_stand_side_by_side_with_their_signatures():
+def test_all_metrics_are_reported_with_their_signatures():
     found = {score.name: score for score in compute_scores(CLOSE, [REFERENCES], build_metrics())}
     assert list(found) == [
         "BLEU",
@@ -34,39 +36,39 @@ def test_all_ways_to_count_stand_side_by_side_with_their_signatures():
     assert str(found["BLEU"]) == f"BLEU {found['BLEU'].value:.2f}  {found['BLEU'].signature}"
 
 
-def test_a_word_counts_if_one_of_several_references_has_it():
+def test_a_word_counts_if_any_reference_has_it():
     found = compute_scores(CLOSE, [FAR, CLOSE], build_metrics())
     assert all(score.value == pytest.approx(100) for score in found)
     assert "nrefs:2|" in found[0].signature
 
 
-def test_tokenised_text_is_taken_as_it_is():
+def test_tokenised_text_is_not_tokenised_again():
     metrics = build_metrics(tokenize="none")
     signatures = [score.signature for score in compute_scores(CLOSE, [REFERENCES], metrics)]
     assert ["tok:none" in signature for signature in signatures] == [True, True, True, True, False]
     assert metrics["BLEU, tokenised, compounds split as in the paper"].tokenizer_signature == "none-split"
 
 
-def test_without_case_all_scores_are():
+def test_lowercase_applies_to_every_score():
     upper = [line.upper() for line in REFERENCES]
     found = compute_scores(upper, [REFERENCES], build_metrics(lowercase=True))
     assert len(found) == 4
     assert all(score.value == pytest.approx(100) and "case:lc" in score.signature for score in found)
 
 
-def test_unequal_numbers_of_sentences_and_no_sentence_are_refused():
+def test_unequal_numbers_of_sentences_and_empty_references_are_refused():
     with pytest.raises(ValueError, match="translations is 1, but the number of references is 2: line i of both"):
         compute_scores(["a"], [["a", "b"]], build_metrics())
     with pytest.raises(ValueError, match="there are no references"):
         compute_scores([], [[]], build_metrics())
 
 
-def test_an_unknown_tokenizer_is_refused_with_those_there_are():
+def test_an_unknown_tokenizer_is_refused_and_the_error_lists_the_known_ones():
     with pytest.raises(ValueError, match="sacreBLEU has no tokenizer 'moses': choose one of none, zh, 13a"):
         build_metrics(tokenize="moses")
 
 
-def test_a_trainer_gets_the_scores_of_what_was_generated():
+def test_compute_metrics_gives_a_trainer_the_scores_of_its_predictions():
     tokenizer = train_tokenizer(CLOSE + REFERENCES, vocab_size=300)
     predictions, labels = (
         tokenizer(texts, padding=True, return_tensors="np").input_ids for texts in (CLOSE, REFERENCES)

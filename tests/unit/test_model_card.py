@@ -1,3 +1,5 @@
+"""Model cards: the facts, scores and metadata that they hold."""
+
 import json
 import re
 
@@ -13,7 +15,7 @@ from vaswani_transformer.loading import fingerprint_model
 
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:2.6.0"
 SEARCH = "num_beams:5|length_penalty:1.4|length_penalty_type:gnmt|dtype:bfloat16"
-# As `vaswani evaluate --json` writes it, but for the fingerprint.
+# The output of `vaswani evaluate --json`, without the fingerprint.
 FIGURES = {
     "scores": [
         {"name": "BLEU", "value": 40.5699, "signature": SIGNATURE},
@@ -28,7 +30,7 @@ HOSTILE = "<script>alert(1)</script> | `x` [a](javascript:b)\n---\n# \u202eTitle
 
 @pytest.fixture
 def run(tmp_path):
-    """What a card is made from, of a finished run."""
+    """Return the folder of a finished run, with all files that a card is made from."""
     folder = tmp_path / "my_run"
     (folder / "model").mkdir(parents=True)
     (folder / "recipe.json").write_text(json.dumps(DESCRIPTION))
@@ -48,12 +50,13 @@ def run(tmp_path):
 
 @pytest.fixture
 def score(run, tmp_path):
+    """Return a file with scores of the model of the run."""
     path = tmp_path / "test.json"
     path.write_text(json.dumps(FIGURES | {"fingerprint": fingerprint_model(run / "model")}))
     return path
 
 
-def test_the_card_says_what_the_run_folder_and_the_scores_say(run, score):
+def test_the_card_holds_the_facts_of_the_run_folder_and_the_scores(run, score):
     evaluations = [read_scores("Multi30k test_2016_flickr", score)]
     text = CardText(data="29,000 captions", dataset="me/multi30k", license="apache-2.0", hardware="two cores")
     card = build_card(run, evaluations=evaluations, text=text)
@@ -79,7 +82,7 @@ def test_the_card_says_what_the_run_folder_and_the_scores_say(run, score):
         assert fact in card, fact
 
 
-def test_the_metadata_is_what_the_hub_reads_for_each_test_set(run, score):
+def test_the_metadata_lists_the_scores_of_each_test_set(run, score):
     evaluations = [read_scores(name, score) for name in ("Multi30k test", "newstest2014")]
     data = ModelCard(build_card(run, evaluations=evaluations, text=CardText(dataset="me/multi30k", license="mit"))).data
     assert (data.language, data.license, data.datasets) == (["en", "de"], "mit", ["me/multi30k"])
@@ -108,13 +111,13 @@ def test_the_metadata_is_what_the_hub_reads_for_each_test_set(run, score):
         ),
     ],
 )
-def test_scores_that_are_none_of_this_model_are_refused(run, score, change, message):
+def test_damaged_scores_and_scores_of_another_model_are_refused(run, score, change, message):
     score.write_text(json.dumps(json.loads(score.read_text()) | change))
     with pytest.raises(ValueError, match=message):
         build_card(run, evaluations=[read_scores("newstest2014", score)])
 
 
-def test_the_task_decides_template_and_languages(run, score):
+def test_template_and_languages_depend_on_the_task(run, score):
     path = run / "model" / "config.json"
     path.write_text(path.read_text().replace("en_to_de", "en-US_to_zh_CN"))
     card = build_card(run)
@@ -130,7 +133,7 @@ def test_the_task_decides_template_and_languages(run, score):
         build_card(run, evaluations=[read_scores("newstest2014", score)])
 
 
-def test_the_card_of_an_unfinished_run_is_of_its_newest_checkpoints(run, capsys):
+def test_the_card_of_an_unfinished_run_describes_its_newest_checkpoint(run, capsys):
     (run / "checkpoints").mkdir()
     checkpoint = (run / "model").rename(run / "checkpoints" / "step-00000058")
     (checkpoint / "COMPLETE").write_text('{"files": {}}')
@@ -141,7 +144,7 @@ def test_the_card_of_an_unfinished_run_is_of_its_newest_checkpoints(run, capsys)
     assert "the newest model of" in capsys.readouterr().err
 
 
-def test_what_nobody_wrote_down_is_said_to_be_unknown(run):
+def test_the_card_says_which_facts_are_unknown(run):
     card = build_card(run)
     gaps = ("data its author has not named", "Devices: not written down", "No test set has been scored", "ask before")
     assert [gap for gap in gaps if gap not in card] == []
@@ -149,7 +152,7 @@ def test_what_nobody_wrote_down_is_said_to_be_unknown(run):
     assert (data.license, data.eval_results) == ("unknown", None)
 
 
-def test_no_field_of_a_run_or_of_scores_writes_html_links_or_rows_into_the_card(run, score):
+def test_hostile_fields_add_no_html_links_or_rows_to_the_card(run, score):
     description = json.loads((run / "recipe.json").read_text())
     text = dict.fromkeys(("mixed_precision", "device", "init_from", "init_fingerprint"), HOSTILE)
     recipe = description["recipe"] | {"max_length": HOSTILE, HOSTILE: HOSTILE}
@@ -168,7 +171,7 @@ def test_no_field_of_a_run_or_of_scores_writes_html_links_or_rows_into_the_card(
 
 
 @pytest.mark.parametrize(("init_from", "name"), [("runs/a", "runs/a"), ("/home/me/a", "a")])
-def test_recipe_and_weights_that_a_run_began_with_are_named(run, init_from, name):
+def test_the_card_names_the_recipe_and_the_initial_weights(run, init_from, name):
     description = json.loads((run / "recipe.json").read_text())
     assert "It began with" not in build_card(run)
     description["recipe"]["warmup_updates"] = 7
@@ -187,7 +190,7 @@ def test_recipe_and_weights_that_a_run_began_with_are_named(run, init_from, name
         ("log.jsonl", "", r"log\.jsonl has no line of training yet"),
     ],
 )
-def test_a_damaged_run_folder_is_said(run, name, content, message):
+def test_the_error_about_a_damaged_run_folder_names_the_file(run, name, content, message):
     (run / name).unlink()
     if content is not None:
         (run / name).write_text(content)
@@ -195,7 +198,7 @@ def test_a_damaged_run_folder_is_said(run, name, content, message):
         read_run(run)
 
 
-def test_the_command_writes_the_card_beside_the_weights_and_over_another_only_where_named(run, score, capsys):
+def test_the_command_replaces_an_existing_card_only_if_named_as_output(run, score, capsys):
     path = run / "model" / "README.md"
     command = ["card", "--run", str(run), "--license", "other", "--license_name", "research-only"]
     assert cli.main([*command, "--score", "Multi30k", str(score), "--name", "Tiny"]) == 0

@@ -1,3 +1,5 @@
+"""The whole model: size, tied embeddings, initialisation, loss and forward pass."""
+
 import math
 
 import pytest
@@ -10,7 +12,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from vaswani_transformer import VaswaniConfig, VaswaniForConditionalGeneration
 from vaswani_transformer.training.recipes import TABLE_3
 
-# Table 3, in millions, where the paper gives a number.
+# Parameters in millions, for the rows of table 3 for which the paper gives a number.
 PAPER_PARAMETERS = {"base": 65, "B1": 58, "B2": 60, "C1": 36, "C2": 50, "C3": 80, "C4": 28, "C5": 168, "C6": 53}
 PAPER_PARAMETERS |= {"C7": 90, "big": 213}
 SOURCE = torch.tensor([[5, 9, 12, 30, 7, 2], [8, 3, 21, 2, 1, 1]])
@@ -19,6 +21,7 @@ SHIFTED = torch.tensor([[0, 14, 6, 33, 8], [0, 25, 3, 2, 1]])
 
 
 def count_by_formula(config: VaswaniConfig) -> int:
+    """Return the number of parameters, computed from the sizes of the config."""
     d, f, h = config.d_model, config.d_ff, config.num_heads
     attention = 2 * d * h * config.d_k + 2 * d * h * config.d_v
     feed_forward = (d * f + f) + (f * d + d)
@@ -39,7 +42,7 @@ def test_table_3_is_complete():
 
 
 @pytest.mark.parametrize("row", TABLE_3)
-def test_the_parameters_of_table_3_are_those_of_the_paper(row):
+def test_models_of_table_3_have_as_many_parameters_as_in_the_paper(row):
     config = VaswaniConfig(vocab_size=37_000, **TABLE_3[row].model)
     with torch.device("meta"):
         model = VaswaniForConditionalGeneration(config)
@@ -52,20 +55,22 @@ def test_the_parameters_of_table_3_are_those_of_the_paper(row):
 
 
 def embeddings(model) -> list[torch.Tensor]:
+    """Return the embeddings of source and target and the weight of the output projection."""
     stacks = (model.model.encoder, model.model.decoder)
     return [*(stack.embed_tokens.weight for stack in stacks), model.lm_head.weight]
 
 
-def test_three_uses_of_the_matrix_are_one_tensor(tiny_model, tmp_path):
+def test_tied_embeddings_are_one_tensor(tiny_model, tmp_path):
     assert len({tensor.data_ptr() for tensor in (*embeddings(tiny_model), tiny_model.model.shared.weight)}) == 1
     tiny_model.save_pretrained(tmp_path)
     stored = [name for name, weight in load_file(tmp_path / "model.safetensors").items() if weight.shape == (37, 12)]
     assert stored == ["model.shared.weight"]
 
 
-def test_every_parameter_is_trained_and_the_gradients_of_the_uses_of_the_matrix_are_added(build_tiny_model):
+def test_tied_embeddings_get_the_sum_of_three_gradients(build_tiny_model):
     options = {"dropout": 0, "attention_bias": True, "output_bias": True}
-    tied, untied = build_tiny_model(**options), build_tiny_model(**options, tie_word_embeddings=False)
+    tied = build_tiny_model(**options)
+    untied = build_tiny_model(**options, tie_word_embeddings=False)
     untied.load_state_dict({name: tied.state_dict()[name] for name in untied.state_dict()})
     for model in (tied, untied):
         model.train()(input_ids=SOURCE, labels=LABELS).loss.backward()
@@ -86,7 +91,7 @@ def test_a_resized_vocabulary_stays_tied(tiny_model, size):
     torch.testing.assert_close(after[..., :31], before[..., :31])
 
 
-def test_untied_embeddings_are_three_tensors_that_keep_their_own_words_when_resized(build_tiny_model):
+def test_untied_embeddings_stay_three_tensors_when_resized(build_tiny_model):
     model = build_tiny_model(tie_word_embeddings=False)
     assert len({tensor.data_ptr() for tensor in embeddings(model)}) == 3
     before = [tensor.detach().clone() for tensor in embeddings(model)]
@@ -101,17 +106,16 @@ def test_untied_embeddings_are_three_tensors_that_keep_their_own_words_when_resi
 
 @pytest.fixture(scope="module")
 def fresh():
-    """Large enough for statistics: the smallest matrix has 64 x 64 entries."""
+    """Return a newly initialised model, large enough for statistics: its smallest matrix has 64 x 64 entries."""
     torch.manual_seed(0)
     sizes = {"vocab_size": 2000, "d_model": 64, "d_ff": 96, "num_heads": 4, "d_v": 24}
     options = {"attention_bias": True, "output_bias": True, "position_embedding_type": "learned"}
     return VaswaniForConditionalGeneration(VaswaniConfig(**sizes, encoder_layers=1, decoder_layers=2, **options)).eval()
 
 
-def test_projections_start_uniform_within_the_bound_of_glorot(fresh):
-    projections = [
-        module for name, module in fresh.named_modules() if isinstance(module, nn.Linear) and name != "lm_head"
-    ]
+def test_projections_are_initialised_by_glorot_s_uniform_distribution(fresh):
+    linear = {name: module for name, module in fresh.named_modules() if isinstance(module, nn.Linear)}
+    projections = [module for name, module in linear.items() if name != "lm_head"]
     assert len(projections) == 1 * 6 + 2 * 10
     for module in projections:
         bound = math.sqrt(6 / (module.in_features + module.out_features))
@@ -119,7 +123,7 @@ def test_projections_start_uniform_within_the_bound_of_glorot(fresh):
         assert module.weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05)
 
 
-def test_embeddings_and_learned_positions_start_normal_with_the_root_of_the_width(fresh):
+def test_embeddings_and_learned_positions_are_initialised_by_a_normal_distribution(fresh):
     stacks = (fresh.model.encoder, fresh.model.decoder)
     for matrix in (fresh.lm_head.weight, *(stack.positions.embedding.weight for stack in stacks)):
         assert matrix.mean().item() == pytest.approx(0, abs=0.002)
@@ -139,9 +143,10 @@ def test_biases_start_at_zero_and_norms_at_one(fresh):
 # Loss
 
 
-def test_decoder_inputs_are_the_labels_behind_the_start_token(build_tiny_model):
+def test_decoder_inputs_are_the_start_token_and_the_labels(build_tiny_model):
     model = build_tiny_model(decoder_start_token_id=11)
-    labels, shifted = LABELS.clone(), SHIFTED.clone()
+    labels = LABELS.clone()
+    shifted = SHIFTED.clone()
     shifted[:, 0] = 11
     assert torch.equal(model.prepare_decoder_input_ids_from_labels(labels), shifted)
     assert torch.equal(labels, LABELS)
@@ -153,7 +158,7 @@ def test_decoder_inputs_are_the_labels_behind_the_start_token(build_tiny_model):
 @pytest.mark.parametrize("given", ["labels alone", "with decoder inputs"])
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("start", [0, 1])
-def test_labels_padded_on_the_left_have_the_loss_of_each_sentence_alone(build_tiny_model, given, training, start):
+def test_padding_labels_on_the_left_does_not_change_the_loss(build_tiny_model, given, training, start):
     model = build_tiny_model(noise=0.4, dropout=0.0, decoder_start_token_id=start).train(training)
     rows = [[5, 6, 7, 8, 2], [9, 2], [4, 3, 2]]
     labels = torch.tensor([[-100] * (5 - len(row)) + row for row in rows])
@@ -169,8 +174,9 @@ def test_labels_padded_on_the_left_have_the_loss_of_each_sentence_alone(build_ti
     torch.testing.assert_close(without_logits.loss, found.loss)
 
 
-def test_labels_that_hide_a_prompt_leave_the_decoder_inputs_where_they_are(build_tiny_model):
-    model, inputs = build_tiny_model(noise=0.4), torch.tensor([[0, 30, 5, 6]])
+def test_labels_that_hide_a_prompt_do_not_shift_the_decoder_inputs(build_tiny_model):
+    model = build_tiny_model(noise=0.4)
+    inputs = torch.tensor([[0, 30, 5, 6]])
     found = model(SOURCE[:1], decoder_input_ids=inputs, labels=torch.tensor([[-100, 5, 6, 2]]))
     torch.testing.assert_close(found.logits, model(SOURCE[:1], decoder_input_ids=inputs).logits)
 
@@ -188,7 +194,7 @@ def test_the_loss_is_smoothed_in_training_mode_only(build_tiny_model):
     assert evaluated.nll_loss is None
 
 
-def test_losses_and_gradients_of_parts_add_up_to_those_of_the_whole(build_tiny_model):
+def test_losses_and_gradients_of_parts_add_up_to_the_whole(build_tiny_model):
     model = build_tiny_model(dropout=0, dtype=torch.float64).train()
     whole = model(input_ids=SOURCE, labels=LABELS)
     expected = torch.autograd.grad(whole.loss, list(model.parameters()))
@@ -200,7 +206,7 @@ def test_losses_and_gradients_of_parts_add_up_to_those_of_the_whole(build_tiny_m
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_logits_are_left_out_only_where_no_caller_reads_them(tiny_model, training):
+def test_logits_are_omitted_in_training_by_default_or_on_request(tiny_model, training):
     model = tiny_model.train(training)
     assert model(input_ids=SOURCE, decoder_input_ids=SHIFTED).logits is not None
     for skip, has_logits in ((None, not training), (False, True), (True, False)):
@@ -208,7 +214,7 @@ def test_logits_are_left_out_only_where_no_caller_reads_them(tiny_model, trainin
 
 
 @pytest.mark.parametrize("has_gradients", [False, True])
-def test_the_loss_of_an_evaluation_takes_no_second_product(tiny_model, has_gradients):
+def test_the_loss_in_evaluation_multiplies_by_the_embeddings_only_once(tiny_model, has_gradients):
     def count(**target):
         with torch.set_grad_enabled(has_gradients), FlopCounterMode(display=False) as counter:
             tiny_model(input_ids=SOURCE, **target)
@@ -220,7 +226,7 @@ def test_the_loss_of_an_evaluation_takes_no_second_product(tiny_model, has_gradi
 # Forward
 
 
-def test_a_decoder_without_an_encoding_is_a_language_model_of_the_target(tiny_model):
+def test_a_decoder_without_an_encoded_source_is_a_language_model(tiny_model):
     decoder = tiny_model.get_decoder()
     ids = torch.tensor([[0, 14, 6, 33, 8, 21], [0, 25, 3, 9, 11, 30]])
     expected = decoder(ids).last_hidden_state
@@ -233,7 +239,7 @@ def test_a_decoder_without_an_encoding_is_a_language_model_of_the_target(tiny_mo
 
 
 def test_an_update_never_waits_for_the_device(tiny_config):
-    """Tensors on the meta device have no values: code that reads one, as a host does when it waits, fails."""
+    # Tensors on the meta device have no values. Code that reads a value, for which a host would wait, fails.
     with torch.device("meta"):
         model = VaswaniForConditionalGeneration(tiny_config).train()
         source, labels = torch.ones(2, 3, 5, dtype=torch.long)
@@ -243,7 +249,7 @@ def test_an_update_never_waits_for_the_device(tiny_config):
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_encoder_outputs_stand_for_the_source(tiny_model):
+def test_encoder_outputs_may_replace_the_source(tiny_model):
     mask = (SOURCE != 1).long()
     expected = tiny_model(input_ids=SOURCE, decoder_input_ids=SHIFTED)
     states = expected.encoder_last_hidden_state
@@ -253,14 +259,14 @@ def test_encoder_outputs_stand_for_the_source(tiny_model):
 
 
 @pytest.mark.parametrize("changes", [{}, {"position_embedding_type": "learned", "max_position_embeddings": 6}])
-def test_embeddings_stand_for_the_tokens(build_tiny_model, changes):
+def test_embeddings_may_replace_the_tokens(build_tiny_model, changes):
     model = build_tiny_model(noise=0.3, **changes)
     embed = model.get_input_embeddings()
     expected = model(input_ids=SOURCE, decoder_input_ids=SHIFTED)
     mask = (SOURCE != 1).long()
     actual = model(inputs_embeds=embed(SOURCE), attention_mask=mask, decoder_inputs_embeds=embed(SHIFTED))
     assert torch.equal(actual.logits, expected.logits)
-    # Without a mask no position is padding: the first stands at 0, and the last in the last row of the table.
+    # Without a mask no position counts as padding, so six tokens need all six rows of the table of learned positions.
     encoder = model.get_encoder()
     alone = encoder(inputs_embeds=embed(SOURCE[:1])).last_hidden_state
     for whole in (encoder(SOURCE[:1]), encoder(SOURCE[:1], attention_mask=mask[:1])):
@@ -268,7 +274,7 @@ def test_embeddings_stand_for_the_tokens(build_tiny_model, changes):
     assert torch.equal(encoder(SOURCE).last_hidden_state, expected.encoder_last_hidden_state)
 
 
-def test_both_or_neither_of_tokens_and_embeddings_are_refused(tiny_model):
+def test_tokens_and_embeddings_are_refused_together_or_both_missing(tiny_model):
     with pytest.raises(ValueError, match="VaswaniEncoder needs exactly one of token ids and embeddings, got both"):
         tiny_model.model.encoder(SOURCE, inputs_embeds=torch.zeros(2, 6, 12))
     with pytest.raises(ValueError, match="VaswaniDecoder needs exactly one of token ids and embeddings, got neither"):
@@ -276,7 +282,7 @@ def test_both_or_neither_of_tokens_and_embeddings_are_refused(tiny_model):
 
 
 @pytest.mark.parametrize("kept", [1, 2, torch.tensor([0, 3])])
-def test_logits_of_some_positions_are_those_of_all(tiny_model, kept):
+def test_logits_to_keep_selects_positions_and_does_not_change_the_loss(tiny_model, kept):
     every = tiny_model(input_ids=SOURCE, decoder_input_ids=SHIFTED).logits
     some = tiny_model(input_ids=SOURCE, decoder_input_ids=SHIFTED, logits_to_keep=kept).logits
     expected = every[:, -kept:] if isinstance(kept, int) else every[:, kept]
@@ -285,8 +291,9 @@ def test_logits_of_some_positions_are_those_of_all(tiny_model, kept):
     torch.testing.assert_close(*losses)  # the loss is over all positions
 
 
-def test_attention_weights_are_those_of_eager_attention(build_tiny_model):
-    sdpa, eager = build_tiny_model(noise=0.3), build_tiny_model(noise=0.3, attention="eager")
+def test_attention_weights_equal_the_weights_of_eager_attention(build_tiny_model):
+    sdpa = build_tiny_model(noise=0.3)
+    eager = build_tiny_model(noise=0.3, attention="eager")
     inputs = {"input_ids": SOURCE, "decoder_input_ids": SHIFTED}
     expected = eager(**inputs, output_attentions=True)
     actual = sdpa(**inputs, output_attentions=True)
@@ -301,20 +308,22 @@ def test_attention_weights_are_those_of_eager_attention(build_tiny_model):
     assert all((layer[1, :, :, 4:] == 0).all() for layer in actual.encoder_attentions + actual.cross_attentions)
 
 
-def test_dropout_hits_the_sums_of_embeddings_and_positions(build_tiny_model):
+def test_dropout_acts_on_the_sums_of_embeddings_and_positions(build_tiny_model):
     model = build_tiny_model(dropout=0.25, noise=0.3)
     source, target = torch.randint(3, 37, (2, 8, 50))
     inputs = {"input_ids": source, "decoder_input_ids": target, "output_hidden_states": True}
-    whole, dropped = model.eval()(**inputs), model.train()(**inputs)
+    whole = model.eval()(**inputs)
+    dropped = model.train()(**inputs)
     for name in ("encoder_hidden_states", "decoder_hidden_states"):
-        before, after = whole[name][0], dropped[name][0]
+        before = whole[name][0]
+        after = dropped[name][0]
         is_kept = after != 0
         assert is_kept.double().mean().item() == pytest.approx(0.75, abs=0.03)
         torch.testing.assert_close(after[is_kept], before[is_kept] / 0.75)
 
 
 @pytest.mark.parametrize("selected", [[-1], [0, -2], [1, 3]], ids=str)
-def test_hidden_states_may_be_selected_in_stacks_of_any_depth(build_tiny_model, selected):
+def test_hidden_states_may_be_recorded_in_stacks_of_any_depth(build_tiny_model, selected):
     for layers in ((2, 4), (4, 2)):
         model = build_tiny_model(encoder_layers=layers[0], decoder_layers=layers[1])
         inputs = {"input_ids": SOURCE, "decoder_input_ids": SHIFTED}
@@ -331,7 +340,7 @@ def test_hidden_states_may_be_selected_in_stacks_of_any_depth(build_tiny_model, 
 @pytest.mark.parametrize("source", [SOURCE, torch.full((2, 6), 1)], ids=["words", "padding only"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_half_precision_is_finite_and_near(build_tiny_model, implementation, dtype, source):
+def test_logits_in_half_precision_are_finite_and_close(build_tiny_model, implementation, dtype, source):
     inputs = {"input_ids": source, "decoder_input_ids": SHIFTED}
     expected = build_tiny_model(attention=implementation)(**inputs).logits
     actual = build_tiny_model(attention=implementation, dtype=dtype)(**inputs).logits
@@ -343,8 +352,9 @@ def test_half_precision_is_finite_and_near(build_tiny_model, implementation, dty
 # Kernels and training aids
 
 
-def test_gradient_checkpointing_computes_layers_again_and_gives_the_same_gradients(build_tiny_model):
-    gradients, calls = [], []
+def test_gradient_checkpointing_gives_the_same_gradients(build_tiny_model):
+    gradients = []
+    calls = []
     for checkpointing in (False, True):
         model = build_tiny_model(dropout=0.3, activation_dropout=0.3, attention_dropout=0.3).train()
         if checkpointing:
@@ -354,13 +364,13 @@ def test_gradient_checkpointing_computes_layers_again_and_gives_the_same_gradien
         torch.manual_seed(1)
         model(input_ids=SOURCE, labels=LABELS).loss.backward()
         gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})
-    assert len(calls) == 2 + 2 * 2
+    assert len(calls) == 2 + 2 * 2  # two layers once without checkpointing, and twice with it
     torch.testing.assert_close(gradients[1], gradients[0])
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_the_graph_has_no_breaks(build_tiny_model, training):
-    # A rate that practically never drops takes the way of dropout and leaves the numbers comparable.
+def test_the_model_compiles_without_graph_breaks(build_tiny_model, training):
+    # Dropout at this rate is part of the graph, but practically never drops, so that the numbers stay comparable.
     model = build_tiny_model(dropout=1e-12, encoder_layers=1, decoder_layers=1).train(training)
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     expected, actual = (m(input_ids=SOURCE, labels=LABELS) for m in (model, compiled))

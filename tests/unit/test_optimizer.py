@@ -1,3 +1,5 @@
+"""Adam and its learning rate (section 5.3)."""
+
 from dataclasses import replace
 
 import pytest
@@ -8,12 +10,13 @@ from vaswani_transformer.training.recipes import BASE
 
 
 @pytest.mark.parametrize(("step", "expected"), [(1, 1.7469e-7), (4000, 6.9877e-4), (100_000, 1.3975e-4)])
-def test_rate_of_the_base_model(step, expected):
+def test_the_learning_rate_of_the_base_model(step, expected):
     assert inverse_sqrt_lr(step, d_model=512) == pytest.approx(expected, rel=1e-4)
 
 
 def test_the_optimizer_gets_the_rate_of_each_update_scaled_by_its_lr():
-    optimizer, used = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=2.5), []
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=2.5)
+    used = []
     schedule = inverse_sqrt_schedule(optimizer, d_model=512)
     for _ in range(4001):
         used.append(optimizer.param_groups[0]["lr"])
@@ -23,17 +26,10 @@ def test_the_optimizer_gets_the_rate_of_each_update_scaled_by_its_lr():
     assert max(used) == used[3999] == pytest.approx(2.5 * (512 * 4000) ** -0.5, rel=1e-9)
 
 
-def test_adam_is_that_of_the_recipe():
-    model, recipe = (
-        torch.nn.Linear(2, 3),
-        replace(BASE, adam_betas=(0.8, 0.7), adam_eps=0.5, lr_scale=2.0, weight_decay=0.25),
-    )
+def test_adam_has_the_settings_of_the_recipe():
+    model = torch.nn.Linear(2, 3)
+    recipe = replace(BASE, adam_betas=(0.8, 0.7), adam_eps=0.5, lr_scale=2.0, weight_decay=0.25)
     (group,) = build_optimizer(model, recipe).param_groups
-    assert [group[name] for name in ("lr", "betas", "eps", "weight_decay", "fused")] == [
-        2.0,
-        (0.8, 0.7),
-        0.5,
-        0.25,
-        True,
-    ]
+    expected = {"lr": 2.0, "betas": (0.8, 0.7), "eps": 0.5, "weight_decay": 0.25, "fused": True}
+    assert {name: group[name] for name in expected} == expected
     assert group["params"] == list(model.parameters())

@@ -1,9 +1,11 @@
+"""BLEU as in the paper: tokenised, with compounds split."""
+
 import pytest
 import sacremoses
 
 from vaswani_transformer.evaluation.paper_bleu import PaperBLEU, split_compounds, tokenize
 
-# Outputs made up from the references of newstest2014: a list of sentences in, a list out.
+# Functions that make translations of newstest2014 from a list of its references.
 SYSTEMS = {
     "every third word is missing": lambda lines: [" ".join(_without_thirds(line.split(" "))) for line in lines],
     "neighbours change places": lambda lines: [" ".join(_swapped(line.split(" "))) for line in lines],
@@ -16,8 +18,9 @@ SYSTEMS = {
         lines[i - 1] if i % 2 else line for i, line in enumerate(lines)
     ],
 }
-# What Moses' scripts print for every ninth line, without compounds split and split, both sides treated alike:
-# replace-unicode-punctuation.perl, tokenizer.perl of December 2016, the substitution, multi-bleu.perl.
+# Scores of every ninth line that the scripts of Moses print, first without and then with splitting of compounds. Both
+# sides went through replace-unicode-punctuation.perl, tokenizer.perl (December 2016) and the substitution of hyphens.
+# multi-bleu.perl computed the scores.
 MOSES_SCORES = {
     "every third word is missing": [11.54, 14.78],
     "neighbours change places": [4.34, 7.77],
@@ -31,10 +34,12 @@ MOSES_SCORES = {
 
 
 def _without_thirds(words):
+    """Return a sentence without every third word."""
     return [word for i, word in enumerate(words) if i % 3 != 2]
 
 
 def _swapped(words):
+    """Return a sentence in which neighbours have changed places."""
     return [words[i ^ 1] if i ^ 1 < len(words) else words[i] for i in range(len(words))]
 
 
@@ -45,7 +50,7 @@ def references(data_folder):
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_scores_are_those_that_the_scripts_of_moses_print(references, name):
+def test_scores_agree_with_the_scripts_of_moses(references, name):
     hypotheses = SYSTEMS[name](references)
     scores = [PaperBLEU(split_compounds=it).corpus_score(hypotheses, [references]).score for it in (False, True)]
     assert scores == pytest.approx(MOSES_SCORES[name], abs=0.01)
@@ -63,18 +68,19 @@ def test_scores_are_those_that_the_scripts_of_moses_print(references, name):
         ("fr", "L'homme d'eau.", "L&apos; homme d&apos; eau ."),
     ],
 )
-def test_punctuation_becomes_ascii_and_tokens_of_its_own_by_language(language, sentence, tokens):
+def test_punctuation_is_split_off_as_ascii_by_rules_of_the_language(language, sentence, tokens):
     assert tokenize(sentence, language=language) == tokens
 
 
-def test_hyphens_inside_words_become_tokens():
+def test_compounds_are_split_at_hyphens_inside_words():
     assert split_compounds("rich-text -format - Aix-en-Provence") == (
         "rich ##AT##-##AT## text -format - Aix ##AT##-##AT## en ##AT##-##AT## Provence"
     )
-    assert split_compounds("a-b-c") == "a ##AT##-##AT## b-c"  # as the script: b is used up
+    # As in the script, b belongs to the first match and cannot begin a second one.
+    assert split_compounds("a-b-c") == "a ##AT##-##AT## b-c"
 
 
-def test_case_is_taken_away_after_the_tokenizer_has_seen_it_and_the_signature_says_so():
+def test_text_is_lower_cased_after_tokenization_and_the_signature_says_so():
     metric = PaperBLEU(language="fr", lowercase=True)
     assert PaperBLEU(lowercase=True)._preprocess_segment("Dr. A") == "dr. a"
     assert metric.corpus_score(["das Ist ein Satz"], [["Das ist ein satz"]]).score == pytest.approx(100)
@@ -84,3 +90,9 @@ def test_case_is_taken_away_after_the_tokenizer_has_seen_it_and_the_signature_sa
     assert metric._preprocess_segment("A-b . &") == "A ##AT##-##AT## b . &"
     assert metric.corpus_score(["a b c x d e f"], [["a b c y d e f"]]).score == pytest.approx(0)
     assert PaperBLEU(is_tokenized=True, split_compounds=False).tokenizer_signature == "none"
+
+
+def test_text_with_spaces_before_full_stops_is_scored_without_a_warning(caplog):
+    lines = ["Ein Hund rennt ."] * 200
+    assert PaperBLEU(is_tokenized=True).corpus_score(lines, [lines]).score == pytest.approx(100)
+    assert not caplog.records

@@ -1,4 +1,4 @@
-"""The phrasebook: the grammar of both languages, and the promises of the corpus."""
+"""The phrasebook: the grammar of English and German, and the properties of the generated corpus."""
 
 import hashlib
 import re
@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vaswani_transformer.data.phrasebook import drawing
 from vaswani_transformer.data.phrasebook import pairs as phrasebook
 from vaswani_transformer.data.phrasebook.drawing import Dice, draw_sentence
 from vaswani_transformer.data.phrasebook.grammar import (
@@ -20,7 +21,8 @@ from vaswani_transformer.data.phrasebook.grammar import (
 from vaswani_transformer.data.phrasebook.pairs import generate_pairs, split_of
 from vaswani_transformer.data.phrasebook.words import ADJECTIVES, DETERMINERS, NOUNS, TABLES, VERBS, nouns_in
 
-# Of the first training pairs, checked by hand: endings, cases, owners, separable verbs, word order, negation.
+# Some of the first 1,000 training pairs, checked by hand. They show endings, cases, possessives, separable verbs, word
+# order and negation.
 CHECKED = """
 The young child cooked the delicious potato last week. | Das junge Kind hat letzte Woche die leckere Kartoffel gekocht.
 An expensive ring can be on the red roof today. | Ein teurer Ring kann heute auf dem roten Dach sein.
@@ -52,14 +54,14 @@ Do you come to the airport with this guest? | Kommst du mit diesem Gast zum Flug
 """
 
 
-def test_sentences_checked_by_hand():
+def test_the_corpus_contains_sentences_checked_by_hand():
     pairs = {f"{english} | {german}" for english, german in generate_pairs(split="train", num_pairs=1_000)}
     assert set(CHECKED.strip().split("\n")) <= pairs
 
 
-def test_the_draw_does_not_change_unnoticed():
-    # Published scores belong to these sentences. Strings hash differently in every process, so this also fails if
-    # anything depends on the order of a set.
+def test_the_drawn_sentences_never_change():
+    # Published scores were measured on these sentences. Hashes of strings differ between processes, so this test also
+    # fails if the sentences depend on the order of a set.
     text = "".join(f"{english}\t{german}\n" for english, german in generate_pairs(split="train", num_pairs=5_000))
     assert hashlib.sha256(text.encode()).hexdigest().startswith("5ff457fac017da12")
 
@@ -105,7 +107,7 @@ def drawn() -> list[tuple[str, str]]:
     return [draw_sentence(dice) for _ in range(10_000)]
 
 
-def test_an_english_sentence_has_one_translation(drawn):
+def test_an_english_sentence_always_has_the_same_translation(drawn):
     translations = {}
     assert all(translations.setdefault(english, german) == german for english, german in drawn)
 
@@ -138,7 +140,7 @@ def test_about_five_percent_of_the_sentences_are_held_out_for_each_purpose(drawn
 
 @given(st.integers(), st.sampled_from(("train", "dev", "test")))
 @settings(max_examples=10)
-def test_a_split_has_only_its_own_sentences_in_any_number(seed, split):
+def test_a_split_holds_any_number_of_its_sentences_and_no_others(seed, split):
     pairs = list(generate_pairs(split=split, num_pairs=20, seed=seed))
     assert {split_of(english) for english, _ in pairs} == {split}
     assert len(dict(pairs)) == 20
@@ -146,7 +148,7 @@ def test_a_split_has_only_its_own_sentences_in_any_number(seed, split):
     assert list(generate_pairs(split=split, num_pairs=5, seed=seed)) == pairs[:5]
 
 
-def test_more_pairs_than_the_grammar_makes_are_refused(monkeypatch):
+def test_asking_for_more_pairs_than_exist_is_refused(monkeypatch):
     monkeypatch.setattr(phrasebook, "draw_sentence", lambda dice: dice.choose([("A b c d.", ""), ("B c d e.", "")]))
     monkeypatch.setattr(phrasebook, "split_of", lambda english: "train")
     monkeypatch.setattr(phrasebook, "_MAX_FAILED_DRAWS", 50)
@@ -154,3 +156,9 @@ def test_more_pairs_than_the_grammar_makes_are_refused(monkeypatch):
     assert {next(drawn), next(drawn)} == {("A b c d.", ""), ("B c d e.", "")}
     with pytest.raises(ValueError, match="has 2 train sentences, fewer than num_pairs=3"):
         next(drawn)
+
+
+def test_a_question_for_a_thing_has_a_verb_with_things_as_objects():
+    verbs = {verb.english for verb in drawing._verbs_for("present", "what")}
+    assert {"buy", "eat", "see"} <= verbs
+    assert not {"be", "sleep", "thank", "marry", "invite", "hate", "meet"} & verbs

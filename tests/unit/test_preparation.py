@@ -1,4 +1,4 @@
-"""The files of a prepared folder, the filters of pairs, and preparations that were stopped."""
+"""Preparation of data: the files of a prepared folder, kept and dropped pairs, and stopped preparations."""
 
 import json
 import shutil
@@ -29,42 +29,44 @@ CORPORA = [Corpus(lambda: iter(CORPUS[:40]), weight=2), Corpus(lambda: iter(CORP
 
 
 def load(folder: Path) -> list[tuple[list[int], list[int]]]:
-    """The token ids of both sides of each pair of a set, in their order."""
+    """Return the token ids of both sides of each pair of a set, in order."""
     pairs = TokenizedPairs.load(folder, pad_token_id=1)
     batches = (pairs[[row]] for row in range(len(pairs)))
     return [(batch["input_ids"][0].tolist(), batch["labels"][0].tolist()) for batch in batches]
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """All files of a folder, with their contents."""
+    """Return the contents of all files of a folder, by their paths."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture(scope="module")
 def never_stopped(tmp_path_factory):
-    """The files of CORPORA prepared in one go."""
+    """Return the files that an uninterrupted preparation of CORPORA writes."""
     folder = tmp_path_factory.mktemp("never_stopped")
     prepare(CORPORA, read_dev, folder, **SETTINGS)
     return files_of(folder)
 
 
-def test_prepared_tokens_spell_the_pairs_that_were_kept(tmp_path):
+def test_prepared_tokens_encode_the_kept_pairs(tmp_path):
     summary = prepare([Corpus(lambda: PAIRS)], lambda: PAIRS[:1], tmp_path, vocab_size=280, max_length=100)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     sides = list(zip(*load(tmp_path / "train"), strict=True))
     kept = [("a dog runs", "ein hund läuft"), ("same", "same")] * 3
     assert sides == [tuple(tokenizer(list(texts)).input_ids) for texts in zip(*kept, strict=True)]
     counts = summary["train"]
-    tokens = dict(zip(("source_tokens", "target_tokens"), (sum(map(len, side)) for side in sides), strict=True))
+    num_tokens = [sum(map(len, side)) for side in sides]
+    tokens = {"source_tokens": num_tokens[0], "target_tokens": num_tokens[1]}
     assert counts == {"read": 12, "empty": 3, "over max_length": 3, "pairs": 6} | tokens
     assert read_preparation(tmp_path) == summary
     assert set(summary["files"]) == files_of(tmp_path).keys() - {"preparation.json"}
 
 
 @pytest.mark.parametrize(("max_length", "num_kept"), [(6, 2), (5, 1)])
-def test_pairs_of_exactly_the_longest_length_are_kept_in_both_sets(tmp_path, max_length, num_kept):
+def test_pairs_of_exactly_max_length_are_kept(tmp_path, max_length, num_kept):
     alphabet = train_tokenizer([], vocab_size=260)
-    pairs = [("abc", "def"), ("abcd", "abc"), ("a", "abcde"), ("abcdef", "a")]  # with a space before, </s> after
+    # Each text is encoded as one token for each letter, one for a space in front, and </s>.
+    pairs = [("abc", "def"), ("abcd", "abc"), ("a", "abcde"), ("abcdef", "a")]
     options = {"vocab_size": 400, "max_length": max_length, "tokenizer": alphabet}
     summary = prepare([Corpus(lambda: pairs)], lambda: pairs, tmp_path, **options)
     for name in ("train", "dev"):
@@ -73,10 +75,10 @@ def test_pairs_of_exactly_the_longest_length_are_kept_in_both_sets(tmp_path, max
     assert json.loads((tmp_path / "dev.json").read_text()) == [list(pair) for pair in pairs[:num_kept]]
     saved = AutoTokenizer.from_pretrained(tmp_path)
     assert (saved.get_vocab(), saved.model_max_length) == (alphabet.get_vocab(), max_length)
-    assert alphabet.model_max_length > 256  # the given tokenizer is left as it was
+    assert alphabet.model_max_length > 256  # the given tokenizer itself is not changed
 
 
-def test_a_given_tokenizer_encodes_whole_sentences_as_they_are_and_must_end_them(tmp_path):
+def test_a_given_tokenizer_encodes_whole_sentences_and_must_add_the_end(tmp_path):
     tokenizer = train_tokenizer([], vocab_size=260)
     ends = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
     tokenizer.backend_tokenizer.post_processor = ends
@@ -91,7 +93,7 @@ def test_a_given_tokenizer_encodes_whole_sentences_as_they_are_and_must_end_them
         prepare([Corpus(lambda: pairs)], lambda: pairs, tmp_path / "b", vocab_size=400, tokenizer=tokenizer)
 
 
-def test_an_epoch_holds_each_pair_as_often_as_the_weight_of_its_corpus_says_and_no_other_duplicates(tmp_path):
+def test_an_epoch_repeats_each_pair_by_the_weight_of_its_corpus(tmp_path):
     train = prepare(CORPORA, read_dev, tmp_path, **SETTINGS)["train"]
     assert (train["read"], train["duplicate"], train["pairs"]) == (64, 16, 48)
     assert read_preparation(tmp_path)["weights"] == [2, 1]
@@ -108,7 +110,7 @@ def test_an_epoch_holds_each_pair_as_often_as_the_weight_of_its_corpus_says_and_
     assert found == Counter(map(tuple, expected))
 
 
-def test_a_vocabulary_is_learnt_from_every_kth_pair_of_a_large_corpus(tmp_path, monkeypatch):
+def test_a_vocabulary_is_learnt_from_a_sample_of_a_large_corpus(tmp_path, monkeypatch):
     monkeypatch.setattr(preparation, "VOCABULARY_PAIRS", 30)
     log = []
     prepare(CORPORA, read_dev, tmp_path, vocab_size=300, log=log.append)
@@ -132,10 +134,8 @@ def test_an_empty_set_is_an_error_and_leaves_no_files(tmp_path, train, dev, mess
 
 
 @pytest.mark.parametrize("num_read", [1, 50, 65, 140, 191])
-def test_a_stopped_preparation_leaves_no_files_and_the_next_one_writes_the_same_bytes(
-    tmp_path, never_stopped, num_read
-):
-    """The training text is read three times: counted, learnt from, and tokenised."""
+def test_a_stopped_preparation_leaves_no_files_and_can_be_repeated(tmp_path, never_stopped, num_read):
+    # The training text is read three times: to count its pairs, to learn the vocabulary, and to tokenise it.
     left = iter(range(num_read))
 
     def read_until_stopped(corpus):
@@ -152,18 +152,17 @@ def test_a_stopped_preparation_leaves_no_files_and_the_next_one_writes_the_same_
     assert files_of(tmp_path / "data") == never_stopped
 
 
-def test_blocks_of_any_size_give_the_same_bytes_and_a_complete_folder_is_not_prepared_again(
-    tmp_path, monkeypatch, never_stopped
-):
+def test_block_size_does_not_matter_and_a_complete_folder_is_not_prepared_again(tmp_path, monkeypatch, never_stopped):
     monkeypatch.setattr(preparation, "PAIRS_PER_BLOCK", 7)
-    summary, log = prepare(CORPORA, read_dev, tmp_path, **SETTINGS), []
+    summary = prepare(CORPORA, read_dev, tmp_path, **SETTINGS)
+    log = []
     assert files_of(tmp_path) == never_stopped
     unreadable = [Corpus(None, corpus.weight) for corpus in CORPORA]
     assert prepare(unreadable, None, tmp_path, **SETTINGS, log=log.append) == summary
     assert log == [f"{tmp_path} is complete: nothing to do"]
 
 
-def test_files_of_others_are_not_changed(tmp_path, monkeypatch):
+def test_existing_files_are_never_overwritten(tmp_path, monkeypatch):
     (tmp_path / "dev.json").write_text("{}")
     with pytest.raises(ValueError, match=r"dev\.json would be overwritten"):
         prepare(CORPORA, read_dev, tmp_path, **SETTINGS)
@@ -182,7 +181,7 @@ def test_files_of_others_are_not_changed(tmp_path, monkeypatch):
         ({"inputs": {"train": []}}, r"inputs\.train was \[\{\"size\": 5\}\], is \[\]"),
     ],
 )
-def test_other_settings_in_the_same_folder_are_refused_with_what_differs(tmp_path, change, difference):
+def test_different_settings_for_the_same_folder_are_refused(tmp_path, change, difference):
     settings = SETTINGS | {"inputs": {"train": [{"size": 5}]}}
     first = prepare(CORPORA, read_dev, tmp_path / "data", **settings)
     before = files_of(tmp_path / "data")
@@ -201,7 +200,7 @@ def test_a_damaged_summary_is_named(tmp_path, content):
 
 @pytest.fixture
 def command(tmp_path):
-    """A function that runs `vaswani prepare` on files of CORPUS, and returns its exit code."""
+    """Return a function that runs `vaswani prepare` on files of CORPUS and returns its exit code."""
     options = []
     for option, name, pairs in (("train", "text", CORPUS), ("dev", "dev", CORPUS[:9])):
         files = [tmp_path / f"{name}.{language}" for language in ("en", "de")]
@@ -224,18 +223,17 @@ def test_a_repeated_command_does_nothing_unless_the_text_has_changed(command, tm
 
 
 @pytest.mark.parametrize(("more", "times"), [(["--vocab_size", "280"], 3), (["--keep_vocabulary", "KEPT"], 2)])
-def test_the_command_reads_a_text_three_times_to_learn_a_vocabulary_and_twice_to_use_one(
-    command, tmp_path, more, times
-):
+def test_the_command_reads_a_text_three_times_or_twice_with_a_kept_vocabulary(command, tmp_path, more, times):
     command("--vocab_size", "280", output="kept")
-    opened, is_watching = [], True
+    opened = []
+    is_watching = True
     sys.addaudithook(lambda event, given: opened.append(str(given[0])) if is_watching and event == "open" else None)
     assert command(*(str(tmp_path / "kept") if name == "KEPT" else name for name in more)) == 0
     is_watching = False
     assert [opened.count(str(tmp_path / f"text.{language}")) for language in ("en", "de")] == [times, times]
 
 
-def test_the_command_keeps_the_vocabulary_of_prepared_data_or_of_a_run(command, tmp_path, capsys):
+def test_the_command_can_keep_the_vocabulary_of_prepared_data_or_a_run(command, tmp_path, capsys):
     assert command("--vocab_size", "280") == 0
     shutil.copytree(tmp_path / "data", tmp_path / "run" / "model")
     (tmp_path / "run" / "model" / "config.json").write_text("{}")
@@ -251,7 +249,7 @@ def test_the_command_keeps_the_vocabulary_of_prepared_data_or_of_a_run(command, 
     assert "the model's vocabulary has no brackets such as '(NP': " in capsys.readouterr().err
 
 
-def test_the_command_counts_what_it_kept_and_dropped_of_all_corpora(command, tmp_path, capsys):
+def test_the_command_reports_kept_and_dropped_pairs_of_all_corpora(command, tmp_path, capsys):
     rows = [*CORPUS[60:], ("a, b", 'say ""no""'), ("", "leer")]
     table = tmp_path / "more.csv"
     table.write_text("id,english,german\n" + "".join(f'7,"{source}","{target}"\n' for source, target in rows))
@@ -267,7 +265,7 @@ def test_the_command_counts_what_it_kept_and_dropped_of_all_corpora(command, tmp
     assert AutoTokenizer.from_pretrained(tmp_path / "data").decode(target[:-1]) == 'say "no"'
 
 
-def test_a_development_set_among_the_training_text_is_refused_by_its_contents(command, tmp_path, capsys):
+def test_a_development_set_that_is_part_of_the_training_set_is_refused(command, tmp_path, capsys):
     for language in ("en", "de"):
         (tmp_path / f"link.{language}").symlink_to(tmp_path / f"text.{language}")
     for name in ("text", f"../{tmp_path.name}/text", "link"):

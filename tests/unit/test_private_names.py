@@ -1,4 +1,4 @@
-"""The search uses private names of transformers: its docstring lists them, and transformers still has them."""
+"""The search uses private names of transformers. Its docstring lists them all, and transformers still has them."""
 
 import ast
 import inspect
@@ -14,21 +14,22 @@ LISTED = set(re.findall(r"`(_\w+)`", generation_vaswani.__doc__))
 
 
 def is_set_on_self(node):
+    """Return True if an attribute is the target of an assignment to `self`."""
     return isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self"
 
 
-def test_the_docstring_lists_every_private_name_of_others():
+def test_the_docstring_lists_every_private_name_of_transformers_in_use():
     tree = ast.parse(inspect.getsource(generation_vaswani))
     nodes = list(ast.walk(tree))
     used = {node.attr for node in nodes if isinstance(node, ast.Attribute) and re.match("_[^_]", node.attr)}
     defined = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
-    own = {name for name in defined if not hasattr(GenerationConfig, name) and not hasattr(GenerationMixin, name)}
-    own |= {node.attr for node in nodes if isinstance(node, ast.Attribute) and is_set_on_self(node)}
-    assert used - own == LISTED
+    ours = {name for name in defined if not hasattr(GenerationConfig, name) and not hasattr(GenerationMixin, name)}
+    ours |= {node.attr for node in nodes if isinstance(node, ast.Attribute) and is_set_on_self(node)}
+    assert used - ours == LISTED
 
 
 @pytest.mark.parametrize("name", sorted(LISTED))
-def test_transformers_still_has_the_private_name(name, build_translator):
+def test_transformers_still_has_each_listed_private_name(name, build_translator):
     model, _ = build_translator(["a dog"])
     config = GenerationConfig(eos_token_id=2, decoder_start_token_id=0)
     model._prepare_special_tokens(config, device=model.device)

@@ -14,7 +14,9 @@ KINDS = [
         pytest.param(
             lambda dtype=dtype: PackedProducts(dtype),
             id=f"packed {dtype}",
-            marks=pytest.mark.skipif(not PackedProducts.suit(dtype), reason="oneDNN does not multiply so here"),
+            marks=pytest.mark.skipif(
+                not PackedProducts.suit(dtype), reason="oneDNN does not multiply in this dtype here"
+            ),
         )
         for dtype in (torch.float32, torch.bfloat16)
     ),
@@ -22,6 +24,7 @@ KINDS = [
 
 
 def build_layers(*sizes: int, bias: bool = True) -> list[nn.Linear]:
+    """Return linear layers from 64 features to each of `sizes`."""
     torch.manual_seed(0)
     return [nn.Linear(64, size, bias=bias) for size in sizes]
 
@@ -29,8 +32,9 @@ def build_layers(*sizes: int, bias: bool = True) -> list[nn.Linear]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bias", [True, False])
 @torch.no_grad()
-def test_products_are_those_of_the_layers(kind, bias):
-    products, layers = kind(), build_layers(40, 8, 17, bias=bias)
+def test_products_agree_with_the_layers(kind, bias):
+    products = kind()
+    layers = build_layers(40, 8, 17, bias=bias)
     dtype = products.dtype
     for shape in ((1, 64), (4, 64), (3, 21, 64)):
         x = torch.randn(shape).to(dtype)
@@ -39,8 +43,8 @@ def test_products_are_those_of_the_layers(kind, bias):
         rectified = [products.one(layer, relu=True)(x) for layer in layers]
         at_once = products.several(*layers)(x)
         for y, positive, together, layer in zip(found, rectified, at_once, layers, strict=True):
-            weight, own_bias = (None if p is None else p.to(dtype).double() for p in (layer.weight, layer.bias))
-            expected = nn.functional.linear(x.double(), weight, own_bias)
+            rounded = (None if p is None else p.to(dtype).double() for p in (layer.weight, layer.bias))
+            expected = nn.functional.linear(x.double(), *rounded)
             for actual, wanted in ((y, expected), (positive, expected.relu()), (together, expected)):
                 assert actual.dtype == dtype
                 assert actual.shape == wanted.shape
@@ -50,19 +54,22 @@ def test_products_are_those_of_the_layers(kind, bias):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bias", [True, False])
 @torch.no_grad()
-def test_words_are_multiplied_by_the_rows_of_their_embeddings(kind, bias):
-    products, [layer] = kind(), build_layers(40, bias=bias)
-    weight, own_bias = products.keep(layer.weight), products.keep(layer.bias)
-    project = products.by_words(weight, own_bias)
+def test_logits_are_products_with_the_embeddings_of_words(kind, bias):
+    products = kind()
+    [layer] = build_layers(40, bias=bias)
+    weight = products.keep(layer.weight)
+    kept_bias = products.keep(layer.bias)
+    project = products.by_words(weight, kept_bias)
     for num_rows in (1, FEW_ROWS - 1, FEW_ROWS, 30):
         x = torch.randn(num_rows, 64).to(products.dtype)
         logits = project(x)
         assert logits.is_contiguous()
-        expected = nn.functional.linear(x.double(), weight.double(), None if own_bias is None else own_bias.double())
-        assert (logits - expected).norm() <= {torch.float32: 1e-6, torch.bfloat16: 4e-3}[x.dtype] * expected.norm()
+        expected = nn.functional.linear(x.double(), weight.double(), None if kept_bias is None else kept_bias.double())
+        rounding = {torch.float32: 1e-6, torch.bfloat16: 4e-3}[x.dtype]
+        assert (logits - expected).norm() <= rounding * expected.norm()
 
 
-def test_the_fastest_products_there_are_are_chosen():
+def test_the_fastest_available_products_are_chosen():
     assert type(build_products("float64", CPU)) is Products
     packed = PackedProducts if PackedProducts.suit(torch.float32) else Products
     assert type(build_products(torch.float32, CPU)) is packed

@@ -1,3 +1,5 @@
+"""The progress of a run: sums over updates and processes, speed and epochs."""
+
 import math
 from types import SimpleNamespace
 
@@ -10,19 +12,19 @@ from vaswani_transformer.training.progress import Progress, Tally, perplexity
 UPDATE = SimpleNamespace(target_tokens=10)
 
 
-def test_perplexity_of_a_run_that_diverges_is_infinite():
+def test_the_perplexity_of_a_diverging_run_is_infinite():
     assert perplexity(math.log(5)) == pytest.approx(5)
     assert perplexity(710.0) == math.inf
     assert perplexity(math.inf) == math.inf
     assert math.isnan(perplexity(math.nan))
 
 
-def test_what_was_summed_up_over_all_processes_is_carried_on_by_one():
+def test_a_restored_tally_counts_the_sum_of_all_processes_once():
     processes = [SimpleNamespace(device=torch.device("cpu"), is_main_process=is_main) for is_main in (True, False)]
     before = [Tally(process) for process in processes]
 
     def reduce_over(tallies):
-        for process in processes:  # all see the sum
+        for process in processes:  # every process receives the sum
             process.reduce = lambda tensor, how: sum(tally._losses for tally in tallies)
 
     for tally, losses in zip(before, ([40.0, 30.0], [20.0, 10.0]), strict=True):
@@ -38,7 +40,7 @@ def test_what_was_summed_up_over_all_processes_is_carried_on_by_one():
     assert expected["loss"] == 6.0
 
 
-def test_updates_skipped_in_a_row_are_counted():
+def test_updates_that_are_skipped_in_a_row_are_counted():
     tally = Tally(SimpleNamespace(device=torch.device("cpu"), reduce=lambda tensor, how: tensor))
     seen = []
     for is_finite in (False, False, True, False, True):
@@ -47,7 +49,7 @@ def test_updates_skipped_in_a_row_are_counted():
     assert seen == [1, 2, 0, 1, 0]
 
 
-def test_the_speed_is_over_the_time_of_training_in_all_sittings(monkeypatch):
+def test_the_speed_excludes_pauses_and_includes_earlier_sittings(monkeypatch):
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(progress, "time", SimpleNamespace(perf_counter=lambda: clock.now))
     process = SimpleNamespace(device=torch.device("cpu"), is_main_process=True, reduce=lambda tensor, how: tensor)
@@ -58,12 +60,16 @@ def test_the_speed_is_over_the_time_of_training_in_all_sittings(monkeypatch):
     before.add(torch.zeros(2), torch.tensor(True), UPDATE)
     assert before.compute_means()["target_tokens_per_second"] == 10 / 4
     state = before.state_dict()
-    clock.now = 9.0  # of the next sitting, which has a clock of its own
+    clock.now = 9.0  # the clock of the next sitting is unrelated to the first
     after = Tally(process)
     after.load_state_dict(state)
     clock.now += 1.0
     after.add(torch.zeros(2), torch.tensor(True), UPDATE)
     assert after.compute_means()["target_tokens_per_second"] == 20 / 5
+
+
+def test_a_run_begins_at_nought():
+    assert (Progress().update, Progress().epoch, Progress().seconds) == (0, 0, 0.0)
 
 
 def test_progress_counts_epochs_and_evaluations_and_is_restored():

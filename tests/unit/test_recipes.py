@@ -1,3 +1,5 @@
+"""The recipes of training: their values, and how they are loaded and changed."""
+
 import hashlib
 import json
 import re
@@ -23,7 +25,7 @@ from vaswani_transformer.training.recipes import (
 )
 
 
-def test_base_is_section_5():
+def test_the_base_recipe_has_the_settings_of_section_5():
     assert BASE.to_dict() == {
         "model": {},
         "vocab_size": 37_000,
@@ -47,29 +49,29 @@ def test_base_is_section_5():
     }
 
 
-def test_the_recipes_are_those_that_the_published_scores_were_measured_with():
+def test_the_recipes_of_the_published_scores_do_not_change():
     values = json.dumps({name: recipe.to_dict() for name, recipe in RECIPES.items()})
     assert hashlib.sha256(values.encode()).hexdigest().startswith("cd552ac8da47")
 
 
-def test_big_differs_from_base_in_what_the_paper_names():
+def test_the_big_recipe_has_the_changes_named_in_the_paper():
     config = VaswaniConfig(**BIG.model)
     assert (config.d_model, config.d_ff, config.num_heads, config.d_k, config.dropout) == (1024, 4096, 16, 64, 0.3)
     assert (BIG.num_updates, BIG.num_averaged_checkpoints) == (300_000, 20)
     assert load_recipe("big_en_fr").model["dropout"] == 0.1
     assert (load_recipe("big_en_fr").vocab_size, load_recipe("big_en_fr").subword_model) == (32_000, "wordpiece")
-    # Ten minutes apart, at 0.4 s and 1 s for an update on the paper's machine.
+    # Checkpoints are ten minutes apart, because an update took 0.4 s (base) or 1 s (big) on the paper's machine.
     assert [recipe.checkpoint_interval for recipe in (BASE, BIG)] == [(1_500, "updates"), (600, "updates")]
 
 
-def test_the_rows_of_table_3_average_nothing_and_train_as_base_or_big_do():
+def test_the_rows_of_table_3_train_like_base_or_big_without_averaging():
     for row, recipe in TABLE_3.items():
         trained_as = BIG if row == "big" else BASE
         assert recipe == replace(trained_as, model=recipe.model, num_averaged_checkpoints=1)
 
 
 @pytest.mark.parametrize(("recipe", "expected"), [(BASE, 6.99e-4), (MULTI30K_TINY, 5e-3), (IWSLT14_DE_EN, 5e-4)])
-def test_the_peak_rate_is_the_one_published_or_chosen(recipe, expected):
+def test_the_peak_learning_rate_of_recipes(recipe, expected):
     d_model = VaswaniConfig(**recipe.model).d_model
     assert recipe.lr_scale * (d_model * recipe.warmup_updates) ** -0.5 == pytest.approx(expected, rel=1e-3)
 
@@ -92,23 +94,23 @@ def test_a_run_is_finished_after_its_last_update_or_at_the_end_of_its_patience()
     assert not any(replace(recipe, patience=None).is_finished(progress) for progress in waited)
 
 
-def test_the_list_of_recipes_has_each_with_its_parameters(capsys):
+def test_the_list_of_recipes_gives_their_numbers_of_parameters(capsys):
     run(Namespace(name=None))
     header, *lines = capsys.readouterr().out.splitlines()
     assert header.split()[:2] == ["recipe", "parameters"]
     assert [line.split()[0] for line in lines] == list(RECIPES)
     for line, recipe in zip(lines, RECIPES.values(), strict=True):
-        assert recipe.model.keys() <= VaswaniConfig().to_dict().keys()  # a misspelt field would be taken in silence
+        assert recipe.model.keys() <= VaswaniConfig().to_dict().keys()  # VaswaniConfig accepts misspelt fields silently
         with torch.device("meta"):
             model = VaswaniForConditionalGeneration(VaswaniConfig(**{"vocab_size": recipe.vocab_size} | recipe.model))
         assert line.split()[1] == f"{model.num_parameters() / 1e6:.1f}M"
 
 
-def test_every_row_of_table_3_becomes_narrower_alike():
+def test_divide_widths_divides_every_width_of_table_3():
     for recipe in TABLE_3.values():
         wide, narrow = (VaswaniConfig(**each.model).to_dict() for each in (recipe, divide_widths(recipe, 8)))
         assert {name: narrow[name] * 8 for name in WIDTHS} == {name: wide[name] for name in WIDTHS}
-        assert {**narrow, **{name: wide[name] for name in WIDTHS}} == wide  # heads, layers, probabilities, positions
+        assert narrow | {name: wide[name] for name in WIDTHS} == wide  # all fields but the widths are equal
         assert replace(divide_widths(recipe, 8), model=recipe.model) == recipe
 
 
@@ -125,7 +127,7 @@ def test_a_recipe_is_read_from_a_file_and_from_the_recipe_json_of_a_run(tmp_path
         assert load_recipe(str(path)) == recipe
 
 
-def test_changes_are_json_or_else_text_and_leave_the_named_recipe_alone():
+def test_changes_are_read_as_json_or_text_and_do_not_alter_the_named_recipe():
     changes = ["model.dropout=0.25", "subword_model=wordpiece", 'checkpoint_interval=[1, "epochs"]', "patience=null"]
     recipe = load_recipe("multi30k_tiny", [*changes, "num_updates=9", "num_updates=8"])
     assert recipe == replace(
@@ -168,7 +170,7 @@ def test_a_change_with_a_wrong_name_type_or_value_is_refused(change, message):
         load_recipe("base_en_de", [change])
 
 
-def test_what_is_no_recipe_or_cannot_be_divided_is_refused():
+def test_unknown_recipes_and_indivisible_widths_are_refused():
     with pytest.raises(ValueError, match=r"no recipe 'huge', nor such a file; choose one of: base_en_de, big_en_de"):
         load_recipe("huge")
     with pytest.raises(ValueError, match="'d_k': 16, 'd_v': 64} cannot all be divided by 32"):

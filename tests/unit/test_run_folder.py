@@ -1,3 +1,5 @@
+"""The folder of a run, which belongs to one run."""
+
 import json
 
 import pytest
@@ -17,7 +19,7 @@ RUN = {
 
 @pytest.fixture
 def begun(tmp_path, monkeypatch):
-    """The folder of a run with an intact checkpoint of update 5."""
+    """Return the folder of a run with an intact checkpoint of update 5."""
     claim_run(tmp_path, RUN, print)
     checkpoint = tmp_path / "checkpoints" / "step-00000005"
     monkeypatch.setattr(run_folder, "choose_checkpoint", lambda folder, warn: checkpoint)
@@ -25,14 +27,15 @@ def begun(tmp_path, monkeypatch):
 
 
 def read(folder):
+    """Return the contents of recipe.json."""
     return json.loads((folder / "recipe.json").read_text())
 
 
-def test_a_folder_tells_which_run_it_holds(tmp_path):
+def test_the_run_folder_records_which_run_it_holds(tmp_path):
     assert claim_run(tmp_path, RUN, print) is None
     assert RUN.items() <= read(tmp_path).items()
     assert set(read(tmp_path)["versions"]) >= {"python", "torch", "transformers", "accelerate", "tokenizers"}
-    # Before the first checkpoint it is written again.
+    # Before the first checkpoint a second start replaces recipe.json.
     claim_run(tmp_path, RUN | {"num_processes": 3}, print)
     assert read(tmp_path)["num_processes"] == 3
 
@@ -54,7 +57,7 @@ def test_a_folder_of_another_run_is_refused(begun, change, message):
     assert read(begun) == before
 
 
-def test_the_end_of_a_run_may_change_but_not_to_fewer_updates_than_are_done(begun):
+def test_the_end_of_a_run_may_change_but_not_to_before_its_last_update(begun):
     ends = RUN["recipe"] | {"num_updates": 5, "patience": 3}
     assert claim_run(begun, RUN | {"recipe": ends, "num_processes": 9}, print).name == "step-00000005"
     assert read(begun)["recipe"] == ends

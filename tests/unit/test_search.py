@@ -1,4 +1,4 @@
-"""The search alone: steps that read their logits from a table, held to all translations there are."""
+"""The search without a model: logits come from a table, and results are compared with all possible translations."""
 
 import itertools
 
@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from vaswani_transformer.engine.search import FastBeamSearch
-from vaswani_transformer.model.search_vaswani import BeamSearch, run_search
+from vaswani_transformer.model.search_vaswani import BeamSearch, find_distance, run_search
 
 START, PAD, END, VOCAB_SIZE = 0, 1, 2, 5
-LIMITS = (1, 3, 4)  # of three sentences
-ENOUGH_BEAMS = 4**3  # no hypothesis is ever dropped
+LIMITS = (1, 3, 4)  # the most tokens of a translation, for each of three sentences
+ENOUGH_BEAMS = 4**3  # with so many beams no hypothesis is ever dropped
 
 
 def build_table(seed: int) -> dict[tuple, torch.Tensor]:
-    """Logits of the next word for each sentence and each prefix."""
+    """Return the logits (VOCAB_SIZE,) of the next word for each sentence and prefix: (sentence, *prefix)."""
     generator = torch.Generator().manual_seed(seed)
     prefixes = [p for length in range(max(LIMITS)) for p in itertools.product(range(VOCAB_SIZE), repeat=length)]
     return {
@@ -25,7 +25,10 @@ def build_table(seed: int) -> dict[tuple, torch.Tensor]:
 
 
 class TableSteps:
-    """Remembers the prefix of each hypothesis as a model remembers keys: it is told its last word only."""
+    """Steps that read logits from a table.
+
+    As a model with a cache, they are given only the last word of each hypothesis, and remember the words before it.
+    """
 
     outputs = None
 
@@ -51,7 +54,7 @@ class TableSteps:
 
 
 def translate(table, *, num_beams=ENOUGH_BEAMS, num_best=3, alpha=0.6, may_evict=True, search_class=BeamSearch):
-    """What `run_search` finds, its steps, and whether all was decided before each of them and at the end."""
+    """Return the result of `run_search`, its steps, and each value of `all_done` that the search reported."""
     limits = torch.tensor(LIMITS)
     search = search_class(
         torch.full((num_beams * len(LIMITS), 1), START),
@@ -64,7 +67,8 @@ def translate(table, *, num_beams=ENOUGH_BEAMS, num_best=3, alpha=0.6, may_evict
         eos_token_ids=[END],
         pad_token_id=PAD,
     )
-    steps, told = TableSteps(table, num_beams), []
+    steps = TableSteps(table, num_beams)
+    told = []
 
     def continues(all_done: bool) -> bool:
         told.append(all_done)
@@ -75,8 +79,9 @@ def translate(table, *, num_beams=ENOUGH_BEAMS, num_best=3, alpha=0.6, may_evict
 
 
 def list_best(log_probs_of, sentence: int, *, alpha: float, num_best: int) -> list[tuple[float, tuple[int, ...]]]:
-    """Scores of all translations of a sentence, the best first."""
-    found, words = [], [word for word in range(VOCAB_SIZE) if word != END]
+    """Return scores and words of the best of all translations of a sentence, the best first."""
+    found = []
+    words = [word for word in range(VOCAB_SIZE) if word != END]
     for length in range(LIMITS[sentence]):
         for prefix in itertools.product(words, repeat=length):
             translation = (*prefix, END)
@@ -85,7 +90,7 @@ def list_best(log_probs_of, sentence: int, *, alpha: float, num_best: int) -> li
     return sorted(found, reverse=True)[:num_best]
 
 
-def test_the_best_continuations_go_on_unless_they_are_drawn():
+def test_a_beam_search_keeps_the_best_continuations():
     limits = torch.full((20,), 5)
     options = {"num_beams": 2, "num_kept": 2, "limits": limits, "must_end": torch.zeros(20, dtype=torch.bool)}
     options |= {"early_stopping": "never", "eos_token_ids": [END], "pad_token_id": PAD}
@@ -104,6 +109,7 @@ def test_a_search_ends_as_soon_as_no_open_hypothesis_can_win():
 
 
 def check(found, log_probs_of, *, alpha=0.6, num_best=3):
+    """Fail unless a search found the best of all translations, with their scores."""
     sequences, scores, _ = found
     for sentence in range(len(LIMITS)):
         expected = list_best(log_probs_of, sentence, alpha=alpha, num_best=num_best)
@@ -118,7 +124,7 @@ def check(found, log_probs_of, *, alpha=0.6, num_best=3):
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
 @pytest.mark.parametrize("may_evict", [True, False])
 @pytest.mark.parametrize("search_class", [BeamSearch, FastBeamSearch])
-def test_a_beam_as_wide_as_needed_finds_the_best_of_all_translations(seed, alpha, may_evict, search_class):
+def test_a_beam_that_drops_nothing_finds_the_best_of_all_translations(seed, alpha, may_evict, search_class):
     table = build_table(seed)
     found, *_ = translate(table, alpha=alpha, may_evict=may_evict, search_class=search_class)
     check(found, lambda prefix: table[prefix].log_softmax(-1), alpha=alpha)
@@ -126,7 +132,7 @@ def test_a_beam_as_wide_as_needed_finds_the_best_of_all_translations(seed, alpha
 
 @pytest.mark.parametrize("may_evict", [True, False])
 @pytest.mark.parametrize("search_class", [BeamSearch, FastBeamSearch])
-def test_sentences_that_are_done_leave_if_they_may_and_the_search_ends_with_the_last(may_evict, search_class):
+def test_finished_sentences_leave_the_batch_if_allowed(may_evict, search_class):
     table = build_table(0)
     found, steps, told = translate(table, num_beams=2, num_best=1, may_evict=may_evict, search_class=search_class)
     assert told == [False] * len(steps.rows) + [True]
@@ -134,3 +140,10 @@ def test_sentences_that_are_done_leave_if_they_may_and_the_search_ends_with_the_
     assert (steps.rows[-1] < steps.rows[0]) == may_evict
     stayed, *_ = translate(table, num_beams=2, num_best=1, may_evict=False)
     assert torch.equal(found[0], stayed[0])
+
+
+def test_words_that_both_sides_exclude_count_for_nothing_in_a_distance():
+    logits, expected = torch.tensor([[1.0, 2.0]]), torch.tensor([[1.5, 2.0]])
+    excluded = torch.full((1, 1), -torch.inf)
+    longer = find_distance(torch.cat([logits, excluded], dim=1), torch.cat([expected, excluded], dim=1))
+    assert longer == pytest.approx(find_distance(logits, expected)) == pytest.approx(0.2)

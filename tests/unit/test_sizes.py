@@ -40,7 +40,7 @@ def count_tokens(source: str) -> int:
     return count
 
 
-def test_docstrings_comments_and_line_breaks_cost_nothing():
+def test_docstrings_comments_and_line_breaks_are_not_counted():
     packed = "def f(x): return g(x, 'a')"
     airy = "'A module.'\n\ndef f(x):\n    'Return g.'\n    # Why.\n    return g(\n        x,\n        'a'\n    )\n"
     assert count_tokens(packed) == count_tokens(airy) == 13
@@ -52,9 +52,9 @@ def test_code_stays_small(folder):
     assert size <= BOUNDS[folder], f"{folder}: {size} tokens of code, at most {BOUNDS[folder]}: what can be deleted?"
 
 
-def test_seven_files_travel_with_the_weights():
+def test_seven_files_are_saved_with_the_weights():
     assert len(list(ROOT.glob("vaswani_transformer/model/*_vaswani.py"))) == 7
 
 
-def test_no_code_lies_beside_the_bundled_weights():
+def test_bundled_weights_come_without_code():
     assert not list((ROOT / "model_cards").rglob("*.py"))

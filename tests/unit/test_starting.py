@@ -1,4 +1,4 @@
-"""What is imported, and when: help and usage errors need not wait for torch."""
+"""Imports at the start: help and usage errors do not wait for torch, and auto classes find the package."""
 
 import os
 import re
@@ -43,32 +43,32 @@ THEIRS = "from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM,
 
 
 def run(program: str, *arguments: str) -> list[str]:
-    """The lines that a program prints in a fresh process."""
+    """Return the lines that a program prints in a new process."""
     command = [sys.executable, "-c", program, *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
 
 
-def test_help_version_and_usage_errors_of_every_command_import_neither_torch_nor_transformers():
+def test_help_version_and_usage_errors_import_neither_torch_nor_transformers():
     assert "usage: vaswani [-h] [--version] [--debug] command ..." in run(ANSWER, *NAMES)
 
 
-def test_run_as_a_module_the_command_line_imports_no_torch_but_a_program_of_others_finds_all(tmp_path):
+def test_python_m_imports_torch_only_for_other_programs(tmp_path):
     command = [sys.executable, "-X", "importtime", "-m", "vaswani_transformer", "--help"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert "usage: vaswani" in done.stdout
     assert not re.search(r"\| +(torch|transformers|numpy)$", done.stderr, re.MULTILINE)
     (tmp_path / "mine.py").write_text("import vaswani_transformer; print(vaswani_transformer.VaswaniConfig.__name__)")
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "__init__.py").write_text("import mine")
-    (tmp_path / "own" / "__main__.py").touch()
-    command = [sys.executable, "-m", "own", "vaswani_transformer"]
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "__init__.py").write_text("import mine")
+    (tmp_path / "other" / "__main__.py").touch()
+    command = [sys.executable, "-m", "other", "vaswani_transformer"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     assert done.stdout == "VaswaniConfig\n"
 
 
 @pytest.mark.parametrize("imports", [OURS + THEIRS, THEIRS + OURS], ids=["ours first", "theirs first"])
-def test_transformers_finds_our_classes_and_asks_for_no_trust(imports, build_translator, tmp_path):
+def test_auto_classes_find_our_classes_without_trust_remote_code(imports, build_translator, tmp_path):
     build_translator(["a dog runs"] * 3, folder=tmp_path)
     found = run(LOAD + imports + LOAD_ALL, str(tmp_path))
     assert found == ["VaswaniConfig", "VaswaniModel", "VaswaniForConditionalGeneration", "AnyTranslationPipeline"]
@@ -81,7 +81,7 @@ def test_public_names_are_found():
         vaswani_transformer.Transformer  # noqa: B018
 
 
-def test_the_version_is_that_of_the_installed_package(capsys):
+def test_the_version_equals_the_version_of_the_installed_package(capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(["--version"])
     assert stop.value.code == 0

@@ -1,4 +1,4 @@
-"""Text comes back normalised, also if encoded in blocks of sentences, and the same texts give the same vocabulary."""
+"""Tokenizers: encoding and decoding, normalisation, and the training of vocabularies."""
 
 import copy
 from unicodedata import normalize
@@ -17,7 +17,7 @@ from vaswani_transformer.data.tokenization import PIECE_WINDOW, SUBWORD_MODELS, 
 TEXTS = ["The law will never be perfect.", "Das Gesetz wird nie vollkommen sein.", "a house, a garden"] * 3
 SMALLEST = 260
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
-# Words, all kinds of whitespace, and what looks like a special token.
+# Words, all kinds of whitespace, and text that looks like a special token.
 pieces = st.sampled_from(["law", "laws", "'s", "ä", ",", "</s>", "<s>", *" \t\n\u00a0\u2028\x1c", "  "])
 sentences = st.lists(pieces | st.text(st.characters(codec="utf-8"), max_size=5), max_size=12).map("".join)
 each_model = pytest.mark.parametrize("subword_model", SUBWORD_MODELS)
@@ -32,7 +32,7 @@ def tokenizer(request):
 @given(st.lists(st.text(max_size=20) | st.sampled_from(SPECIAL), min_size=1, max_size=5))
 @example(["", " ", "  two  spaces  ", "\x00\r\n\t\u0085\u2028\ufeff", "</s> <pad> <s> <unk>", "ab" * 3000])
 @example(["e\u0301 \u00e9 \U0001f469\u200d\U0001f469\u200d\U0001f467", "the </s> law</s>"])
-def test_any_text_comes_back_normalised_and_ends_once_without_unknown_words(tokenizer, texts):
+def test_any_text_is_decoded_to_its_normalised_form(tokenizer, texts):
     rows = tokenizer(texts).input_ids
     clean = [tokenizer.backend_tokenizer.normalizer.normalize_str(text).lstrip(" ") for text in texts]
     assert tokenizer.batch_decode(rows, skip_special_tokens=True) == clean
@@ -52,13 +52,13 @@ def test_any_text_comes_back_normalised_and_ends_once_without_unknown_words(toke
     [
         ("  \tthe\u00a0law \u2028\u3000is\r\n", "the law is"),
         ("\ufeffthe\u200b la\u00adw\u200e\x00\x1b", "the law"),
-        ("a \u200b b Auf\u200clage e\u200d\u0301", "a b Auflage \u00e9"),  # nothing invisible between what it joins
+        ("a \u200b b Auf\u200clage e\u200d\u0301", "a b Auflage \u00e9"),  # parts join where invisible characters were
         ("Zu\u0308rich A\u030a \u212b \u1100\u1161", "Z\u00fcrich \u00c5 \u00c5 \uac00"),
         ("\uff28\uff45\uff4c\uff4c\uff4f\uff01 coe\ufb03cient", "Hello! coefficient"),
         ("\u200b\u00ad \ufeff\u200d", ""),
     ],
 )
-def test_text_that_looks_like_clean_text_gets_the_ids_of_clean_text(tokenizer, typed, clean):
+def test_text_that_looks_the_same_gets_the_same_ids(tokenizer, typed, clean):
     assert tokenizer.decode(tokenizer(typed).input_ids, skip_special_tokens=True) == clean
     assert tokenizer(typed).input_ids == tokenizer(clean).input_ids
 
@@ -66,13 +66,13 @@ def test_text_that_looks_like_clean_text_gets_the_ids_of_clean_text(tokenizer, t
 @pytest.mark.parametrize(
     "text",
     [
-        "\U0001f469\u200d\U0001f4bb \u2764\ufe0f\u200d\U0001f525 \U0001f44d\U0001f3fd 1\ufe0f\u20e3",  # pictures
+        "\U0001f469\u200d\U0001f4bb \u2764\ufe0f\u200d\U0001f525 \U0001f44d\U0001f3fd 1\ufe0f\u20e3",  # emoji
         "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f",  # the flag of England
-        "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 \u0915\u094d\u200d\u0937",  # Persian, Hindi
-        "10\u00b2 m\u00b3 1\u00bd H\u2082O \u2122 \u2026 \u201ea\u201c \u2013 \u2019",  # NFKC has others
+        "\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645 \u0915\u094d\u200d\u0937",  # Persian and Hindi with joiners
+        "10\u00b2 m\u00b3 1\u00bd H\u2082O \u2122 \u2026 \u201ea\u201c \u2013 \u2019",  # NFKC would change them
     ],
 )
-def test_what_can_be_seen_stays(tokenizer, text):
+def test_visible_characters_are_kept(tokenizer, text):
     assert tokenizer.decode(tokenizer(text).input_ids, skip_special_tokens=True) == text
 
 
@@ -80,7 +80,7 @@ def test_what_can_be_seen_stays(tokenizer, text):
     st.lists(st.text("abcdeXYZ\u00e4\u00e9.,\u4e2d\U0001f600", min_size=1, max_size=5), min_size=1, max_size=6),
     st.randoms(use_true_random=False),
 )
-def test_what_cannot_be_seen_changes_no_ids(tokenizer, words, random):
+def test_invisible_characters_do_not_change_the_ids(tokenizer, words, random):
     def disturb(word):
         letters = [letter + random.choice(["", *INVISIBLE, "\x00", "\x07"]) for letter in normalize("NFD", word)]
         return random.choice(["", *INVISIBLE]) + "".join(letters)
@@ -90,14 +90,15 @@ def test_what_cannot_be_seen_changes_no_ids(tokenizer, words, random):
     assert tokenizer(typed + random.choice(spaces)).input_ids == tokenizer(" ".join(words)).input_ids
 
 
-def test_special_tokens_have_the_ids_of_the_config_and_the_end_stays_when_a_text_is_cut(tokenizer):
+def test_special_tokens_have_the_ids_of_the_config_and_truncation_keeps_the_end(tokenizer):
     config = VaswaniConfig()
     assert tokenizer.bos_token_id == config.bos_token_id == config.decoder_start_token_id
     assert (tokenizer.pad_token_id, tokenizer.eos_token_id) == (config.pad_token_id, config.eos_token_id)
     assert tokenizer.convert_ids_to_tokens([0, 1, 2, 3]) == SPECIAL
     whole, cut = (tokenizer(TEXTS[0], truncation=True, max_length=length).input_ids for length in (None, 4))
     assert cut == [*whole[:3], tokenizer.eos_token_id]
-    assert tokenizer("law law").input_ids[0] == tokenizer("the law").input_ids[-2]  # at the start as elsewhere
+    # A word has the same id at the start of a text as elsewhere.
+    assert tokenizer("law law").input_ids[0] == tokenizer("the law").input_ids[-2]
 
 
 def test_the_auto_class_loads_the_same_tokenizer_beside_a_model(tokenizer, tiny_model, tmp_path):
@@ -113,7 +114,7 @@ def test_the_auto_class_loads_the_same_tokenizer_beside_a_model(tokenizer, tiny_
 
 @given(texts=st.lists(sentences, min_size=1, max_size=8))
 @example(texts=["a\t \tb", "a \t c", "  ", "", "law", "law law", "law </s>"])
-def test_a_block_has_the_ids_of_each_sentence_by_itself(tokenizer, texts):
+def test_encoding_in_blocks_gives_the_ids_of_single_sentences(tokenizer, texts):
     joining = copy.deepcopy(tokenizer)
     joining.add_tokens(["law law"])
     for each in (tokenizer, joining):
@@ -121,7 +122,7 @@ def test_a_block_has_the_ids_of_each_sentence_by_itself(tokenizer, texts):
 
 
 @each_model
-def test_a_vocabulary_is_known_to_cut_words_apart_unless_it_was_changed(subword_model):
+def test_only_an_unchanged_tokenizer_is_known_to_encode_words_separately(subword_model):
     backend = train_tokenizer(TEXTS, vocab_size=SMALLEST + 8, subword_model=subword_model).backend_tokenizer
     backend.enable_padding()
     assert cuts_words_apart(backend)
@@ -131,16 +132,17 @@ def test_a_vocabulary_is_known_to_cut_words_apart_unless_it_was_changed(subword_
 
 @each_model
 @pytest.mark.parametrize("vocab_size", [SMALLEST, 275, 300])
-def test_the_vocabulary_has_the_requested_size_and_is_the_same_each_time(subword_model, vocab_size):
-    """Also if the texts come one by one."""
+def test_the_vocabulary_has_the_requested_size_and_is_reproducible(subword_model, vocab_size):
+    # It does not matter whether the texts come as a list or one by one.
     options = {"vocab_size": vocab_size, "subword_model": subword_model}
-    tokenizer, again = train_tokenizer(TEXTS * 200, **options), train_tokenizer(iter(TEXTS * 200), **options)
+    tokenizer = train_tokenizer(TEXTS * 200, **options)
+    again = train_tokenizer(iter(TEXTS * 200), **options)
     assert tokenizer.backend_tokenizer.to_str() == again.backend_tokenizer.to_str()
     assert sorted(tokenizer.get_vocab().values()) == list(range(vocab_size))
 
 
 @each_model
-def test_a_vocabulary_smaller_than_requested_is_the_next_smaller_multiple_of_8(subword_model):
+def test_too_little_text_gives_a_smaller_vocabulary_in_multiples_of_8(subword_model):
     tokenizer = train_tokenizer(TEXTS, vocab_size=400, subword_model=subword_model)
     assert SMALLEST < len(tokenizer) < 400
     assert len(tokenizer) % 8 == 0
@@ -151,17 +153,18 @@ def test_a_vocabulary_smaller_than_requested_is_the_next_smaller_multiple_of_8(s
     assert len(train_tokenizer([], vocab_size=1000, subword_model=subword_model)) == SMALLEST
 
 
-def test_word_pieces_are_the_longest_that_fit_in_short_parts_of_a_long_word():
-    """The search takes cubic time in the length of what it is given."""
+def test_word_pieces_are_the_longest_possible_and_long_words_are_split():
+    # Long words are split because the search for pieces takes cubic time in the length of its input.
     tokenizer = train_tokenizer(["abcd"] * 9 + ["abc"] * 8 + ["cde"] * 7, vocab_size=300, subword_model="wordpiece")
     vocabulary = tokenizer.get_vocab()
-    rest, pieces = "\u0120abcde", []
+    rest = "\u0120abcde"
+    pieces = []
     while rest:
         pieces.append(next(rest[:end] for end in range(len(rest), 0, -1) if rest[:end] in vocabulary))
         rest = rest[len(pieces[-1]) :]
     assert tokenizer.convert_ids_to_tokens(tokenizer("abcde").input_ids) == [*pieces, "</s>"]
     parts = tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("ab" * 3000)
-    assert len(parts) == 6000 // PIECE_WINDOW + 1  # with the space of the first word
+    assert len(parts) == 6000 // PIECE_WINDOW + 1  # the space before the first word makes one more
     assert max(len(part) for part, _ in parts) == PIECE_WINDOW == 200
 
 
@@ -178,7 +181,7 @@ def test_an_invalid_option_is_refused_with_the_choices(options, message):
 
 
 @each_model
-def test_transformers_trains_another_of_the_same_kind(subword_model):
+def test_train_new_from_iterator_gives_a_tokenizer_of_the_same_kind(subword_model):
     tokenizer = train_tokenizer(TEXTS, vocab_size=320, subword_model=subword_model)
     texts = [" zwei ##Häuser </s>", "two sentences"] * 5
     other = tokenizer.train_new_from_iterator([texts], 280, continuing_subword_prefix="")
@@ -188,7 +191,7 @@ def test_transformers_trains_another_of_the_same_kind(subword_model):
 
 
 @pytest.mark.parametrize("text", ["<2de> the law", "the <2de> law", "the<2de>law <2de><2de> law", "law <2de>"])
-def test_an_added_token_is_found_in_text_and_what_stands_around_it_comes_back(text, tmp_path):
+def test_an_added_token_is_found_and_the_text_around_it_is_kept(text, tmp_path):
     tokenizer = train_tokenizer(TEXTS, vocab_size=320)
     tokenizer.add_tokens(["<2de>"])
     tokenizer.save_pretrained(tmp_path)

@@ -1,3 +1,5 @@
+"""The log of a run, and trackers that draw its numbers."""
+
 import pytest
 from accelerate import Accelerator
 from accelerate.tracking import GeneralTracker
@@ -6,7 +8,7 @@ from vaswani_transformer.training.log import Log, read_log
 
 
 class Curve(GeneralTracker):
-    """A tracker that keeps what it is told."""
+    """A tracker that keeps all points that it is given."""
 
     name = "curve"
     requires_logging_directory = False
@@ -28,6 +30,7 @@ class Curve(GeneralTracker):
 
 
 def write_lines(folder, updates, *, from_update, accelerator=None):
+    """Open the log at `from_update` and write a line for each update."""
     log = Log(folder, accelerator or Accelerator())
     log.open(update=from_update)
     for update in updates:
@@ -46,7 +49,7 @@ def write_lines(folder, updates, *, from_update, accelerator=None):
     ],
     ids=["whole", "deleted", "cut", "without its first line", "filled with NUL"],
 )
-def test_lines_after_the_place_to_go_on_from_are_taken_away_and_those_left_before_it_stay(tmp_path, damage, left):
+def test_a_resumed_log_drops_later_lines_and_keeps_readable_earlier_lines(tmp_path, damage, left):
     write_lines(tmp_path, [1, 2, 3], from_update=0)
     damage(tmp_path / "log.jsonl")
     write_lines(tmp_path, [3, 4], from_update=2)
@@ -66,7 +69,7 @@ def test_only_the_main_process_writes(tmp_path, monkeypatch, capsys):
     assert not capsys.readouterr().err
 
 
-def test_a_run_that_goes_on_draws_each_update_once(tmp_path):
+def test_a_resumed_run_sends_each_update_to_trackers_once(tmp_path):
     write_lines(tmp_path, [1, 2, 3], from_update=0, accelerator=Accelerator(log_with=Curve()))
     curve = Curve()
     write_lines(tmp_path, [3, 4], from_update=2, accelerator=Accelerator(log_with=curve))
@@ -74,7 +77,7 @@ def test_a_run_that_goes_on_draws_each_update_once(tmp_path):
     assert curve.is_finished
 
 
-def test_curves_of_tensorboard_begin_again_from_the_log(tmp_path):
+def test_old_files_of_tensorboard_are_removed(tmp_path):
     old = tmp_path / "events.out.tfevents.1.host"
     old.touch()
     write_lines(tmp_path, [1], from_update=0, accelerator=Accelerator(log_with=Curve()))

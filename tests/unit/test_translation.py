@@ -1,3 +1,5 @@
+"""The translator: order, batches, scores and warnings."""
+
 import copy
 import math
 
@@ -14,11 +16,11 @@ SENTENCES = ["a dog runs", "", "two cats sleep on the big bed", " ", "a dog", "t
 
 @pytest.fixture(scope="module")
 def parts(build_translator):
-    """A model and a tokenizer."""
+    """Return a model and a tokenizer."""
     return build_translator(SENTENCES * 3)
 
 
-def test_translations_keep_the_order_and_the_empty_lines_and_every_sentence_is_reported_once(parts):
+def test_translations_keep_order_and_empty_lines_and_each_is_reported_once(parts):
     counts = []
     together = translate(*parts, SENTENCES, max_new_tokens=8, tokens_per_batch=15, on_batch=counts.append)
     assert len(counts) > 2
@@ -43,7 +45,7 @@ def test_a_translation_is_one_line(parts, monkeypatch):
 
 
 @pytest.mark.parametrize("tokens_per_batch", [1, 12, 30, 10_000])
-def test_batches_hold_each_sentence_once_the_longest_first_and_within_their_size(parts, tokens_per_batch, monkeypatch):
+def test_batches_are_sorted_by_length_and_within_their_size(parts, tokens_per_batch, monkeypatch):
     monkeypatch.setattr(translation, "TEXTS_PER_CALL", 3)
     sentences = [" ".join(["dog"] * (7 * i % 11)) for i in range(40)]
     batches = Translator(*parts, tokens_per_batch=tokens_per_batch).plan(sentences)
@@ -54,11 +56,11 @@ def test_batches_hold_each_sentence_once_the_longest_first_and_within_their_size
     for batch in batches[1:]:
         assert batch.ids == [parts[1](sentences[row]).input_ids for row in batch.rows]
         assert len(batch.rows) == 1 or len(batch.rows) * len(batch.ids[0]) <= tokens_per_batch
-    for batch in batches[1:-1]:  # there was no room for one more
+    for batch in batches[1:-1]:  # one more sentence would not have fitted
         assert (len(batch.rows) + 1) * len(batch.ids[0]) > tokens_per_batch
 
 
-def test_the_best_of_n_is_the_translation_and_the_others_follow_by_score(parts):
+def test_n_best_translations_are_sorted_by_score(parts):
     best = translate(*parts, SENTENCES, max_new_tokens=8)
     found = Translator(*parts, num_hypotheses=3, with_scores=True, max_new_tokens=8)(SENTENCES)
     assert [hypotheses[0].text for hypotheses in found] == best
@@ -69,7 +71,7 @@ def test_the_best_of_n_is_the_translation_and_the_others_follow_by_score(parts):
 
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 2, "length_penalty": 0.0}, {"length_penalty_type": "power"}])
-def test_scores_are_those_of_the_search(parts, options):
+def test_a_translator_returns_the_scores_of_generate(parts, options):
     model, tokenizer = parts
     found = Translator(model, tokenizer, num_hypotheses=2, with_scores=True, max_new_tokens=8, **options)(SENTENCES)
     for row in (0, 2, 4, 5):
@@ -81,12 +83,11 @@ def test_scores_are_those_of_the_search(parts, options):
             output_scores=True,
             **options,
         )
-        assert [hypothesis.score for hypothesis in found[row]] == pytest.approx(
-            output.sequences_scores.tolist(), abs=1e-5
-        )
+        scores = [hypothesis.score for hypothesis in found[row]]
+        assert scores == pytest.approx(output.sequences_scores.tolist(), abs=1e-5)
 
 
-def test_what_the_generation_config_wants_recorded_is_not(parts):
+def test_a_translator_records_nothing_that_it_does_not_use(parts):
     model, tokenizer = copy.deepcopy(parts)
     wanted = ("output_scores", "output_logits", "output_attentions", "output_hidden_states")
     model.generation_config.update(return_dict_in_generate=True, **dict.fromkeys(wanted, True))
@@ -94,19 +95,19 @@ def test_what_the_generation_config_wants_recorded_is_not(parts):
     assert set(found) <= {"sequences", "sequences_scores", "beam_indices"}
 
 
-def test_an_empty_line_has_one_translation_and_a_search_that_finds_fewer_says_so(parts):
+def test_missing_translations_are_empty_with_a_score_of_minus_infinity(parts):
     limit = {"max_new_tokens": 1, "forced_eos_token_id": parts[1].eos_token_id}
     empty, short = Translator(*parts, num_hypotheses=3, with_scores=True, **limit)(["", "a dog"])
     nothing = Hypothesis("", -math.inf)
     assert empty == [Hypothesis("", 0.0), nothing, nothing]
-    # One token, and it must be </s>: there is one such translation.
+    # The only token must be </s>, so only one translation exists.
     assert short[0].score > -math.inf
     assert short[1:] == [nothing, nothing]
 
 
 @pytest.mark.parametrize("num_beams", [1, 4])
 @pytest.mark.parametrize("num_others", [0, 1])
-def test_scores_are_of_the_probabilities_of_the_whole_search(parts, num_others, num_beams):
+def test_a_score_comes_from_the_probabilities_of_the_whole_ensemble(parts, num_others, num_beams):
     model, tokenizer = parts
     others = [VaswaniForConditionalGeneration(model.config).eval()] * num_others
     options = {"num_beams": num_beams, "max_new_tokens": 8, "ensemble": others}
@@ -122,7 +123,7 @@ def test_scores_are_of_the_probabilities_of_the_whole_search(parts, num_others, 
     assert (hypothesis.score == pytest.approx(alone, abs=1e-5)) == (not others)
 
 
-def test_an_end_that_is_also_the_padding_is_a_translation_with_a_score(parts):
+def test_an_empty_translation_has_a_score_where_the_end_is_also_the_padding(parts):
     model, tokenizer = (copy.deepcopy(part) for part in parts)
     tokenizer.pad_token = tokenizer.eos_token
     model.config.pad_token_id = model.generation_config.pad_token_id = tokenizer.eos_token_id
@@ -133,7 +134,7 @@ def test_an_end_that_is_also_the_padding_is_a_translation_with_a_score(parts):
         assert best.score > nothing.score == -math.inf
 
 
-def test_sentences_longer_than_training_saw_are_counted(parts, monkeypatch):
+def test_sentences_longer_than_in_training_are_counted(parts, monkeypatch):
     monkeypatch.setattr(parts[1], "model_max_length", 5)
     translator = Translator(*parts, max_new_tokens=1)
     translator(["a", "a dog", "qwerty uiop asdf", ""])
@@ -141,28 +142,28 @@ def test_sentences_longer_than_training_saw_are_counted(parts, monkeypatch):
     assert translator.num_over_long == 2
 
 
-def test_columns_come_before_the_text():
+def test_numbers_and_scores_are_columns_before_the_text():
     hypotheses = [Hypothesis("ein\tHund", -0.5), Hypothesis("Hund", -math.inf)]
     assert format_lines(hypotheses, 7, is_numbered=False, is_scored=False) == "ein\tHund\nHund\n"
     assert format_lines(hypotheses, 7, is_numbered=False, is_scored=True) == "-0.5000\tein\tHund\n-inf\tHund\n"
     assert format_lines(hypotheses, 7, is_numbered=True, is_scored=False) == "7\tein\tHund\n7\tHund\n"
 
 
-def test_a_generation_config_of_ones_own_says_beam_and_penalty(parts):
+def test_a_given_generation_config_sets_beam_and_penalty(parts):
     config = copy.deepcopy(parts[0].generation_config)
-    config.num_beams, config.length_penalty, config.max_new_tokens = 2, 2.0, 6
+    config.update(num_beams=2, length_penalty=2.0, max_new_tokens=6)
     for asked in (0, 3):
         with pytest.raises(ValueError, match=f"a beam of 2 gives 1 to 2 translations of a sentence, not {asked}"):
             Translator(*parts, num_hypotheses=asked, generation_config=config)
     options = {"num_hypotheses": 2, "with_scores": True}
     found = Translator(*parts, **options, generation_config=config)(SENTENCES)
-    open_config = GenerationConfig(max_new_tokens=6)  # what it leaves open the model's own says: four beams
+    open_config = GenerationConfig(max_new_tokens=6)  # the model's config supplies the beam of four
     assert len(Translator(*parts, num_hypotheses=4, generation_config=open_config)(SENTENCES)[0]) == 4
     expected = Translator(*parts, **options, num_beams=2, length_penalty=2.0, max_new_tokens=6)(SENTENCES)
     assert found == expected
 
 
-def test_a_sentence_that_is_cut_is_told(parts, monkeypatch):
+def test_a_warning_counts_sentences_that_are_cut(parts, monkeypatch):
     monkeypatch.setattr(translation, "MOST_SOURCE_TOKENS", 6)
     with pytest.warns(UserWarning, match="sentences cut to their first 6 tokens: 2. Split them."):
         translate(*parts, ["a dog", "dog " * 9, "cats " * 12], max_new_tokens=2)
@@ -181,7 +182,7 @@ def test_lines_are_translated_one_by_one_and_empty_translations_are_counted(buil
     assert translator.find_warnings() == ["2 of 2 translations are empty."]
 
 
-def test_bytes_of_no_character_are_left_out_and_counted_unless_the_source_has_some(parts, monkeypatch):
+def test_bytes_that_form_no_character_are_left_out_and_counted(parts, monkeypatch):
     model, tokenizer = parts
     monkeypatch.setattr(tokenizer, "batch_decode", lambda tokens, **_: ["x \ufffd y"] * len(tokens))
     sentences = ["a dog", "a \ufffd dog"]
@@ -195,7 +196,7 @@ def test_bytes_of_no_character_are_left_out_and_counted_unless_the_source_has_so
     assert [output["translation_text"] for output in found] == expected
 
 
-def test_lines_in_a_script_that_the_training_text_had_not_are_counted(build_translator):
+def test_lines_in_a_script_unknown_to_the_vocabulary_are_counted(build_translator):
     model, tokenizer = build_translator(["Die schöne Stadt", "Ένα μικρό σπίτι"] * 9)
     translator = Translator(model, tokenizer, max_new_tokens=2)
     translator(["a dog", "Dvořák fährt", "μήλο: 5 € 😀", "Привет", "the word 犬", "\u3000"])

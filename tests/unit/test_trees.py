@@ -1,4 +1,4 @@
-"""Bracketed trees: read in any layout, stripped as EVALB does, written, refused where they are wrong."""
+"""Bracketed trees: they are read in any layout, stripped as by EVALB, and written. Wrong brackets are refused."""
 
 import re
 
@@ -8,7 +8,7 @@ from vaswani_transformer.parsing.linearisation import linearise, rebuild
 from vaswani_transformer.parsing.trees import Constituent, Leaf, Tree, format_tree, parse_trees, strip
 
 WITH_TRACES = "( (S-TPC-1 (NP=2 (-LRB- -LRB-) (NN dog)) (VP (VBD said) (SBAR (-NONE- 0) (S (-NONE- *T*-1)))) (. .)) )"
-# With the stride that leaves some 300 trees.
+# Each treebank has a stride, with which about 300 trees are tested.
 TREEBANKS = [
     ("treebank_craft/dev.mrg", 6),
     ("treebank_craft/train.mrg", 90),
@@ -17,7 +17,7 @@ TREEBANKS = [
 
 
 def comes_back(tree: Tree) -> bool:
-    """Return True if `tree` is read as it was written, and its stripped form rebuilt from both linearisations."""
+    """Return True if `tree` can be written and read, and its stripped form rebuilt from both linearisations."""
     is_reread = list(parse_trees([format_tree(tree)], name="text")) == [tree]
     stripped = strip(tree)
     forms = [] if stripped is None else [linearise(stripped, copy_words=copied) for copied in (False, True)]
@@ -29,7 +29,7 @@ def one_tree(text):
     return tree
 
 
-def test_leaves_and_spans_are_those_of_the_brackets():
+def test_a_tree_has_the_leaves_and_spans_of_its_brackets():
     tree = one_tree("(S (NP (DT The) (NN dog)) (VP (VBZ barks)))")
     assert tree.leaves == (Leaf("DT", "The"), Leaf("NN", "dog"), Leaf("VBZ", "barks"))
     assert tree.constituents == (Constituent("S", 0, 3), Constituent("NP", 0, 2), Constituent("VP", 2, 3))
@@ -40,20 +40,20 @@ def test_leaves_and_spans_are_those_of_the_brackets():
     "layout",
     ["(S\n  (NP\t(NN dog) )\r\n\n)", "((S(NP(NN dog))))", "(TOP (S (NP (NN\ndog))))", "((TOP ((S (NP (NN dog))))))"],
 )
-def test_whitespace_and_the_brackets_around_a_tree_do_not_matter(layout):
+def test_whitespace_and_outer_brackets_do_not_matter(layout):
     tree = one_tree(layout)
     assert format_tree(tree) == "(TOP (S (NP (NN dog))))"
     assert one_tree(format_tree(tree)) == tree
 
 
-def test_a_top_around_a_part_of_the_sentence_stays():
+def test_a_top_bracket_around_part_of_a_sentence_is_kept():
     tree = one_tree("(TOP (TOP (NN dog)) (VP (VBZ barks)))")
     assert tree.constituents == (Constituent("TOP", 0, 2), Constituent("TOP", 0, 1), Constituent("VP", 1, 2))
     assert one_tree(format_tree(tree)) == tree
 
 
 @pytest.mark.parametrize("text", ["(NN dog)", "((NN dog))", "((NP (NN dog)) (VP (VBZ barks)))"])
-def test_what_has_no_root_gets_one(text):
+def test_a_tree_without_a_root_gets_one(text):
     tree = one_tree(text)
     assert tree.constituents[0] == Constituent("TOP", 0, len(tree.leaves))
     assert one_tree(format_tree(tree)) == tree
@@ -69,7 +69,7 @@ def test_traces_function_tags_and_indices_are_stripped():
     assert stripped == strip(stripped) == one_tree("(S (NP (-LRB- -LRB-) (NN dog)) (VP (VBD said)) (. .))")
 
 
-def test_no_tree_is_too_deep():
+def test_very_deep_trees_can_be_read():
     depth = 5_000
     tree = one_tree("(NP " * depth + "(NN dog)" + ")" * depth)
     assert len(tree.constituents) == depth
@@ -87,13 +87,13 @@ def test_no_tree_is_too_deep():
         ("()", 1, "unexpected ')'"),
     ],
 )
-def test_wrong_brackets_are_refused_with_file_and_line(text, line, what):
+def test_the_error_about_wrong_brackets_names_file_and_line(text, line, what):
     message = f"trees.mrg, line {line}: {what}. Expected trees such as (S (NP (DT The) (NN dog))"
     with pytest.raises(ValueError, match=re.escape(message)):
         list(parse_trees(text.split("\n"), name="trees.mrg"))
 
 
 @pytest.mark.parametrize(("name", "stride"), TREEBANKS)
-def test_trees_of_real_treebanks_come_back_from_each_form_of_text(data_folder, name, stride):
+def test_trees_of_real_treebanks_survive_writing_and_reading(data_folder, name, stride):
     lines = (data_folder / name).read_text(encoding="utf-8").removesuffix("\n").split("\n")[::stride]
     assert all(map(comes_back, parse_trees(lines, name=name)))

@@ -1,4 +1,4 @@
-"""What may follow in a linearised tree: every walk through it ends, and ends in a tree over the words."""
+"""Allowed tokens of a linearised tree: every sequence of allowed tokens ends, and forms a tree over the words."""
 
 import random
 
@@ -17,7 +17,7 @@ WORDS = [[20], [21, 22]]  # the second word is two tokens
 
 
 def follow(tokens, *, words=WORDS, limit=50):
-    """What may follow `tokens` in the one sentence of a batch."""
+    """Return the tokens that may follow `tokens`, in a batch of one sentence."""
     allow = WellFormed([words], brackets=BRACKETS, end_id=END, limits=[limit])
     return allow(0, torch.tensor([START, *tokens]))
 
@@ -26,36 +26,36 @@ def follow(tokens, *, words=WORDS, limit=50):
     ("tokens", "allowed"),
     [
         ([], OPENING),  # the root comes first
-        ([10], [20, *OPENING]),  # an empty bracket does not close
-        ([10, 20], [21, *OPENING]),  # the root does not close before the last word
-        ([10, 12, 20], [21, 13, *OPENING]),  # a bracket closes with its own label
+        ([10], [20, *OPENING]),  # an empty bracket must not close
+        ([10, 20], [21, *OPENING]),  # the root must not close before the last word
+        ([10, 12, 20], [21, 13, *OPENING]),  # a bracket closes with the label with which it opened
         ([10, 12, 20, 13], [21, *OPENING]),
-        ([10, 20, 21], [22]),  # a word is whole
+        ([10, 20, 21], [22]),  # a word of several tokens must be completed
         ([10, 12, 20, 21, 22], [13]),  # nothing opens after the last word
         ([10, 12, 20, 21, 22, 13], [11]),
         ([10, 20, 21, 22, 11], [END]),
         ([10, 20, 21, 22, 11, END], [END]),
-        ([10, 99], [END]),  # a beam that has died
+        ([10, 99], [END]),  # a beam with a forbidden token may only end
     ],
 )
-def test_only_what_can_still_become_a_tree_may_follow(tokens, allowed):
+def test_only_tokens_that_can_still_become_a_tree_are_allowed(tokens, allowed):
     assert sorted(follow(tokens)) == sorted(allowed)
 
 
-def test_nothing_opens_that_the_limit_would_leave_open():
-    # (S The dogs )S </s> are six tokens, each bracket within takes two more.
+def test_no_bracket_opens_that_cannot_close_within_the_limit():
+    # "(S The dogs )S </s>" has six tokens, because the second word has two. Each inner bracket takes two more.
     assert follow([10], limit=7) == [20]
     assert sorted(follow([10], limit=8)) == [10, 12, 20]
 
 
-def test_no_more_brackets_open_in_a_row_than_in_treebanks():
+def test_the_number_of_brackets_opened_in_a_row_is_limited():
     assert sorted(follow([10, *[12] * (MOST_OPENED - 2)])) == [10, 12, 20]
     assert follow([10, *[12] * (MOST_OPENED - 1)]) == [20]
     assert sorted(follow([10, *[12] * (MOST_OPENED - 1), 20])) == [10, 12, 13, 21]
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_any_walk_ends_within_the_limit_in_a_tree_over_the_words(seed):
+def test_any_choice_of_allowed_tokens_ends_in_a_tree_within_the_limit(seed):
     rng = random.Random(seed)
     words = [[XX]] * rng.randint(1, 6)
     limit = len(words) + rng.randint(3, 30)
@@ -68,10 +68,10 @@ def test_any_walk_ends_within_the_limit_in_a_tree_over_the_words(seed):
     assert linearise(rebuild(symbols, [Leaf("X", "x")] * len(words))) == symbols
 
 
-def test_prefixes_of_the_last_two_steps_alone_are_remembered():
-    """Else memory would grow with the square of a sentence's length."""
+def test_only_prefixes_of_the_last_two_steps_are_remembered():
+    # If all prefixes were remembered, memory would grow with the square of a sentence's length.
     allow = WellFormed([[[XX + row]] * 200 for row in range(3)], brackets=BRACKETS, end_id=END, limits=[300] * 3)
     for length in range(150):
-        for row in range(3):  # each with its own words
+        for row in range(3):  # each row has different words
             assert allow(row, torch.tensor([START, 10, *[XX + row] * length]))[0] == XX + row
         assert len(allow._states) <= 2 * 3

@@ -1,4 +1,4 @@
-"""Restricted self-attention (section 4, table 1), by a mask and in blocks: results are those of a mask."""
+"""Restricted self-attention (section 4, table 1): attention in blocks gives the same results as a mask."""
 
 from types import SimpleNamespace
 
@@ -10,13 +10,13 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCa
 from vaswani_transformer.kernels import window
 from vaswani_transformer.kernels.window import WINDOW, window_attention
 
-LONG = 300  # tokens: enough for several blocks
+LONG = 300  # tokens, enough for several blocks
 SMALL = {"encoder_layers": 1, "decoder_layers": 1}
 KERNELS = ["sdpa", WINDOW]
 
 
 class LargestTensor(TorchDispatchMode):
-    """Counts the entries of the largest tensor that is made."""
+    """A mode that counts the entries of the largest tensor that is created."""
 
     entries = 0
 
@@ -30,8 +30,9 @@ class LargestTensor(TorchDispatchMode):
 
 @pytest.fixture
 def block_counts(monkeypatch):
-    """Blocks that each attention in blocks was cut into."""
-    counts, build_mask = [], window._build_mask
+    """Return a list that grows with each attention in blocks by its number of blocks."""
+    counts = []
+    build_mask = window._build_mask
 
     def build(*args, **kwargs):
         mask = build_mask(*args, **kwargs)
@@ -43,7 +44,7 @@ def block_counts(monkeypatch):
 
 
 def random_batch(lengths=(LONG, LONG - 70), *, on_the_left=False, seed=0):
-    """Source, mask and target; the second sentence is padded."""
+    """Return source, target and their masks, as arguments of a model. Shorter sentences are padded."""
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(3, 37, (len(lengths), max(lengths)), generator=generator)
     positions = torch.arange(max(lengths))
@@ -54,7 +55,7 @@ def random_batch(lengths=(LONG, LONG - 70), *, on_the_left=False, seed=0):
 
 
 @pytest.mark.parametrize("r", [1, 2, 3, 4, 5])
-def test_a_position_sees_those_of_the_window_and_the_whole_source(build_tiny_model, r):
+def test_a_position_sees_its_window_and_the_whole_source(build_tiny_model, r):
     ids = torch.randint(3, 37, (1, 13))
     model = build_tiny_model(attention="eager", attention_window=r)
     output = model(input_ids=ids, decoder_input_ids=ids, output_attentions=True)
@@ -70,7 +71,7 @@ def test_a_position_sees_those_of_the_window_and_the_whole_source(build_tiny_mod
 
 @pytest.mark.parametrize("on_the_left", [False, True])
 @pytest.mark.parametrize("r", [1, 4, 33])
-def test_blocks_give_the_logits_of_a_mask(build_tiny_model, block_counts, r, on_the_left):
+def test_attention_in_blocks_gives_the_logits_of_attention_with_a_mask(build_tiny_model, block_counts, r, on_the_left):
     batch = random_batch(on_the_left=on_the_left)
     options = {"noise": 0.3, "dtype": torch.float64, "attention_window": r}
     masked, in_blocks = (build_tiny_model(attention=kernel, **options)(**batch).logits for kernel in ("eager", WINDOW))
@@ -80,33 +81,34 @@ def test_blocks_give_the_logits_of_a_mask(build_tiny_model, block_counts, r, on_
     torch.testing.assert_close(in_blocks[real], masked[real], rtol=0, atol=1e-10)
 
 
-def test_dropout_leaves_out_weights_and_scales_the_others():
+def test_dropout_drops_some_weights_and_scales_the_others():
     torch.manual_seed(0)
     module = SimpleNamespace(window=3, is_causal=False)
     q, k = torch.randn(2, 1, 2, 400, 4)
     value = torch.ones(1, 2, 400, 4)
     context, _ = window_attention(module, q, k, value, None, 0.5, dropout=0.4)
     assert context.mean() == pytest.approx(1, abs=0.1)
-    assert 0.03 < (context[..., 0] == 0).float().mean() < 0.1  # 0.4^3, all three keys left out
+    # All three keys of a query are dropped with a probability of 0.4^3 = 0.064.
+    assert 0.03 < (context[..., 0] == 0).float().mean() < 0.1
     again, _ = window_attention(module, q, k, value, None, 0.5)
     torch.testing.assert_close(again, torch.ones_like(again))
 
 
-def test_memory_grows_with_the_length_not_with_its_square(build_tiny_model):
+def test_memory_grows_linearly_with_the_length(build_tiny_model):
     model = build_tiny_model(attention=WINDOW, attention_window=8, attention_dropout=0.1, **SMALL).train()
     largest = []
     for length in (1_000, 2_000):
         ids = torch.randint(3, 37, (1, length))
         with LargestTensor() as tensors:
             encoded = model.model.encoder(ids).last_hidden_state
-            # The attention to the source is not restricted, and the source short.
+            # Attention to the source is not restricted. A short source keeps it small.
             decoded = model.model.decoder(ids, encoder_hidden_states=encoded[:, :5]).last_hidden_state
             decoded.sum().backward()
         largest.append(tensors.entries)
     assert largest[1] < 2.1 * largest[0] < 1_000**2
 
 
-def test_the_graph_of_blocks_has_no_breaks(build_tiny_model, block_counts):
+def test_attention_in_blocks_compiles_without_graph_breaks(build_tiny_model, block_counts):
     encoder = build_tiny_model(attention=WINDOW, attention_window=4, **SMALL).model.encoder
     compiled = torch.compile(encoder, fullgraph=True, backend="eager")
     ids = random_batch()["input_ids"]
@@ -122,7 +124,7 @@ def test_the_graph_of_blocks_has_no_breaks(build_tiny_model, block_counts):
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("r", [1, 2, 5])
 @pytest.mark.parametrize("num_beams", [1, 3])
-def test_a_search_with_a_cache_finds_what_one_without_finds(build_tiny_model, kernel, r, num_beams):
+def test_a_search_finds_the_same_translations_with_and_without_a_cache(build_tiny_model, kernel, r, num_beams):
     batch = random_batch((9, 5))
     source = {name: batch[name] for name in ("input_ids", "attention_mask")}
     model = build_tiny_model(noise=0.3, dtype=torch.float64, attention_window=r, attention="eager")
@@ -136,12 +138,13 @@ def test_a_search_with_a_cache_finds_what_one_without_finds(build_tiny_model, ke
 @torch.no_grad()
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("is_fixed", [False, True])
-def test_a_cache_of_one_s_own_is_read_no_further_back_than_the_window(build_tiny_model, kernel, is_fixed):
+def test_a_given_cache_is_read_no_further_back_than_the_window(build_tiny_model, kernel, is_fixed):
     model = build_tiny_model(noise=0.3, dtype=torch.float64, attention_window=3, attention=kernel)
     batch = random_batch((LONG,))
     encoded = model.model.encoder(batch["input_ids"])
-    own = StaticCache(model.config, max_cache_len=LONG + 20) if is_fixed else DynamicCache()
-    cache, parts = EncoderDecoderCache(own, DynamicCache()), []
+    given = StaticCache(model.config, max_cache_len=LONG + 20) if is_fixed else DynamicCache()
+    cache = EncoderDecoderCache(given, DynamicCache())
+    parts = []
     for ids in batch["decoder_input_ids"].split((200, 1, 1, 70, 28), dim=1):
         outputs = model(encoder_outputs=encoded, decoder_input_ids=ids, past_key_values=cache)
         parts.append(outputs.logits)
@@ -149,8 +152,9 @@ def test_a_cache_of_one_s_own_is_read_no_further_back_than_the_window(build_tiny
     torch.testing.assert_close(torch.cat(parts, dim=1), model(**batch).logits, rtol=0, atol=1e-10)
 
 
-def test_short_sentences_and_masks_of_one_s_own_take_a_mask(build_tiny_model, block_counts):
-    model, full = build_tiny_model(attention=WINDOW, attention_window=4, **SMALL), build_tiny_model(**SMALL)
+def test_short_sentences_and_given_masks_are_not_cut_into_blocks(build_tiny_model, block_counts):
+    model = build_tiny_model(attention=WINDOW, attention_window=4, **SMALL)
+    full = build_tiny_model(**SMALL)
     everything = torch.ones(1, 1, LONG, LONG, dtype=torch.bool)
     embeds = full.model.encoder.embed_tokens(torch.randint(3, 37, (1, LONG)))
     actual = model.model.encoder(inputs_embeds=embeds, attention_mask=everything).last_hidden_state
