@@ -4,8 +4,8 @@ import sys
 
 __version__ = "0.1.0"
 
-# The command line imports torch and transformers itself: its help need not wait for them, and Ctrl+C is one line. Of
-# `python -m vaswani_transformer` Python imports this file first, under the name -m.
+# The command line imports torch and transformers itself. So its help does not wait for them, and Ctrl+C prints one
+# line. For `python -m vaswani_transformer` Python imports this file first, while the name of the program is -m.
 _is_run = sys.argv[:1] == ["-m"] and ("-m", __name__) in zip(sys.orig_argv, sys.orig_argv[1:], strict=False)
 if "vaswani_cli" not in sys.modules and not _is_run:
     from . import registration  # noqa: F401 - its import registers
@@ -23,3 +23,6 @@ if "vaswani_cli" not in sys.modules and not _is_run:
         "pipeline",
         "train_tokenizer",
     ]
+
+    def __dir__() -> list[str]:
+        return __all__

@@ -12,6 +12,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 
 from . import __version__
@@ -56,7 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     _prepare_streams()
     args, unknown = build_parser().parse_known_args((sys.argv[1:] if argv is None else argv) or ["--help"])
     if unknown:
-        args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        options = [text.partition("=")[0] for text in unknown if text.startswith("-")]
+        near = [found for name in options for found in get_close_matches(name, args.parser._option_string_actions, n=1)]
+        advice = f"; did you mean {' '.join(near)}?" if near else ""
+        args.parser.error(f"unrecognized arguments: {' '.join(unknown)}{advice}")
     if fault := getattr(args.module, "find_fault", lambda args: None)(args):
         args.parser.error(fault)
     try:

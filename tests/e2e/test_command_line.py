@@ -200,6 +200,12 @@ def test_missing_input_is_an_error_of_one_line(tmp_path, monkeypatch, capsys, ar
     assert error.count("\n") == 1
 
 
+def test_a_mistyped_option_is_named_with_the_nearest_one(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["translate", "--model", "m", "--beam", "5"])
+    assert "unrecognized arguments: --beam 5; did you mean --num_beams?" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("value", ["0", "-3", "2.5"])
 @pytest.mark.parametrize(
     "option",
@@ -265,7 +271,7 @@ def test_an_input_file_is_never_overwritten(tmp_path, capsys, arguments):
     names = {"READ": str(tmp_path / "read"), "LINK": str(tmp_path / "link")}
     command, *options = (names.get(word, word) for word in arguments)
     assert cli.main([command, "--model", "no/such/model", *options]) == 1
-    assert "is read by this command, and would be replaced: name another output." in capsys.readouterr().err
+    assert "is an input of this command and would be replaced: name another output." in capsys.readouterr().err
     assert (tmp_path / "read").read_text() == "a dog\n"
 
 

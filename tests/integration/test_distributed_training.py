@@ -96,7 +96,7 @@ def test_processes_that_find_different_data_are_refused(tiny_data, tmp_path):
     preparation = json.loads((other / "preparation.json").read_text())
     (other / "preparation.json").write_text(json.dumps(preparation | {"fingerprint": "another"}))
     data = {"0": tiny_data, "1": other}.get
-    with pytest.raises(ProcessRaisedException, match="not all processes find the same prepared data"):
+    with pytest.raises(ProcessRaisedException, match="the processes find different prepared data"):
         debug_launcher(train_in_fork, args=(RECIPE, data, tmp_path / "run", {}, False), num_processes=2)
 
 

@@ -85,7 +85,7 @@ def test_the_table_has_one_row_for_each_pair_even_if_its_text_has_line_breaks(bu
     first, second, _ = translations.split("\n")
     assert table == f'source\thypothesis\treference\na b c\t{first}\t"d e\n\t{second}\tf\n'
     assert cli.main([*command, files[1], "--table", files[1]]) == 1
-    assert "table.tsv is named for two outputs: name another file" in capsys.readouterr().err
+    assert "table.tsv is named for two outputs: name two files" in capsys.readouterr().err
 
 
 def test_the_paper_s_bleu_uses_the_target_language_of_the_model_unless_another_is_given(
@@ -124,7 +124,7 @@ def test_one_file_is_scored_without_a_model(files, capsys):
         (["--hypotheses", "a"], "--hypotheses are scored against --references"),
         (
             ["--hypotheses", "a", "--references", "b", "--num_beams", "4", "--ensemble", "c", "--split", "validation"],
-            "--split, --num_beams, --ensemble: for a --model only",
+            "--split, --num_beams, --ensemble: only with --model",
         ),
     ],
 )

@@ -216,7 +216,7 @@ def test_training_refuses_settings_of_the_data_and_the_card_shows_the_data_s(dat
 
 def test_a_run_does_not_begin_inside_a_model_folder(data, whole, capsys):
     assert train_to(whole / "model", data, 2) == 1
-    assert f"{whole / 'model'} is the folder of a model: name that of a run, or a new one." in capsys.readouterr().err
+    assert f"{whole / 'model'} is the folder of a model: name the folder of a run" in capsys.readouterr().err
 
 
 def test_initial_weights_of_another_architecture_are_refused(data, trained, tmp_path, capsys):

@@ -56,8 +56,8 @@ def test_an_ensemble_refuses_a_model_with_another_vocabulary(folders, files, tmp
     stranger = save_model(tmp_path / "stranger", seed=3, tokenizer=like)
     assert run("translate", "--model", folders[0], "--ensemble", folders[1], stranger, "--input", files[0]) == 1
     assert (
-        f"models of an ensemble must share one vocabulary, and {stranger} has another than {folders[0]}: train them "
-        f"on data of one tokenizer" in capsys.readouterr().err
+        f"models of an ensemble must share one vocabulary, and {stranger} has another one than {folders[0]}: "
+        f"prepare their data with" in capsys.readouterr().err
     )
 
 

@@ -112,7 +112,7 @@ def test_every_evaluation_translates_as_generate_does(tokenizer, dataset, tmp_pa
 
 def test_bleu_without_generated_text_is_refused_with_the_missing_setting(tokenizer, dataset, tmp_path):
     trainer = build_trainer(tmp_path, tokenizer, dataset, compute_metrics=build_compute_metrics(tokenizer))
-    with pytest.raises(ValueError, match="no token ids: a Seq2SeqTrainer needs predict_with_generate=True"):
+    with pytest.raises(ValueError, match="no token ids: set predict_with_generate=True"):
         trainer.evaluate()
 
 

@@ -108,6 +108,13 @@ def test_one_command_uploads_model_tokenizer_code_and_card_and_nothing_private(r
     assert list(json.loads(files["config.json"])["custom_pipelines"]) == tasks
 
 
+def test_a_dry_run_writes_the_files_that_would_be_uploaded(run, tmp_path, capsys):
+    assert cli.main(["push", "--model", str(run), "--repo_id", "me/tiny", "--dry_run", str(tmp_path / "seen")]) == 0
+    names = {path.name for path in (tmp_path / "seen").iterdir()}
+    assert set(capsys.readouterr().out.split()) == names
+    assert names == FILES
+
+
 def test_the_card_of_the_folder_is_uploaded_as_it_is(run, tmp_path):
     model = shutil.copytree(run / "model", tmp_path / "model")
     (model / "README.md").write_text("---\nlicense: mit\n---\nMine, OWNER/NAME.\n")

@@ -98,7 +98,7 @@ def test_processes_cannot_share_a_pipe(model_folder, text, monkeypatch, capsys):
 
     monkeypatch.setattr("vaswani_transformer.translation.files.find_processes", Two)
     assert cli.main(["translate", "--model", str(model_folder), "--input", str(text)]) == 1
-    assert "2 processes can share a file, not a pipe: give --input and --output files." in capsys.readouterr().err
+    assert "2 processes can share a file, but not a pipe: name files" in capsys.readouterr().err
 
 
 @pytest.mark.slow

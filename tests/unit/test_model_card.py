@@ -211,6 +211,6 @@ def test_the_command_replaces_an_existing_card_only_if_named_as_output(run, scor
     assert "README.md exists and may have been edited: remove it, or name it by --output" in capsys.readouterr().err
     assert path.read_text() == card
     assert cli.main([*command, "--output", str(run / "recipe.json")]) == 1
-    assert "recipe.json is read by this command, and would be replaced" in capsys.readouterr().err
+    assert "recipe.json is an input of this command and would be replaced" in capsys.readouterr().err
     assert cli.main([*command, "--output", str(path)]) == 0
     assert "# my_run" in path.read_text()

@@ -149,17 +149,20 @@ def test_changes_are_read_as_json_or_text_and_do_not_alter_the_named_recipe():
         ("model.pad_token_id=8", "a recipe has no field model.pad_token_id; "),
         ("num_updates=many", "num_updates must be a whole number from 1 to 1,000,000,000, got 'many'."),
         ("num_beams=null", "num_beams must be a whole number from 1 to 1,000, got None."),
-        ("short_first=no", "short_first and compile are true or false."),
-        ("compile=2", "short_first and compile are true or false."),
+        ("short_first=no", "short_first must be true or false, and compile must be true, false or null."),
+        ("compile=2", "short_first must be true or false, and compile must be true, false or null."),
         ("model.dropout=high", "Validation error for field 'dropout'"),
         ("model.dropout=1.5", "dropout is a probability in [0, 1), got 1.5."),
         ("lr_scale=NaN", "lr_scale must be a number from 0.0 to 1,000,000.0, got nan."),
-        ('checkpoint_interval=[0, "epochs"]', 'checkpoint_interval is as in [500, "updates"] or [1, "epochs"], got'),
-        ('checkpoint_interval=[10, "days"]', 'checkpoint_interval is as in [500, "updates"] or [1, "epochs"], got'),
-        ("checkpoint_interval=500", 'checkpoint_interval is as in [500, "updates"] or [1, "epochs"], got 500.'),
-        ("adam_betas=[0.9]", "adam_betas are two numbers from 0 to below 1, as in [0.9, 0.98], got (0.9,)."),
-        ('adam_betas=["a",2]', "adam_betas are two numbers from 0 to below 1, as in [0.9, 0.98], got ('a', 2)."),
-        ("adam_betas=0.9", "adam_betas are two numbers from 0 to below 1, as in [0.9, 0.98], got 0.9."),
+        (
+            'checkpoint_interval=[0, "epochs"]',
+            'checkpoint_interval must be like [500, "updates"] or [1, "epochs"], got',
+        ),
+        ('checkpoint_interval=[10, "days"]', 'checkpoint_interval must be like [500, "updates"] or [1, "epochs"], got'),
+        ("checkpoint_interval=500", 'checkpoint_interval must be like [500, "updates"] or [1, "epochs"], got 500.'),
+        ("adam_betas=[0.9]", "adam_betas must be two numbers from 0 to below 1, such as [0.9, 0.98], got (0.9,)."),
+        ('adam_betas=["a",2]', "adam_betas must be two numbers from 0 to below 1, such as [0.9, 0.98], got ('a', 2)."),
+        ("adam_betas=0.9", "adam_betas must be two numbers from 0 to below 1, such as [0.9, 0.98], got 0.9."),
         ("model=5", "model is an object of fields; change one as in model.dropout=0.3, got 5."),
         ("model.dropout=nan", "Validation error for field 'dropout'"),
         ("warmup_updates", "a change is FIELD=VALUE, such as model.dropout=0.3; got 'warmup_updates'."),
@@ -171,7 +174,7 @@ def test_a_change_with_a_wrong_name_type_or_value_is_refused(change, message):
 
 
 def test_unknown_recipes_and_indivisible_widths_are_refused():
-    with pytest.raises(ValueError, match=r"no recipe 'huge', nor such a file; choose one of: base_en_de, big_en_de"):
+    with pytest.raises(ValueError, match=r"no recipe 'huge', and no such file; choose one of: base_en_de, big_en_de"):
         load_recipe("huge")
     with pytest.raises(ValueError, match="'d_k': 16, 'd_v': 64} cannot all be divided by 32"):
         divide_widths(TABLE_3["B1"], 32)

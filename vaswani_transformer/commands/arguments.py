@@ -1,4 +1,4 @@
-"""Arguments that several commands share: options of the search, recipes, output files."""
+"""Arguments that several commands share: models, columns, options of the search, recipes, input and output files."""
 
 import argparse
 import contextlib
@@ -17,7 +17,7 @@ OF_SEARCH = ("num_beams", "length_penalty", "max_length_offset", "split_sentence
 
 
 def output_path(text: str) -> Path:
-    """Parse the name of a file or folder to write; an empty one would be the working directory."""
+    """Parse the name of a file or folder to write. An empty name would mean the working directory."""
     if not text:
         raise argparse.ArgumentTypeError("expected a path, got none: is a variable of the shell not set?")
     return Path(text)
@@ -38,9 +38,9 @@ def add_model(command: argparse.ArgumentParser) -> None:
 
 
 def add_column_options(command: argparse.ArgumentParser) -> None:
-    text = "column of the source in the header of .csv, or its key in .jsonl, .parquet and Hub datasets; if not "
-    command.add_argument("--source_column", help=f"{text}given, the source language")
-    command.add_argument("--target_column", help="the same for the target")
+    text = "column of the source in .csv, .jsonl, .parquet and Hub datasets; default: the source language"
+    command.add_argument("--source_column", help=text)
+    command.add_argument("--target_column", help="column of the target; default: the target language")
 
 
 def add_beam_options(group: argparse._ArgumentGroup) -> None:
@@ -52,13 +52,15 @@ def add_search_options(command: argparse.ArgumentParser) -> None:
     decoding = command.add_argument_group("decoding, section 6.1; the model's own settings if not given")
     decoding.add_argument("--dtype", choices=("float32", "bfloat16", "float16"))
     add_beam_options(decoding)
-    text = "limit of a translation: this many tokens more than its source"
+    text = "limit of the length: a translation may have so many tokens more than its source"
     decoding.add_argument("--max_length_offset", type=Number(0, 10_000), help=text)
     ensemble = {"nargs": "+", "default": [], "metavar": "MODEL"}
-    decoding.add_argument("--ensemble", **ensemble, help="further models; their probabilities are averaged")
+    decoding.add_argument(
+        "--ensemble", **ensemble, help="further models, whose probabilities are averaged with those of --model"
+    )
     text = "translate the sentences of a line one by one; needs sentencex"
     decoding.add_argument("--split_sentences", action="store_true", help=text)
-    text = "padded source tokens; default: 2,000 on a CPU, 8,192 elsewhere"
+    text = "padded source tokens of a batch; default: 2,000 on a CPU, 8,192 elsewhere"
     decoding.add_argument("--tokens_per_batch", type=Number(1, 10_000_000), help=text)
 
 
@@ -74,7 +76,7 @@ def take_given(args: argparse.Namespace, *names: str) -> dict[str, object]:
 
 
 def load_members(names: Sequence[str], *, dtype: str | None) -> "list[Loaded]":
-    """Load a model and the further models of its ensemble, whose tokens must be those of the first.
+    """Load a model and the further models of its ensemble. All must have one vocabulary.
 
     Raises:
         ValueError: if a further model has another vocabulary.
@@ -87,8 +89,8 @@ def load_members(names: Sequence[str], *, dtype: str | None) -> "list[Loaded]":
     for name, member in zip(names, members, strict=True):
         if member.tokenizer.get_vocab() != vocabulary:
             raise ValueError(
-                f"models of an ensemble must share one vocabulary, and {name} has another than {names[0]}: train "
-                f"them on data of one tokenizer (`vaswani prepare --keep_vocabulary MODEL`)."
+                f"models of an ensemble must share one vocabulary, and {name} has another one than {names[0]}: prepare "
+                f"their data with `vaswani prepare --keep_vocabulary MODEL`."
             )
     return members
 
@@ -96,16 +98,16 @@ def load_members(names: Sequence[str], *, dtype: str | None) -> "list[Loaded]":
 def check_new_folder(folder: Path) -> None:
     """Raise a ValueError for a file, or a folder that is not empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder} is not empty: files of another model may not be mixed in. Name a new folder.")
+        raise ValueError(f"{folder} is not empty: name a new folder, so that no files of two models are mixed.")
 
 
 def check_output(path: Path | None, *, inputs: Iterable[str | Path | None]) -> None:
-    """Raise a ValueError for a folder, or if `path` is one of the files `inputs`, by whatever name."""
+    """Raise a ValueError if `path` is a folder, or if it is one of the files `inputs`, also by another name."""
     if path is not None and path.is_dir():
         raise ValueError(f"{path} is a folder: name a file.")
     for name in inputs:
         if path is not None and name is not None and path.exists() and Path(name).exists() and path.samefile(name):
-            raise ValueError(f"{path} is read by this command, and would be replaced: name another output.")
+            raise ValueError(f"{path} is an input of this command and would be replaced: name another output.")
 
 
 @contextlib.contextmanager

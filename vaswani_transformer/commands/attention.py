@@ -14,7 +14,7 @@ from .arguments import add_model, output_path
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add_model(command)
     command.add_argument("--source", required=True, help="the sentence")
-    command.add_argument("--target", help="its translation; the model's own if not given")
+    command.add_argument("--target", help="its translation; default: the translation by the model")
     command.add_argument("--output", type=output_path, required=True, help="folder for the pictures and the page")
     command.add_argument(
         "--word", help="draw this word alone; default in figures 3 and 4: a word that attends far away"

@@ -15,15 +15,19 @@ from .arguments import check_output, output_path
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--run", type=Path, required=True, dest="run_folder", help="folder of a finished run")
     options = {"nargs": 2, "action": "append", "default": [], "metavar": ("DATASET", "FILE")}
-    command.add_argument("--score", **options, help="a test set, and its file of `evaluate --json`; may be repeated")
-    command.add_argument("--output", type=output_path, help="file to write; RUN/model/README.md if not given")
-    facts = command.add_argument_group("facts that no run folder knows; the card says which are missing")
-    facts.add_argument("--name", default="", help="title; the folder's name if not given")
+    command.add_argument(
+        "--score", **options, help="name of a test set, and the file that `evaluate --json` wrote; may be repeated"
+    )
+    command.add_argument("--output", type=output_path, help="file to write; default: RUN/model/README.md")
+    facts = command.add_argument_group("facts that are not in the run folder; the card says which are missing")
+    facts.add_argument("--name", default="", help="title; default: the name of the folder")
     facts.add_argument("--data", default="", help="the training data, in words")
-    facts.add_argument("--dataset", default="", help="the same as a dataset of the Hub, such as wmt/wmt14")
-    facts.add_argument("--license", default="", help="of the weights, in the Hub's terms: apache-2.0, cc-by-4.0, ...")
+    facts.add_argument("--dataset", default="", help="the training data as a dataset of the Hub, such as wmt/wmt14")
+    facts.add_argument(
+        "--license", default="", help="licence of the weights, in the Hub's terms: apache-2.0, cc-by-4.0, ..."
+    )
     facts.add_argument("--license_name", default="", help="name of the licence, for --license other")
-    facts.add_argument("--hardware", default="", help="devices it was trained on, in words")
+    facts.add_argument("--hardware", default="", help="the devices of the training, in words")
 
 
 def run(args: argparse.Namespace) -> None:

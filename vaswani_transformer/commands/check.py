@@ -1,4 +1,4 @@
-"""Translate the example that was kept beside the weights, and compare.
+"""Translate the example that is kept beside the weights, and compare it with its translation there.
 
 vaswani check --model runs/base
 """

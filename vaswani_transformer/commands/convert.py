@@ -17,7 +17,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     direction = command.add_mutually_exclusive_group(required=True)
     direction.add_argument("--from", dest="source_system", choices=("marian", "fairseq"), help="the origin of --model")
     direction.add_argument("--to", dest="target_system", choices=("marian",), help="the system to write for")
-    command.add_argument("--model", required=True, help="folder or Hub id; fairseq's .pt file, beside its dict.*.txt")
+    command.add_argument(
+        "--model", required=True, help="folder or Hub id; or a .pt file of fairseq, beside its dict.*.txt"
+    )
     command.add_argument("--output", type=output_path, required=True, help="new or empty folder")
 
 

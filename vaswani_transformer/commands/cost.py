@@ -1,4 +1,4 @@
-"""Training cost of a run in FLOP, by the formula of table 2 and by its parameters and tokens, beside the paper's.
+"""Compute the training cost of a run in FLOP, by the formula of table 2 and by parameters and tokens.
 
 vaswani cost --run runs/base --device A100
 
@@ -13,9 +13,9 @@ from ..bounds import Number
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--run", type=Path, required=True, dest="run_folder", help="run folder")
-    command.add_argument("--device", help="P100, V100, A100 or H100, or FLOP per second that it sustains")
+    command.add_argument("--device", help="P100, V100, A100 or H100, or a number: FLOP per second")
     command.add_argument(
-        "--devices", type=Number(1, 1_000_000), help="how many; one per process of the run if not given"
+        "--devices", type=Number(1, 1_000_000), help="number of devices; default: one for each process of the run"
     )
 
 

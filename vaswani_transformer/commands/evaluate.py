@@ -32,29 +32,37 @@ from .arguments import (
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
 
-OF_FILES = ("hypotheses", "references", "target_language", "tokenize", "lowercase")  # options for --hypotheses
-BREAKS = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")  # would begin another cell or row of the table
+OF_FILES = ("hypotheses", "references", "target_language", "tokenize", "lowercase")  # options with --hypotheses
+BREAKS = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")  # These would begin another cell or row of the table.
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     scored = command.add_mutually_exclusive_group(required=True)
     scored.add_argument("--model", help="model folder, run folder or Hub id")
     scored.add_argument("--hypotheses", type=text_path, help="or a file of translations; - for standard input")
-    command.add_argument("--test", nargs="+", help="of a model: source and reference, as for `vaswani prepare`")
+    command.add_argument("--test", nargs="+", help="with --model: source and reference, in the forms of `prepare`")
     text = "files of reference translations, one per line; with --model, further ones beside those of --test"
     command.add_argument("--references", type=text_path, nargs="+", default=[], help=text)
     command.add_argument("--source_language", help="default: the source language of the model, or en")
-    command.add_argument("--target_language", help="of the paper's BLEU; default: that of the model, or de")
-    add_column_options(command)
-    command.add_argument("--split", default="test", help="of a Hub dataset, a folder of .parquet or the phrasebook")
     command.add_argument(
-        "--num_pairs", type=Number(1, 100_000_000), default=1_000, help="sentences of the phrasebook to score"
+        "--target_language", help="language of the paper's BLEU; default: the target language of the model, or de"
+    )
+    add_column_options(command)
+    command.add_argument(
+        "--split", default="test", help="split of a Hub dataset, a folder of .parquet or the phrasebook"
+    )
+    command.add_argument(
+        "--num_pairs", type=Number(1, 100_000_000), default=1_000, help="with phrasebook: number of pairs"
     )
     command.add_argument("--tokenize", default="13a", help='sacreBLEU tokenizer; "none" for tokenised text')
     command.add_argument("--lowercase", action="store_true", help="compare without case")
-    command.add_argument("--translations", type=output_path, help="of a model: file to write its translations to")
-    command.add_argument("--table", type=output_path, help="of a model: source, hypothesis, reference, tab-separated")
-    command.add_argument("--json", type=output_path, help="of a model: its scores, for `vaswani card --score`")
+    command.add_argument("--translations", type=output_path, help="with --model: file for its translations")
+    command.add_argument(
+        "--table", type=output_path, help="with --model: file for a table of source, hypothesis and reference"
+    )
+    command.add_argument(
+        "--json", type=output_path, help="with --model: file for its scores, for `vaswani card --score`"
+    )
     add_search_options(command)
 
 
@@ -66,7 +74,7 @@ def find_fault(args: argparse.Namespace) -> str | None:
     defaults = vars(args.parser.parse_args(["--hypotheses", "FILE"]))
     names = [name for name, value in defaults.items() if name not in OF_FILES and getattr(args, name) != value]
     given = ", ".join(f"--{name}" for name in names)
-    return f"{given}: for a --model only, not for --hypotheses. Leave it out." if given else None
+    return f"{given}: only with --model, not with --hypotheses. Leave it out." if given else None
 
 
 def run(args: argparse.Namespace) -> None:
@@ -82,7 +90,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _evaluate_model(args: argparse.Namespace, build: "Callable[..., dict[str, Metric]]") -> None:
-    """Translate the test set, and print all scores; `build` makes the metrics of a language."""
+    """Translate the test set, and print all scores. `build` returns the metrics of a language."""
     from tqdm import tqdm
 
     from ..data.lines import read_lines
@@ -98,7 +106,7 @@ def _evaluate_model(args: argparse.Namespace, build: "Callable[..., dict[str, Me
     for path in outputs:
         check_output(path, inputs=args.test)
         if outputs.count(path) > 1:
-            raise ValueError(f"{path} is named for two outputs: name another file.")
+            raise ValueError(f"{path} is named for two outputs: name two files.")
     names = [args.model, *args.ensemble]
     first, *others = load_members(names, dtype=args.dtype)
     source, target = first.languages or ("en", "de")
@@ -107,7 +115,7 @@ def _evaluate_model(args: argparse.Namespace, build: "Callable[..., dict[str, Me
     columns = args.source_column, args.target_column
     pairs = list(Source(args.test, languages, columns, split=args.split, num_pairs=args.num_pairs).read())
     if not pairs:
-        raise ValueError(f"{' and '.join(args.test)} hold no sentence; there is nothing to score.")
+        raise ValueError(f"{' and '.join(args.test)} hold no sentence to score.")
     sources, references = zip(*pairs, strict=True)
     further_references = [list(read_lines(path)) for path in args.references]
     options = take_given(args, *OF_SEARCH)

@@ -17,9 +17,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--format", choices=("ctranslate2", "onnx"), required=True)
     command.add_argument("--output", type=output_path, required=True, help="new or empty folder")
     ctranslate2 = command.add_argument_group("CTranslate2")
-    ctranslate2.add_argument("--quantization", help="of the weights: float32 (default), int8, int8_float16, ...")
+    ctranslate2.add_argument("--quantization", help="kind of the weights: float32 (default), int8, int8_float16, ...")
     ctranslate2.add_argument(
-        "--max_positions", type=Number(1, 65_536), help="tokens of the longest sentence; 2048 if not given"
+        "--max_positions", type=Number(1, 65_536), help="tokens of the longest sentence; default: 2048"
     )
 
 

@@ -2,7 +2,7 @@
 
 vaswani heads --model runs/base --source test.en --target test.de
 
-A score is 0 for attention spread evenly, and 1 for attention along this relation alone.
+A score is 0 if attention is spread evenly, and 1 if all attention follows the relation.
 """
 
 import argparse
@@ -28,7 +28,9 @@ lowest score of a named head. "-" means fewer than {fewest_places} words, too fe
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add_model(command)
     command.add_argument("--source", type=Path, required=True, help="UTF-8 text, one sentence per line")
-    command.add_argument("--target", type=Path, help="their translations, same order; the model's own if not given")
+    command.add_argument(
+        "--target", type=Path, help="their translations in the same order; default: translations by the model"
+    )
 
 
 def run(args: argparse.Namespace) -> None:

@@ -29,39 +29,41 @@ Reader = Callable[[], Iterable[tuple[str, str]]]  # each call reads the pairs fr
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    text = "one or two names: source and target text files, a .csv, .tsv, .jsonl or .parquet file, a folder of "
-    text += ".parquet, a Hub dataset (wmt/wmt14:de-en); once for each corpus"
+    text = "source and target text file; or one .csv, .tsv, .jsonl or .parquet file, a folder of .parquet, or a Hub "
+    text += "dataset (wmt/wmt14:de-en). Repeat the option for further corpora"
     command.add_argument("--train", nargs="+", action="append", required=True, help=text)
     command.add_argument(
         "--weights",
         type=Number(1, 1_000),
         nargs="+",
-        help="how many times an epoch has the pairs of each --train; default: 1",
+        help="for each --train, how often an epoch has its pairs; default: 1",
     )
-    command.add_argument("--dev", nargs="+", required=True, help="the same for the development set")
+    command.add_argument("--dev", nargs="+", required=True, help="development set, in the same forms")
     command.add_argument("--output", type=output_path, required=True, help="new folder for tokenizer and token ids")
-    command.add_argument("--source_language", help="default: the ending of the first --train file, or en")
-    command.add_argument("--target_language", help="the same for the target, or de")
+    command.add_argument("--source_language", help="default: the ending of the source file (train.en), or en")
+    command.add_argument("--target_language", help="default: the ending of the target file (train.de), or de")
     add_column_options(command)
     add_recipe_options(command, default="base_en_de")
     vocabulary = command.add_mutually_exclusive_group()
-    vocabulary.add_argument("--vocab_size", type=Number(1, 1_000_000), help="entries of the shared vocabulary to learn")
+    vocabulary.add_argument("--vocab_size", type=Number(1, 1_000_000), help="size of the shared vocabulary to learn")
     text = "use this vocabulary instead of learning one: model folder, run folder, prepared data, Hub id, a "
     text += "tokenizer.json, or a model of SentencePiece"
     vocabulary.add_argument("--keep_vocabulary", metavar="MODEL", help=text)
     command.add_argument(
-        "--num_pairs", type=Number(1, 100_000_000), default=30_000, help="training pairs of the phrasebook to write"
+        "--num_pairs", type=Number(1, 100_000_000), default=30_000, help="with phrasebook: number of training pairs"
     )
     parsing = command.add_argument_group("parsing, section 6.3")
-    parsing.add_argument("--task", choices=("translation", "parsing"), default="translation", help="parsing: trees")
-    parsing.add_argument("--copy_words", action="store_true", help="write the words of a tree, not XX")
-    filters = command.add_argument_group("filters; dropped pairs are counted in the output")
+    parsing.add_argument(
+        "--task", choices=("translation", "parsing"), default="translation", help="parsing reads trees"
+    )
+    parsing.add_argument("--copy_words", action="store_true", help="write the words into the trees, instead of XX")
+    filters = command.add_argument_group("filters; the output counts the pairs that they drop")
     filters.add_argument(
         "--max_length_ratio",
         type=Number(1.0, 1_000.0),
-        help="drop pairs whose longer side has more times as many words",
+        help="drop pairs whose longer side has more words than this many times the shorter side",
     )
-    filters.add_argument("--drop_duplicates", action="store_true")
+    filters.add_argument("--drop_duplicates", action="store_true", help="keep only the first of equal pairs")
 
 
 def find_fault(args: argparse.Namespace) -> str | None:
@@ -109,7 +111,7 @@ def run(args: argparse.Namespace) -> None:
             inputs=inputs,
             log=print,
         )
-    # What `vaswani train` takes by default.
+    # `vaswani train` uses this recipe by default.
     write_json(args.output / RECIPE_FILE, {"recipe": recipe.to_dict()})
     for name in ("train", "dev"):
         counts = summary[name]
@@ -152,7 +154,7 @@ def _load_vocabulary(args: argparse.Namespace) -> "PreTrainedTokenizerFast":
 
 
 def _find_languages(names: Sequence[str]) -> tuple[str, str]:
-    """Return the languages that two text files are named after, as train.en and train.de.gz are, or else en and de."""
+    """Return the languages in the names of two text files, such as train.en and train.de.gz, or else en and de."""
     endings = [Path(name.removesuffix(".gz")).suffix.removeprefix(".") for name in names]
     is_told = len(set(endings)) == 2 and all(re.fullmatch("[a-z]{2}", ending) for ending in endings)  # ISO 639-1
     return (endings[0], endings[1]) if is_told else ("en", "de")
@@ -169,7 +171,7 @@ def _open_text(
     source = partial(Source, languages=languages, columns=columns, cache=cache)
     train = [source(names, split="train", num_pairs=args.num_pairs) for names in args.train]
     dev = source(args.dev, split="validation", num_pairs=min(500, args.num_pairs))
-    described_dev = dev.describe()  # a missing file shows before the long work
+    described_dev = dev.describe()  # A missing file shows before the long work.
     # The pairs are counted where a vocabulary is learned from a part of them.
     surveys = [(text.describe(), None) if args.keep_vocabulary else text.survey() for text in train]
     corpora = [
@@ -185,7 +187,7 @@ def _open_text(
 
 
 def _open_trees(args: argparse.Namespace) -> "tuple[list[Corpus], Reader, dict]":
-    """Return the same as `_open_text` for parsing; a corpus is any number of files of trees."""
+    """Return for trees what `_open_text` returns for text. A corpus is any number of files of trees."""
     from ..data.corpus import describe_source
     from ..data.preparation import Corpus
     from ..parsing.linearisation import read_pairs
@@ -204,11 +206,11 @@ def _weights(args: argparse.Namespace) -> list[int]:
 
 
 def _refuse_shared_files(inputs: Mapping[str, list]) -> None:
-    """Raise a ValueError if a file of the development set is among those of training, by what the files hold."""
+    """Raise a ValueError if a file of the development set has the same content as a file of the training set."""
     training = {source.get("sha256"): source for corpus in inputs["train"] for source in corpus}
     for source in inputs["dev"]:
         if "sha256" in source and (same := training.get(source["sha256"])):
             raise ValueError(
-                f"the development set must not be part of the training set, but {source['file']} of --dev holds what "
-                f"{same['file']} of --train holds. Set pairs aside that are in --dev only."
+                f"the development set must not be part of the training set, but {source['file']} of --dev has the same "
+                f"content as {same['file']} of --train. Set pairs aside for --dev alone."
             )

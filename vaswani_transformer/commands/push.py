@@ -1,22 +1,33 @@
 """Upload a model with its tokenizer, code and card to the Hugging Face Hub, and nothing else.
 
 vaswani push --model runs/base --repo_id me/base --private
+vaswani push --model runs/base --repo_id me/base --dry_run FOLDER
 
-The card is README.md beside the weights; for a run without one `vaswani card` writes it. Log in first
+The card is README.md beside the weights. If a run has none, it gets the card that `vaswani card` writes. Log in first
 (`hf auth login`, or HF_TOKEN in the environment).
 """
 
 import argparse
 
+from .arguments import check_new_folder, output_path
+
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--model", required=True, help="model folder or run folder")
     command.add_argument("--repo_id", required=True, help="OWNER/NAME on the Hugging Face Hub; created if missing")
-    command.add_argument("--private", action="store_true", help="a new repository is seen by its owners only")
+    command.add_argument("--private", action="store_true", help="only the owners may see a new repository")
+    text = "write the files into this new or empty folder, and upload nothing"
+    command.add_argument("--dry_run", type=output_path, metavar="FOLDER", help=text)
 
 
 def run(args: argparse.Namespace) -> None:
-    from ..hub.upload import upload_model
+    from ..hub.upload import upload_model, write_upload
 
+    if args.dry_run is not None:
+        check_new_folder(args.dry_run)
+        args.dry_run.mkdir(parents=True, exist_ok=True)
+        write_upload(args.model, args.dry_run, repo_id=args.repo_id)
+        print(*sorted(path.name for path in args.dry_run.iterdir()), sep="\n")
+        return
     address, names = upload_model(args.model, args.repo_id, private=args.private)
     print(f"{address}\n{', '.join(names)}")

@@ -1,4 +1,4 @@
-"""List the recipes, or show one with all its fields, as a file to change and to give to `vaswani prepare --recipe`.
+"""List the recipes, or print one as a JSON file, to change and to give to `vaswani prepare --recipe`.
 
 vaswani recipes
 vaswani recipes multi30k_tiny > mine.json

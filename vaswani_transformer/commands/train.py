@@ -1,12 +1,12 @@
-"""Train a recipe on prepared data (section 5); start it again to resume after an interruption.
+"""Train a recipe on prepared data (section 5). The same command resumes after an interruption.
 
 vaswani train --recipe multi30k_tiny --data data --output runs/multi30k
 
 On several devices: accelerate launch -m vaswani_transformer train --data data --output runs/base
 On two CPU cores two processes are faster than two threads:
 ACCELERATE_USE_CPU=true torchrun --nproc_per_node 2 -m vaswani_transformer train --threads 1 --data ... --output ...
-After SIGTERM or Ctrl+C the present update is saved, and the exit code is 75. The same command continues the run, so
-does one without --recipe and --set. With a larger --num_updates it continues a finished run.
+After SIGTERM or Ctrl+C the present update is saved, and the exit code is 75. The same command continues the run, and so
+does a command without --recipe and --set. With a larger --num_updates it continues a finished run.
 """
 
 import argparse
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--data", type=Path, required=True, help="folder written by `vaswani prepare`")
     command.add_argument("--output", type=output_path, required=True, help="run folder, new or to continue")
-    add_recipe_options(command, default="the recipe of the run that goes on, or of the data")
-    command.add_argument("--init_from", metavar="MODEL", help="start from its weights (fine-tuning)")
-    command.add_argument("--seed", type=Number(0, 2**63 - 1), help="default: that of the run, or 0")
+    add_recipe_options(command, default="the recipe of the run, if it exists, or of the data")
+    command.add_argument("--init_from", metavar="MODEL", help="start from the weights of this model (fine-tuning)")
+    command.add_argument("--seed", type=Number(0, 2**63 - 1), help="default: the seed of the run, if it exists, or 0")
     command.add_argument(
-        "--num_updates", type=Number(1, 1_000_000_000), help="number of updates; default: that of the recipe"
+        "--num_updates", type=Number(1, 1_000_000_000), help="number of updates; default: as in the recipe"
     )
     command.add_argument(
         "--divide_widths",
         type=Number(1, 1_024),
         metavar="DIVISOR",
-        help="divides d_model, d_ff, d_k and d_v of the recipe",
+        help="divide d_model, d_ff, d_k and d_v of the recipe",
     )
     command.add_argument(
         "--accumulation_steps",
         type=Number(1, 10_000),
-        help="micro-batches of an update on each process; more need less memory",
+        help="micro-batches of an update on each process; more of them need less memory",
     )
     command.add_argument(
         "--mixed_precision",
         choices=("no", "bf16", "fp16"),
-        help="default: that of the run, the launcher's, or by device",
+        help="default: as in the run, if it exists; else as the launcher says, or by device",
     )
     command.add_argument(
         "--log_interval", type=Number(1, 1_000_000_000), default=50, help="updates between two lines of the log"
@@ -53,7 +53,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "also draw the numbers of the log there: tensorboard, wandb, mlflow, trackio or another tracker of Accelerate"
     )
     command.add_argument("--report_to", metavar="TRACKER", help=text)
-    command.add_argument("--dev_bleu", action="store_true", help="translate the development set at each evaluation")
+    command.add_argument("--dev_bleu", action="store_true", help="log BLEU of the development set at each evaluation")
     command.add_argument("--threads", type=Number(1, 1_024), help="CPU threads of each process")
 
 

@@ -5,7 +5,7 @@ echo "A dog runs." | vaswani translate --model runs/base
 vaswani translate --model runs/a --ensemble runs/b runs/c --input test.en --output test.hyp.de
 
 On several devices: accelerate launch -m vaswani_transformer translate --model ... --input ... --output ...
-Finished parts are kept in OUTPUT.partial; OUTPUT is replaced at the end. Lines of standard input are translated as
+Finished parts are kept in OUTPUT.partial, and OUTPUT is replaced at the end. Lines of standard input are translated as
 they arrive.
 """
 
@@ -33,7 +33,7 @@ from .arguments import (
 if TYPE_CHECKING:
     from ..loading import Loaded
 
-# Options on which the output depends, beside the models: work that was stopped goes on only with the same.
+# The output depends on these options and on the models. Work that was stopped continues only with the same options.
 DECIDING = (*OF_SEARCH, "dtype", "nbest", "scores", "tokens_per_batch")
 
 
@@ -42,10 +42,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--input", type=text_stream, help="UTF-8 text, one sentence per line; default: standard input")
     command.add_argument("--output", type=text_stream, help="one translation per line; default: standard output")
     command.add_argument(
-        "--nbest", type=Number(1, 1_000), help="translations of each sentence, best first, after its number and a tab"
+        "--nbest", type=Number(1, 1_000), help="write so many translations of each sentence, after its number and a tab"
     )
-    command.add_argument("--scores", action="store_true", help="before each text: log P / lp, and a tab")
-    command.add_argument("--alignments", type=output_path, help="also write the word alignments that `align` finds")
+    command.add_argument("--scores", action="store_true", help="write log P / lp and a tab before each text")
+    command.add_argument(
+        "--alignments", type=output_path, help="also write word alignments to this file, as `vaswani align` does"
+    )
     add_search_options(command)
 
 
@@ -58,17 +60,17 @@ def run(args: argparse.Namespace) -> None:
     is_resumable = source is not None and source.is_file() and _is_replaceable(output)
     if processes.num_processes > 1 and not is_resumable:
         raise ValueError(
-            f"{processes.num_processes} processes can share a file, not a pipe: give --input and --output files."
+            f"{processes.num_processes} processes can share a file, but not a pipe: name files as --input and --output."
         )
     check_output(output, inputs=[])
     if args.alignments is not None:
         check_output(args.alignments, inputs=[source, output])
         if not is_resumable or args.alignments == output or args.nbest or args.scores:
-            raise ValueError("--alignments needs --input and --output, three files, without --nbest and --scores.")
+            raise ValueError("--alignments needs three files, with --input and --output, and no --nbest or --scores.")
         if args.split_sentences:
-            raise ValueError("--alignments are of single sentences: split them into lines, without --split_sentences.")
+            raise ValueError("--alignments needs one sentence in each line: leave --split_sentences out.")
     if source is not None:
-        source.stat()  # a missing file shows before the model is loaded
+        source.stat()  # A missing file shows before the model is loaded.
     first, *others = load_members([args.model, *args.ensemble], dtype=args.dtype)
     settings = {name: getattr(args, name) for name in DECIDING}
     settings |= {"model": first.fingerprint, "ensemble": [member.fingerprint for member in others]}
@@ -82,7 +84,7 @@ def run(args: argparse.Namespace) -> None:
         **take_given(args, *OF_SEARCH),
     )
     aligner = None if args.alignments is None else first
-    del first, others  # engines have taken the place of their models
+    del first, others  # The translator keeps engines, which need no models.
     to_lines = partial(format_lines, is_numbered=args.nbest is not None, is_scored=args.scores)
     if is_resumable:
         settings["tokens_per_batch"] = translator.tokens_per_batch

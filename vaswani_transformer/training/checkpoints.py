@@ -1,4 +1,7 @@
-"""Checkpoints: written whole or not at all, read back to the bit, kept as long as needed; `runs` names their files."""
+"""Checkpoints. Each is written whole or not at all, restores a run bit for bit, and is kept as long as it is needed.
+
+The names of their files stand in `runs`.
+"""
 
 import shutil
 from collections.abc import Callable
@@ -29,18 +32,18 @@ from ..runs import (
 from .progress import Progress
 
 STATE_FILE = "state.pt"
-STATES_TO_KEEP = 2  # if the last checkpoint is damaged, the run continues from the one before
+STATES_TO_KEEP = 2  # If the last checkpoint is damaged, the run continues from the checkpoint before it.
 
 
 class Checkpoints:
-    """Saves and restores a run; all processes must call `save` and `load` together, the main process writes.
+    """The checkpoints of a run. All processes must call `save` and `load` together. The main process writes.
 
     Args:
-        folder: of the checkpoints.
-        model: without Accelerate's wrapper.
-        progress: names a checkpoint, and is saved with it.
-        stateful: other parts to save, by their names in the file; each has `state_dict` and `load_state_dict`.
-        keep: checkpoints that the average needs.
+        folder: the folder of the checkpoints.
+        model: the model without Accelerate's wrapper.
+        progress: gives the name of a checkpoint, and is saved with it.
+        stateful: other parts to save, by their names in the file. Each has `state_dict` and `load_state_dict`.
+        keep: the number of checkpoints that the average needs.
     """
 
     def __init__(
@@ -65,12 +68,12 @@ class Checkpoints:
             self.stateful["scaler"] = accelerator.scaler
 
     def save(self, *, is_scheduled: bool) -> None:
-        """Write a checkpoint of this moment, then delete those that are no longer needed.
+        """Write a checkpoint of this moment, then delete the checkpoints that are no longer needed.
 
-        One that is not `is_scheduled` is written at a stop, and is never part of the final mean.
+        A checkpoint that is not `is_scheduled` is written at a stop, and is never part of the final mean.
 
         Raises:
-            OSError: if it cannot be written; for a full disk each library has an error of its own.
+            OSError: if the checkpoint cannot be written, whatever error a library raised.
         """
         state = {name: part.state_dict() for name, part in self.stateful.items()}
         state["random_states"] = gather_object([_get_random_states(self.accelerator.device)])
@@ -91,29 +94,33 @@ class Checkpoints:
         drop_old_checkpoints(self.folder, keep=self.keep)
 
     def load(self, checkpoint: Path, *, seed: int, warn: Callable[[str], object]) -> None:
-        """Restore the state in `checkpoint`, which is intact; `warn` if other numbers will be drawn from now on."""
+        """Restore the state in `checkpoint`, which is intact. Call `warn` if dropout will draw other numbers."""
         path = checkpoint / STATE_FOLDER / STATE_FILE
-        state = torch.load(path, map_location="cpu", weights_only=True)  # runs no program, as a pickle may
+        state = torch.load(path, map_location="cpu", weights_only=True)  # A pickle could run a program.
         with blaming(path):
             for name, part in self.stateful.items():
                 part.load_state_dict(state[name])
         self.load_weights(checkpoint)
         self.model.generation_config = VaswaniGenerationConfig.from_pretrained(checkpoint)
-        states, place = state["random_states"], self.accelerator.process_index
+        states = state["random_states"]
+        place = self.accelerator.process_index
         if len(states) == self.accelerator.num_processes:
             _set_random_states(self.accelerator.device, states[place])
         else:
-            warn(f"WARNING: {len(states)} processes wrote {checkpoint}: dropout will draw other numbers than with them")
+            warn(
+                f"WARNING: {checkpoint} was written by {len(states)} processes, and this run has "
+                f"{self.accelerator.num_processes}: dropout will draw other numbers."
+            )
             torch.manual_seed(seed + self.progress.update + place)
 
     def load_weights(self, folder: Path) -> None:
-        """Load the weights in `folder`, of a checkpoint or of their mean."""
+        """Load the weights of the checkpoint or model in `folder`."""
         mismatch = self.model.load_state_dict(load_file(folder / WEIGHTS), strict=False)
-        assert not mismatch.unexpected_keys  # missing are the names of tied weights, stored once
+        assert not mismatch.unexpected_keys  # Tied weights are stored once, so their other names are missing.
 
 
 def _get_random_states(device: torch.device) -> dict[str, torch.Tensor]:
-    """Return the states of the generators that dropout of this process draws from."""
+    """Return the states of the random generators from which dropout draws in this process."""
     states = {"cpu": torch.get_rng_state()}
     if device.type != "cpu":
         states["device"] = torch.get_device_module(device).get_rng_state()
@@ -127,10 +134,12 @@ def _set_random_states(device: torch.device, states: dict[str, torch.Tensor]) ->
 
 
 def choose_checkpoint(folder: Path, warn: Callable[[str], object]) -> Path | None:
-    """Return the newest intact checkpoint in `folder`, if there is one; `warn` of newer ones, and set them aside.
+    """Return the newest intact checkpoint in `folder`, or None if there is none at all.
+
+    Damaged checkpoints that are newer are set aside, and `warn` gets a line for each.
 
     Raises:
-        ValueError: if all are damaged; they stay.
+        ValueError: if all checkpoints are damaged. They stay where they are.
     """
     damaged: list[Path] = []
     for path in reversed(find_checkpoints(folder, PREFIX, STOPPED_PREFIX)):
@@ -147,7 +156,7 @@ def choose_checkpoint(folder: Path, warn: Callable[[str], object]) -> Path | Non
 
 
 def _find_fault(checkpoint: Path) -> str:
-    """Say why training cannot continue from `checkpoint`, with the name of the file; empty if it can."""
+    """Return why training cannot continue from `checkpoint`, with the name of a file, or "" if it can."""
     try:
         return find_damage(checkpoint, read_digests(checkpoint))
     except (FileNotFoundError, ValueError) as error:
@@ -155,7 +164,7 @@ def _find_fault(checkpoint: Path) -> str:
 
 
 def finish_checkpoint(partial: Path) -> Path:
-    """Sync a filled folder, mark it complete last, then rename it into its place, which must be free."""
+    """Sync a filled folder, mark it as complete, and rename it to its final name, which must be free."""
     paths = list(partial.rglob("*"))
     for path in paths:
         sync(path)
@@ -169,8 +178,8 @@ def finish_checkpoint(partial: Path) -> Path:
 def drop_old_checkpoints(folder: Path, *, keep: int) -> None:
     """Delete all but the last `keep` checkpoints, and the training state of all but the last `STATES_TO_KEEP`.
 
-    Delete checkpoints of earlier stops and partial ones, too. A checkpoint is set aside before it is deleted, so a
-    half-deleted one never passes for a whole one; the next call deletes the rest of it.
+    Checkpoints of earlier stops and partial checkpoints are deleted, too. A checkpoint is set aside before it is
+    deleted, so that half of a checkpoint is never taken for a whole one. The next call deletes the other half.
     """
     checkpoints = complete_checkpoints(folder)
     newest = resumable_checkpoints(folder)[-1:]
@@ -186,7 +195,7 @@ def drop_old_checkpoints(folder: Path, *, keep: int) -> None:
 
 
 def set_aside(checkpoint: Path, part: str = "") -> None:
-    """Rename `checkpoint`, or a `part` of it, to `partial-...`, which readers skip and the next clean-up deletes."""
+    """Rename `checkpoint`, or a `part` of it, to `partial-...`. Readers skip such folders; a clean-up deletes them."""
     aside = checkpoint.with_name(f"{PARTIAL_PREFIX}{checkpoint.name}")
     shutil.rmtree(aside, ignore_errors=True)
     (checkpoint / part).rename(aside)

@@ -1,4 +1,4 @@
-"""Scores of the development set during training: perplexity, BLEU on request; and translations to look at."""
+"""Scores of the development set during training: perplexity, BLEU on request, and translations to look at."""
 
 import json
 from collections.abc import Callable
@@ -12,33 +12,38 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from ..data.batching import TokenizedPairs, plan_updates, split_update
 from .progress import perplexity
 
-NUM_SAMPLES = 3  # sentences of the development set, its first ones, whose translations are printed
+NUM_SAMPLES = 3  # Translations of so many sentences are printed, from the start of the development set.
 
 
 @dataclass(frozen=True)
 class DevelopmentSet:
-    """Scores a model during training."""
+    """The development set, by which a model is scored during training."""
 
     accelerator: Accelerator
     pairs: TokenizedPairs
-    texts: Path  # file of the same pairs as text, which `vaswani prepare` has written
+    texts: Path  # file of `vaswani prepare` with the same pairs as text
     tokenizer: PreTrainedTokenizerFast
-    # (model, tokenizer, pairs of text, process_index=, num_processes=) -> BLEU. All processes call it together and
-    # share the translations, so that none of them waits until the launcher ends it.
+    # This function computes BLEU of (model, tokenizer, pairs of text, process_index=, num_processes=). All processes
+    # call it together and share the translations. If one process did all, the others might wait until the launcher ends
+    # them.
     score: Callable[..., float] | None
 
     @torch.no_grad()
     def evaluate(self, model: torch.nn.Module) -> tuple[float, dict[str, float], list[str]]:
-        """Evaluate `model`; all processes must call it together.
+        """Evaluate `model`. All processes must call it together.
 
         Returns:
-            loss without label smoothing, in nats per token; scores; and, in the main process, lines of samples.
+            the loss without label smoothing, in nats per token; the scores; and lines of samples, empty except in the
+            main process.
         """
         accelerator = self.accelerator
-        loss, model = self.compute_loss(model), accelerator.unwrap_model(model)
-        scores, samples = {"dev_perplexity": perplexity(loss)}, []
+        loss = self.compute_loss(model)
+        model = accelerator.unwrap_model(model)
+        scores = {"dev_perplexity": perplexity(loss)}
+        samples = []
         texts = json.loads(self.texts.read_text(encoding="utf-8"))
-        autocast = vars(model).pop("forward", None)  # Accelerate's; around it no engine can be built
+        # Accelerate has put autocast into `forward`, and no engine can be built of such a model.
+        autocast = vars(model).pop("forward", None)
         try:
             if self.score is not None:
                 place = {"process_index": accelerator.process_index, "num_processes": accelerator.num_processes}
@@ -60,7 +65,7 @@ class DevelopmentSet:
 
     @torch.no_grad()
     def compute_loss(self, model: torch.nn.Module) -> float:
-        """Return -log P of the development set in nats per token; all processes must call it together."""
+        """Return -log P of the development set in nats per token. All processes must call it together."""
         sources, targets = self.pairs.sources.lengths, self.pairs.targets.lengths
         accelerator, num_processes = self.accelerator, self.accelerator.num_processes
         model = accelerator.unwrap_model(model).eval()

@@ -1,4 +1,4 @@
-"""How runs end: requests to stop (SIGTERM, which schedulers send, and Ctrl+C), and the end of process groups."""
+"""The end of a run: requests to stop by SIGTERM or Ctrl+C, and the end of process groups."""
 
 import atexit
 import gc
@@ -17,10 +17,10 @@ class Interrupted(Exception):
 
 
 class StopRequest:
-    """Remember a signal, so that the present update can be finished; a later signal ends the process at once.
+    """Remember a signal, so that the present update can be finished. A later signal ends the process at once.
 
-    Signals within a few seconds are one request: a scheduler signals every process, and its launcher signals them
-    again. Use it in the main thread: Python delivers signals only there.
+    Signals within a few seconds are one request, because a scheduler signals every process, and the launcher signals
+    the processes again. Use it in the main thread, because Python delivers signals only there.
     """
 
     def __init__(self):
@@ -36,7 +36,8 @@ class StopRequest:
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
         if not self.received:
-            self.received, self._since = True, time.monotonic()
+            self.received = True
+            self._since = time.monotonic()
         elif time.monotonic() - self._since > SECONDS_OF_ONE_REQUEST:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
@@ -45,20 +46,20 @@ class StopRequest:
 def ignore_first_sigterm(worker_id: int) -> None:
     """Let a worker of a `DataLoader` ignore the first SIGTERM, so that training can save before its workers end.
 
-    Use it as `worker_init_fn`. Launchers signal process groups, and schedulers every process; the death of a worker
-    would end the training before its checkpoint.
+    Use it as `worker_init_fn`. Launchers signal process groups, and schedulers signal every process. Without this
+    function, a worker would die, and its death would end the training before its checkpoint.
     """
-    os.setsid()  # out of the process group
-    # Only the first: the loader sends the second one to a worker that does not end by itself.
+    os.setsid()  # The worker leaves the process group.
+    # The second SIGTERM acts, because the loader sends one to a worker that does not end by itself.
     signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
 
 
 def destroy_group_at_exit() -> None:
-    """Destroy the process group at exit, after the models; each process calls it when its work is done.
+    """Destroy the process group at exit, after the models. Each process calls this when its work is done.
 
-    Without it, a thread of gloo may abort the process (PyTorch's pull request 179291). If the model still exists, the
-    process may hang: the reducer of the gradients then holds the last reference to the group, and its destructor waits
-    for threads of gloo, which may wait for the interpreter (PyTorch's issue 56297).
+    Without it, a thread of gloo may abort the process (PyTorch's pull request 179291). The models must go first, or the
+    process may hang. The reducer of the gradients would hold the last reference to the group. Its destructor waits for
+    threads of gloo, and these may wait for the interpreter (PyTorch's issue 56297).
     """
     atexit.register(_destroy_group)
 

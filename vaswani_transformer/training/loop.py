@@ -26,32 +26,32 @@ from .run_folder import open_run
 from .setup import RunParts
 
 SKIPPED_IN_A_ROW = 10  # updates without a finite gradient that end a run
-# Updates between two checks, at which all processes, host and device synchronise. Between two checks the host may run
-# ahead of a GPU.
+# The number of updates between two checks. At a check all processes synchronise, and each host with its device. Between
+# two checks the host may run ahead of a GPU.
 UPDATES_PER_CHECK = defaultdict(lambda: 10, cpu=1)
-# Processes that prepare batches. On a CPU one would compete with the training for a core; one is enough for any GPU.
-# With MPS processes are not forked, and a worker would get a copy of the corpus.
+# The number of processes that prepare batches. On a CPU such a process would compete with the training for a core. One
+# is enough for any GPU. With MPS, processes are not forked, so a worker would get a copy of the corpus.
 LOADER_WORKERS = defaultdict(lambda: 1, cpu=0, mps=0)
 
 
 def train(parts: RunParts, *, title: str = "", finish: Callable[[Path], object] = lambda model: None) -> Path:
     """Run to the end of the recipe, from the last checkpoint if there is one.
 
-    The same global batch gives the same update, however processes and accumulation split it. A run that was stopped
-    ends with the weights of one that never was. The final model appears, or takes the place of an earlier one, in one
-    step.
+    A global batch gives the same update, however processes and accumulation split it. A run that was stopped and
+    continued ends with the same weights as a run without a stop. The final model appears in one step, also where it
+    replaces an earlier one.
 
     Args:
-        title: first line to print.
-        finish: called with the folder of the final model before it has its name, to add files.
+        title: the first line to print.
+        finish: a function that adds files to the folder of the final model. The folder gets its name afterwards.
 
     Returns:
         the folder of the final model, the mean of the last checkpoints.
 
     Raises:
-        ValueError: as `open_run`.
+        ValueError: for the reasons that `open_run` names.
         FloatingPointError: if ten updates in a row had no finite gradient.
-        OSError: if a checkpoint cannot be written; the one before is intact.
+        OSError: if a checkpoint cannot be written. The checkpoint before it is intact.
         Interrupted: after SIGTERM or Ctrl+C, when the present update is done and saved.
     """
     accelerator, log, model_folder = parts.accelerator, parts.log, parts.folder / MODEL_FOLDER
@@ -82,7 +82,8 @@ def _run_updates(parts: RunParts, stop_request: StopRequest) -> None:
     interval = UPDATES_PER_CHECK[parts.accelerator.device.type]
     sitting_started = time.perf_counter() - progress.seconds
     parts.model.train()
-    is_hidden = None if parts.accelerator.is_main_process else True  # None: unless standard error is a terminal
+    # tqdm reads None as "show the bar if standard error is a terminal".
+    is_hidden = None if parts.accelerator.is_main_process else True
     with tqdm(
         initial=progress.update, total=recipe.num_updates, unit=" updates", leave=False, disable=is_hidden
     ) as bar:
@@ -103,7 +104,8 @@ def _run_updates(parts: RunParts, stop_request: StopRequest) -> None:
             if is_due:
                 with tally.pause():
                     dev_loss = _evaluate(parts.dev_set, parts.model, parts.log, progress)
-                if recipe.is_interval_complete(progress):  # a longer run would not have the one at the end
+                # The evaluation at the end does not count for the patience, because a longer run does not make it.
+                if recipe.is_interval_complete(progress):
                     progress.note_evaluation(dev_loss)
             if is_due or must_stop:
                 progress.seconds = time.perf_counter() - sitting_started
@@ -130,15 +132,15 @@ def run_update(parts: RunParts, update: Update) -> float:
         # Gradients travel between the processes once, with the last micro-batch.
         with contextlib.nullcontext() if is_last else accelerator.no_sync(parts.model):
             output = parts.forward(**batch, num_items_in_batch=1)  # sums over the tokens of this micro-batch
-            # The mean over the whole update. Data parallelism takes that of the gradients of all processes.
+            # This is the mean over the whole update. Data parallelism divides the gradients by the number of processes.
             accelerator.backward(output.loss * (accelerator.num_processes / update.target_tokens))
         losses += torch.stack([output.loss.detach(), output.nll_loss])
-    # The list of the optimizer: `model.parameters()` visits all modules, which takes 1 ms of the host.
+    # The parameters are those of the optimizer, because `model.parameters()` visits all modules, which takes 1 ms.
     parameters = optimizer.param_groups[0]["params"]
     norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
     is_finite = norm.isfinite()
     if accelerator.scaler is None:
-        # The fused kernel then leaves weights and averages unchanged, without the host.
+        # By this flag the fused kernel leaves weights and averages unchanged. The host does not wait for it.
         optimizer.optimizer.found_inf = (~is_finite).float()
     optimizer.step()
     lr = parts.schedule.get_last_lr()[0]
@@ -149,7 +151,7 @@ def run_update(parts: RunParts, update: Update) -> float:
 
 
 def read_updates(parts: RunParts) -> Iterator[Update]:
-    """Return the remaining updates of this process; on a GPU a worker prepares them."""
+    """Return the remaining updates of this process. On a GPU a worker prepares them."""
     accelerator, recipe, progress = parts.accelerator, parts.recipe, parts.progress
     stream = UpdateStream(
         parts.train_pairs,
@@ -168,7 +170,7 @@ def read_updates(parts: RunParts) -> Iterator[Update]:
         stream,
         batch_size=None,
         pin_memory=device == "cuda",
-        generator=torch.Generator(),  # for the seeds of workers, which must not change the draws of dropout
+        generator=torch.Generator(),  # draws the seeds of workers, so that the draws of dropout stay the same
         num_workers=num_workers,
         prefetch_factor=16 if num_workers else None,
         worker_init_fn=ignore_first_sigterm,
@@ -177,7 +179,7 @@ def read_updates(parts: RunParts) -> Iterator[Update]:
 
 
 def _tell_settings(log: Log, title: str, description: dict, *, num_pairs: int) -> None:
-    """Print `title` and the facts of the run."""
+    """Print `title` and the settings of the run."""
     if title:
         log.print(title)
     facts = {"device": description["device"], "pairs": num_pairs} | description
@@ -193,39 +195,45 @@ def _restore(checkpoint: Path, checkpoints: Checkpoints, recipe: Recipe, log: Lo
     log.print(f"resuming after update {progress.update} from {checkpoint}")
     accelerator.wait_for_everyone()  # before the main process renames what the others read
     if accelerator.is_main_process:
-        # Whether it will be averaged depends on the number of updates, which may have changed.
+        # The name says whether the checkpoint will be averaged. This depends on the number of updates, which may have
+        # changed.
         name = checkpoint_name(progress.update, is_scheduled=recipe.is_checkpoint_due(progress))
         checkpoint.rename(checkpoint.with_name(name))
 
 
 def _agree_to_stop(accelerator: Accelerator, stop_request: StopRequest) -> bool:
-    """Return True if any process was asked to stop; all of them must then save."""
-    own = torch.tensor(stop_request.received, device=accelerator.device).int()
-    return bool(accelerator.reduce(own, "sum"))
+    """Return True if any process was asked to stop. All processes must then save."""
+    received = torch.tensor(stop_request.received, device=accelerator.device).int()
+    return bool(accelerator.reduce(received, "sum"))
 
 
 def _check_finite(tally: Tally, update: int) -> None:
-    """End the run if too many updates in a row, up to number `update`, were skipped."""
+    """Raise a FloatingPointError if too many updates in a row, the last of them `update`, were skipped."""
     skipped = tally.count_skipped_in_a_row()
     if skipped >= SKIPPED_IN_A_ROW:
         raise FloatingPointError(
-            f"{skipped} updates in a row, up to update {update}, had a gradient that is not finite, and "
-            f"were skipped. The same command would end in the same way: name another output folder and start again, "
-            f"with bf16, or a smaller lr_scale or more warmup_updates."
+            f"{skipped} updates in a row, up to update {update}, were skipped, because their gradients are not finite. "
+            f"The same command would end in the same way. Name another output folder, and start again with bf16, a "
+            f"smaller lr_scale or more warmup_updates."
         )
 
 
 def _log_training(log: Log, progress: Progress, tally: Tally, *, num_updates: int, lr: float) -> None:
-    """Write a line of the log, and begin the next."""
-    place = {"update": progress.update, "epoch": progress.epoch}
-    line = place | {"lr": lr, **tally.compute_means(), "seconds": progress.seconds}
+    """Write a line of the log, and begin the next line."""
+    line = {
+        "update": progress.update,
+        "epoch": progress.epoch,
+        "lr": lr,
+        **tally.compute_means(),
+        "seconds": progress.seconds,
+    }
     remaining = timedelta(seconds=int((num_updates - progress.update) * tally.seconds / tally.updates))
     log.write(line, remaining=remaining)
     tally.start_line()
 
 
 def _evaluate(dev_set: DevelopmentSet, model: torch.nn.Module, log: Log, progress: Progress) -> float:
-    """Log the scores of the development set and print samples; return its loss."""
+    """Log the scores of the development set, and print samples. Return its loss in nats per token."""
     dev_loss, scores, samples = dev_set.evaluate(model)
     model.train()
     log.write({"update": progress.update, "epoch": progress.epoch, **scores})

@@ -1,4 +1,4 @@
-"""How far a run has come, and its sums over the updates between two lines of the log."""
+"""The progress of a run, and its sums over the updates between two lines of the log."""
 
 import contextlib
 import math
@@ -13,18 +13,18 @@ from ..data.batching import Update
 
 
 def perplexity(nll: float) -> float:
-    """Return exp(`nll`), in nats per token; inf where a float cannot hold it, as when a run diverges."""
+    """Return exp(`nll`) of a mean -log P in nats per token, or infinity if a float cannot hold it."""
     return math.exp(nll) if nll < 700 else nll * math.inf
 
 
 @dataclass
 class Progress:
-    """How far a run has come."""
+    """The place of a run in its training data, and in its evaluations."""
 
     update: int = 0
     epoch: int = 0
-    updates_of_epoch: int = 0  # done of the present epoch
-    seconds: float = 0.0  # of training, over all sittings
+    updates_of_epoch: int = 0  # updates that the present epoch has had
+    seconds: float = 0.0  # time of training, over all sittings
     best_dev_loss: float = math.inf
     evaluations_without_gain: int = 0
 
@@ -33,13 +33,15 @@ class Progress:
         self.update += 1
         self.updates_of_epoch += 1
         if update.is_last_of_epoch:
-            self.epoch, self.updates_of_epoch = self.epoch + 1, 0
+            self.epoch += 1
+            self.updates_of_epoch = 0
 
     def note_evaluation(self, dev_loss: float) -> None:
         """Count an evaluation of the development set."""
         self.evaluations_without_gain += 1
         if dev_loss < self.best_dev_loss:
-            self.best_dev_loss, self.evaluations_without_gain = dev_loss, 0
+            self.best_dev_loss = dev_loss
+            self.evaluations_without_gain = 0
 
     def state_dict(self) -> dict:
         return asdict(self)
@@ -49,17 +51,18 @@ class Progress:
 
 
 class Tally:
-    """Sums since the last line, and skipped updates of the whole run.
+    """Sums since the last line of the log, and the number of skipped updates of the whole run.
 
-    They stay on the device, because reading them would synchronise host and device.
+    The sums stay on the device, because reading them would synchronise host and device.
     """
 
     def __init__(self, accelerator: Accelerator):
         self.accelerator = accelerator
         device = accelerator.device
-        self._losses = torch.zeros(2, device=device)  # loss and -log P over the target tokens of this process, in nats
-        # Target tokens of all processes in updates that were not skipped; updates skipped because a gradient was not
-        # finite, in the whole run and in a row up to now.
+        # Loss and -log P, summed over the target tokens of this process, in nats.
+        self._losses = torch.zeros(2, device=device)
+        # Three counts: target tokens of all processes in updates that were not skipped; skipped updates of the whole
+        # run; skipped updates in a row up to now. An update is skipped if its gradient is not finite.
         self._counts = torch.zeros(3, device=device)
         self.start_line()
 
@@ -85,26 +88,26 @@ class Tally:
 
     @contextlib.contextmanager
     def pause(self) -> Iterator[None]:
-        """Leave out the time of the block, which is not spent on training."""
+        """Leave the time of the block out of the time of training."""
         started = time.perf_counter()
         yield
         self._started += time.perf_counter() - started
 
     @property
     def seconds(self) -> float:
-        """Time of training since the last line."""
+        """The time of training since the last line."""
         return time.perf_counter() - self._started
 
     def count_skipped_in_a_row(self) -> int:
-        """Return the number of updates skipped in a row up to now; synchronise with the device."""
+        """Return the number of updates skipped in a row up to now. Host and device synchronise."""
         return int(self._counts[2])
 
     def compute_means(self) -> dict[str, float | int | None]:
-        """Return loss, perplexity, tokens and speed since the last line; all processes must call it together."""
+        """Return loss, perplexity, tokens and speed since the last line. All processes must call it together."""
         loss, nll = self.accelerator.reduce(self._losses, "sum").tolist()
         target_tokens, skipped, _ = self._counts.tolist()
         return {
-            # None if all updates since the last line were skipped.
+            # Loss and perplexity are None if all updates since the last line were skipped.
             "loss": loss / target_tokens if target_tokens else None,
             "perplexity": perplexity(nll / target_tokens) if target_tokens else None,
             "target_tokens": int(target_tokens),
@@ -113,12 +116,13 @@ class Tally:
         }
 
     def state_dict(self) -> dict:
-        """Return the sums; all processes must call it together."""
+        """Return the sums. All processes must call it together."""
         losses = self.accelerator.reduce(self._losses, "sum")
         return {"losses": losses, "counts": self._counts, "updates": self.updates, "seconds": self.seconds}
 
     def load_state_dict(self, state: dict) -> None:
-        if self.accelerator.is_main_process:  # the saved sum is that of all processes: only one continues it
+        if self.accelerator.is_main_process:  # The saved sum is over all processes, so only one continues it.
             self._losses.copy_(state["losses"])
         self._counts.copy_(state["counts"])
-        self.updates, self._started = state["updates"], time.perf_counter() - state["seconds"]
+        self.updates = state["updates"]
+        self._started = time.perf_counter() - state["seconds"]

@@ -60,8 +60,8 @@ class Recipe:
     weight_decay: float = 0.0  # decoupled as in AdamW: an update subtracts rate * weight_decay of each weight
     compile: bool | None = None  # run updates through torch.compile, the first in minutes; None: only on CUDA
     # Section 6.1
-    # Paper: a checkpoint every ten minutes, at 0.4 s per update on its machine. Here the same number of updates: the
-    # mean then depends neither on the hardware nor on when a run was stopped.
+    # Paper: a checkpoint every ten minutes, at 0.4 s per update on its machine. Here a checkpoint comes after the same
+    # number of updates. So the mean depends neither on the hardware nor on the time of a stop.
     checkpoint_interval: tuple[int, str] = (1_500, "updates")  # or "epochs"
     num_averaged_checkpoints: int = 5  # last checkpoints whose mean is the final model
     patience: int | None = None  # evaluations in a row without a better development loss that end the run
@@ -74,24 +74,26 @@ class Recipe:
             if value not in BOUNDS[name] and (value is not None or name not in MAY_BE_NONE):
                 raise ValueError(f"{name} must be {BOUNDS[name]}, got {value!r}.")
         if self.short_first not in (False, True) or self.compile not in (False, True, None):
-            raise ValueError("short_first and compile are true or false.")
+            raise ValueError("short_first must be true or false, and compile must be true, false or null.")
         match self.adam_betas:
             case (int() | float() as one, int() | float() as two) if 0 <= one < 1 and 0 <= two < 1:
                 pass
             case other:
-                raise ValueError(f"adam_betas are two numbers from 0 to below 1, as in [0.9, 0.98], got {other!r}.")
+                raise ValueError(
+                    f"adam_betas must be two numbers from 0 to below 1, such as [0.9, 0.98], got {other!r}."
+                )
         match self.checkpoint_interval:
             case (int(amount), "updates" | "epochs") if amount >= 1:
                 pass
             case other:
-                raise ValueError(f'checkpoint_interval is as in [500, "updates"] or [1, "epochs"], got {other!r}.')
+                raise ValueError(f'checkpoint_interval must be like [500, "updates"] or [1, "epochs"], got {other!r}.')
 
     def to_dict(self) -> dict:
-        """Plain values, as recipe.json holds them."""
+        """Return the recipe as JSON values, as in recipe.json."""
         return asdict(self)
 
     def is_interval_complete(self, progress: "Progress") -> bool:
-        """Return True where a run has a checkpoint whatever its number of updates."""
+        """Return True at the end of an interval, where a run has a checkpoint whatever its number of updates is."""
         amount, unit = self.checkpoint_interval
         if unit == "epochs":
             return progress.updates_of_epoch == 0 and progress.epoch % amount == 0
@@ -142,9 +144,9 @@ TABLE_3_MODELS: dict[str, dict] = {
 TABLE_3 = {row: replace(BASE, model=model, num_averaged_checkpoints=1) for row, model in TABLE_3_MODELS.items()}
 TABLE_3["big"] = replace(BIG, num_averaged_checkpoints=1)
 
-# Wu et al. 2021 ("Good for Misconceived Reasons"), Transformer-Tiny: peak rate 0.005, patience of ten epochs. They rank
-# the five hypotheses by log P / |Y|; GNMT's penalty grows as fast at this set's 15 tokens with alpha 1.3. The paper's
-# alpha here favours long translations less.
+# Transformer-Tiny of Wu et al. 2021 ("Good for Misconceived Reasons"): its peak rate is 0.005, its patience ten epochs.
+# They rank five hypotheses by log P / |Y|. At the 15 tokens of this set, GNMT's penalty grows as fast with alpha 1.3.
+# The paper's alpha, which the recipe keeps, favours long translations less.
 MULTI30K_TINY = replace(
     BASE,
     model={"d_model": 128, "d_ff": 256, "num_heads": 4, "encoder_layers": 4, "decoder_layers": 4, "dropout": 0.3},
@@ -160,11 +162,11 @@ MULTI30K_TINY = replace(
     num_beams=5,
 )
 
-# fairseq's transformer_iwslt_de_en, trained as its documentation says, on one GPU: peak rate 5e-4. The number of
-# updates is ours, about 45 epochs of its 160,000 pairs. There the source has a vocabulary and an embedding of its own,
-# attention has biases, 10,000 counts merges (here entries), 175 words (here sub-words), and the best checkpoint
-# translates (here the mean of the last). Hypotheses are ranked by log P / |Y|; at 25 tokens GNMT's penalty grows as
-# fast with alpha 1.2.
+# fairseq's transformer_iwslt_de_en, trained as its documentation says, on one GPU, with a peak rate of 5e-4. The number
+# of updates is our choice, about 45 epochs of 160,000 pairs. fairseq differs in these points: source and target have
+# two vocabularies and two embeddings; attention has biases; 10,000 is the number of merges (here entries); 175 is a
+# number of words (here sub-words); the best checkpoint translates (here the mean of the last ones). fairseq ranks
+# hypotheses by log P / |Y|. At 25 tokens, GNMT's penalty grows as fast with alpha 1.2.
 IWSLT14_DE_EN = replace(
     BASE,
     model={"d_ff": 1024, "num_heads": 4, "dropout": 0.3},
@@ -182,8 +184,8 @@ IWSLT14_DE_EN = replace(
     length_penalty=1.2,
 )
 
-# Some 228,000 pairs of short sentences, captions, speeches and news, 3.3M German tokens, for two hours on a CPU core. A
-# model that sees them five times does not learn them by heart, so dropout is the base model's.
+# For 228,000 pairs of short sentences, captions, speeches and news, with 3.3M German tokens: two hours on a CPU core. A
+# model that sees them five times does not learn them by heart, so dropout is as in the base model.
 GENERAL_EN_DE_SMALL = replace(
     BASE,
     model={"d_model": 256, "d_ff": 1024, "num_heads": 4, "encoder_layers": 3, "decoder_layers": 3, "dropout": 0.1},
@@ -195,8 +197,8 @@ GENERAL_EN_DE_SMALL = replace(
     checkpoint_interval=(250, "updates"),
 )
 
-# The same kind of text, twice as much of it, for four hours on two CPU cores with bfloat16. The encoder, which reads a
-# sentence once, is deeper than the decoder, which runs for each token of the translation.
+# For twice as much text of the same kind: four hours on two CPU cores with bfloat16. The encoder is deeper than the
+# decoder, because it reads a sentence once, and the decoder runs for each token of the translation.
 EVERYDAY_EN_DE = replace(
     GENERAL_EN_DE_SMALL,
     model=GENERAL_EN_DE_SMALL.model | {"encoder_layers": 5},
@@ -208,8 +210,8 @@ EVERYDAY_EN_DE = replace(
     checkpoint_interval=(500, "updates"),
 )
 
-# The built-in corpus on two CPU cores in less than five minutes. No sentence comes often enough to be learnt by heart:
-# dropout would only slow the learning down.
+# For the built-in corpus: less than five minutes on two CPU cores. No sentence comes often enough to be learnt by
+# heart, so dropout would only slow the training down.
 PHRASEBOOK = replace(
     BASE,
     model={"d_model": 128, "d_ff": 512, "num_heads": 4, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0},
@@ -221,9 +223,9 @@ PHRASEBOOK = replace(
     checkpoint_interval=(40, "updates"),
 )
 
-# Section 6.3. The paper does not say its dropouts and learning rate; here dropout is as in the authors' code, the rate
-# that of equation 3, heads and d_ff those of the big model. `parsing.parser` lets outputs be 300 tokens longer than
-# inputs.
+# Section 6.3. The paper does not say its dropout and learning rate. Here dropout is as in the authors' code, the rate
+# follows equation 3, and the numbers of heads and d_ff are as in the big model. `parsing.parser` lets outputs be 300
+# tokens longer than inputs.
 PARSING_WSJ = replace(
     BASE,
     model=BIG.model | {"encoder_layers": 4, "decoder_layers": 4, "dropout": 0.2, "attention_dropout": 0.2},
@@ -232,10 +234,10 @@ PARSING_WSJ = replace(
     length_penalty=0.3,
 )
 
-# Some 30,000 trees on two CPU cores, with --copy_words. The sentence is half as long as its tree and read once, so
-# layers are cheaper in the encoder, where a parser needs them most; a small vocabulary makes the softmax cheap. Trees
-# of more than max_length tokens, one in a hundred, take more time than the F1 they give. With the shortest trees
-# first, a development perplexity of 2.9 was reached after 2,000 updates instead of 4,000.
+# For 30,000 trees on two CPU cores, with --copy_words. A sentence is half as long as its tree, and is read once. So
+# layers are cheaper in the encoder, and a parser needs them most there. A small vocabulary makes the softmax cheap. One
+# tree in a hundred has more than max_length tokens, and training on it would cost more time than its F1 is worth. With
+# the shortest trees first, a development perplexity of 2.9 was reached after 2,000 updates instead of 4,000.
 PARSING_SMALL = replace(
     BASE,
     model={"d_model": 256, "d_ff": 512, "num_heads": 4, "encoder_layers": 4, "decoder_layers": 2, "dropout": 0.1},
@@ -255,8 +257,8 @@ PARSING_SMALL = replace(
 BIG_EN_FR = replace(BIG, model=BIG.model | {"dropout": 0.1}, vocab_size=32_000, subword_model="wordpiece")
 EN_DE, EN_FR = "WMT 2014 English-German, 4.5M pairs", "WMT 2014 English-French, 36M pairs"
 BASE_COST, BIG_COST = "8 P100, 12 hours (the paper)", "8 P100, 3.5 days (the paper)"
-# By name: the recipe, its row of the paper, its data, hardware and hours: those of the paper, or of model_cards/ and
-# scripts/benchmarks/results/.
+# For each name: the recipe, its row in the paper, its data, and its hardware and hours. The hours are from the paper,
+# from model_cards/ or from scripts/benchmarks/results/.
 CATALOGUE: dict[str, tuple[Recipe, str, str, str]] = {
     "base_en_de": (BASE, "table 2, base", EN_DE, BASE_COST),
     "big_en_de": (BIG, "table 2, big", EN_DE, BIG_COST),
@@ -278,9 +280,9 @@ def load_recipe(name: str, changes: Iterable[str] = ()) -> Recipe:
     """Return the recipe called `name`, or the one in the JSON file `name`, with `changes`.
 
     Args:
-        name: of `RECIPES`, or of a file with an object of fields of `Recipe`, the others being those of the base
-            model; or with such an object as its "recipe", as the recipe.json of a run and of prepared data are.
-        changes: "FIELD=VALUE", fields of the model as "model.FIELD"; values are JSON, or else text.
+        name: a name of `RECIPES`, or a JSON file. The file has an object of fields of `Recipe`, or such an object as
+            its "recipe", as in the recipe.json of a run. Fields that are missing are those of the base model.
+        changes: each is "FIELD=VALUE", or "model.FIELD=VALUE" for a field of the model. A value is JSON, or else text.
 
     Raises:
         ValueError: if there is no such recipe, or for a wrong name, type or value of a field.
@@ -291,7 +293,7 @@ def load_recipe(name: str, changes: Iterable[str] = ()) -> Recipe:
         values = read_object(Path(name))
         values = values.get("recipe", values)
     else:
-        raise ValueError(f"there is no recipe {name!r}, nor such a file; choose one of: {', '.join(RECIPES)}.")
+        raise ValueError(f"there is no recipe {name!r}, and no such file; choose one of: {', '.join(RECIPES)}.")
     for change in changes:
         place, is_change, text = change.partition("=")
         if not is_change:
@@ -305,7 +307,7 @@ def load_recipe(name: str, changes: Iterable[str] = ()) -> Recipe:
 
 
 def build_recipe(values: dict) -> Recipe:
-    """Make a recipe of JSON values; raises ValueError for a wrong name, type or value of a field.
+    """Return the recipe with JSON `values`. Raise a ValueError for a wrong name, type or value of a field.
 
     A field of the model stands in the object `model`, or beside it as `model.FIELD`.
     """
@@ -340,10 +342,10 @@ def model_defaults() -> dict[str, object]:
 
 
 def divide_widths(recipe: Recipe, divisor: int) -> Recipe:
-    """Return the same recipe with d_model, d_ff, d_k and d_v of its model divided: rows of table 3 keep their ratios.
+    """Return the recipe with d_model, d_ff, d_k and d_v of its model divided. So rows of table 3 keep their ratios.
 
     Raises:
-        ValueError: if a width cannot be divided; the message names all.
+        ValueError: if a width cannot be divided. The message names all widths.
     """
     from ..model.configuration_vaswani import VaswaniConfig  # late, as in `model_defaults`
 

@@ -1,7 +1,7 @@
-"""The folder of a run: identified by its recipe.json, locked during training, seen by all processes.
+"""The folder of a run: its recipe.json identifies it, it is locked during training, and all processes must see it.
 
-The same command started again, or one without a recipe, continues from what the folder holds, also with another number
-of updates or patience. `runs` names its files.
+The same command, or a command without a recipe, continues the run in the folder. The number of updates and the patience
+may change. The names of the files stand in `runs`.
 """
 
 import contextlib
@@ -19,8 +19,8 @@ from .checkpoints import choose_checkpoint
 from .recipes import OF_DATA, model_defaults
 
 PACKAGES = ("torch", "transformers", "accelerate", "tokenizers")
-# Entries of recipe.json that identify a run; the others inform. The settings that say where a run ends may change:
-# nothing before the end depends on them.
+# These entries of recipe.json identify a run. The other entries are information. The settings in ENDS may change,
+# because nothing before the end of a run depends on them.
 IDENTITY = ("recipe", "seed", "data", "mixed_precision", "init_from")
 ENDS = ("num_updates", "patience")
 
@@ -29,13 +29,13 @@ ENDS = ("num_updates", "patience")
 def open_run(
     accelerator: Accelerator, folder: Path, description: dict, *, warn: Callable[[str], object]
 ) -> Iterator[Path | None]:
-    """Lock the run folder for the duration of the block; yield the checkpoint to continue from, if there is one.
+    """Lock the run folder for the duration of the block, and yield the checkpoint to continue from, or None.
 
-    The main process locks and writes; the others must then see the same. All processes must call it together.
+    The main process locks and writes. All processes must call it together, and must see the same folder.
 
     Args:
-        description: of the run, for recipe.json; see `IDENTITY`.
-        warn: gets a line for each damaged checkpoint.
+        description: the contents of recipe.json, see `IDENTITY`.
+        warn: a function that gets a line for each damaged checkpoint.
 
     Raises:
         ValueError: if the folder holds another run or files of the user, if none of its checkpoints is intact, if it
@@ -50,33 +50,35 @@ def open_run(
                 stack.enter_context(lock_folder(folder))
                 found = claim_run(folder, description, warn)
             except (OSError, ValueError) as error:
-                found = error  # all processes raise it: the others wait for the broadcast
+                found = error  # All processes will raise it, because the others wait for the broadcast.
         (found,) = broadcast_object_list([found])
         if isinstance(found, Exception):
             raise found
         if len(set(gather_object([description["data"]]))) > 1:
-            raise ValueError("not all processes find the same prepared data: all machines must share its folder.")
+            raise ValueError(
+                "the processes find different prepared data: all machines must share the folder of the data."
+            )
         yield found
 
 
 def read_settings(folder: Path) -> dict:
-    """Return what recipe.json says of the run in `folder`; nothing if there is no such file, or it describes no run."""
+    """Return the recipe.json of the run in `folder`, or {} if the file is missing or does not describe a run."""
     path = folder / RECIPE_FILE
     recorded = read_object(path) if path.exists() else {}
     return recorded if recorded.keys() >= set(IDENTITY) else {}
 
 
 def claim_run(folder: Path, description: dict, warn: Callable[[str], object]) -> Path | None:
-    """Write recipe.json in `folder`, or compare it; return the checkpoint to continue from, if there is one.
+    """Write recipe.json in `folder`, or compare it. Return the checkpoint to continue from, or None.
 
     Raises:
-        ValueError: as `open_run`, or if fewer updates are asked for than are done.
+        ValueError: for the reasons that `open_run` names, or if the run has done more updates than are asked for.
     """
     path = folder / RECIPE_FILE
     if (folder / "config.json").exists():
-        raise ValueError(f"{folder} is the folder of a model: name that of a run, or a new one.")
+        raise ValueError(f"{folder} is the folder of a model: name the folder of a run, or a new folder.")
     given = description["recipe"]
-    free = {name: given[name] for name in (*ENDS, *OF_DATA) if name in given}  # the data have their own digest
+    free = {name: given[name] for name in (*ENDS, *OF_DATA) if name in given}  # A digest identifies the data.
     recorded = claim(
         path,
         {name: description[name] for name in IDENTITY},
@@ -100,5 +102,5 @@ def claim_run(folder: Path, description: dict, warn: Callable[[str], object]) ->
 
 
 def describe_versions() -> dict[str, str]:
-    """Return versions of Python and of the packages that train."""
+    """Return the versions of Python and of the packages on which training depends."""
     return {"python": platform.python_version()} | {name: importlib.metadata.version(name) for name in PACKAGES}
