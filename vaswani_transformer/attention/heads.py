@@ -41,17 +41,15 @@ from .words import is_word
 Pair = tuple[str, str]
 Links = np.ndarray  # (T, S), or (..., T, S) if it depends on the weights: True where query and key are in a relation
 
-FEWEST_PLACES = 20  # a share of few words may be large by chance
+FEWEST_PLACES = 20  # The share of fewer words may be large by chance.
 FAR = 5  # words
-NO_CHOICE = 1 - 1e-6  # a uniform share of at least this is 1 up to rounding
-
-
-# Thresholds of relations by place or weight, and by spelling.
-BY_PLACE, BY_WORD = 0.3, 0.6
+NO_CHOICE = 1 - 1e-6  # A uniform share from here on is 1 up to rounding.
+BY_PLACE = 0.3  # the threshold of relations by place or weight
+BY_WORD = 0.6  # the threshold of relations by spelling
 
 
 class Relation(NamedTuple):
-    """A relation between words; `find_links` says which exist in which kind of attention."""
+    """A relation between words. `find_links` says which relations exist in which kind of attention."""
 
     name: str
     named_from: float  # the lowest score of a head that is named after it
@@ -65,11 +63,13 @@ RELATIONS = (
     Relation("same word", BY_WORD, "to other places of the same word, upper or lower case"),
     Relation("copy", BY_WORD, "to a source word of the same spelling, upper or lower case"),
     Relation(
-        *("alignment", BY_PLACE),
+        "alignment",
+        BY_PLACE,
         "to the source word with its greatest weight, if no other target word gives this source word more",
     ),
     Relation(
-        *("diagonal", BY_PLACE),
+        "diagonal",
+        BY_PLACE,
         "to the source words at the same part of the sentence, one and a half words more or less",
     ),
     Relation("separator", BY_WORD, "to punctuation, <s> and </s>"),
@@ -90,7 +90,7 @@ def find_links(kind: str, queries: Sequence[str], keys: Sequence[str], weights: 
     if kind == "cross":
         relative = rows / max(1, len(queries) - 1)
         diagonal = abs(columns - relative * (len(keys) - 1)) < 1.5
-        # At most one link per word: the link that is the strongest of both its ends.
+        # A word has at most one link. It must be the strongest link of both its words.
         alignment = find_mutual_best(np.where(between_words, weights, -1.0)) & between_words
         return {"copy": spelt_alike, "alignment": alignment, "diagonal": diagonal} | separator
     offset = columns - rows
@@ -103,7 +103,7 @@ def find_links(kind: str, queries: Sequence[str], keys: Sequence[str], weights: 
 
 @dataclass(frozen=True)
 class HeadScore:
-    """The score of one head in one relation; see the docstring of the module for `share`, `uniform` and `score`."""
+    """The score of one head in one relation. The docstring of the module defines `share`, `uniform` and `score`."""
 
     relation: str
     kind: str
@@ -137,11 +137,11 @@ class _Sums:
 
 
 class HeadTally:
-    """Sums over sentences; its memory does not grow with their number.
+    """Sums over sentences. The memory does not grow with the number of sentences.
 
     Attributes:
         num_sentences: counted so far.
-        num_left_out: sentences that `measure_heads` could not count.
+        num_left_out: the number of sentences that `measure_heads` left out.
     """
 
     def __init__(self):
