@@ -54,6 +54,6 @@ def _find_last(run_folder: Path, given: int | None) -> list[Path]:
     found = complete_checkpoints(run_folder / CHECKPOINTS_FOLDER)
     if given is not None and len(found) < given:
         raise ValueError(
-            f"checkpoints in {run_folder}: {len(found)}, fewer than --last {given}. Give a smaller number."
+            f"checkpoints in {run_folder}: {len(found)}, fewer than --last {given}: give a smaller number."
         )
     return found[-last:]
