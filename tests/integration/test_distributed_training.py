@@ -85,7 +85,7 @@ def test_a_run_continues_with_another_number_of_processes_and_a_warning(one_proc
         (path / "COMPLETE").unlink()  # as if the run had been killed after update 4, inside the third epoch
     found = train_in_processes(3, EXACT, tiny_data, run, double=True)
     error = capfd.readouterr().err
-    assert "was written by 2 processes, and this run has 1: dropout" in error
+    assert "was written by 2 processes, and this run has 3: dropout" in error
     assert error.count("the dog 0 runs -> ") == 4  # printed once at each evaluation, by one process
     assert_close(found, one_process[0], tolerance=1e-10)
     assert [line["update"] for line in timeless(run) if "lr" in line] == [1, 2, 3, 4, 5]
