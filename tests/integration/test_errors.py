@@ -81,7 +81,7 @@ def test_an_empty_output_is_a_usage_error(capsys):
     for command in ("prepare", "train", "translate", "parse", "export", "convert", "average", "card"):
         with pytest.raises(SystemExit, match="2"):
             cli.main([command, "--output", ""])
-        assert "argument --output: expected a path, got none" in capsys.readouterr().err
+        assert "argument --output: expected a path, got an empty text" in capsys.readouterr().err
 
 
 DAMAGES = {

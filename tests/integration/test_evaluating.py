@@ -120,8 +120,8 @@ def test_one_file_is_scored_without_a_model(files, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "m", "--references", "c"], "a model translates --test, and is scored on it"),
-        (["--hypotheses", "a"], "--hypotheses are scored against --references"),
+        (["--model", "m", "--references", "c"], "--model needs a test set to translate"),
+        (["--hypotheses", "a"], "--hypotheses needs translations to compare with"),
         (
             ["--hypotheses", "a", "--references", "b", "--num_beams", "4", "--ensemble", "c", "--split", "validation"],
             "--split, --num_beams, --ensemble: only with --model",

@@ -176,7 +176,7 @@ def test_the_command_averages_the_last_checkpoints(tmp_path, capsys, last, avera
     status = cli.main(["average", "--run", str(tmp_path), *last, "--output", str(tmp_path / "mean")])
     if averaged is None:
         assert status == 1
-        assert ": 4, fewer than --last 5." in capsys.readouterr().err
+        assert ": 4, fewer than --last 5: give a smaller number." in capsys.readouterr().err
     else:
         expected = torch.stack([weights[step]["weight"].double() for step in averaged]).mean(0).float()
         torch.testing.assert_close(load_file(tmp_path / "mean" / "model.safetensors")["weight"], expected)

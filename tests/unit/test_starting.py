@@ -97,8 +97,8 @@ PREPARE = ["prepare", "--train", "a.csv", "--dev", "b.csv", "--output", "c"]
     [
         (["average", "--run", "a", "--output", "b", "--oops", "3"], "unrecognized arguments: --oops 3"),
         (["average", "--run", "a"], "the following arguments are required: --output"),
-        ([*PREPARE, "--copy_words"], "--copy_words is about trees: add --task parsing, or leave it out."),
-        ([*PREPARE, "--weights", "1", "2"], "--weights: expected one for each --train, 1, got 2."),
+        ([*PREPARE, "--copy_words"], "--copy_words is an option for trees: add --task parsing, or leave it out."),
+        ([*PREPARE, "--weights", "1", "2"], "--weights: expected one number for each --train, so 1, got 2."),
         (["translate", "--model", "a", "--num_beams", "0"], "argument --num_beams: expected a whole number from"),
     ],
 )

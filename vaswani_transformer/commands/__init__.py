@@ -1,7 +1,7 @@
-"""The commands of `vaswani`, a file each: its docstring is the help, `add_arguments` its options, `run` the work.
+"""The commands of `vaswani`, one in each file: the docstring is the help, `add_arguments` the options, `run` the work.
 
-What takes long to import is imported in `run`, so that help and usage errors appear at once. A command whose options
-must fit together has `find_fault`, which says why they do not.
+Slow imports stand inside `run`, so that help and usage errors appear at once. A command whose options must fit together
+also has `find_fault`. It returns why the options do not fit, or None.
 """
 
 from . import (

@@ -1,9 +1,10 @@
-"""Align the words of sentences and given translations, by the model's attention.
+"""Align the words of sentences with the words of given translations, by the attention of the model.
 
 vaswani align --model runs/base --source test.en --target test.de --output test.align
 
-Writes pairs `i-j` for each line, source word and target word counted from 0, as fast_align does. White space
-separates words. `vaswani translate --alignments FILE` does it for the model's own translations.
+For each pair of lines the output has a line of links `i-j`: source word i and target word j, counted from 0, as in
+fast_align. Spaces and tabs separate words. To align the translations of the model itself, use
+`vaswani translate --alignments FILE`.
 """
 
 import argparse
@@ -21,8 +22,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_model(command)
     command.add_argument("--source", type=text_path, required=True, help="UTF-8 text, one sentence per line")
     command.add_argument("--target", type=text_path, required=True, help="their translations, in the same order")
-    command.add_argument("--output", type=text_stream, help="default: standard output")
-    command.add_argument("--gold", type=Path, help="file of pairs aligned by hand: print the alignment error rate")
+    command.add_argument("--output", type=text_stream, help="file for the links; default: standard output")
+    command.add_argument("--gold", type=Path, help="file of links made by hand: also print the alignment error rate")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -36,7 +37,9 @@ def run(args: argparse.Namespace) -> None:
     gold = None if args.gold is None else _read_gold(args.gold)
     pairs = list(read_parallel_files(args.source, args.target))
     if gold is not None and len(gold) != len(pairs):
-        raise ValueError(f"the numbers of lines differ: {args.gold} has {len(gold)}, {args.source} has {len(pairs)}.")
+        raise ValueError(
+            f"{args.gold} has {len(gold)} lines, and {args.source} has {len(pairs)}: they must have the same number."
+        )
     model, tokenizer = load_translator(args.model)
     found = []
     with open_output(args.output) as file:

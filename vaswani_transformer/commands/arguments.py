@@ -19,7 +19,7 @@ OF_SEARCH = ("num_beams", "length_penalty", "max_length_offset", "split_sentence
 def output_path(text: str) -> Path:
     """Parse the name of a file or folder to write. An empty name would mean the working directory."""
     if not text:
-        raise argparse.ArgumentTypeError("expected a path, got none: is a variable of the shell not set?")
+        raise argparse.ArgumentTypeError("expected a path, got an empty text: is a variable of the shell not set?")
     return Path(text)
 
 
@@ -29,7 +29,7 @@ def text_path(text: str) -> Path:
 
 
 def text_stream(text: str) -> Path | None:
-    """Parse the name of a text file; None for `-`, standard input or output."""
+    """Parse the name of a text file. Return None for `-`, which means standard input or output."""
     return None if text == "-" else output_path(text)
 
 
@@ -44,15 +44,15 @@ def add_column_options(command: argparse.ArgumentParser) -> None:
 
 
 def add_beam_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--num_beams", type=Number(1, 1_000))
+    group.add_argument("--num_beams", type=Number(1, 1_000), help="width of the beam; 1 is greedy search")
     group.add_argument("--length_penalty", type=Number(-10.0, 10.0), help="alpha of the GNMT penalty")
 
 
 def add_search_options(command: argparse.ArgumentParser) -> None:
     decoding = command.add_argument_group("decoding, section 6.1; the model's own settings if not given")
-    decoding.add_argument("--dtype", choices=("float32", "bfloat16", "float16"))
+    decoding.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="data type of the weights")
     add_beam_options(decoding)
-    text = "limit of the length: a translation may have so many tokens more than its source"
+    text = "a translation may have at most so many tokens more than its source"
     decoding.add_argument("--max_length_offset", type=Number(0, 10_000), help=text)
     ensemble = {"nargs": "+", "default": [], "metavar": "MODEL"}
     decoding.add_argument(
@@ -65,13 +65,13 @@ def add_search_options(command: argparse.ArgumentParser) -> None:
 
 
 def add_recipe_options(command: argparse.ArgumentParser, *, default: str) -> None:
-    command.add_argument("--recipe", help=f"a name of `vaswani recipes`, or a JSON file; default: {default}")
+    command.add_argument("--recipe", help=f"name of a recipe (`vaswani recipes`), or a JSON file; default: {default}")
     options = {"action": "append", "default": [], "dest": "changes", "metavar": "FIELD=VALUE"}
-    command.add_argument("--set", **options, help="change a field: model.dropout=0.3; may be repeated")
+    command.add_argument("--set", **options, help="change a field, as in model.dropout=0.3; may be repeated")
 
 
 def take_given(args: argparse.Namespace, *names: str) -> dict[str, object]:
-    """Return the values of those options among `names` that are given."""
+    """Return the options among `names` that are given, with their values."""
     return {name: value for name in names if (value := getattr(args, name)) is not None}
 
 
@@ -96,7 +96,7 @@ def load_members(names: Sequence[str], *, dtype: str | None) -> "list[Loaded]":
 
 
 def check_new_folder(folder: Path) -> None:
-    """Raise a ValueError for a file, or a folder that is not empty."""
+    """Raise a ValueError if `folder` is a file, or a folder that is not empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} is not empty: name a new folder, so that no files of two models are mixed.")
 
@@ -112,6 +112,7 @@ def check_output(path: Path | None, *, inputs: Iterable[str | Path | None]) -> N
 
 @contextlib.contextmanager
 def open_output(path: Path | None) -> Iterator[TextIO]:
+    """Open `path` to write text, or standard output if it is None. A file whose name ends in .gz is compressed."""
     if path is None:
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")
         yield sys.stdout

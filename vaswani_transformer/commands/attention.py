@@ -1,4 +1,4 @@
-"""Draw the attention of the heads as in figures 3 to 5: SVG, PNG, and one page to explore.
+"""Draw the attention of the heads of a model, as in figures 3 to 5: SVG, PNG, and one page to explore.
 
 vaswani attention --model runs/base --source "The dog that barks runs." --output pictures
 vaswani attention --model runs/base --source "The dog runs." --output pictures --kind cross --layer 5 --word Hund
@@ -17,16 +17,16 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--target", help="its translation; default: the translation by the model")
     command.add_argument("--output", type=output_path, required=True, help="folder for the pictures and the page")
     command.add_argument(
-        "--word", help="draw this word alone; default in figures 3 and 4: a word that attends far away"
+        "--word", help="draw this word only; default in figures 3 and 4: a word that attends to words far away"
     )
     chosen = command.add_argument_group("one drawing, instead of figures 3 to 5")
-    text = "self-attention of encoder or decoder, or encoder-decoder attention, of the written word (cross) or of the "
-    text += "word that was read (alignment); default: encoder"
+    text = "encoder or decoder: self-attention; cross or alignment: encoder-decoder attention, by the word that the "
+    text += "decoder writes or by the word that it reads; default: encoder"
     chosen.add_argument("--kind", choices=tuple(VIEWS), help=text)
-    text = "from 1; default: the next to last, as in the paper. With --kind cross or alignment, and no --heads: the "
-    text += "layer and head that align best"
+    text = "number from 1; default: the layer before the last, as in the paper. With --kind cross or alignment and "
+    text += "without --heads: the layer and head that align best"
     chosen.add_argument("--layer", type=Number(1, 1_000), help=text)
-    chosen.add_argument("--heads", type=Number(1, 1_000), nargs="+", help="from 1; default: all")
+    chosen.add_argument("--heads", type=Number(1, 1_000), nargs="+", help="numbers from 1; default: all heads")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""Average the weights of checkpoints (section 6.1): the last ones of a run, or those that are named.
+"""Average the weights of checkpoints (section 6.1): the last checkpoints of a run, or the checkpoints that you name.
 
 vaswani average --run runs/base --last 3 --output runs/base/averaged
 vaswani average --checkpoints runs/base/checkpoints/step-00000300 runs/base/checkpoints/step-00000500 --output averaged
@@ -13,16 +13,18 @@ from .arguments import check_new_folder, output_path
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     averaged = command.add_mutually_exclusive_group(required=True)
-    averaged.add_argument("--run", type=Path, dest="run_folder", help="run folder")
-    averaged.add_argument("--checkpoints", type=Path, nargs="+", help="or checkpoints, models and runs to average")
+    averaged.add_argument("--run", type=Path, dest="run_folder", help="run folder, to average its last checkpoints")
+    averaged.add_argument("--checkpoints", type=Path, nargs="+", help="or the folders of checkpoints, models and runs")
     command.add_argument(
-        "--last", type=Number(1, 1_000), help="with --run: number of checkpoints; default: that of the recipe"
+        "--last", type=Number(1, 1_000), help="with --run: number of checkpoints; default: as in the recipe"
     )
     command.add_argument("--output", type=output_path, required=True, help="new or empty folder")
 
 
 def find_fault(args: argparse.Namespace) -> str | None:
-    return "--last counts the checkpoints of a --run; leave it out." if args.checkpoints and args.last else None
+    if args.checkpoints and args.last:
+        return "--last counts the checkpoints of a --run: leave it out with --checkpoints."
+    return None
 
 
 def run(args: argparse.Namespace) -> None:
@@ -41,15 +43,17 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _find_last(run_folder: Path, given: int | None) -> list[Path]:
-    """Return the last checkpoints of a run: as many as are given, or as many as its recipe averages.
+    """Return the last `given` checkpoints of a run, or as many as its recipe averages if `given` is None.
 
     Raises:
-        ValueError: if the run has fewer than are given.
+        ValueError: if the run has fewer than `given` checkpoints.
     """
     from ..runs import CHECKPOINTS_FOLDER, complete_checkpoints, read_num_averaged
 
     last = read_num_averaged(run_folder) if given is None else given
     found = complete_checkpoints(run_folder / CHECKPOINTS_FOLDER)
     if given is not None and len(found) < given:
-        raise ValueError(f"checkpoints in {run_folder}: {len(found)}, fewer than --last {given}.")
+        raise ValueError(
+            f"checkpoints in {run_folder}: {len(found)}, fewer than --last {given}: give a smaller number."
+        )
     return found[-last:]

@@ -3,7 +3,7 @@
 vaswani evaluate --model runs/base --test newstest2014.en newstest2014.de --json newstest2014.json
 vaswani card --run runs/base --score "WMT 2014 newstest2014" newstest2014.json --license apache-2.0
 
-`vaswani push` uploads the file as you have edited it. An existing card is replaced only if --output names it.
+You may edit the file before `vaswani push` uploads it. An existing card is replaced only if --output names it.
 """
 
 import argparse
@@ -34,14 +34,17 @@ def run(args: argparse.Namespace) -> None:
     from ..hub.card import CardText, build_card, read_run, read_scores
     from ..runs import CARD_FILE, MODEL_FOLDER
 
-    model, output = read_run(args.run_folder).model, args.output
+    model = read_run(args.run_folder).model
+    output = args.output
     evaluations = [read_scores(dataset, Path(file)) for dataset, file in args.score]
     facts = {name: getattr(args, name) for name in CardText.__dataclass_fields__}
     card = build_card(args.run_folder, model, evaluations=evaluations, text=CardText(**facts))
     if output is None:
         output = model / CARD_FILE
         if model != args.run_folder / MODEL_FOLDER:
-            raise ValueError(f"the newest model of {args.run_folder} is not its final one: name the card by --output.")
+            raise ValueError(
+                f"the newest model of {args.run_folder} is not its final model: name the card by --output."
+            )
         if output.exists():
             raise ValueError(f"{output} exists and may have been edited: remove it, or name it by --output.")
     check_output(output, inputs=[*args.run_folder.glob("*.json*"), *(file for _, file in args.score)])

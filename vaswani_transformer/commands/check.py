@@ -1,4 +1,4 @@
-"""Translate the example that is kept beside the weights, and compare it with its translation there.
+"""Translate the example that is kept beside the weights, and compare the result with the translation kept there.
 
 vaswani check --model runs/base
 """

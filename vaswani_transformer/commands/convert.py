@@ -1,10 +1,11 @@
-"""Convert a model of MarianMT, OPUS-MT or fairseq to ours, or ours to MarianMT, with its tokenizer.
+"""Convert a model and its tokenizer from MarianMT, OPUS-MT or fairseq, or to MarianMT.
 
 vaswani convert --from marian --model Helsinki-NLP/opus-mt-en-de --output models/en_de
 vaswani convert --from fairseq --model wmt16/model.pt --output models/wmt16
 vaswani convert --to marian --model runs/base --output models/marian
 
-Logits are equal, and so are translations with the same search. The command prints what Marian cannot represent.
+The converted model computes the same logits, and finds the same translations if the search is the same. The command
+prints what MarianMT computes or searches in another way.
 """
 
 import argparse
@@ -31,7 +32,7 @@ def run(args: argparse.Namespace) -> None:
     check_new_folder(args.output)
     path = Path(args.model)
     if args.source_system == "marian" and not path.is_dir() and (len(path.parts) != 2 or path.is_absolute()):
-        # Not of the form owner/name. Without a network a request to the Hub would take a minute.
+        # The name has not the form owner/name of the Hub. Without a network, a request would take a minute.
         raise FileNotFoundError(f"{args.model} does not exist; name a model folder or a Hub id.")
     if args.source_system is not None:
         importer = {"marian": marian, "fairseq": fairseq}[args.source_system]

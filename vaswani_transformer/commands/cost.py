@@ -2,7 +2,8 @@
 
 vaswani cost --run runs/base --device A100
 
-The paper's formula is time x devices x sustained rate: the work that the devices could have done in that time.
+The paper's formula is time x devices x sustained rate. It gives the work that the devices could have done in that time.
+The output also shows the costs of the paper's models.
 """
 
 import argparse
@@ -28,16 +29,17 @@ def run(args: argparse.Namespace) -> None:
         f"mixed precision {cost.mixed_precision}\n"
     )
     if args.device is None:
-        print("the paper's formula: name a --device")
+        print("the paper's formula needs a rate: name a --device")
     else:
-        rate, devices = find_rate(args.device, mixed_precision=cost.mixed_precision), args.devices or cost.num_processes
+        rate = find_rate(args.device, mixed_precision=cost.mixed_precision)
+        devices = args.devices or cost.num_processes
         flop = compute_training_cost(cost.seconds, devices, rate)
         print(
             f"{flop:.1e} FLOP  the paper's formula: {cost.seconds:,.0f} s x {devices} {args.device} x {rate:.3g} FLOP/s"
         )
     print(
         f"{cost.weight_flop:.1e} FLOP  6 x parameters x tokens: {cost.num_parameters:,} parameters, "
-        f"{cost.target_tokens:,.0f} target tokens by the log, as many source tokens"
+        f"{cost.target_tokens:,.0f} target tokens in the log, and as many source tokens"
     )
     for name, flop in PAPER_FLOP.items():
         print(f"{flop:.1e} FLOP  the paper's {name} model, English-German (table 2)")

@@ -1,11 +1,11 @@
-"""Score a model's translations of a test set, or given translations, in all the ways that are published.
+"""Score the translations of a test set, by a model or from a file, in all the ways that papers report.
 
 vaswani evaluate --model runs/base --test newstest2014.en newstest2014.de
 vaswani evaluate --hypotheses ours.de --references newstest2014.de
 zcat theirs.de.gz | vaswani evaluate --hypotheses - --references a.de b.de
 
-Prints sacreBLEU with its signature, and BLEU as the paper counted it; for a model also perplexity, search settings
-and fingerprint; for several files whether they differ from the first (paired bootstrap).
+The command prints sacreBLEU with its signature, and BLEU as the paper counted it. For a model it also prints the
+perplexity, the settings of the search and the fingerprint of the model.
 """
 
 import argparse
@@ -68,9 +68,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def find_fault(args: argparse.Namespace) -> str | None:
     if args.model is not None:
-        return None if args.test else "a model translates --test, and is scored on it: name source and reference."
+        return None if args.test else "--model needs a test set to translate: name source and reference by --test."
     if not args.references:
-        return "--hypotheses are scored against --references: name the file."
+        return "--hypotheses needs translations to compare with: name their file by --references."
     defaults = vars(args.parser.parse_args(["--hypotheses", "FILE"]))
     names = [name for name, value in defaults.items() if name not in OF_FILES and getattr(args, name) != value]
     given = ", ".join(f"--{name}" for name in names)
@@ -110,9 +110,9 @@ def _evaluate_model(args: argparse.Namespace, build: "Callable[..., dict[str, Me
     names = [args.model, *args.ensemble]
     first, *others = load_members(names, dtype=args.dtype)
     source, target = first.languages or ("en", "de")
-    languages = args.source_language or source, args.target_language or target
+    languages = (args.source_language or source, args.target_language or target)
     measures = build(language=languages[1])
-    columns = args.source_column, args.target_column
+    columns = (args.source_column, args.target_column)
     pairs = list(Source(args.test, languages, columns, split=args.split, num_pairs=args.num_pairs).read())
     if not pairs:
         raise ValueError(f"{' and '.join(args.test)} hold no sentence to score.")

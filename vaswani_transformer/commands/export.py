@@ -1,9 +1,9 @@
-"""Write a model for CTranslate2 or ONNX, with its tokenizer.
+"""Write a model and its tokenizer in the format of CTranslate2 or ONNX.
 
 vaswani export --model runs/base --format ctranslate2 --quantization int8 --output exports/base
 vaswani export --model runs/base --format onnx --output exports/base_onnx
 
-The README of vaswani_transformer/export says how to call both, and how CTranslate2's beam search differs.
+The README of vaswani_transformer/export shows how to use both formats, and how the beam search of CTranslate2 differs.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""Measure what each head attends to: the word before, the same word, the end, words far away, a diagonal.
+"""Measure what each head attends to: the previous word, the same word, punctuation and </s>, words far away, ...
 
 vaswani heads --model runs/base --source test.en --target test.de
 
-A score is 0 if attention is spread evenly, and 1 if all attention follows the relation.
+The score of a head in such a relation is 0 if its attention is spread evenly, and 1 if all of it follows the relation.
 """
 
 import argparse
@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from ..attention.heads import HeadScore
 
 LEGEND = """\
-The share of a word's attention that goes ... (sub-words folded to words, mean over all words that have such a link)
+Each relation has a share: the part of a word's attention that goes ... (sub-words are merged to words; mean over all
+words that have such a link)
 {definitions}
 
 score = (share - uniform) / (1 - uniform), where uniform is the share if attention is spread evenly over all words that
-the decoder or encoder may see: 0 is even attention, 1 is attention along this relation alone. The second column is the
-lowest score of a named head. "-" means fewer than {fewest_places} words, too few. Layers and heads count from 1."""
+the encoder or decoder may see. So 0 is even attention, and 1 is attention along this relation alone. A head with at
+least the score in the second column is named after the relation. "-" means that fewer than {fewest_places} words have
+such a link. Layers and heads are counted from 1."""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -59,12 +61,13 @@ def run(args: argparse.Namespace) -> None:
     definitions = "\n".join(f"  {name:13}  {least}  {text}" for name, least, text in RELATIONS)
     print(LEGEND.format(definitions=definitions, fewest_places=FEWEST_PLACES))
     for kind, name in KINDS.items():
-        print(f"\n{name}: score by layer and head, * named\n\n{_format_scores([s for s in scores if s.kind == kind])}")
+        table = _format_scores([score for score in scores if score.kind == kind])
+        print(f"\n{name}: score by layer and head, * for a named head\n\n{table}")
     print('\nTo draw one: vaswani attention --model M --source "..." --kind cross --layer 3 --heads 2 --output FOLDER')
 
 
 def _format_scores(scores: "Sequence[HeadScore]") -> str:
-    """Return a table of one kind of attention with one row per head and one column per relation."""
+    """Return a table for one kind of attention, with a row for each head and a column for each relation."""
     from tabulate import tabulate
 
     columns = {score.relation: score for score in scores}

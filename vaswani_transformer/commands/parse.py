@@ -1,11 +1,11 @@
-"""Parse sentences into constituency trees (section 6.3); one tree for one line.
+"""Parse sentences into constituency trees (section 6.3), one tree for each line.
 
 vaswani parse --model runs/parsing --input sentences.txt --output trees.mrg
 echo "The dog barks ." | vaswani parse --model runs/parsing
 
-Spaces separate words, and punctuation is a word. An empty line stays empty, and one of more than 1,000 sub-words is
-refused. Tags are XX, or with --gold those of the gold trees, whose traces and function tags do not count. F1 is
-EVALB's.
+Separate words by spaces, also from punctuation, which counts as words. An empty line stays empty. A line of more than
+1,000 sub-words is an error. All part-of-speech tags are XX. With --gold they are copied from the gold trees, traces and
+function tags are removed from these, and the F1 is computed as in EVALB.
 """
 
 import argparse
@@ -20,10 +20,14 @@ from .arguments import add_beam_options, add_model, check_output, open_output, t
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add_model(command)
     texts = command.add_mutually_exclusive_group()
-    texts.add_argument("--input", type=text_stream, help="UTF-8 text, a sentence per line; default: standard input")
+    texts.add_argument("--input", type=text_stream, help="UTF-8 text, one sentence per line; default: standard input")
     texts.add_argument("--gold", type=text_path, help="bracketed trees: parse their words, and print the bracket F1")
     command.add_argument("--output", type=text_stream, help="one tree per line; default: standard output")
-    command.add_argument("--unconstrained", action="store_true", help="search all outputs as the paper did")
+    command.add_argument(
+        "--unconstrained",
+        action="store_true",
+        help="search among all outputs, not only well-formed trees, as the paper did",
+    )
     search = command.add_argument_group("search, section 6.3; the model's own settings if not given")
     add_beam_options(search)
     search.add_argument(
@@ -42,7 +46,7 @@ def run(args: argparse.Namespace) -> None:
     check_output(args.output, inputs=[args.input, args.gold])
     gold = None if args.gold is None else [tree for tree in map(strip, read_trees(args.gold)) if tree is not None]
     if gold == []:
-        raise ValueError(f"{args.gold} holds no tree; there is nothing to score.")
+        raise ValueError(f"{args.gold} holds no tree: name a file of bracketed trees.")
     if gold is not None:
         sentences = [" ".join(tree.words) for tree in gold]
     else:
@@ -51,7 +55,7 @@ def run(args: argparse.Namespace) -> None:
         _warn_of_unsplit_words(map(split_words, sentences))
     options = take_given(args, "num_beams", "length_penalty", "tokens_per_batch")
     parser = load_parser(args.model, is_constrained=not args.unconstrained, **options)
-    with open_output(args.output) as output:  # before the search, which a name that cannot be written would waste
+    with open_output(args.output) as output:  # It is opened before the search, so that a wrong name shows at once.
         with tqdm(total=len(sentences), unit=" sentences", file=sys.stderr, disable=None) as bar:
             trees = parser(sentences, on_batch=bar.update)
         if gold is not None:
@@ -65,7 +69,10 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _warn_of_unsplit_words(sentences: Iterable[Sequence[str]]) -> None:
-    """Say which words hold punctuation that treebanks write as a word; a full stop counts at the end of a sentence."""
+    """Print how many words still hold punctuation, which treebanks separate from words.
+
+    A full stop counts only in the last word of a sentence, because elsewhere it may belong to an abbreviation.
+    """
     found = []
     for words in sentences:
         found += [word for word in words if re.search(r"\w[,;:!?]$|-[LR]RB-.|.-[LR]RB-", word)]
@@ -73,6 +80,6 @@ def _warn_of_unsplit_words(sentences: Iterable[Sequence[str]]) -> None:
     if found:
         print(
             f"vaswani parse: words with punctuation in them: {len(found)}, such as {' '.join(found[:5])} ... "
-            f"Separate it by spaces.",
+            f"Separate punctuation by spaces.",
             file=sys.stderr,
         )

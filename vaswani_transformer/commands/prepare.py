@@ -3,8 +3,9 @@
 vaswani prepare --train train.en train.de --dev dev.en dev.de --output data
 vaswani prepare --train a.en a.de --train b.csv --weights 1 4 --dev dev.en dev.de --output data
 
-With --train phrasebook --dev phrasebook the built-in synthetic corpus is used. Files may be compressed (.gz).
-To learn to parse: --task parsing --recipe parsing_wsj --train train.mrg --dev dev.mrg
+Files may be compressed (.gz).
+To use the built-in corpus of made-up sentences: --train phrasebook --dev phrasebook
+For a model that parses: --task parsing --recipe parsing_wsj --train train.mrg --dev dev.mrg
 """
 
 import argparse
@@ -36,7 +37,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--weights",
         type=Number(1, 1_000),
         nargs="+",
-        help="for each --train, how often an epoch has its pairs; default: 1",
+        help="for each --train, how many times its pairs appear in an epoch; default: 1",
     )
     command.add_argument("--dev", nargs="+", required=True, help="development set, in the same forms")
     command.add_argument("--output", type=output_path, required=True, help="new folder for tokenizer and token ids")
@@ -54,7 +55,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     parsing = command.add_argument_group("parsing, section 6.3")
     parsing.add_argument(
-        "--task", choices=("translation", "parsing"), default="translation", help="parsing reads trees"
+        "--task",
+        choices=("translation", "parsing"),
+        default="translation",
+        help="kind of the training data: parallel text, or trees for parsing; default: translation",
     )
     parsing.add_argument("--copy_words", action="store_true", help="write the words into the trees, instead of XX")
     filters = command.add_argument_group("filters; the output counts the pairs that they drop")
@@ -68,9 +72,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def find_fault(args: argparse.Namespace) -> str | None:
     if args.copy_words and args.task != "parsing":
-        return "--copy_words is about trees: add --task parsing, or leave it out."
+        return "--copy_words is an option for trees: add --task parsing, or leave it out."
     if args.weights and len(args.weights) != len(args.train):
-        return f"--weights: expected one for each --train, {len(args.train)}, got {len(args.weights)}."
+        return f"--weights: expected one number for each --train, so {len(args.train)}, got {len(args.weights)}."
     return None
 
 
@@ -85,7 +89,7 @@ def run(args: argparse.Namespace) -> None:
     recipe = load_recipe(args.recipe or "base_en_de", args.changes)
     recipe = replace(recipe, **take_given(args, "vocab_size", "max_length_ratio"))
     source, target = _find_languages(args.train[0])
-    languages = args.source_language or source, args.target_language or target
+    languages = (args.source_language or source, args.target_language or target)
     is_parser = args.task == "parsing"
     learning = {"vocab_size": recipe.vocab_size, "subword_model": recipe.subword_model}
     args.output.parent.mkdir(parents=True, exist_ok=True)
@@ -125,7 +129,7 @@ def _load_vocabulary(args: argparse.Namespace) -> "PreTrainedTokenizerFast":
     """Load the tokenizer in a model folder, a run folder or prepared data, of a model on the Hub, or in a file.
 
     Raises:
-        OSError: if there is none.
+        OSError: if there is no such tokenizer.
         ValueError: if the tokenizer has no tokenizer.json, or lacks what parsing needs.
     """
     from transformers import PreTrainedTokenizerFast
@@ -167,7 +171,7 @@ def _open_text(
     from ..data.preparation import Corpus
     from ..data.sources import Source
 
-    columns = args.source_column, args.target_column
+    columns = (args.source_column, args.target_column)
     source = partial(Source, languages=languages, columns=columns, cache=cache)
     train = [source(names, split="train", num_pairs=args.num_pairs) for names in args.train]
     dev = source(args.dev, split="validation", num_pairs=min(500, args.num_pairs))

@@ -1,4 +1,4 @@
-"""List the recipes, or print one as a JSON file, to change and to give to `vaswani prepare --recipe`.
+"""List the recipes, or print one of them as JSON. Save and change it for `vaswani prepare --recipe FILE`.
 
 vaswani recipes
 vaswani recipes multi30k_tiny > mine.json
@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> None:
     line = "{:24}{:>11}  {:26}{:38}{}"
     print(line.format("recipe", "parameters", "row of the paper", "for", "trained on"))
     for name, (recipe, row, data, hardware) in CATALOGUE.items():
-        with torch.device("meta"):  # no weights; the vocabulary has as many entries as the recipe learns
+        with torch.device("meta"):  # A model without memory for weights, with as many entries as the recipe learns.
             config = VaswaniConfig(**{"vocab_size": recipe.vocab_size} | recipe.model)
             num_parameters = VaswaniForConditionalGeneration(config).num_parameters()
         print(line.format(name, f"{num_parameters / 1e6:.1f}M", row, data, hardware).rstrip())

@@ -3,10 +3,11 @@
 vaswani train --recipe multi30k_tiny --data data --output runs/multi30k
 
 On several devices: accelerate launch -m vaswani_transformer train --data data --output runs/base
-On two CPU cores two processes are faster than two threads:
+On two CPU cores, two processes are faster than two threads:
 ACCELERATE_USE_CPU=true torchrun --nproc_per_node 2 -m vaswani_transformer train --threads 1 --data ... --output ...
-After SIGTERM or Ctrl+C the present update is saved, and the exit code is 75. The same command continues the run, and so
-does a command without --recipe and --set. With a larger --num_updates it continues a finished run.
+
+After SIGTERM or Ctrl+C the command finishes its update, writes a checkpoint and ends with exit code 75. The same
+command continues the run. It may leave --recipe and --set out. A finished run continues with a larger --num_updates.
 """
 
 import argparse
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> None:
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     recorded = read_settings(args.output)
-    is_same = args.recipe is None and args.divide_widths is None  # these would change the recipe of the run
+    is_same = args.recipe is None and args.divide_widths is None  # Both options would change the recipe of the run.
     settings = {name: getattr(args, name) for name in ("init_from", "seed", "mixed_precision")}
     if recorded and is_same:
         settings = {name: recorded[name] if value is None else value for name, value in settings.items()}
@@ -88,7 +89,7 @@ def run(args: argparse.Namespace) -> None:
     )
     try:
         train(parts, title=_describe_recipe(name, parts.recipe), finish=keep_example)
-    except Interrupted:  # all processes stop together, when the checkpoint is written
+    except Interrupted:  # All processes have written the checkpoint, and stop together.
         destroy_group_at_exit()
         raise
     done, recipe = parts.progress.update, parts.recipe
@@ -100,34 +101,41 @@ def run(args: argparse.Namespace) -> None:
     config = parts.accelerator.unwrap_model(parts.model).config
     is_parser = find_languages(vars(config))[1] == "trees"
     parts.log.print(f"next: vaswani {'parse' if is_parser else 'translate'} --model {args.output} --input FILE")
-    # Not after an error in one process: the end of NCCL may wait for the others, which the launcher then ends.
+    # After an error in one process the group is not destroyed: NCCL might wait for the other processes. The launcher
+    # ends them.
     destroy_group_at_exit()
 
 
 def _name_recipe(args: argparse.Namespace, *, has_run: bool) -> str:
-    """Return the name of the recipe, or of the file that holds it: of the run that goes on, or else of the data."""
+    """Return the name of a recipe, or of a file with a recipe.
+
+    The file belongs to the run if it exists already (`has_run`), and otherwise to the data.
+
+    Raises:
+        ValueError: if --recipe is missing and --data is no prepared data.
+    """
     from ..data.preparation import read_preparation
     from ..runs import RECIPE_FILE
 
     if args.recipe is not None:
         return args.recipe
-    read_preparation(args.data)  # raises an error if it is no prepared data
+    read_preparation(args.data)  # It raises an error if the folder holds no prepared data.
     return str((args.output if has_run else args.data) / RECIPE_FILE)
 
 
 def _change_recipe(name: str, args: argparse.Namespace) -> "Recipe":
-    """Return the recipe `name` with the changes that are given.
+    """Return the recipe `name` with the changes that `args` ask for.
 
     Raises:
-        ValueError: for a field that only `vaswani prepare` reads.
+        ValueError: if a change concerns a field that only `vaswani prepare` reads.
     """
     from ..training.recipes import OF_DATA, divide_widths, load_recipe
 
     for change in args.changes:
         if change.partition("=")[0] in OF_DATA:
             raise ValueError(
-                f"{change} would have no effect: it is a setting of the data. Prepare them again, in another folder, "
-                f"with vaswani prepare --set {change}."
+                f"--set {change} would have no effect here, because it is a setting of the data. Prepare the data "
+                f"again, in another folder, with vaswani prepare --set {change}."
             )
     recipe = load_recipe(name, args.changes)
     if args.num_updates is not None:
@@ -136,7 +144,7 @@ def _change_recipe(name: str, args: argparse.Namespace) -> "Recipe":
 
 
 def _describe_recipe(name: str, recipe: "Recipe") -> str:
-    """Return a line with the changes from the recipe `name`, or from the base model if that is a file."""
+    """Return a line with the changes from the recipe `name`, or from the base model if `name` is a file."""
     from ..files import find_changes
     from ..training.recipes import RECIPES, model_defaults
 

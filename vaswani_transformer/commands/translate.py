@@ -1,4 +1,4 @@
-"""Translate a file, one line for one line; start it again to resume after an interruption.
+"""Translate a file line by line. The same command resumes after an interruption.
 
 vaswani translate --model runs/base --input test.en --output test.hyp.de
 echo "A dog runs." | vaswani translate --model runs/base
@@ -109,18 +109,18 @@ def _align(aligner: "Loaded", source: Path, target: Path, alignments: Path) -> N
 
 
 def _is_replaceable(path: Path | None) -> bool:
-    """Return True if a new file may replace `path`: not standard output, a pipe or a device."""
+    """Return True if a new file may replace `path`, and False for standard output, a pipe or a device."""
     return path is not None and (path.is_file() or not path.exists())
 
 
 @contextlib.contextmanager
 def _open_windows(path: Path | None) -> Iterator[Iterator[list[str]]]:
-    """Yield the lines of a file, of a pipe, or of standard input, a window at a time."""
+    """Yield an iterator over windows of the lines of a file, of a pipe, or of standard input (None)."""
     from ..translation.files import read_file_windows, read_windows
 
     if path is None:
         yield read_windows(sys.stdin.buffer, name="standard input")
-    elif path.is_file():  # it may be compressed
+    elif path.is_file():  # The file may be compressed.
         yield read_file_windows(path)
     else:
         with path.open("rb") as file:
