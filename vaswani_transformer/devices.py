@@ -29,7 +29,7 @@ def avoid_plans_per_shape(device: str) -> None:
 
 
 def allow_tf32(device: str) -> None:
-    """Let CUDA round the factors of float32 products to TF32; NVIDIA_TF32_OVERRIDE=0 forbids it."""
+    """Let CUDA round the factors of float32 products to TF32. NVIDIA_TF32_OVERRIDE=0 in the environment forbids it."""
     if device == "cuda":
         torch.set_float32_matmul_precision("high")  # the compiler of torch 2.13 cannot read the newer setting
 
@@ -37,9 +37,9 @@ def allow_tf32(device: str) -> None:
 def compile_once(model: nn.Module) -> Callable:
     """Return `model`, compiled at its first call for batches of all shapes, except where a size is one.
 
-    Sizes are symbols: compiling for each of about 300 shapes of batches would take hours of the first epoch. Two
-    settings of the whole process avoid that PyTorch compiles again: other numbers, such as rates of dropout, are
-    constants, and sizes that are equal in the first batch may differ in others.
+    Sizes are symbols, because compiling for each of about 300 shapes of batches would take hours of the first epoch.
+    Two settings of the whole process keep PyTorch from compiling again. By the first, other numbers, such as rates of
+    dropout, are constants. By the second, sizes that are equal in the first batch may differ in others.
     """
     torch._dynamo.config.specialize_float = True
     torch.fx.experimental._config.use_duck_shape = False
@@ -47,7 +47,7 @@ def compile_once(model: nn.Module) -> Callable:
 
 
 def check_processes(num_processes: int) -> None:
-    """Raise a ValueError if the launcher started another number of processes: each would do all the work."""
+    """Raise a ValueError if the launcher started another number of processes, because each would do all the work."""
     if int(os.environ.get("WORLD_SIZE", "1")) != num_processes:
         raise ValueError(
             f"the launcher started {os.environ['WORLD_SIZE']} processes, but they are not connected: each knows of "

@@ -1,4 +1,4 @@
-"""Files of work that may be stopped at any moment: written whole, checked by digests, claimed by their settings."""
+"""Write, check and lock files and folders of work that may be stopped at any moment."""
 
 import contextlib
 import ctypes
@@ -14,20 +14,20 @@ from filelock import FileLock, Timeout
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
-OF_LIBRARIES = (StrictDataclassError, SafetensorError)  # errors over a damaged file
+OF_LIBRARIES = (StrictDataclassError, SafetensorError)  # Libraries raise them over a damaged file.
 LOCK_FILE = "lock"
-RENAME_EXCHANGE, CURRENT_FOLDER = 2, -100  # of Linux
+RENAME_EXCHANGE, CURRENT_FOLDER = 2, -100  # RENAME_EXCHANGE and AT_FDCWD of Linux
 
 
 @contextlib.contextmanager
 def write_whole(path: Path, unfinished: Path | None = None) -> Iterator[BinaryIO]:
-    """Open a new file that replaces the one at `path` when it is whole and on disk.
+    """Open a new file. When it is whole and on disk, it replaces the file at `path`.
 
     Args:
-        unfinished: its name until then, on the same file system; `path` with `.partial` if not given.
+        unfinished: the name of the new file until then, on the same file system; by default `path` with `.partial`.
 
     Raises:
-        OSError: with the name of the file, which the system leaves out where a disk is full.
+        OSError: if the file cannot be written. The error names the file, also if the disk is full.
     """
     unfinished = unfinished or path.with_name(f"{path.name}.partial")
     try:
@@ -44,16 +44,16 @@ def write_whole(path: Path, unfinished: Path | None = None) -> Iterator[BinaryIO
 
 @contextlib.contextmanager
 def write_folder(folder: Path, *, stale: Collection[str] = ()) -> Iterator[Path]:
-    """Yield a new folder that takes the place of `folder` in one step, when it is whole and on disk.
+    """Yield a new folder. When it is whole and on disk, it takes the place of `folder` in one step.
 
-    What `folder` holds beside the new files, such as files of the user, is copied into the new one.
+    Other files in `folder`, such as files of the user, are copied into the new folder.
 
     Args:
-        stale: names of files of `folder` that are not copied.
+        stale: names of files in `folder` that are not copied.
     """
     folder = folder.resolve()
     new, old = (folder.with_name(f".{folder.name}.{end}") for end in ("new", "old"))
-    if old.exists() and not folder.exists():  # left by a kill between the two steps of `_swap`
+    if old.exists() and not folder.exists():  # A process was killed between the two steps of `_swap`.
         old.rename(folder)
     for left in (new, old):
         shutil.rmtree(left, ignore_errors=True)
@@ -73,17 +73,17 @@ def write_folder(folder: Path, *, stale: Collection[str] = ()) -> Iterator[Path]
         _swap(new, folder, old)
         sync(folder.parent)
     finally:
-        shutil.rmtree(new, ignore_errors=True)  # it is unfinished, or what `folder` was
+        shutil.rmtree(new, ignore_errors=True)  # It is unfinished, or has the earlier content of `folder`.
 
 
 def _swap(new: Path, folder: Path, old: Path) -> None:
-    """Let `new` and `folder` exchange their names; elsewhere than on Linux by way of `old`, in two steps."""
+    """Let `new` and `folder` exchange their names. Where the system cannot do this, rename them in two steps."""
     if not folder.exists():
         new.rename(folder)
         return
     exchange = getattr(ctypes.CDLL(None), "renameat2", None) if os.name == "posix" else None
     places = CURRENT_FOLDER, os.fsencode(new), CURRENT_FOLDER, os.fsencode(folder)
-    if exchange is None or exchange(*places, RENAME_EXCHANGE):  # some file systems have none
+    if exchange is None or exchange(*places, RENAME_EXCHANGE):  # Some file systems cannot exchange names.
         folder.rename(old)
         new.rename(folder)
         shutil.rmtree(old)
@@ -99,24 +99,24 @@ def sync(path: Path) -> None:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write `value` to `path` as JSON; see `write_whole`."""
+    """Write `value` to `path` as JSON, whole or not at all."""
     with write_whole(path) as file:
         file.write(json.dumps(value, ensure_ascii=False, indent=2).encode())
 
 
 def digest_files(folder: Path, paths: Iterable[Path]) -> dict[str, str]:
-    """Return SHA-256 of those of `paths` that are files, by their names below `folder`; 0.6 to 2 s per GB and core."""
+    """Return the SHA-256 of each file among `paths`, by its name below `folder`. A GB takes 0.6 to 2 s on a core."""
     return {path.relative_to(folder).as_posix(): digest_file(path) for path in sorted(paths) if path.is_file()}
 
 
 def digest_file(path: Path) -> str:
-    """Return SHA-256 of the content of the file at `path`."""
+    """Return the SHA-256 of the file at `path`."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def find_damage(folder: Path, digests: Mapping[str, str]) -> str:
-    """Name the first file in `folder` that is missing, or has another digest than in `digests`; empty if none is."""
+    """Return "FILE is missing" or "FILE is damaged" for the first file that is not as in `digests`, or ""."""
     found = digest_files(folder, [folder / name for name in digests])
     for name, digest in digests.items():
         if found.get(name) != digest:
@@ -125,7 +125,7 @@ def find_damage(folder: Path, digests: Mapping[str, str]) -> str:
 
 
 def read_object(path: Path) -> dict:
-    """Return the JSON object in a file; raise a ValueError with its name if it holds something else."""
+    """Return the JSON object in a file. Raise a ValueError with the name of the file if it holds something else."""
     with blaming(path):
         return dict(**json.loads(path.read_text(encoding="utf-8")))
 

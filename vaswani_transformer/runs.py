@@ -3,16 +3,16 @@
 run/
     recipe.json             the resolved recipe, seed, fingerprint of the data, device, precision, processes, versions
     log.jsonl               one line per interval of training, one line per evaluation
-    lock                    names the process that trains here
+    lock                    held by the process that trains here
     checkpoints/
-        step-00000057/      a model, with COMPLETE, the digests of its files, which is written last
+        step-00000057/      a model; COMPLETE has the digests of its files, and is written last
             training_state/ optimizer, schedule, random states of every process, place in the data
-        stopped-00000064/   the same, written at a stop: never part of the mean
-        partial-.../        being written or deleted, left by a killed run, or damaged: never read
-    model/                  the mean of the last checkpoints: the final model
+        stopped-00000064/   a checkpoint that was written at a stop; it is never part of the mean
+        partial-.../        a checkpoint that is being written or deleted, or is damaged; it is never read
+    model/                  the final model, the mean of the last checkpoints
 
-A model folder has config.json, weights and a tokenizer as transformers writes them, and beside them its card, its
-example (see `translation.example`) and, of a mean, UPDATE.
+A model folder has config.json, weights and a tokenizer as transformers writes them. Beside them are its card, its
+example (see `translation.example`) and, if its weights are a mean, UPDATE.
 """
 
 import os
@@ -30,22 +30,22 @@ LOG_FILE = "log.jsonl"
 CHECKPOINTS_FOLDER = "checkpoints"
 MODEL_FOLDER = "model"
 
-PREFIX = "step-"  # of the names of checkpoints
+PREFIX = "step-"  # Names of checkpoints begin with it.
 STOPPED_PREFIX = "stopped-"
 PARTIAL_PREFIX = "partial-"
 COMPLETE = "COMPLETE"
 STATE_FOLDER = "training_state"
 
 WEIGHTS = "model.safetensors"
-TOKENIZER_FILES = ("tokenizer.json", "source.spm")  # one of them: ours, or of a model that was MarianMT's
-SUFFIXES = (".json", ".safetensors", ".spm")  # of files on which the translations depend
+TOKENIZER_FILES = ("tokenizer.json", "source.spm")  # A model has one of them. The second is MarianMT's.
+SUFFIXES = (".json", ".safetensors", ".spm")  # Translations depend on files with these endings.
 CARD_FILE = "README.md"
 EXAMPLE_FILE = "example.json"
-UPDATE = "UPDATE"  # of a mean: the update at which its newest checkpoint was written
+UPDATE = "UPDATE"  # It names the update at which the newest checkpoint of a mean was written.
 
 
 def checkpoint_name(step: int, *, is_scheduled: bool = True) -> str:
-    """Return the name of a whole checkpoint; before it is whole, `PARTIAL_PREFIX` stands in front."""
+    """Return the name of a whole checkpoint. While it is being written, `PARTIAL_PREFIX` stands before this name."""
     return f"{PREFIX if is_scheduled else STOPPED_PREFIX}{step:08d}"
 
 
@@ -61,7 +61,7 @@ def find_checkpoints(folder: Path, *prefixes: str) -> list[Path]:
 
 
 def complete_checkpoints(folder: Path, *prefixes: str) -> list[Path]:
-    """Return complete checkpoints in `folder`, oldest first; without `prefixes` those of the final model."""
+    """Return complete checkpoints in `folder`, oldest first; by default those that may be part of the final model."""
     return [path for path in find_checkpoints(folder, *prefixes or [PREFIX]) if (path / COMPLETE).exists()]
 
 
@@ -80,7 +80,8 @@ def read_digests(checkpoint: Path) -> dict[str, str]:
 
 def check_checkpoint(folder: Path) -> None:
     """Raise a ValueError if a file of the model in checkpoint `folder` is damaged."""
-    digests = {name: digest for name, digest in read_digests(folder).items() if "/" not in name}  # old ones: no state
+    # Files of the state have a slash in their names. Older checkpoints have lost their state.
+    digests = {name: digest for name, digest in read_digests(folder).items() if "/" not in name}
     if fault := find_damage(folder, digests):
         raise ValueError(f"{fault}: copy it back, or remove {folder} to do without it.")
 
@@ -94,7 +95,7 @@ def read_num_averaged(run: Path) -> int:
 
 
 def read_update(model: Path) -> int | None:
-    """Return the update after which a checkpoint, or the newest one in a mean, was written; None if unknown."""
+    """Return the update after which a checkpoint was written, or the newest checkpoint of a mean; None if unknown."""
     path = model / UPDATE
     if model.name.startswith((PREFIX, STOPPED_PREFIX)):
         return checkpoint_step(model)
@@ -103,15 +104,17 @@ def read_update(model: Path) -> int | None:
 
 
 def find_model_folder(path: Path) -> Path:
-    """Return `path`, or the folder of the newest model of a run: the final one, or a newer checkpoint.
+    """Return `path`, or the folder of the newest model if `path` is a run: its final model, or a newer checkpoint.
 
-    A line on standard error tells of a checkpoint.
+    If a checkpoint is used, a line on standard error says so.
 
     Raises:
-        ValueError: if that checkpoint is damaged.
+        ValueError: if this checkpoint is damaged.
     """
-    model, found = path / MODEL_FOLDER, complete_checkpoints(path / CHECKPOINTS_FOLDER, PREFIX, STOPPED_PREFIX)
-    is_finished, reason = (model / "config.json").exists(), "has no final model yet"
+    model = path / MODEL_FOLDER
+    found = complete_checkpoints(path / CHECKPOINTS_FOLDER, PREFIX, STOPPED_PREFIX)
+    is_finished = (model / "config.json").exists()
+    reason = "has no final model yet"
     if (path / "config.json").exists() or not (found or is_finished):
         return path
     if is_finished:
@@ -120,22 +123,22 @@ def find_model_folder(path: Path) -> Path:
             return model
         reason = f"was continued after its final model (update {update})"
     check_checkpoint(found[-1])
-    if os.environ.get("RANK", "0") == "0":  # of the processes of a launcher
+    if os.environ.get("RANK", "0") == "0":  # Of the processes of a launcher, only the first prints.
         print(f"{path} {reason}: its newest checkpoint is used ({found[-1].name})", file=sys.stderr)
     return found[-1]
 
 
 def find_model(path: Path) -> Path:
-    """Return the folder of a model, `path` or that of the newest model of a run, checked to have all parts.
+    """Return the folder that `find_model_folder` finds. Check that the model in it has all parts.
 
     Raises:
-        FileNotFoundError: if the run has none yet, or if a part is missing.
-        ValueError: if a file is damaged that transformers would ignore, or is none, such as a pipe.
+        FileNotFoundError: if a run has no model yet, or if a part is missing.
+        ValueError: if a file is damaged and transformers would ignore it, or if a part is not a file, such as a pipe.
     """
     folder = find_model_folder(path)
     for part in folder.glob("[!.]*"):
         if not part.is_file() and (part.suffix in SUFFIXES or not part.is_dir()):
-            raise ValueError(f"{part} is no file to read, but a folder, a pipe or a broken link: copy the model again.")
+            raise ValueError(f"{part} is not a file, but a folder, a pipe or a broken link: copy the model again.")
     needed = (("config.json",), TOKENIZER_FILES, ("model.safetensors", "model.safetensors.index.json"))
     missing = [names[0] for names in needed if not any((folder / name).exists() for name in names)]
     if len(missing) == len(needed) and (path / RECIPE_FILE).exists():

@@ -83,7 +83,7 @@ def test_a_pipe_broken_link_or_folder_in_place_of_a_file_is_refused(saved, name,
     if name == "README.md" and make is Path.mkdir:  # a folder README.md is allowed, for it is no part of the model
         assert load(saved)
         return
-    with pytest.raises(ValueError, match=f"{name} is no file to read, but a folder, a pipe or a broken link: copy"):
+    with pytest.raises(ValueError, match=f"{name} is not a file, but a folder, a pipe or a broken link: copy"):
         load(saved)
 
 
