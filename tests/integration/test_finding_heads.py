@@ -48,8 +48,8 @@ def test_heads_of_an_untrained_model_get_scores_and_no_names(untrained, files, c
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (["attention", "--kind", "cross", "--layer", "2"], "has no layer 2: expected one of 1 to 1"),
-        (["attention", "--heads", "1", "5"], "has no head 5: expected one of 1 to 4"),
+        (["attention", "--kind", "cross", "--layer", "2"], "has no layer 2: choose a number from 1 to 1"),
+        (["attention", "--heads", "1", "5"], "has no head 5: choose a number from 1 to 4"),
     ],
 )
 def test_impossible_requests_are_refused(untrained, tmp_path, command, message, capsys):

@@ -175,7 +175,7 @@ def test_a_sentence_too_long_for_maps_is_refused_before_the_model_reads_it(model
     number = len(tokenizer("The law").input_ids)
     monkeypatch.setattr(attention_maps, "MOST_TOKENS", number)
     assert len(collect_attention(model, tokenizer, **texts).source_tokens) == number
-    with pytest.raises(ValueError, match=f"sentences of up to {number} tokens, .* got {number + 1}: shorten"):
+    with pytest.raises(ValueError, match=f"sentences of up to {number} tokens, .* got {number + 1} tokens: shorten"):
         collect_attention(None, tokenizer, **texts | {side: "The law law"})
 
 
@@ -266,10 +266,10 @@ def test_any_kind_of_attention_layer_heads_and_word_can_be_drawn(maps, tmp_path,
 @pytest.mark.parametrize(
     ("view", "message"),
     [
-        ({"layer": 3}, "Encoder self-attention has no layer 4: expected one of 1 to 3"),
-        ({"kind": "cross", "layer": 2}, "Encoder-decoder attention has no layer 3: expected one of 1 to 2"),
-        ({"heads": [0, 4]}, "has no head 5: expected one of 1 to 4"),
-        ({"word": "cat"}, "there is no word 'cat' to draw: choose one of "),
+        ({"layer": 3}, "Encoder self-attention has no layer 4: choose a number from 1 to 3"),
+        ({"kind": "cross", "layer": 2}, "Encoder-decoder attention has no layer 3: choose a number from 1 to 2"),
+        ({"heads": [0, 4]}, "has no head 5: choose a number from 1 to 4"),
+        ({"word": "cat"}, "the sentence has no word 'cat' to draw: choose one of "),
     ],
 )
 def test_drawing_a_missing_layer_head_or_word_is_refused(maps, tmp_path, view, message):

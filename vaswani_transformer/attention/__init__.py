@@ -5,4 +5,4 @@ KINDS = {  # the three uses of attention in the model (section 3.2.3)
     "decoder": "Decoder self-attention",
     "cross": "Encoder-decoder attention",
 }
-VIEWS = KINDS | {"alignment": "Encoder-decoder attention of the word read"}  # what can be drawn
+VIEWS = KINDS | {"alignment": "Encoder-decoder attention of the word read"}  # These can be drawn.

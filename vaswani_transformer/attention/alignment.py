@@ -1,17 +1,17 @@
-"""Align the words of sentences with those of their translations, by the attention of one head or a few.
+"""Align the words of sentences with the words of their translations, by the attention of one head or of a few heads.
 
     for links in align(model, tokenizer, [("Good morning, Tom.", "Guten Morgen, Tom.")]):
         print(format_links(links))  # 0-0 1-1 2-2
 
-Words are separated by ASCII spaces and tabs, as for fast_align and Moses; other spaces are parts of words. The
-attention of a target word is taken one step after the word is written, when it is the input of the decoder (Chen et al.
-2020, "Accurate Word Alignment Induction from Neural Machine Translation").
-With weights A (target words, source words), summed over sub-words,
+Words are separated by ASCII spaces and tabs, as in fast_align and Moses. Other spaces are parts of words. The attention
+of a target word is taken one step after the decoder has written the word, when it reads the word as its input (Chen et
+al. 2020, "Accurate Word Alignment Induction from Neural Machine Translation").
+Let A (target words, source words) be the weights, summed over sub-words. Then
 
     share[t, s] = A[t, s] / sum of A[:, s]
 
-and a link joins t and s if their share is the greatest of row t and of column s. Without the division, source words
-that many target words attend to, such as punctuation, would win the links of other words.
+and a link joins t and s if their share is the greatest one in row t and in column s. Many target words attend to some
+source words, such as punctuation. Without the division, these source words would win the links of other words.
 """
 
 import re
@@ -35,16 +35,17 @@ from .maps import (
 Pairs = Iterable[tuple[str, str]]  # sentences and their translations
 Links = set[tuple[int, int]]  # (source word, target word), counted from 0
 
-SEPARATED = re.compile(r"[^ \t]+")  # words
+SEPARATED = re.compile(r"[^ \t]+")  # one word
 PAIRS_TO_FIND_HEADS = 300
 
 
 def align(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pairs: Pairs) -> Iterator[Links]:
     """Yield the links between the words of each pair.
 
-    The heads are `model.generation_config.alignment_heads`, [[layer, head], ...] from 0, as Whisper names its own. A
-    model without that field gets, with a warning, the head with the most links in the first `PAIRS_TO_FIND_HEADS`
-    pairs, whose two directions agree most often; no alignment by hand is needed.
+    The heads are `model.generation_config.alignment_heads`, [[layer, head], ...] counted from 0, as in Whisper. If the
+    field is missing, a warning says so, and the head is used that has the most links in the first
+    `PAIRS_TO_FIND_HEADS` pairs. A link needs the agreement of both directions, so this is the head whose directions
+    agree most often. No alignments made by hand are needed.
     """
     heads = getattr(model.generation_config, "alignment_heads", None)
     if heads is None:
@@ -60,38 +61,44 @@ def align(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pairs: Pai
 
 
 def find_alignment_head(model: PreTrainedModel, maps: AttentionMaps) -> tuple[int, int]:
-    """Return layer and head of the first of the model's `alignment_heads`, or else the head with the most links."""
+    """Return a layer and a head: the first of the model's `alignment_heads`, or else the head with the most links."""
     heads = getattr(model.generation_config, "alignment_heads", None)
     layer, head = heads[0] if heads else _find_greatest(link_words(maps.by_words().alignment).sum(axis=(-2, -1)))
     return layer, head
 
 
 def _find_greatest(num_links: np.ndarray) -> list[int]:
-    """Return [layer, head] of the greatest number of (layers, heads)."""
+    """Return [layer, head] of the greatest number in `num_links` (layers, heads)."""
     return [int(index) for index in np.unravel_index(num_links.argmax(), num_links.shape)]
 
 
 def link_words(weights: np.ndarray) -> np.ndarray:
-    """Return, for weights (..., target words, source words), True where a link joins two words, by the rule above."""
+    """Return True where a link joins two words, by the rule at the top of this file.
+
+    Args:
+        weights: (..., target words, source words), the shape of the result.
+    """
     totals = weights.sum(axis=-2, keepdims=True)
     share = np.divide(weights, totals, out=np.zeros_like(weights), where=totals > 0)
-    return find_mutual_best(share) & (share > 0)  # words without tokens have weight 0
+    return find_mutual_best(share) & (share > 0)  # Words without tokens have weight 0.
 
 
 def attend_words(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pairs: Pairs) -> Iterator[np.ndarray]:
-    """Yield the encoder-decoder attention of each pair, by words: (layers, heads, target words, source words).
+    """Yield the encoder-decoder attention of each pair, (layers, heads, target words, source words).
 
-    A weight is the sum over the sub-words of both words. The words beyond the first `MOST_TOKENS` tokens of a side have
-    weight 0; a warning at the end counts such pairs. The given translations are forced through the decoder.
+    A weight is the sum over the sub-words of both words. The decoder reads the given translations. Words beyond the
+    first `MOST_TOKENS` tokens of a side have weight 0. A warning at the end counts such pairs.
     """
-    pairs, num_cut = iter(pairs), 0
-    start, end = model.config.decoder_start_token_id, tokenizer.eos_token_id
+    pairs = iter(pairs)
+    num_cut = 0
+    start = model.config.decoder_start_token_id
+    end = tokenizer.eos_token_id
     while batch := list(islice(pairs, PAIRS_PER_BATCH)):
         encoded = [(_encode(tokenizer, pair[0], "text"), _encode(tokenizer, pair[1], "text_target")) for pair in batch]
         num_cut += sum(any(is_cut for *_, is_cut in sides) for sides in encoded)
         sources = pad_right(model, tokenizer, [[*ids, end] for (ids, *_), _ in encoded])
         targets = pad_right(model, tokenizer, [[start, *ids] for _, (ids, *_) in encoded])
-        # Without the logits, and without the attention of the encoder, which take more memory.
+        # The logits and the attention of the encoder are not computed, because they would take more memory.
         with eager_evaluation(model), torch.no_grad():
             attentions = model.get_decoder()(
                 input_ids=targets.input_ids,
@@ -100,17 +107,23 @@ def attend_words(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, pai
                 output_attentions=True,
             ).cross_attentions
         for row, ((source, by_source, _), (target, by_target, _)) in enumerate(encoded):
-            own = slice(1, len(target) + 1), slice(len(source))  # position 0 reads the start token
-            weights = torch.stack([layer[row, :, *own] for layer in attentions]).float().cpu().numpy()
+            # Position 0 of the decoder reads the start token.
+            real = (slice(1, len(target) + 1), slice(len(source)))
+            weights = torch.stack([layer[row, :, *real] for layer in attentions]).float().cpu().numpy()
             yield by_target.T @ weights @ by_source
     if num_cut:
         warnings.warn(f"pairs cut to their first {MOST_TOKENS} tokens per side: {num_cut}. Split them.", stacklevel=2)
 
 
 def _encode(tokenizer: PreTrainedTokenizerBase, text: str, side: str) -> tuple[list[int], np.ndarray, bool]:
-    """Return the tokens of `text`, without </s>; (tokens, words), 1 where a token belongs to a word; and if it is cut.
+    """Encode `text` word by word, because not every tokenizer knows the places of its tokens.
 
-    Each word is encoded alone, because not every tokenizer knows the places of its tokens.
+    Args:
+        side: "text" for a source, "text_target" for a translation.
+
+    Returns:
+        the token ids without </s>; a matrix (tokens, words) with 1 where a token belongs to a word, and 0 elsewhere;
+        True if words at the end were left out.
     """
     words = SEPARATED.findall(text)
     pieces = tokenizer(**{side: words}, add_special_tokens=False).input_ids if words else []
@@ -121,25 +134,26 @@ def _encode(tokenizer: PreTrainedTokenizerBase, text: str, side: str) -> tuple[l
 
 
 def format_links(links: Links) -> str:
-    """Return the links of one pair as fast_align writes them: `i-j`, source word and target word, in order."""
+    """Return the links of one pair as fast_align writes them: sorted `i-j`, source word i and target word j."""
     return " ".join(f"{source}-{target}" for source, target in sorted(links))
 
 
 def parse_links(line: str) -> Links:
-    """Return the links of one line; the opposite of `format_links`.
+    """Return the links of one line that `format_links` or fast_align wrote.
 
     Raises:
-        ValueError: for anything else than links i-j.
+        ValueError: if the line holds anything but links i-j.
     """
     links = SEPARATED.findall(line)
     for link in links:
         if not re.fullmatch("[0-9]+-[0-9]+", link):
-            raise ValueError(f"{link!r} is no link: write i-j, the numbers of a source word and a target word from 0.")
+            raise ValueError(f"{link!r} is no link: write i-j, the numbers of a source word and a target word, from 0.")
     return {tuple(map(int, link.split("-"))) for link in links}
 
 
 def score_links(found: Sequence[Links], gold: Sequence[Links]) -> tuple[float, float, float]:
-    """Return alignment error rate, precision and recall over all sentences; all links of `gold` count as sure."""
+    """Return alignment error rate, precision and recall over all sentences. All links of `gold` count as sure."""
     num_found, num_gold = (sum(map(len, links)) for links in (found, gold))
     num_right = sum(len(links & expected) for links, expected in zip(found, gold, strict=True))
-    return 1 - 2 * num_right / max(1, num_found + num_gold), num_right / max(1, num_found), num_right / max(1, num_gold)
+    error_rate = 1 - 2 * num_right / max(1, num_found + num_gold)
+    return error_rate, num_right / max(1, num_found), num_right / max(1, num_gold)

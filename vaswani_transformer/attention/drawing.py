@@ -1,11 +1,11 @@
-"""Figures 3 to 5 of the paper for any sentence, drawn with matplotlib. All lengths are inches.
+"""Figures 3 to 5 of the paper for any sentence, drawn with matplotlib. All lengths are in inches.
 
     maps = collect_attention(model, tokenizer, sentence).by_words()
     draw_figures(maps, "figures")
     draw_layer(maps, "figures", kind="cross", layer=4, heads=[2])
 
-Shapes: L layers, H heads, T queries, S keys. Arguments count layers and heads from 0, titles and names of files
-from 1 as the paper does.
+Shapes: L layers, H heads, T queries, S keys. Arguments count layers and heads from 0. Titles and names of files count
+them from 1, as the paper does.
 """
 
 import warnings
@@ -31,7 +31,7 @@ _CELL_HEIGHT = 0.07
 _LEGEND_STEP = 0.36
 _LINE_STEP = 0.22
 _GAP = 0.08  # between words and lines
-_FAINTEST = 0.01  # lines below this opacity cannot be seen and make half of a file
+_FAINTEST = 0.01  # Fainter lines cannot be seen, and would make up half of a file.
 _FONT = FontProperties(size=10)
 _INK, _FADED, _HIGHLIGHT = "#000000", "#8a8a8a", "#dcdcdc"
 _ROLES = "the words above attend to the words below"
@@ -46,21 +46,23 @@ def draw_attention(
     query_word: int | None = None,
     title: str | None = None,
 ) -> Figure:
-    """Draw one layer as the paper does: queries above, keys below, opacity is the weight, one colour per head.
+    """Draw one layer as the paper does: queries above, keys below, a colour for each head, the weight as opacity.
 
     Args:
-        queries, keys: T and S words.
-        weights: (H, T, S).
-        heads: heads to draw, all by default. The colour of a head does not depend on this choice.
-        query_word: draw the attention of this query alone, and a cell of each head above each key.
+        queries: T words.
+        keys: S words.
+        weights: (H, T, S), from 0 to 1.
+        heads: the heads to draw, all by default. The colour of a head does not depend on this choice.
+        query_word: the number of a query. Only its attention is drawn, also as a cell for each head above each key.
+        title: a line above the drawing.
 
     Returns:
-        a figure without a window: show it in a notebook or pass it to `save_figure`.
+        a figure without a window. Show it in a notebook, or pass it to `save_figure`.
     """
     heads = list(range(len(weights))) if heads is None else list(heads)
     colours = head_colours(len(weights))
     top_height, bottom_height = (max(map(_width, words)) for words in (queries, keys))
-    # From the lower edge up: who attends, legend, keys, cells of one query, lines, queries, title.
+    # From the lower edge up: the line `_ROLES`, the legend, keys, cells of one query, lines, queries, the title.
     y_legend = _MARGIN + _LINE_STEP
     y_keys = y_legend + 0.35 + bottom_height
     y_low = y_keys + _GAP + (0 if query_word is None else _CELL_HEIGHT * len(heads))
@@ -81,7 +83,7 @@ def draw_attention(
     axes.set_axis_off()
 
     def write(x: float, y: float, text: str, ink: str, *, ha: str = "left", rotation: int = 0) -> None:
-        # As it is, without formulas; the anchor keeps it in place in any font.
+        # A dollar sign does not begin a formula. The anchor keeps the text in its place in any font.
         place = {"ha": ha, "va": "center", "rotation": rotation, "rotation_mode": "anchor"}
         axes.text(x, y, text, color=ink, font=_FONT, parse_math=False, usetex=False, **place)
 
@@ -97,7 +99,7 @@ def draw_attention(
                     fill(x, y, 0.8 * _WORD_STEP, _CELL_HEIGHT, colours[head], min(1.0, weight))
         x, y = x_queries[query_word] - 0.42 * _WORD_STEP, y_queries - _GAP / 2
         fill(x, y, 0.84 * _WORD_STEP, _width(queries[query_word]) + _GAP, _HIGHLIGHT)
-    # Lines of several heads between the same words run side by side, or they would hide each other.
+    # Lines of several heads between the same words run side by side. Otherwise they would hide each other.
     asides = _WORD_STEP * min(0.1, 0.5 / len(heads)) * (np.arange(len(heads)) - (len(heads) - 1) / 2)
     for head, aside in zip(heads, asides, strict=True):
         visible = [(t, s) for t in drawn for s in range(len(keys)) if weights[head, t, s] >= _FAINTEST]
@@ -122,25 +124,27 @@ def draw_attention(
 def _width(text: str) -> float:
     """Return the length of a text in inches."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph")  # a missing one is reported by the drawing
+        warnings.filterwarnings("ignore", message="Glyph")  # The drawing itself warns of missing glyphs.
         return text_to_path.get_text_width_height_descent(text, _FONT, ismath=False)[0] / 72
 
 
 def draw_figures(maps: AttentionMaps, folder: str | Path, *, word: str | None = None) -> list[Path]:
-    """Write figures 3, 4 and 5, each as SVG and PNG.
+    """Write figures 3, 4 and 5, each as SVG and PNG; return the paths.
 
-    All show the next to last layer, the paper's layer 5 of 6. Pass `maps.by_words()` to draw words.
+    All figures show the layer before the last, which is layer 5 of 6 in the paper. Pass `maps.by_words()` to draw
+    words instead of sub-words.
 
-        figure3                      all heads, for the word with the strongest long-distance attention
+        figure3                      all heads, for the word with the strongest attention to words far away
         figure4_full, figure4_word   the two heads with the sharpest attention from that word to other words
-        figure5_first, _second       the two heads with the most sharp attention that is no fixed step, such as
-                                     "the word before": they may follow the sentence structure
+        figure5_first, _second       the two heads with the sharpest attention, not counting their strongest fixed
+                                     step, such as "the word before". They may follow the structure of the sentence
 
-    Heads and word are chosen by `AttentionMaps.word_links`, because idle heads attend to signs and special tokens.
+    `AttentionMaps.word_links` decides on heads and word. It leaves out signs and special tokens, because heads that
+    have nothing to do attend to these.
 
     Args:
-        folder: made if missing; files are named attention_figure3.svg and so on.
-        word: the word of figures 3 and 4, as in `maps.source_tokens`; its first place counts.
+        folder: it is made if it is missing. The files are named attention_figure3.svg and so on.
+        word: the word of figures 3 and 4, one of `maps.source_tokens`. If it stands twice, the first place counts.
 
     Raises:
         ValueError: if `word` is not in the sentence.
@@ -174,14 +178,15 @@ def draw_layer(
     heads: Sequence[int] | None = None,
     word: str | None = None,
 ) -> list[Path]:
-    """Write one layer as SVG and PNG: any kind of attention, any heads, the whole sentence or one word of it.
+    """Write one layer as SVG and PNG: any kind of attention, any heads, the whole sentence or one word; return paths.
 
     Args:
-        folder: made if missing; file names describe the drawing, such as attention_cross_layer5_head3.svg.
+        folder: it is made if it is missing. The names of the files describe the drawing, as in
+            attention_cross_layer5_head3.svg.
         kind: one of `VIEWS`.
-        layer: the next to last by default.
-        heads: all by default.
-        word: draw the attention of this query alone; its first place counts.
+        layer: the layer before the last by default.
+        heads: all heads by default.
+        word: only the attention of this query is drawn. If it stands twice, the first place counts.
 
     Raises:
         ValueError: if there is no such layer or head, or if `word` is not among the queries.
@@ -190,18 +195,18 @@ def draw_layer(
     for name, numbers, count in (("layer", [layer or 0], len(weights)), ("head", heads or [], len(weights[0]))):
         for number in numbers:
             if not 0 <= number < count:
-                raise ValueError(f"{VIEWS[kind]} has no {name} {number + 1}: expected one of 1 to {count}.")
+                raise ValueError(f"{VIEWS[kind]} has no {name} {number + 1}: choose a number from 1 to {count}.")
     name = f"{kind}_layer{1 + (paper_layer(len(weights)) if layer is None else layer)}"
     if heads is not None:
         name += "_head" + "_".join(str(head + 1) for head in heads)
     place = None if word is None else _find_word(word, queries)
-    # The place, because a word may hold characters that no file name can.
+    # The name of the file has the place of the word, because a word may hold characters that file names cannot hold.
     return _save(maps, folder, name if place is None else f"{name}_word{place + 1}", kind, layer, heads, place)
 
 
 def _find_word(word: str, words: Sequence[str]) -> int:
     if word not in words:
-        raise ValueError(f"there is no word {word!r} to draw: choose one of {' '.join(words)}")
+        raise ValueError(f"the sentence has no word {word!r} to draw: choose one of {' '.join(words)}")
     return words.index(word)
 
 
@@ -227,27 +232,27 @@ def _save(
 
 
 def _structure_scores(links: np.ndarray) -> np.ndarray:
-    """Return, for links (H, S, S), the strength of each head without its strongest fixed step, (H,)."""
+    """Return the strength of each head without its strongest fixed step, (H,), from `links` (H, S, S)."""
     length = links.shape[-1]
     steps = [links.trace(offset=step, axis1=1, axis2=2) for step in range(1 - length, length)]
     return links.sum(axis=(1, 2)) - np.max(steps, axis=0)
 
 
 def _best_two(scores: np.ndarray) -> list[int]:
-    """Return the indices of the two largest scores in ascending order; the first ones of equal scores."""
+    """Return the indices of the two largest scores in ascending order. Of equal scores the first ones are taken."""
     return sorted(np.argsort(-scores, kind="stable")[:2].tolist())
 
 
 def save_figure(figure: Figure, path: str | Path) -> Path:
-    """Write a figure as .svg or .png, by the suffix of `path`; the same figure always gives the same bytes.
+    """Write a figure as SVG or PNG, by the suffix of `path`; return `path`. Equal figures give equal bytes.
 
-    Text in an SVG stays text in a font of the reader's machine: it can be searched, and any script is shown.
+    Text in an SVG stays text, in a font of the reader's machine. So it can be searched, and all scripts are shown.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # By default matplotlib names the parts of an SVG by random numbers and dates it.
+    # By default matplotlib writes random names and the date into an SVG.
     with matplotlib.rc_context({"svg.hashsalt": "vaswani", "svg.fonttype": "none"}), warnings.catch_warnings():
         if path.suffix == ".svg":
-            warnings.filterwarnings("ignore", message="Glyph")  # the reader's fonts draw it
+            warnings.filterwarnings("ignore", message="Glyph")  # Fonts on the reader's machine draw the glyph.
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
     return path

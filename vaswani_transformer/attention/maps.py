@@ -1,4 +1,4 @@
-"""Attention weights of every head for one sentence, as numbers; `drawing` and `page` draw them.
+"""The attention weights of every head for one sentence, as arrays. `drawing` and `page` draw them.
 
     maps = collect_attention(model, tokenizer, "It is in this spirit that laws were passed.").by_words()
 
@@ -16,35 +16,35 @@ from transformers import BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 from . import KINDS
 from .words import Words, choose_reader, is_word, split_words
 
-SIDES = {  # of the queries and of the keys
+SIDES = {  # the texts of the queries and of the keys
     "encoder": ("source", "source"),
     "decoder": ("target", "target"),
     "cross": ("output", "source"),
     "alignment": ("target", "source"),
 }
-MOST_TOKENS = 512  # per side: 6 layers of 8 heads make a page of 50 MB, or twice that with sub-words
-PAIRS_PER_BATCH = 8  # the longest need 400 MB for each kind, with 6 layers of 8 heads
+MOST_TOKENS = 512  # on each side; a page of 6 layers of 8 heads then has 50 MB, and 100 MB with sub-words
+PAIRS_PER_BATCH = 8  # the longest pairs need 400 MB for each kind of attention, with 6 layers of 8 heads
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionMaps:
     """Attention weights of one sentence pair, with the text of every row and column.
 
-    The decoder reads the target shifted right by one: at position t it reads token t and writes token t + 1. So
-    `target_tokens`, which it reads, starts with the start token and names rows and columns of `decoder`;
-    `output_tokens`, which it writes, ends with the end token and names the rows of `cross`. A head that aligns attends
-    at position t to the translation of the token that is read there, so `target_tokens` names the rows of `alignment`.
+    The decoder reads the target shifted right by one: at position t it reads token t and writes token t + 1. It reads
+    `target_tokens`, which begin with the start token. They name the rows and columns of `decoder`. It writes
+    `output_tokens`, which end with the end token. They name the rows of `cross`. A head that aligns attends at position
+    t to the translation of the token that the decoder reads there. So `target_tokens` name the rows of `alignment`.
 
     Args:
-        source_tokens: S pieces of the source.
-        target_tokens: T pieces the decoder reads.
+        source_tokens: the S tokens of the source, as readable text.
+        target_tokens: the T tokens that the decoder reads.
         encoder: encoder self-attention, (L, H, S, S).
         decoder: decoder self-attention, (L, H, T, T).
         cross: encoder-decoder attention, (L, H, T, S).
-        output_tokens: T pieces the decoder writes.
-        words: the words of "source", "target" and "output" as (text, number of tokens); empty if every token is a
-            word.
-        alignment: the weights of `cross` with rows by the words that are read; `cross` itself by default.
+        output_tokens: the T tokens that the decoder writes.
+        words: the words of "source", "target" and "output", each as (text, number of tokens). It is empty if every
+            token is a word.
+        alignment: the weights of `cross`, with rows for the words that the decoder reads; `cross` itself by default.
     """
 
     source_tokens: list[str]
@@ -61,14 +61,14 @@ class AttentionMaps:
             object.__setattr__(self, "alignment", self.cross)
 
     def view(self, kind: str) -> tuple[list[str], list[str], np.ndarray]:
-        """Return texts of the queries, texts of the keys and weights (L, H, T, S) of one of `VIEWS`."""
+        """Return the texts of the queries, the texts of the keys and the weights (L, H, T, S) of one of `VIEWS`."""
         queries, keys = (getattr(self, f"{side}_tokens") for side in SIDES[kind])
         return queries, keys, getattr(self, kind)
 
     def word_links(self, kind: str, layer: int) -> np.ndarray:
-        """Return squared weights (H, T, S) between different words; 0 from or to signs and special tokens.
+        """Return the squared weights (H, T, S) between different words, and 0 from or to signs and special tokens.
 
-        Squares count one strong link more than many weak ones.
+        In squares one strong link counts more than many weak links.
         """
         queries, keys, weights = self.view(kind)
         from_words, to_words = (np.array([is_word(word) for word in words]) for words in (queries, keys))
@@ -80,8 +80,8 @@ class AttentionMaps:
     def by_words(self) -> "AttentionMaps":
         """Return the same maps with sub-words merged to words, as the paper draws them.
 
-        A word gets the sum of the weights of its pieces as a key and their mean as a query: rows still sum to 1. Words
-        are runs of letters and digits or runs of other signs, as in tensor2tensor.
+        As a key, a word gets the sum of the weights of its sub-words. As a query, it gets their mean. So rows still sum
+        to 1. See `attention.words` for what counts as a word.
         """
         if not self.words:
             return self
@@ -92,12 +92,15 @@ class AttentionMaps:
 
 
 def paper_layer(layers: int) -> int:
-    """Return the layer that figures 3 to 5 show, from 0: the next to last, layer 5 of 6, or the only one."""
+    """Return the layer that figures 3 to 5 show, from 0: the layer before the last, or the only layer.
+
+    In the paper it is layer 5 of 6.
+    """
     return max(0, layers - 2)
 
 
 def _merge(weights: np.ndarray, query_lengths: list[int], key_lengths: list[int]) -> np.ndarray:
-    """Return weights (..., T, S) by words: the sum over the keys of a word, the mean over its queries."""
+    """Merge the tokens of weights (..., T, S) to words: the sum over the keys of a word, the mean over its queries."""
     starts = [np.cumsum([0, *lengths[:-1]]) for lengths in (query_lengths, key_lengths)]
     summed = np.add.reduceat(np.add.reduceat(weights, starts[1], axis=-1), starts[0], axis=-2)
     return summed / np.array(query_lengths, dtype=summed.dtype)[:, None]
@@ -111,13 +114,13 @@ def collect_attention(
 ) -> AttentionMaps:
     """Return the attention weights of all layers for one sentence, from one forward pass without dropout.
 
-    For the duration of the call the model uses eager attention, which returns its weights in any model.
+    During the call the model uses eager attention, which returns its weights.
 
     Args:
         model: an encoder-decoder, on any device.
-        tokenizer: its byte-level tokenizer.
+        tokenizer: the byte-level tokenizer of the model.
         source: the sentence.
-        target: a translation to force through the decoder; by default the model translates.
+        target: a translation for the decoder to read; by default the model translates the sentence.
 
     Raises:
         ValueError: if source or target has more than `MOST_TOKENS` tokens.
@@ -127,8 +130,8 @@ def collect_attention(
     longest = max(map(len, source_ids + (target_ids or [])))
     if longest > MOST_TOKENS:
         raise ValueError(
-            f"attention is shown of sentences of up to {MOST_TOKENS} tokens, because its maps grow with the square; "
-            f"got {longest:,}: shorten the sentence, or split it."
+            f"attention is shown of sentences of up to {MOST_TOKENS} tokens, because its maps grow with the square of "
+            f"the length; got {longest:,} tokens: shorten the sentence, or split it."
         )
     return collect_attention_batch(model, tokenizer, source_ids, target_ids)[0]
 
@@ -139,20 +142,20 @@ def collect_attention_batch(
     source_ids: Sequence[list[int]],
     target_ids: Sequence[list[int]] | None = None,
 ) -> list[AttentionMaps]:
-    """Return the maps of several sentences from one forward pass; no map holds padding.
+    """Return the maps of several sentences from one forward pass. The maps hold no padding.
 
     Args:
-        source_ids: tokens of each sentence.
-        target_ids: tokens of each translation, without the start token; by default the model translates.
+        source_ids: the token ids of each sentence.
+        target_ids: the token ids of each translation, without the start token; by default the model translates.
     """
     inputs = pad_right(model, tokenizer, source_ids)
     start, end = model.config.decoder_start_token_id, tokenizer.eos_token_id
     with eager_evaluation(model), torch.no_grad():
         if target_ids is None:
-            # Without a `Translator`, because the model already uses the kernel that returns weights.
+            # No `Translator` is used here, because the model already uses the kernel that returns weights.
             output = {"num_return_sequences": 1, "return_dict_in_generate": False}
             decoded = model.generate(**inputs, **output).tolist()
-            # From 1: the start token may be the end token. Padding of shorter hypotheses follows the end.
+            # The end token is sought from position 1 on, because the start token may be the same. Padding follows it.
             decoded = [ids[: ids.index(end, 1) + 1] if end in ids[1:] else ids for ids in decoded]
         else:
             decoded = [[start, *ids] for ids in target_ids]
@@ -163,11 +166,12 @@ def collect_attention_batch(
             use_cache=False,
             return_dict=True,
         )
-    # Padding is on the right: the causal mask hides it from the tokens before it, and the slices below cut it off.
+    # Padding stands on the right. The causal mask hides it from the tokens before it, and slices will cut it off.
     weights = {  # (B, L, H, T, S)
         kind: torch.stack(outputs[f"{kind}_attentions"], dim=1).float().cpu().numpy() for kind in KINDS
     }
-    special, read_token = tokenizer.added_tokens_decoder, choose_reader(tokenizer)
+    special = tokenizer.added_tokens_decoder
+    read_token = choose_reader(tokenizer)
     maps = []
     for row, (source, tokens) in enumerate(zip(source_ids, decoded, strict=True)):
         pieces, words = {}, {}
@@ -176,18 +180,24 @@ def collect_attention_batch(
                 tokenizer.convert_ids_to_tokens(ids), [token_id in special for token_id in ids], read_token
             )
         lengths = {"source": len(source), "target": len(tokens) - 1, "output": len(tokens) - 1}
-        own = {kind: weights[kind][row, ..., : lengths[SIDES[kind][0]], : lengths[SIDES[kind][1]]] for kind in KINDS}
-        maps.append(AttentionMaps(**pieces, **own, words=words))
+        real = {kind: weights[kind][row, ..., : lengths[SIDES[kind][0]], : lengths[SIDES[kind][1]]] for kind in KINDS}
+        maps.append(AttentionMaps(**pieces, **real, words=words))
     return maps
 
 
 def pad_right(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: Sequence[list[int]]) -> BatchEncoding:
-    """Return rows of token ids with their mask, padded on the right, on the device of `model`."""
+    """Return `rows` of token ids, padded on the right, with their mask, on the device of `model`."""
     return tokenizer.pad({"input_ids": rows}, padding_side="right", return_tensors="pt").to(model.device)
 
 
 def find_mutual_best(weights: np.ndarray) -> np.ndarray:
-    """Return, for weights (..., queries, keys), True where one is the first greatest of its row and of its column."""
+    """Return True where a weight is the greatest one in its row and in its column, and False elsewhere.
+
+    If weights are equal, the first of them counts as the greatest.
+
+    Args:
+        weights: (..., queries, keys), the shape of the result.
+    """
     if not weights.size:
         return np.zeros(weights.shape, bool)
     rows, columns = np.indices(weights.shape[-2:], sparse=True)
@@ -196,7 +206,7 @@ def find_mutual_best(weights: np.ndarray) -> np.ndarray:
 
 @contextmanager
 def eager_evaluation(model: PreTrainedModel) -> Iterator[None]:
-    """Use eager attention without dropout inside the block, and restore the earlier settings after it."""
+    """Let `model` use eager attention without dropout inside the block, and restore its settings after the block."""
     implementation = model.config._attn_implementation
     modes = [(module, module.training) for module in model.modules()]
     try:

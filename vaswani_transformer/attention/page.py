@@ -1,4 +1,4 @@
-"""All layers and heads of one sentence as a single page that needs no network.
+"""One HTML page with the attention of all layers and heads for a sentence. The page needs no network.
 
 Path("attention.html").write_text(build_html(collect_attention(model, tokenizer, sentence), sentence))
 """
@@ -16,7 +16,8 @@ import numpy as np
 from . import VIEWS
 from .maps import SIDES, AttentionMaps, paper_layer
 
-# A `string.Template`: no other dollar sign may stand in it. Its policy line lets the page load nothing at all.
+# The file is a `string.Template`, so it may hold no other dollar signs. Its security policy forbids the page to load
+# anything.
 TEMPLATE = Path(__file__).with_name("page.html")
 
 
@@ -28,15 +29,17 @@ def build_html(
     layer: int | None = None,
     heads: Sequence[int] | None = None,
 ) -> str:
-    """Return a page of all layers and heads that needs no network: choose layer, kind, heads and a word.
+    """Return a page on which the reader chooses the kind of attention, a layer, heads and a word.
 
-    The page shows words, as the paper does, and sub-words on request. Weights are stored in one byte each: 6 layers, 8
-    heads and 30 words per side take 170 kB, and sub-words, where they differ, as much again.
+    The page shows words, as the paper does, and sub-words on request. Each weight takes one byte: 170 kB for 6 layers,
+    8 heads and 30 words on each side. If there are sub-words, their weights take as much again.
 
     Args:
-        kind: one of `VIEWS`, shown first.
-        layer: shown first; the layer of figures 3 to 5 by default.
-        heads: shown first; by default the head with the strongest links between words.
+        maps: the attention by tokens, as `collect_attention` returns it.
+        title: the title of the page.
+        kind: the kind of attention to show first, one of `VIEWS`.
+        layer: the layer to show first; by default the layer of figures 3 to 5.
+        heads: the heads to show first; by default the head with the strongest links between words.
     """
     words = maps.by_words()
     kinds = [_describe(words, name) for name in VIEWS]
@@ -52,14 +55,14 @@ def build_html(
 
 
 def head_colours(num_heads: int) -> list[str]:
-    """Return one colour per head as #rrggbb, all readable on white and on black; the drawings have the same."""
-    # Neighbours in hue differ in lightness too.
+    """Return a colour #rrggbb for each head, readable on white and on black. The drawings have the same colours."""
+    # Heads with similar hues differ in lightness.
     colours = [colorsys.hls_to_rgb(head / num_heads, 0.42 + 0.16 * (head % 2), 0.7) for head in range(num_heads)]
     return ["#" + "".join(f"{round(channel * 255):02x}" for channel in colour) for colour in colours]
 
 
 def _describe(maps: AttentionMaps, kind: str) -> dict:
-    """Return one kind of attention as the page reads it."""
+    """Return one kind of attention in the form that the script of the page reads."""
     queries, keys, weights = maps.view(kind)
     as_bytes = np.rint(np.clip(weights, 0, 1) * 255).astype(np.uint8).tobytes()
     return {
@@ -75,5 +78,5 @@ def _describe(maps: AttentionMaps, kind: str) -> dict:
 
 
 def _to_json(value: object) -> str:
-    """Return JSON for a script element: only "<" can end it, and JSON reads \\u003c as the same character."""
+    """Return JSON to stand in a script element. It has no "<", which could end the element, but \\u003c."""
     return json.dumps(value, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")

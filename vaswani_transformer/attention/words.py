@@ -1,6 +1,6 @@
-"""The words of a sentence and their tokens, as readable text. A token may be part of a word, or of a character.
+"""The words of a sentence and their tokens, as readable text. A token may be a part of a word, or of a character.
 
-Words are runs of letters and digits or runs of other signs, as in tensor2tensor.
+A word is a run of letters and digits, or a run of other signs, as in tensor2tensor.
 """
 
 import re
@@ -11,7 +11,7 @@ from itertools import groupby
 from transformers import PreTrainedTokenizerBase
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-CONTINUATION = "·"  # shown before a piece that continues the word of the piece before it
+CONTINUATION = "·"  # stands before a token that continues a word
 
 Words = list[tuple[str, int]]  # the words of a sentence: text, number of tokens
 
@@ -21,14 +21,19 @@ def is_word(text: str) -> bool:
     return any(c.isalnum() for c in text) and not re.fullmatch(r"<[^<>]*>", text)
 
 
-# GPT-2's printable symbol of every byte -> the byte.
+# The printable symbol that GPT-2 gives to each byte -> the byte.
 _BYTE_SYMBOLS = {symbol: byte for byte, symbol in bytes_to_unicode().items()}
 
 
 def split_words(tokens: list[str], verbatim: list[bool], read_token: Callable[[str], bytes]) -> tuple[list[str], Words]:
-    """Return the readable text of every token, and the words they form.
+    """Return the readable text of every token, and the words that the tokens form.
 
-    A piece that continues a word is shown after `CONTINUATION`. Special and added tokens stand `verbatim`, as words.
+    A token that continues a word has `CONTINUATION` before its text.
+
+    Args:
+        tokens: the tokens, as the vocabulary spells them.
+        verbatim: True for special and added tokens. They stand as they are, and each is a word.
+        read_token: see `choose_reader`.
     """
     pieces: list[str] = []
     words: Words = []
@@ -46,25 +51,25 @@ def split_words(tokens: list[str], verbatim: list[bool], read_token: Callable[[s
 
 
 def choose_reader(tokenizer: PreTrainedTokenizerBase) -> Callable[[str], bytes]:
-    """Return the function from a token to its bytes, with the spaces at its ends."""
+    """Return a function that turns a token into its bytes, with the spaces at its ends."""
     vocabulary = tokenizer.get_vocab()
     if _BYTE_SYMBOLS.keys() <= vocabulary.keys():
         return lambda token: bytes(_BYTE_SYMBOLS[symbol] for symbol in token)
-    if any("\u2581" in token for token in vocabulary):  # SentencePiece's sign for a space
+    if any("\u2581" in token for token in vocabulary):  # The sign of SentencePiece for a space.
         return lambda token: token.replace("\u2581", " ").encode()
-    # fairseq's tokens are the text between spaces, with @@ at the end if the word continues.
+    # In fairseq a token is the text between two spaces. It ends in @@ if the word continues.
     return lambda token: f"{token} ".replace("@@ ", "").encode()
 
 
 def _group_by_word(pieces: list[bytes]) -> list[list[bytes]]:
-    """Group consecutive pieces by the word of their first byte after spaces."""
-    # By bytes, because a piece may end inside a character. A byte of no character becomes one surrogate.
+    """Group consecutive pieces by words. A piece belongs to the word of its first byte that is not a space."""
+    # Bytes are counted, because a piece may end inside a character. A byte of no character becomes one surrogate.
     text = b"".join(pieces).decode("utf-8", errors="surrogateescape")
     word_of_byte: list[int] = []
     index = 0
     for kind, run in groupby(text, key=_character_class):
         word_of_byte += [index] * len("".join(run).encode("utf-8", errors="surrogateescape"))
-        index += kind != "space"  # spaces belong to the word after them
+        index += kind != "space"  # Spaces belong to the word after them.
     grouped: dict[int, list[bytes]] = {}
     end = 0
     for piece in pieces:
@@ -75,16 +80,16 @@ def _group_by_word(pieces: list[bytes]) -> list[list[bytes]]:
 
 
 def _character_class(character: str) -> str:
-    """Return "word" for letters, marks and digits, "sign" for other signs, "space" for what separates words."""
+    """Return "word" for letters, marks and digits, "space" for white space, and "sign" for other characters."""
     if character.isspace():
         return "space"
     category = unicodedata.category(character)
-    return "word" if category[0] in "LMN" or category in ("Cf", "Cs") else "sign"  # Cf: joiners inside words
+    return "word" if category[0] in "LMN" or category in ("Cf", "Cs") else "sign"  # Cf holds joiners inside words.
 
 
 def _readable(piece: bytes) -> str:
-    """Return bytes as text without outer spaces, with codes for invalid bytes and invisible characters."""
+    """Return bytes as text without spaces at the ends. Invalid bytes and invisible characters become codes."""
     text = piece.decode("utf-8", errors="backslashreplace")
     text = text.strip(" ") or "␣" * len(text)
-    # Joiners inside words stay.
+    # Joiners inside words are kept.
     return "".join(c if c.isprintable() or c in "\u200c\u200d" else c.encode("unicode_escape").decode() for c in text)
