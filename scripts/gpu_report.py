@@ -8,8 +8,8 @@
 --updates. The times are read from its log. The second half of the updates is the steady state. "building" is how much
 longer the first half takes: it includes compilation, plans, and memory for new shapes. "memory" is the peak of what
 PyTorch allocates. "hours" is how long the paper's number of updates would take. If a row fails, for example from lack
-of memory, the report says so, and the next rows follow. `benchmark_training.py --device cuda` compares with
-MarianMTModel.
+of memory, the report says so, and the next rows follow. Each row is printed when it is measured.
+`benchmark_training.py --device cuda` compares with MarianMTModel.
 
 On a machine without a network, install missing and outdated packages from wheels:
 
@@ -60,7 +60,6 @@ def train(arguments: Sequence[str]) -> int:
 def measure_row(size: str, mode: str, num_processes: int, args: argparse.Namespace, further: Sequence[str]) -> dict:
     """Return a row of the result. If the training fails, the row has the field `error`, with the end of its output."""
     row = {"size": size, "mode": mode, "processes": num_processes}
-    print(f"{row} ...", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory() as run:
         launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(num_processes)]
         command = [sys.executable, *launch, __file__, "train", "--data", args.data, "--recipe", f"{size}_en_de"]
@@ -96,7 +95,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.device == "cuda" and not torch.cuda.is_available():
         raise SystemExit("This machine has no CUDA device. Use --device cpu to try the program without one.")
     processes = args.processes or sorted({1, torch.cuda.device_count() or 1})
-    rows = [measure_row(*place, args, further) for place in product(args.sizes, args.modes, processes)]
+    rows = []
+    for place in product(args.sizes, args.modes, processes):
+        rows.append(measure_row(*place, args, further))
+        print(rows[-1], file=sys.stderr, flush=True)  # what was measured is not lost if the report is ended early
     failed = [row for row in rows if "error" in row]
     errors = [f"{row['size']}, {row['mode']}, {row['processes']}: {row['error']}" for row in failed]
     table = format_rows([row for row in rows if row not in failed], COLUMNS)
