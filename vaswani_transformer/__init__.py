@@ -8,7 +8,7 @@ __version__ = "0.1.0"
 # line. For `python -m vaswani_transformer` Python imports this file first, while the name of the program is -m.
 _is_run = sys.argv[:1] == ["-m"] and ("-m", __name__) in zip(sys.orig_argv, sys.orig_argv[1:], strict=False)
 if "vaswani_cli" not in sys.modules and not _is_run:
-    from . import registration  # noqa: F401 - its import registers
+    from . import registration  # noqa: F401 - Its import registers the model with transformers.
     from .data.tokenization import train_tokenizer
     from .model.configuration_vaswani import VaswaniConfig
     from .model.modeling_vaswani import VaswaniForConditionalGeneration, VaswaniModel

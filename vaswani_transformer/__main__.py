@@ -1,4 +1,4 @@
-"""`python -m vaswani_transformer`, and so `accelerate launch -m vaswani_transformer train ...`."""
+"""The command line for `python -m vaswani_transformer` and `accelerate launch -m vaswani_transformer train ...`."""
 
 from vaswani_transformer.cli import main
 

@@ -14,23 +14,26 @@ from .runs import CARD_FILE, COMPLETE, TOKENIZER_FILES, UPDATE, WEIGHTS, check_c
 def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
     """Write to `output` the model whose weights are the mean of the weights in `folders` (section 6.1).
 
-    The paper averages the last 5 (base) or 20 (big) checkpoints, written every ten minutes. Sums are taken in float64
-    and cast back once. Everything beside the weights is copied from the last folder, except its card.
+    The paper averages the last 5 (base) or 20 (big) checkpoints, which are written every ten minutes. Sums are in
+    float64, and the mean is cast back once. All other files are copied from the last folder, except its card.
 
     Raises:
-        ValueError: if `folders` is empty, if a checkpoint is damaged, or if shapes of weights or vocabularies differ.
+        ValueError: if `folders` is empty, if a checkpoint is damaged, or if the shapes of weights or the vocabularies
+            differ.
     """
     if not folders:
-        raise ValueError("there is no checkpoint to average: train first.")
+        raise ValueError("there is no checkpoint to average: train until the run has one.")
     sums = {}
     for folder in folders:
-        if (folder / COMPLETE).exists():  # other models have no digests
+        if (folder / COMPLETE).exists():  # Only checkpoints have digests.
             check_checkpoint(folder)
         weights = load_file(folder / WEIGHTS)
         sizes = {name: tensor.shape for name, tensor in weights.items()}
         sums = sums or {name: tensor.new_zeros(tensor.shape, dtype=torch.float64) for name, tensor in weights.items()}
         if sizes != {name: total.shape for name, total in sums.items()} or not _have_one_vocabulary(folder, folders[0]):
-            raise ValueError(f"{folder} has another architecture or vocabulary than {folders[0]}: they have no mean.")
+            raise ValueError(
+                f"{folder} has another architecture or vocabulary than {folders[0]}: leave one of them out."
+            )
         for name, tensor in weights.items():
             sums[name] += tensor.double()
     output.mkdir(parents=True, exist_ok=True)
@@ -38,12 +41,14 @@ def average_checkpoints(folders: Sequence[Path], output: Path) -> None:
         if path.is_file() and path.name not in (WEIGHTS, COMPLETE, CARD_FILE):
             shutil.copy(path, output / path.name)
     if (update := read_update(folders[-1])) is not None:
-        (output / UPDATE).write_text(f"{update}\n")  # weights with more metadata vary in their bytes
+        # The number stands in a file, because the bytes of weights with more metadata would vary.
+        (output / UPDATE).write_text(f"{update}\n")
     averaged = {name: (total / len(folders)).to(weights[name].dtype) for name, total in sums.items()}
     with write_whole(output / WEIGHTS) as file:
         file.write(save(averaged, metadata={"format": "pt"}))
 
 
 def _have_one_vocabulary(folder: Path, other: Path) -> bool:
+    """Return True if the tokenizer files of two models are equal."""
     files = [(folder / name, other / name) for name in TOKENIZER_FILES if (other / name).exists()]
     return all(one.exists() and one.read_bytes() == two.read_bytes() for one, two in files)

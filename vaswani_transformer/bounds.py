@@ -1,4 +1,4 @@
-"""Numbers that a user gives, on the command line, in recipes or in files, lie between bounds.
+"""Bounds for numbers on the command line, in recipes and in files.
 
 Without bounds, a typing error or a damaged file could request all memory.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Number:
-    """The numbers from `least` to `most`: whole ones, if `least` is a whole number."""
+    """The numbers from `least` to `most`. If `least` is an int, only whole numbers are meant."""
 
     least: float
     most: float
@@ -22,7 +22,11 @@ class Number:
         return f"a {'whole ' if isinstance(self.least, int) else ''}number from {self.least:,} to {self.most:,}"
 
     def __call__(self, text: str) -> float:
-        """Parse an option, as argparse calls its `type`."""
+        """Return the number in `text`. argparse calls this for an option with this object as its `type`.
+
+        Raises:
+            argparse.ArgumentTypeError: if `text` is not such a number.
+        """
         try:
             value = type(self.least)(text)
         except ValueError:

@@ -1,4 +1,4 @@
-"""The Transformer of "Attention Is All You Need": text in, training, a model on disk, translation out.
+"""Train the Transformer of "Attention Is All You Need" on text, and translate with it.
 
 vaswani prepare --train train.en train.de --dev dev.en dev.de --output data
 vaswani train --data data --output runs/base
@@ -20,19 +20,19 @@ from .commands import COMMANDS
 from .memory import tune_memory
 from .training.interruption import EXIT_CODE, Interrupted
 
-# Their messages are for users; other errors are shown with the name of their class.
+# The messages of these errors are written for users. Other errors are shown with the name of their class.
 USER_ERRORS = (ValueError, OSError, FloatingPointError, ImportError)
-# Packages that come with an extra of this one.
+# Package -> the extra of vaswani-transformer that installs it.
 EXTRAS = {"matplotlib": "plots", "ctranslate2": "export", "onnxscript": "export", "tensorboard": "tensorboard"}
 
 
 class Messages(io.FileIO):
-    """Standard error: where a message cannot be written, as on a full disk, it is lost, and the work goes on."""
+    """Standard error. If a message cannot be written, as on a full disk, it is lost and the work continues."""
 
     def write(self, data: bytes) -> int:
         try:
             return super().write(data)
-        except BrokenPipeError:  # the reader has ended the work
+        except BrokenPipeError:  # The reader has closed the pipe, and so ends the work.
             raise
         except OSError:
             return len(data)
@@ -45,7 +45,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--debug", action="store_true", help="show where in the code an error arose")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     for module in COMMANDS:
-        name, text = module.__name__.rpartition(".")[2], module.__doc__
+        name = module.__name__.rpartition(".")[2]
+        text = module.__doc__
         command = commands.add_parser(name, help=text.partition("\n")[0], description=text, formatter_class=formatter)
         module.add_arguments(command)
         command.set_defaults(module=module, parser=command)
@@ -53,7 +54,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command, or list them if none is given. Errors are one line on standard error, a traceback with --debug."""
+    """Run the command in `argv`, and return its exit status. Without a command, list the commands.
+
+    An error prints one line on standard error. With --debug it is raised instead.
+    """
     _prepare_streams()
     args, unknown = build_parser().parse_known_args((sys.argv[1:] if argv is None else argv) or ["--help"])
     if unknown:
@@ -81,7 +85,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _prepare_streams() -> None:
-    """Let no file of a command take the descriptor of a closed standard stream, whose use becomes an error."""
+    """Replace standard streams that the caller has closed, so that no file of a command takes their descriptors.
+
+    The use of such a stream then is an error. Standard error becomes `Messages`.
+    """
     for name, mode in (("stdin", "w"), ("stdout", "r"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - open until the process ends
@@ -93,28 +100,29 @@ def _prepare_streams() -> None:
 def _run(args: argparse.Namespace) -> None:
     tune_memory()
     warnings.formatwarning = lambda message, *_, **__: f"vaswani {args.command}: {message}\n"
-    # Imported late: this takes seconds, and help and usage errors come before.
+    # These imports take seconds. They come late, so that help and usage errors appear at once.
     import_module(".registration", __package__)
-    import_module("transformers").utils.logging.disable_progress_bar()  # of loading and saving weights
+    # The bar would show the loading and saving of weights.
+    import_module("transformers").utils.logging.disable_progress_bar()
     args.module.run(args)
-    sys.stdout.flush()  # here a full disk and a closed pipe are errors of the command, at exit they are not
+    sys.stdout.flush()  # Here a full disk or a closed pipe is an error of the command. At exit it would not be.
 
 
 def _explain(error: BaseException, args: argparse.Namespace) -> tuple[str, int]:
-    """Return the line about an error, and the exit status."""
+    """Return the message for an error, and the exit status."""
     if isinstance(error, Interrupted):
         return str(error), EXIT_CODE
     if isinstance(error, KeyboardInterrupt):
-        return "stopped by Ctrl+C", 128 + signal.SIGINT  # as a shell reports it
+        return "stopped by Ctrl+C", 128 + signal.SIGINT  # the status that a shell reports
     names = [getattr(stream, "name", "") for stream in (sys.stdin, sys.stdout)]
-    if isinstance(error, io.UnsupportedOperation) and os.devnull in names:  # by `_prepare_streams`
-        return f"standard input or output is closed, and {args.command} uses it: open it, or name a file.", 1
+    if isinstance(error, io.UnsupportedOperation) and os.devnull in names:  # `_prepare_streams` opened it.
+        return f"standard input or output is closed, but {args.command} uses it: open it, or name a file.", 1
     kind, reason = type(error).__name__, str(error)
-    if kind in ("OutOfMemoryError", "MemoryError") or "DefaultCPUAllocator" in reason:  # of CUDA, Python and PyTorch
-        advice = "--tokens_per_batch (of training: larger --accumulation_steps), or shorter sentences"
-        return f"out of memory ({(reason or kind).splitlines()[0]}): give a smaller {advice}.", 1
+    if kind in ("OutOfMemoryError", "MemoryError") or "DefaultCPUAllocator" in reason:  # CUDA, Python and PyTorch
+        advice = "give a smaller --tokens_per_batch (in training a larger --accumulation_steps), or shorter sentences"
+        return f"out of memory ({(reason or kind).splitlines()[0]}): {advice}.", 1
     if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get(str(error.name).partition(".")[0])):
         return f'{reason}: pip install "vaswani-transformer[{extra}]"', 1
     if isinstance(error, USER_ERRORS) and reason:
         return reason, 1
-    return f"{kind}: {reason} (vaswani --debug {args.command} ... shows where)", 1
+    return f"{kind}: {reason} (vaswani --debug {args.command} ... shows where in the code)", 1

@@ -132,7 +132,7 @@ def read_object(path: Path) -> dict:
 
 @contextlib.contextmanager
 def blaming(path: Path) -> Iterator[None]:
-    """Re-raise errors of the block as a ValueError that names `path`, the file that causes them."""
+    """Turn errors of the block over damaged content into a ValueError that names `path`, the file that caused them."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, *OF_LIBRARIES) as error:
@@ -142,11 +142,11 @@ def blaming(path: Path) -> Iterator[None]:
 
 
 def find_changes(recorded: object, given: object, name: str = "", defaults: Mapping | None = None) -> Iterator[str]:
-    """Yield each difference between two JSON values, as `path.to.it was 1, is 2`.
+    """Yield a line such as `path.to.it was 1, is 2` for each difference between two JSON values.
 
     Args:
-        name: where the paths begin.
-        defaults: by their paths, the values of settings that may be missing.
+        name: the beginning of all paths.
+        defaults: path -> value, for settings that may be missing.
     """
     if isinstance(recorded, dict) and isinstance(given, dict):
         for key in sorted(recorded.keys() | given.keys()):
@@ -167,25 +167,28 @@ def claim(
     free: Collection[str] = (),
     defaults: Mapping[str, object] | None = None,
 ) -> dict:
-    """Record in the JSON file at `path` the settings of its folder, or compare them with those recorded there.
+    """Record the settings of a folder in its JSON file at `path`. If the file exists, compare the settings with it.
 
     Args:
-        settings: JSON values on which the results depend. Other entries of the file inform, and are not compared.
+        settings: JSON values on which the results depend. Other entries of the file are not compared.
         advice: sentences for a user whose settings differ.
         owned: names or patterns of further files that will be written into the folder, or removed from it.
-        free: settings that may change, by their paths.
-        defaults: as of `find_changes`.
+        free: paths of settings that may change.
+        defaults: see `find_changes`.
+
+    Returns:
+        the content of the file.
 
     Raises:
-        ValueError: if other settings were recorded, with the differences; if the file is damaged; if it does not exist,
-            but one of `owned` does: that is a file of the user.
+        ValueError: if the file has other settings (the message names the differences), or if it is damaged. Also if it
+            does not exist, but one of the `owned` files does, because that is a file of the user.
     """
     settings = json.loads(json.dumps(settings))
     if not path.exists():
         for found in sorted(found for pattern in owned for found in path.parent.glob(pattern)):
             raise ValueError(
-                f"{found} would be overwritten, and no {path.name} beside it says how it was made: name another output "
-                f"folder, or remove it."
+                f"{found} would be overwritten, and no {path.name} beside it tells how it was made: name another "
+                f"output folder, or remove {found.name}."
             )
         write_json(path, settings)
     recorded = read_object(path)
@@ -197,7 +200,7 @@ def claim(
 
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Lock `folder` until the block or this process ends; raise a ValueError if another process has locked it."""
+    """Lock `folder` until the block or this process ends. Raise a ValueError if another process has locked it."""
     try:
         with FileLock(folder / LOCK_FILE, blocking=False):
             yield

@@ -1,4 +1,4 @@
-"""Load a trained model whole and undamaged, and identify it by a fingerprint."""
+"""Load a trained model, check that it is whole and undamaged, and identify it by a fingerprint."""
 
 import contextlib
 import hashlib
@@ -17,7 +17,7 @@ from .model.modeling_vaswani import VaswaniForConditionalGeneration
 from .model.pipeline_vaswani import find_languages
 from .runs import SUFFIXES, find_model
 
-BOUNDS = {  # of a generation config
+BOUNDS = {  # for fields of a generation config
     "num_beams": Number(1, 1_000),
     "length_penalty": Number(-10.0, 10.0),
     "max_length_offset": Number(0, 10_000),
@@ -26,40 +26,46 @@ BOUNDS = {  # of a generation config
 
 
 class Loaded(NamedTuple):
-    """A model as it was loaded; its name may mean another one by now, as that of a run in training."""
+    """A loaded model. Its name may mean another model later, such as the name of a run in training."""
 
-    folder: Path  # of its files; of a model on the Hub, that of the commit in the cache
+    folder: Path  # the folder of its files; for a model of the Hub, the folder of the commit in the cache
     model: VaswaniForConditionalGeneration
     tokenizer: PreTrainedTokenizerFast
-    fingerprint: str  # of these files; see `fingerprint_model`
+    fingerprint: str  # a digest of these files, see `fingerprint_model`
 
     @property
     def languages(self) -> tuple[str, str] | None:
-        """Source and target language, where the config names them."""
+        """Source and target language, or None if the config does not name them."""
         return find_languages(vars(self.model.config))
 
 
 def load(name: str | Path, *, dtype: str | None = None) -> Loaded:
-    """Load a model with its tokenizer from a model folder, a run folder (its newest model) or a Hub id.
+    """Load a model with its tokenizer.
 
     The model is moved to the GPU if there is one.
+
+    Args:
+        name: a model folder, a run folder (the newest model is loaded) or a Hub id.
+        dtype: the data type of the weights, such as "bfloat16"; by default the data type in the config.
 
     Raises:
         FileNotFoundError: if the folder holds no model, or lacks a part of one.
         OSError: if a file changes while it is loaded, or if the Hub has no such model.
-        ValueError: if it is another kind of model, if a file of it is damaged, or if its files do not belong together.
+        ValueError: if it is another kind of model, if one of its files is damaged, or if the files do not belong
+            together.
     """
     path = Path(name)
     options = {} if dtype is None else {"dtype": dtype}
     if path.is_dir():
         folder = find_model(path)
-        name, revision = str(folder), None
-    elif len(path.parts) != 2 or path.is_absolute():  # not of the form owner/name
+        name = str(folder)
+        revision = None
+    elif len(path.parts) != 2 or path.is_absolute():  # It has not the form owner/name of the Hub.
         raise FileNotFoundError(f"{name} does not exist; name a model folder, a run folder or a Hub id.")
     else:
         with naming_damage(name):
             folder = Path(hf_hub_download(str(name), "config.json")).parent
-        revision = folder.name  # a commit: the parts are loaded from the same
+        revision = folder.name  # All parts are loaded from the same commit.
     with _refusing_changes(folder):
         model = _load_model(str(name), revision=revision, **options)
         tokenizer = load_tokenizer(name, revision=revision)
@@ -81,22 +87,22 @@ def load_translator(
 
 
 def _load_model(name: str, **options) -> VaswaniForConditionalGeneration:
-    """Load a model of this package whose weights are those of its config."""
+    """Load a model of this package, and check that its weights and settings fit its config."""
     options["trust_remote_code"] = False
     with naming_damage(name):
         config = AutoConfig.from_pretrained(name, **options)
     if not isinstance(config, VaswaniConfig):
         raise ValueError(
-            f"{name} is a model of type {config.model_type!r}, expected {VaswaniConfig.model_type!r}; `vaswani "
-            f"convert` makes one of MarianMT's and OPUS-MT's."
+            f"{name} is a model of type {config.model_type!r}, expected {VaswaniConfig.model_type!r}. `vaswani "
+            f"convert` converts models of MarianMT and OPUS-MT."
         )
-    options["attn_implementation"] = "sdpa"  # one that config.json names may be code of others
+    options["attn_implementation"] = "sdpa"  # A kernel that config.json names may be code of a stranger.
     with naming_damage(name):
         model, report = VaswaniForConditionalGeneration.from_pretrained(
             name, config=config, output_loading_info=True, **options
         )
         _check_settings(model)
-    # transformers replaces missing weights by random ones, without an error.
+    # transformers replaces missing weights by random numbers, without an error.
     unmatched = {"missing": report["missing_keys"], "unexpected": report["unexpected_keys"]}
     faults = [f"{what} weights: {', '.join(sorted(keys)[:3])}" for what, keys in unmatched.items() if keys]
     if faults:
@@ -105,8 +111,12 @@ def _load_model(name: str, **options) -> VaswaniForConditionalGeneration:
 
 
 def _check_settings(model: VaswaniForConditionalGeneration) -> None:
-    """Raise an error for a wrong value in the generation config of `model`: bounds, token ids, heads, rules."""
-    config, options = model.config, vars(model.generation_config)
+    """Raise an error if a value in the generation config of `model` is wrong.
+
+    Numbers, token ids, alignment heads and the rules of logits processors are checked.
+    """
+    config = model.config
+    options = vars(model.generation_config)
     for name, value in options.items():
         if name in BOUNDS and value is not None and value not in BOUNDS[name]:
             raise ValueError(f"{name} must be {BOUNDS[name]}, got {value!r}")
@@ -118,7 +128,7 @@ def _check_settings(model: VaswaniForConditionalGeneration) -> None:
             raise ValueError(f"{name} must be a token below {config.vocab_size:,}, got {options[name]!r}")
     if (heads := options.get("alignment_heads")) is not None:
         known = [[layer, head] for layer in range(config.decoder_layers) for head in range(config.num_heads)]
-        # As text, because True == 1.
+        # They are compared as text, because True == 1.
         if not isinstance(heads, list) or not heads or not {*map(str, heads)} <= {*map(str, known)}:
             raise ValueError(
                 f"alignment_heads must be pairs of a layer below {config.decoder_layers} and a head below "
@@ -133,8 +143,8 @@ def load_tokenizer(name: str | Path, *, revision: str | None = None) -> PreTrain
     """Load the tokenizer in a folder or on the Hub.
 
     Raises:
-        ValueError: if it is damaged, or if it needs Python code that comes with it.
-        ImportError: if it needs sentencepiece, which is missing.
+        ValueError: if the tokenizer is damaged, or if it needs Python code that comes with it.
+        ImportError: if the tokenizer needs sentencepiece, and sentencepiece is missing.
     """
     with naming_damage(name):
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False, revision=revision)
@@ -145,18 +155,18 @@ def load_tokenizer(name: str | Path, *, revision: str | None = None) -> PreTrain
 
 @contextlib.contextmanager
 def naming_damage(name: str | Path) -> Iterator[None]:
-    """Name the model in the error of a reader over a damaged file, a ValueError, and in the Hub's, an OSError."""
+    """Name the model in errors of the block: a ValueError for a damaged file, an OSError if the Hub has no model."""
     try:
         yield
     except OSError as error:
-        if Path(name).exists():  # the error names the file
+        if Path(name).exists():  # The error already names the file.
             raise
-        raise OSError(f"there is no folder {name}, and the Hub gave no model of that name: {error}") from error
-    except (MemoryError, ImportError):  # these say what is missing
+        raise OSError(f"there is no folder {name}, and the Hub gave no model of this name: {error}") from error
+    except (MemoryError, ImportError):  # These errors say what is missing.
         raise
     except Exception as error:
         reason = f"holds a damaged file ({type(error).__name__}: {error}); copy or download the model again."
-        if "trust_remote_code" in str(error):  # transformers has no class for it
+        if "trust_remote_code" in str(error):  # transformers has no class for this error.
             reason = "can only be read by the Python code that comes with it, and such code is not run."
         raise ValueError(f"{name} {reason}") from error
 
@@ -169,10 +179,11 @@ def _refusing_changes(folder: Path) -> Iterator[None]:
         yield
     finally:
         if not before <= _identify_files(folder):
-            raise OSError(f"{folder} changed while it was read, as a run in training does: give the command again.")
+            raise OSError(f"{folder} changed while it was read, perhaps by a training: repeat the command.")
 
 
 def _identify_files(folder: Path) -> set[tuple[str, int, int, int]]:
+    """Return name, inode, size and time of change of each file of the model in `folder`."""
     found = [(path.name, path.stat()) for path in _list_files(folder)]
     return {(name, stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in found}
 
@@ -182,7 +193,7 @@ def _list_files(folder: Path) -> list[Path]:
 
 
 def fingerprint_model(folder: Path) -> str:
-    """Return a digest of the files of the model in `folder`, equal for copies of it."""
+    """Return a digest of the files of the model in `folder`. Copies of a model have the same digest."""
     digest = hashlib.sha256()
     for name, content in digest_files(folder, _list_files(folder)).items():
         digest.update(name.encode() + bytes.fromhex(content))

@@ -15,11 +15,11 @@ from .translation.pipeline import AnyTranslationPipeline
 def register_task() -> None:
     """Make `transformers.pipeline("translation", ...)` and "translation_en_to_de" build an `AnyTranslationPipeline`."""
     registry = pipelines.PIPELINE_REGISTRY
-    # transformers v5 refuses the name before it looks at what is registered, and knows no names with languages.
+    # transformers v5 refuses this name before it looks at registered tasks, and knows no names with languages.
     pipelines.REMOVED_TASKS.pop("translation", None)
     check_task = registry.check_task
     registry.check_task = lambda task: check_task("translation" if TRANSLATION_TASK.fullmatch(task) else task)
-    # register_pipeline() would make save_pretrained() of the pipeline forget the languages of a model.
+    # With register_pipeline(), save_pretrained() of the pipeline would forget the languages of a model.
     registry.supported_tasks["translation"] = {"impl": AnyTranslationPipeline, "pt": (AutoModelForSeq2SeqLM,)}
 
 
@@ -27,7 +27,8 @@ AutoConfig.register(VaswaniConfig.model_type, VaswaniConfig)
 AutoModel.register(VaswaniConfig, VaswaniModel)
 AutoModelForSeq2SeqLM.register(VaswaniConfig, VaswaniForConditionalGeneration)
 register_task()
-# With the package no pipeline of a model is custom: transformers would ask for trust in the code saved with the model.
+# Where the package is installed, no model has a custom pipeline. Otherwise transformers would ask the user to trust the
+# code that is saved with the model.
 VaswaniConfig.custom_pipelines = property(
     lambda config: {}, lambda config, tasks: vars(config).update(custom_pipelines=tasks)
 )

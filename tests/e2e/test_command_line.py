@@ -239,7 +239,7 @@ def test_set_changes_a_recipe(monkeypatch):
     ("error", "status", "line"),
     [
         (OSError("no connection\nto the Hub\n"), 1, "no connection to the Hub"),
-        (KeyError("x"), 1, "KeyError: 'x' (vaswani --debug convert ... shows where)"),
+        (KeyError("x"), 1, "KeyError: 'x' (vaswani --debug convert ... shows where in the code)"),
         (KeyboardInterrupt(), 130, "stopped by Ctrl+C"),
     ],
 )
@@ -252,7 +252,7 @@ def test_an_error_is_one_line_even_if_its_message_has_several(monkeypatch, capsy
 def test_a_lack_of_memory_prints_one_line_with_advice(monkeypatch, capsys):
     monkeypatch.setattr(loading, "load", lambda *_, **__: torch.empty(10**15))
     assert cli.main(["translate", "--model", "x"]) == 1
-    advice = "a smaller --tokens_per_batch \\(of training: larger --accumulation_steps\\), or shorter sentences"
+    advice = "a smaller --tokens_per_batch \\(in training a larger --accumulation_steps\\), or shorter sentences"
     assert re.fullmatch(rf"vaswani translate: out of memory \(.*\): give {advice}\.\n", capsys.readouterr().err)
 
 
@@ -280,7 +280,7 @@ def test_a_model_that_is_neither_here_nor_on_the_hub_is_named(monkeypatch):
         raise OSError("no connection")
 
     monkeypatch.setattr(loading, "hf_hub_download", refuse)
-    expected = "there is no folder runs/gone, and the Hub gave no model of that name: no connection"
+    expected = "there is no folder runs/gone, and the Hub gave no model of this name: no connection"
     with pytest.raises(OSError, match=expected):
         loading.load_translator("runs/gone")
 
@@ -293,8 +293,8 @@ def test_debug_shows_where_an_error_arose():
 @pytest.mark.parametrize(
     ("redirection", "status", "message"),
     [
-        ("<&-", 1, "standard input or output is closed, and translate uses it: open it, or name a file."),
-        (">&-", 1, "standard input or output is closed, and translate uses it: open it, or name a file."),
+        ("<&-", 1, "standard input or output is closed, but translate uses it: open it, or name a file."),
+        (">&-", 1, "standard input or output is closed, but translate uses it: open it, or name a file."),
         ("2>&-", 0, ""),
         ("2>/dev/full", 0, ""),
     ],

@@ -143,7 +143,7 @@ def cut(path, num_bytes):
 DAMAGES = {
     "a model of another kind": (
         changed("config", model_type="marian"),
-        "is a model of type 'marian', expected 'vaswani'; `vaswani convert` makes one of MarianMT's",
+        "is a model of type 'marian', expected 'vaswani'. `vaswani convert` converts models of MarianMT",
     ),
     "a huge size": (changed("config", vocab_size=10**15), "damaged"),
     "norms that divide by nothing": (

@@ -99,7 +99,7 @@ def test_a_model_that_changes_while_it_is_loaded_is_refused(saved, monkeypatch, 
 
     build_checkpoint = partial(shutil.copytree, shutil.copytree(saved, saved.with_name("other")))
     monkeypatch.setattr(loading, "load_tokenizer", meddle)
-    with pytest.raises(OSError, match="model changed while it was read, as a run in training does: give the command"):
+    with pytest.raises(OSError, match="model changed while it was read, perhaps by a training: repeat the command"):
         load(saved)
 
 

@@ -8,14 +8,15 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from ..model.layers_vaswani import eager_attention
 
 HALF_PRECISION = "vaswani_half_precision"  # name of an attention kernel
-# In half precision on a CPU the backward pass of PyTorch's fused attention takes 14 times as long as that of equation 1
-# as written, at 12 tokens, and 5 times at 100; with more, the matrices of weights would take too much memory.
+# On a CPU in half precision, the backward pass of PyTorch's fused attention takes longer than the backward pass of
+# equation 1 as written: 14 times as long at 12 tokens, and 5 times at 100. Above these limits, the matrices of weights
+# would take too much memory.
 MOST_KEYS = 128
-MOST_WEIGHTS = 2**23  # of attention, in one call
+MOST_WEIGHTS = 2**23  # attention weights of one call
 
 
 def speed_up_training(model: PreTrainedModel, *, is_half_precision: bool) -> None:
-    """Replace the dropout of `model`, on a CPU, and in half precision its kernel of attention, by faster ones."""
+    """Give `model`, which trains on a CPU, a faster dropout, and in half precision a faster attention kernel."""
     for module in list(model.modules()):
         for name, child in module.named_children():
             if type(child) is nn.Dropout:
@@ -27,12 +28,12 @@ def speed_up_training(model: PreTrainedModel, *, is_half_precision: bool) -> Non
 class Dropout(nn.Dropout):
     """Dropout (section 5.4): set entries to zero with probability p, and divide the others by 1 - p.
 
-    On a CPU PyTorch draws one random number per entry, which took a sixth of a training step of a small model. Here
-    one draw of 64 bits serves four entries, so p is rounded to a multiple of 2^-16.
+    On a CPU, PyTorch draws one random number for each entry, which took a sixth of a training step of a small model.
+    Here one draw of 64 bits serves four entries. So p is rounded to a multiple of 2^-16.
     """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return `x`, of any shape, with dropout in training mode."""
+        """Return `x`, of any shape. In training mode, dropout acts on it."""
         if not self.training or self.p == 0:
             return x
         if x.device.type != "cpu" or torch.compiler.is_compiling():
@@ -40,7 +41,7 @@ class Dropout(nn.Dropout):
         draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
         dropped = min(round(self.p * 2**16), 2**16 - 1)
         keep = draws.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - 2**15
-        # For the backward pass this keeps one byte per entry, a product with factors would keep a number.
+        # For the backward pass this keeps one byte for each entry. A product with factors would keep a number.
         return torch.where(keep, x, 0).mul_(2**16 / (2**16 - dropped))
 
 
@@ -52,7 +53,10 @@ def half_precision_attention(
     attention_mask: torch.Tensor | None,
     **kwargs,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Compute equation 1 as written where the gradients of fused attention take longer; arguments as of that."""
+    """Compute equation 1 as written if the gradients of PyTorch's fused attention would take longer.
+
+    Arguments and results are the same as those of the kernel "sdpa" of transformers.
+    """
     num_keys = key.shape[2]
     is_small = num_keys <= MOST_KEYS and query.shape[:3].numel() * num_keys <= MOST_WEIGHTS
     is_slow = query.dtype in (torch.bfloat16, torch.float16) and query.requires_grad and query.device.type == "cpu"
@@ -60,6 +64,6 @@ def half_precision_attention(
     return attend(module, query, key, value, attention_mask, **kwargs)
 
 
-half_precision_attention.computes_equation_1 = True  # so engines may stand in for it
+half_precision_attention.computes_equation_1 = True  # So engines may take the place of models with this kernel.
 ALL_ATTENTION_FUNCTIONS.register(HALF_PRECISION, half_precision_attention)
 ALL_MASK_ATTENTION_FUNCTIONS.register(HALF_PRECISION, sdpa_mask)

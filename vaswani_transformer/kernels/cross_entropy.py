@@ -16,7 +16,9 @@ from torch.autograd.function import once_differentiable
 from ..model.loss_vaswani import IGNORE_INDEX, sum_label_smoothed_loss
 
 LOGITS_PER_SLICE = 2**28  # enough to keep a GPU busy
-LEAST_LOGITS_ON_CPU, MOST_LOGITS_ON_CPU = 2**20, 2**26  # smaller slices are slow, larger ones need too much memory
+# On a CPU, smaller slices are slow, and larger slices need too much memory.
+LEAST_LOGITS_ON_CPU = 2**20
+MOST_LOGITS_ON_CPU = 2**26
 
 
 def sum_loss_by_slices(
@@ -33,7 +35,7 @@ def sum_loss_by_slices(
         hidden_states: (..., d_model), the output of the decoder.
         weight: (vocab_size, d_model), the pre-softmax projection.
         bias: (vocab_size,) or None.
-        labels: (...), token ids; positions with -100 are ignored.
+        labels: (...), token ids. Positions with -100 are ignored.
         label_smoothing: eps in [0, 1).
 
     Returns:
@@ -42,36 +44,39 @@ def sum_loss_by_slices(
     real = labels != IGNORE_INDEX
     if not torch.compiler.is_compiling():
         if labels.device.type == "cpu":
-            hidden_states, labels = hidden_states[real], labels[real]
-        # On other devices padding stays: selecting rows would synchronise with the device, which takes longer.
-        kind, dtype = labels.device.type, hidden_states.dtype
+            hidden_states = hidden_states[real]
+            labels = labels[real]
+        # On other devices padding stays. Selecting rows would synchronise with the device, which takes longer.
+        kind = labels.device.type
+        dtype = hidden_states.dtype
         without_autocast = contextlib.nullcontext()
         if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind) and dtype != torch.float64:
             dtype = torch.get_autocast_dtype(kind)
-            # Autocast would convert the weights for each slice, and the softmax to float32 and back.
+            # Autocast would convert the weights for each slice, and it would convert the softmax to float32 and back.
             without_autocast = torch.autocast(kind, enabled=False)
         with without_autocast:
             return _SlicedCrossEntropy.apply(
                 hidden_states.flatten(0, -2), weight, bias, labels.flatten(), label_smoothing, dtype
             )
-    # Padding stays for the compiler too: selecting rows would make the shapes depend on the data.
+    # Padding stays for the compiler, too. Selecting rows would make the shapes depend on the data.
     logits = nn.functional.linear(hidden_states, weight, bias)
     return sum_label_smoothed_loss(logits, labels, label_smoothing=label_smoothing)
 
 
 class _SlicedCrossEntropy(torch.autograd.Function):
-    """Loss and gradients slice by slice. The forward pass computes the gradients, the backward pass scales them."""
+    """The loss and its gradients, in slices. The forward pass computes gradients, and the backward pass scales them."""
 
     @staticmethod
     def forward(ctx, hidden_states, weight, bias, labels, label_smoothing, dtype):
         need_hidden, need_weight, need_bias = ctx.needs_input_grad[:3]
         accumulate = torch.promote_types(dtype, torch.float32)
         ctx.dtypes = (hidden_states.dtype, weight.dtype, None if bias is None else bias.dtype)
-        hidden_states, weight = hidden_states.to(dtype), weight.to(dtype)
+        hidden_states = hidden_states.to(dtype)
+        weight = weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)
         real = labels != IGNORE_INDEX
         labels = labels.where(real, 0)
-        # Hidden states of padding are zero, and so add nothing to products; `is_real` masks the other sums.
+        # Hidden states of padding are zero, so they add nothing to products. `is_real` masks the other sums.
         hidden_states = hidden_states * real[:, None]
         num_tokens, vocab_size = hidden_states.shape[0], weight.shape[0]
         grad_hidden = torch.empty_like(hidden_states) if need_hidden else None
@@ -83,7 +88,8 @@ class _SlicedCrossEntropy(torch.autograd.Function):
         mean_logits = hidden_states.to(accumulate) @ mean_row
         if bias is not None:
             mean_logits = mean_logits + bias.mean(dtype=accumulate)
-        loss, nll = -label_smoothing * (mean_logits * real).sum(), mean_logits.new_zeros(())
+        loss = -label_smoothing * (mean_logits * real).sum()
+        nll = mean_logits.new_zeros(())
 
         slice_length = min(num_tokens, find_slice_length(hidden_states, vocab_size))
         # All slices share two buffers, because allocating such a buffer takes as long as the products.
@@ -94,10 +100,11 @@ class _SlicedCrossEntropy(torch.autograd.Function):
             logits = torch.mm(h, weight.t(), out=logits_buffer[: len(h)])
             if bias is not None:
                 logits += bias
-            chosen, greatest = logits.gather(1, y), logits.amax(dim=-1, keepdim=True)
+            chosen = logits.gather(1, y)
+            greatest = logits.amax(dim=-1, keepdim=True)
             grad_logits = torch.softmax(logits, dim=-1, out=probs_buffer[: len(h)])
-            # logsumexp(z) = z_w - log P(w) for each word w. The most likely word is used: its probability is at least
-            # 1 / V, while that of y could be 0 in half precision. Its rounding costs less than that of the logits.
+            # logsumexp(z) = z_w - log P(w) for each word w. The most likely word is used here: its probability is at
+            # least 1 / V, and P(y) could be 0 in half precision. The rounding of P(w) costs less than that of logits.
             log_normaliser = greatest.to(accumulate) - grad_logits.amax(dim=-1, keepdim=True).to(accumulate).log()
             nll = nll + ((log_normaliser - chosen) * is_real).sum()
             loss = loss + ((log_normaliser - (1 - label_smoothing) * chosen) * is_real).sum()
@@ -110,7 +117,7 @@ class _SlicedCrossEntropy(torch.autograd.Function):
                 grad_hidden[rows] = grad_logits @ weight
             if need_weight:
                 _add_product(grad_weight, grad_logits.T, h)
-        # The term -eps / V is equal in all entries of dloss/dz: its share of each gradient is added once.
+        # The term -eps / V is equal in all entries of dloss/dz, so its share of each gradient is added once.
         if need_hidden:
             grad_hidden -= (label_smoothing * mean_row).to(grad_hidden.dtype)
             grad_hidden *= real[:, None]
@@ -126,7 +133,7 @@ class _SlicedCrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad_loss, _):
         grads = [
-            # Multiplied in the dtype of the loss: its scale may overflow in half precision.
+            # The product is in the dtype of the loss, because the scale of the loss may overflow in half precision.
             None if gradient is None else (gradient.to(grad_loss.dtype) * grad_loss).to(dtype)
             for gradient, dtype in zip(ctx.gradients, ctx.dtypes, strict=True)
         ]
@@ -136,16 +143,16 @@ class _SlicedCrossEntropy(torch.autograd.Function):
 def find_slice_length(hidden_states: torch.Tensor, vocab_size: int) -> int:
     """Return the number of tokens of a slice, for `hidden_states` (..., D)."""
     if hidden_states.device.type == "cpu":
-        # A slice reads the matrix (V, D) and its logits (tokens, V) from memory: with D tokens both take equally long.
-        # Half precision needs twice as many, because the gradient of the matrix is still added in float32. With slices
-        # of 28 tokens (V 37,000, D 512) the loss took 2.5 times as long, in bfloat16 10 times.
+        # A slice reads the matrix (V, D) and its logits (tokens, V) from memory. With D tokens both take equally long.
+        # Half precision needs twice as many tokens, because the gradient of the matrix is still added in float32. With
+        # slices of 28 tokens (V 37,000, D 512) the loss took 2.5 times as long, and 10 times as long in bfloat16.
         d_model = hidden_states.shape[-1] * (2 if hidden_states.dtype.itemsize < 4 else 1)
         return min(max(d_model, LEAST_LOGITS_ON_CPU // vocab_size), max(1, MOST_LOGITS_ON_CPU // vocab_size))
     return max(1, LOGITS_PER_SLICE // vocab_size)
 
 
 def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
-    """Add `left` @ `right` to `total`; on a CPU, which has many slices, in one pass over `total`."""
+    """Add `left` @ `right` to `total`. On a CPU, which has many slices, do it in one pass over `total`."""
     if total.device.type == "cpu" and total.dtype == left.dtype:
         total.addmm_(left, right)
     else:

@@ -1,8 +1,8 @@
 """Restricted self-attention (section 4, table 1): each position sees a neighbourhood of r positions, not all n.
 
 A layer then costs O(r n d) instead of O(n^2 d), and the longest path between two positions grows from O(1) to
-O(n / r). A mask alone restricts attention, but saves no time. Here the queries are cut into blocks, and the queries of
-a block attend only to the keys of a strip: those of the block, and on either side as many as a window reaches.
+O(n / r). A mask alone restricts attention, but saves no time. Here the queries are cut into blocks. The queries of a
+block attend only to the keys of a strip: the keys of the block, and as many on either side as a window reaches.
 
     keys           0  1  2  3  4  5  6  7  8  9
     block 0              q  q  q
@@ -28,10 +28,11 @@ from ..model.layers_vaswani import window_reach
 from .cpu import half_precision_attention
 
 WINDOW = "vaswani_window"  # name of an attention kernel
-# Measured on a CPU core, forward and backward, d_k 64, batches of 1 x 2,048 and 8 x 512 positions. Up to r = 16, blocks
-# of 16 to 64 queries took within a quarter of the least time, and longer ones more, for their many hidden keys.
+# Measured on a CPU core, forward and backward, with d_k 64 and batches of 1 x 2,048 and 8 x 512 positions. Up to r =
+# 16, blocks of 16 to 64 queries took at most a quarter more than the least time. Longer blocks took more, because they
+# have many hidden keys.
 LEAST_BLOCK = 32
-# With as few keys as in two strips a mask over all of them was as fast.
+# With no more keys than two strips have, a mask over all keys was as fast.
 LEAST_STRIPS = 2
 
 
@@ -47,15 +48,15 @@ def window_attention(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Compute equation 1 within the window of `module`, in time and memory that are linear in T.
 
-    A query without visible keys gets zeros. A mask is used instead for attention without a window, for short sentences,
-    and for few queries to a cache.
+    A query without visible keys gets zeros. Attention without a window, short sentences, and few queries to a cache are
+    computed with a mask over all keys.
 
     Args:
         query, key, value: (B, H, T, K).
-        attention_mask: (B, T), False at padding, from `window_mask`; or a mask of PyTorch's attention.
+        attention_mask: (B, T) from `window_mask`, False at padding; or a mask for PyTorch's attention.
 
     Returns:
-        context (B, T, H, K), and `None`: there is no matrix of weights (B, H, T, S).
+        the context (B, T, H, K), and `None` in the place of a matrix of weights, which is never computed.
     """
     num_rows, _, num_queries, _ = query.shape
     is_of_padding = attention_mask is None or attention_mask.dim() == 2
@@ -63,7 +64,7 @@ def window_attention(
         options = kwargs | {"scaling": scaling, "dropout": dropout}
         return half_precision_attention(module, query, key, value, attention_mask, **options)
     back, ahead = (min(reach, num_queries - 1) for reach in window_reach(module.window, is_causal=module.is_causal))
-    size = min(num_queries, max(LEAST_BLOCK, back + ahead + 1))  # C: shorter blocks have more of a strip in common
+    size = min(num_queries, max(LEAST_BLOCK, back + ahead + 1))  # C. The strips of shorter blocks would overlap more.
     num_blocks = -(-num_queries // size)
     mask = _build_mask(attention_mask, back, ahead, size, num_queries, device=query.device)
     query = nn.functional.pad(query.transpose(1, 2), (0, 0, 0, 0, 0, num_blocks * size - num_queries))
@@ -86,8 +87,9 @@ def window_mask(
     config: PreTrainedConfig,
     **kwargs,
 ) -> torch.Tensor | None:
-    """Return the mask for `window_attention`: (B, T) of the padding where blocks are faster, else a full mask."""
-    r, is_windowed = config.attention_window, mask_function is not bidirectional_mask_function
+    """Return the mask for `window_attention`: (B, T), False at padding, if blocks are faster, or else a full mask."""
+    r = config.attention_window
+    is_windowed = mask_function is not bidirectional_mask_function
     if is_windowed and q_length == kv_length and kv_length > LEAST_STRIPS * (max(LEAST_BLOCK, r) + r - 1):
         return attention_mask
     options = kwargs | {"mask_function": mask_function, "attention_mask": attention_mask}
@@ -97,7 +99,15 @@ def window_mask(
 def _build_mask(
     visible: torch.Tensor | None, back: int, ahead: int, size: int, num_queries: int, *, device: torch.device
 ) -> torch.Tensor:
-    """Return True where a query of a block sees a key, (1 or B, N, C, W); `visible` (B, T) is False at padding."""
+    """Return True where a query of a block sees a key of its strip, (1 or B, N, C, W).
+
+    Args:
+        visible: (B, T), False at padding, or None if there is no padding.
+        back: the number of positions before a query that it sees.
+        ahead: the number of positions after a query that it sees.
+        size: the number C of queries in a block.
+        num_queries: T.
+    """
     if visible is None:
         visible = torch.ones(1, num_queries, dtype=torch.bool, device=device)
     exists = _cut_strips(visible[:, None, :, None], back, ahead, size)[:, :, 0, :, 0]  # (B, N, W)
@@ -108,15 +118,16 @@ def _build_mask(
 
 
 def _cut_strips(x: torch.Tensor, back: int, ahead: int, size: int) -> torch.Tensor:
-    """Return the strips of all blocks, (B, N, H, W, K), of (B, H, T, K); zeros, or False, beyond the ends."""
-    num_blocks, width = -(-x.shape[2] // size), size + back + ahead
-    num_pieces = -(-width // size)  # a strip is its block of keys, the next, and so on
-    last = (num_blocks + num_pieces - 1) * size  # of the padded keys
+    """Return the strips of all blocks of `x` (B, H, T, K), (B, N, H, W, K). Beyond the ends they are zero, or False."""
+    num_blocks = -(-x.shape[2] // size)
+    width = size + back + ahead
+    num_pieces = -(-width // size)  # A strip consists of pieces as long as a block, and a shorter last piece.
+    last = (num_blocks + num_pieces - 1) * size  # the number of padded keys
     x = nn.functional.pad(x.transpose(1, 2), (0, 0, 0, 0, back, max(last - back - x.shape[2], 0)))[:, :last]
     x = x.unflatten(1, (-1, size))
-    # Not by `unfold`, whose gradient took a third of the time of all.
+    # `unfold` would do this in one step, but its gradient took a third of the whole time.
     pieces = [x[:, piece : piece + num_blocks, : width - piece * size] for piece in range(num_pieces)]
-    return torch.cat(pieces, dim=2).transpose(2, 3)  # (B, N, W, H, K) so far
+    return torch.cat(pieces, dim=2).transpose(2, 3)  # (B, N, W, H, K) before the exchange of dimensions
 
 
 ALL_ATTENTION_FUNCTIONS.register(WINDOW, window_attention)

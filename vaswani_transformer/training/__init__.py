@@ -1,1 +1,1 @@
-"""How the paper trains: schedule, checkpoints, the loop."""
+"""Training as in the paper: recipes, schedule, checkpoints and the loop."""

@@ -1,4 +1,4 @@
-"""The cost of a training in floating-point operations (FLOP), as table 2 of the paper estimates it."""
+"""The cost of a training in floating-point operations (FLOP), by the estimate of table 2 in the paper."""
 
 import math
 from dataclasses import dataclass
@@ -8,12 +8,14 @@ from ..files import blaming, read_object
 from ..runs import LOG_FILE, RECIPE_FILE
 from .log import read_log
 
-# The paper, sections 5.2 and 6.1, on eight P100: hours, and FLOP of table 2 (English-German).
-PAPER_DEVICES, PAPER_DEVICE = 8, "P100"
+# The devices of the paper (section 5.2), and its FLOP for English-German (table 2).
+PAPER_DEVICES = 8
+PAPER_DEVICE = "P100"
 PAPER_FLOP = {"base": 3.3e18, "big": 2.3e19}
-# FLOP per second of a device in float32, and of matrix products in bfloat16 or float16 that are summed in float32,
-# without sparsity. P100: the paper's estimate of a sustained rate (footnote 5). Others: peak rates of NVIDIA's data
-# sheets (SXM), so that the cost is an upper bound, except of float32, which trains in TF32: give `--device` that rate.
+# Device -> (FLOP per second in float32, FLOP per second of matrix products in bfloat16 or float16). The products are
+# summed in float32, without sparsity. The rate of P100 is the paper's estimate of a sustained rate (footnote 5). The
+# other rates are peak rates from NVIDIA's data sheets (SXM), so the cost is an upper bound. There is one exception:
+# float32 trains in TF32, which is faster. For this case give the rate of TF32 to `--device`.
 RATES: dict[str, tuple[float, float | None]] = {
     "P100": (9.5e12, None),
     "V100": (15.7e12, 125e12),
@@ -23,48 +25,57 @@ RATES: dict[str, tuple[float, float | None]] = {
 
 
 def compute_training_cost(seconds: float, devices: int, rate: float) -> float:
-    """Return FLOP of a training as the paper counts them (section 6.1), from the `rate` of a device in FLOP/s."""
+    """Return the FLOP of a training as the paper counts them (section 6.1). `rate` is FLOP per second of a device."""
     return seconds * devices * rate
 
 
 def find_rate(device: str, *, mixed_precision: str = "no") -> float:
     """Return FLOP per second of a device.
 
-    `device` is a name of `RATES` in any case, or the rate itself. Raises ValueError if it is neither.
+    Args:
+        device: a name of `RATES`, in upper or lower case, or the rate itself as text.
+        mixed_precision: "no", "bf16" or "fp16".
+
+    Raises:
+        ValueError: if `device` is neither, or if it has no rate for this precision.
     """
     rate = RATES[device.upper()][mixed_precision != "no"] if device.upper() in RATES else float(device)
     if rate is None or not 0 < rate < math.inf:
-        raise ValueError(f"there is no rate of {device!r} for mixed precision {mixed_precision}: give it in FLOP/s.")
+        raise ValueError(
+            f"the rate of {device!r} for mixed precision {mixed_precision} is unknown: give a number in FLOP/s."
+        )
     return rate
 
 
-OF_RECIPE = {"seed": int, "mixed_precision": str, "num_processes": int, "num_parameters": int}  # in recipe.json
+# Entry of recipe.json -> its type.
+OF_RECIPE = {"seed": int, "mixed_precision": str, "num_processes": int, "num_parameters": int}
 
 
 @dataclass(frozen=True)
 class RunCost:
-    """Values of a run folder on which its cost depends."""
+    """The values in a run folder from which its cost is computed."""
 
     seed: int
     mixed_precision: str
     num_processes: int
     num_parameters: int
-    seconds: float  # over all sittings, evaluations and checkpoints included, as in the paper's 12 hours
+    seconds: float  # time of all sittings, with evaluations and checkpoints, like the 12 hours in the paper
     updates: int
-    target_tokens: int  # of these updates
+    target_tokens: int  # number of target tokens in these updates
 
     @classmethod
     def read(cls, folder: Path) -> "RunCost":
-        """Read recipe.json and the log.
+        """Read the recipe.json and the log of the run in `folder`.
 
         Raises:
-            FileNotFoundError: if one of them is missing.
-            ValueError: if the log holds no update, or if one of them is damaged.
+            FileNotFoundError: if one of the two files is missing.
+            ValueError: if the log holds no update, or if one of the files is damaged.
         """
         path = folder / RECIPE_FILE
-        description, lines = read_object(path), [line for line in read_log(folder) if "seconds" in line]
+        description = read_object(path)
+        lines = [line for line in read_log(folder) if "seconds" in line]
         if not lines:
-            raise ValueError(f"{folder / LOG_FILE} has no line of training yet: there is nothing to count.")
+            raise ValueError(f"{folder / LOG_FILE} has no line of training yet: wait until the run has logged updates.")
         with blaming(folder / LOG_FILE):
             log = {"seconds": float(lines[-1]["seconds"]), "updates": lines[-1]["update"]}
             log["target_tokens"] = sum(line["target_tokens"] for line in lines)
@@ -73,5 +84,5 @@ class RunCost:
 
     @property
     def weight_flop(self) -> float:
-        """6 x parameters x tokens: all products but those of attention, if both sides have as many tokens."""
+        """FLOP of all products but attention, 6 x parameters x tokens, if both sides have equally many tokens."""
         return 6 * self.num_parameters * self.target_tokens

@@ -13,9 +13,9 @@ from ..runs import LOG_FILE
 
 
 class Log:
-    """The log of a run folder. All processes have one, only the main process writes.
+    """The log of a run folder. All processes have one, but only the main process writes.
 
-    Its numbers also go to the trackers of `accelerator`, if it has any.
+    The numbers also go to the trackers of `accelerator`, if it has any.
     """
 
     def __init__(self, folder: Path, accelerator: Accelerator):
@@ -24,7 +24,7 @@ class Log:
         self.is_main_process = accelerator.is_main_process
 
     def open(self, *, update: int) -> None:
-        """Continue after `update` updates; later lines are removed, because they will be logged again."""
+        """Continue the log after `update` updates. Later lines are removed, because they will be logged again."""
         if not self.is_main_process:
             return
         lines = self.path.read_bytes().splitlines(keepends=True) if self.path.exists() else []
@@ -32,7 +32,7 @@ class Log:
         with write_whole(self.path) as file:
             file.writelines(lines)
         if self.accelerator.log_with:
-            # The curves begin again from the log, so that no step stands twice after a stop.
+            # The curves are drawn again from the log, so that no step is drawn twice after a stop.
             for events in self.path.parent.glob("events.out.tfevents.*"):
                 events.unlink()
             self.accelerator.init_trackers(self.path.parent.resolve().name)
@@ -40,15 +40,21 @@ class Log:
                 self._track(line)
 
     def close(self) -> None:
-        """End the curves."""
+        """Close the trackers."""
         for tracker in self.accelerator.trackers:
             tracker.finish()
 
     def _track(self, line: dict) -> None:
+        """Give the numbers of a line of the log to the trackers."""
         self.accelerator.log({name: value for name, value in line.items() if name != "update"}, step=line["update"])
 
     def write(self, line: dict, **told: object) -> None:
-        """Write numbers by their names, one of them `update`, to the disk; print them, and `told` after them."""
+        """Write a line of the log to the disk and print it.
+
+        Args:
+            line: name -> number. One of the names is `update`.
+            told: facts that are only printed, after the numbers.
+        """
         if self.is_main_process:
             with self.path.open("a", encoding="utf-8") as log:
                 log.write(json.dumps(line) + "\n")
@@ -59,7 +65,7 @@ class Log:
         self.print("  ".join(f"{name} {value}" for name, value in (numbers | told).items()))
 
     def print(self, text: str) -> None:
-        """Print a line on standard error, above a bar of tqdm."""
+        """Print a line on standard error. A bar of tqdm stays below it."""
         if self.is_main_process:
             with tqdm.external_write_mode(file=sys.stderr):
                 print(text, file=sys.stderr, flush=True)
@@ -70,7 +76,7 @@ def read_log(folder: Path) -> list[dict]:
 
     Raises:
         FileNotFoundError: if there is no log.
-        ValueError: if a line is damaged.
+        ValueError: if a line of the log is damaged.
     """
     path = folder / LOG_FILE
     with blaming(path):
@@ -78,7 +84,7 @@ def read_log(folder: Path) -> list[dict]:
 
 
 def _is_up_to(text: bytes, update: int) -> bool:
-    """Return True for a whole line of the log about one of the first `update` updates."""
+    """Return True if `text` is a whole line of the log, about one of the first `update` updates."""
     try:
         return text.endswith(b"\n") and json.loads(text)["update"] <= update
     except ValueError:

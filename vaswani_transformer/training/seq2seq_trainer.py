@@ -1,4 +1,4 @@
-"""The batches of section 5.1 in transformers' Seq2SeqTrainer: by tokens instead of by sentences."""
+"""The batches of section 5.1 in transformers' Seq2SeqTrainer. They are counted in tokens, not in sentences."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -13,25 +13,27 @@ from ..data.batching import plan_updates, split_update
 
 
 class TokenBatchSampler(Sampler[list[int]]):
-    """Row numbers of the micro-batches of one process, a `batch_sampler` of a DataLoader.
+    """The row numbers of the micro-batches of one process, as the `batch_sampler` of a DataLoader.
 
-    The updates are those of `plan_updates`, each cut into a part for each process and accumulation step. If an update
-    has fewer pairs than parts, some pairs are in two parts, because every part needs a batch.
+    `plan_updates` plans the updates. Each update is cut into parts, one for each process and accumulation step. If an
+    update has fewer pairs than parts, some pairs are in two parts, because every part needs a batch.
 
     Args:
-        lengths: tokens of the sources and of the targets.
-        num_parts: of an update, over all processes.
-        own_parts: those of this process.
+        lengths: the numbers of tokens of the sources and of the targets.
+        num_parts: the number of parts of an update, over all processes.
+        own_parts: the parts of this process.
         options: `tokens_per_batch` and `seed` of `plan_updates`.
     """
 
     def __init__(self, lengths: tuple[np.ndarray, np.ndarray], *, num_parts: int, own_parts: slice, **options: int):
-        self.lengths, self.num_parts, self.own_parts = lengths, num_parts, own_parts
+        self.lengths = lengths
+        self.num_parts = num_parts
+        self.own_parts = own_parts
         self.plan_epoch = partial(plan_updates, *lengths, **options)
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Read the plan of `epoch` from the next iteration on."""
+        """Make the plan of `epoch`, for the next iteration."""
         self.plan = self.plan_epoch(epoch=epoch)
 
     def __len__(self) -> int:
@@ -46,13 +48,19 @@ class TokenBatchSampler(Sampler[list[int]]):
 
 
 def load_token_batches(trainer: Trainer, *, tokens_per_batch: int) -> DataLoader:
-    """Return training batches in place of `trainer.get_train_dataloader`: those of `vaswani train`, by tokens.
+    """Return the batches of `vaswani train` for `trainer`, to replace `trainer.get_train_dataloader`.
 
-    `per_device_train_batch_size` has no effect; `gradient_accumulation_steps` cuts the same update into more parts.
+    `per_device_train_batch_size` has no effect. `gradient_accumulation_steps` cuts the same update into more parts.
+
+    Args:
+        trainer: a Trainer whose training set is a `datasets.Dataset`.
+        tokens_per_batch: padded tokens of an update on each side, over all processes.
     """
-    args, accelerator, steps = trainer.args, trainer.accelerator, trainer.args.gradient_accumulation_steps
+    args, accelerator = trainer.args, trainer.accelerator
+    steps = args.gradient_accumulation_steps
     data = trainer.train_dataset.select_columns(["input_ids", "labels"])
-    table, first = data.with_format("arrow")[:], accelerator.process_index * steps
+    table = data.with_format("arrow")[:]
+    first = accelerator.process_index * steps
     sampler = TokenBatchSampler(
         tuple(pc.list_value_length(table[name]).to_numpy() for name in data.column_names),
         num_parts=accelerator.num_processes * steps,
@@ -62,6 +70,6 @@ def load_token_batches(trainer: Trainer, *, tokens_per_batch: int) -> DataLoader
     )
     workers = {"num_workers": args.dataloader_num_workers, "pin_memory": args.dataloader_pin_memory}
     loader = DataLoader(data, batch_sampler=sampler, collate_fn=trainer.data_collator, **workers)
-    # With `accelerator.prepare` a run resumed within an epoch would read the first epoch's batches: transformers
-    # cannot reach the `set_epoch` of a sampler that is wrapped twice (5.23).
+    # `accelerator.prepare` is not used here. It would wrap the sampler twice, and transformers 5.23 cannot reach the
+    # `set_epoch` of such a sampler. A run that resumes within an epoch would then read the batches of the first epoch.
     return prepare_data_loader(loader, accelerator.device, num_processes=1, process_index=0, put_on_device=True)

@@ -1,4 +1,4 @@
-"""The parts of a training: prepared data, model, optimizer and schedule."""
+"""Build the parts of a training run, such as data, model, optimizer and schedule."""
 
 import math
 from collections.abc import Callable
@@ -32,25 +32,26 @@ from .optimizer import build_optimizer, inverse_sqrt_schedule
 from .progress import Progress, Tally
 from .recipes import Recipe
 
-TOKENS_PER_MICRO_BATCH = 4_096  # padded tokens per side, on a CPU: it then stays in the cache, and is padded less
-# Fields of a model that may change between two trainings: they do not change what its weights mean.
+# Padded tokens on each side of a micro-batch on a CPU. So much stays in the cache, and needs less padding.
+TOKENS_PER_MICRO_BATCH = 4_096
+# Fields of a config that may change between two trainings, because they do not change the meaning of the weights.
 OF_TRAINING = {"dropout", "attention_dropout", "activation_dropout", "label_smoothing", "use_cache"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunParts:
-    """Everything that `loop.train` works with; see `build_run`."""
+    """Everything that `loop.train` needs. `build_run` builds it."""
 
-    recipe: Recipe  # resolved for the device and the data
+    recipe: Recipe  # with the values that depend on the device and the data
     description: dict  # the contents of recipe.json, without versions
-    folder: Path  # of the run
+    folder: Path  # the folder of the run
     accumulation_steps: int
     log_interval: int
     accelerator: Accelerator
     train_pairs: TokenizedPairs
     dev_set: DevelopmentSet
     model: torch.nn.Module  # as Accelerate wraps it
-    forward: Callable  # what an update calls: `model`, compiled where the recipe says so
+    forward: Callable  # An update calls it. It is `model`, compiled if the recipe says so.
     optimizer: AcceleratedOptimizer
     schedule: LRScheduler
     progress: Progress
@@ -72,26 +73,29 @@ def build_run(
     report_to: str | None = None,
     score_dev: Callable[..., float] | None = None,
 ) -> RunParts:
-    """Build the parts of a run; nothing is written yet.
+    """Return the parts of a run. Nothing is written yet.
 
     Args:
-        data: folder written by `vaswani prepare`.
-        run: folder to write, or to continue; all processes must see it.
-        init_from: model whose weights a new run starts from; a run that continues does not read it again.
-        seed: of initialisation, dropout and the order of the data.
-        accumulation_steps: micro-batches per update on each process; changes speed and memory, not results. When not
-            given: one on a GPU, on a CPU as many as keep them at about 4,096 tokens.
-        mixed_precision: "no", "bf16" or "fp16". When not given: the launcher's half precision, or else bf16 on a CUDA
-            device that has it, "no" on others. On CUDA float32 products use TF32.
-        log_interval: updates between two lines of the log.
-        report_to: tracker of Accelerate that gets the numbers of the log, such as "tensorboard" or "wandb".
-        score_dev: as `score` of `DevelopmentSet`: BLEU of the development set, logged at each evaluation.
+        data: a folder written by `vaswani prepare`.
+        run: the folder to write, or to continue. All processes must see it.
+        init_from: a model whose weights a new run starts from. A run that continues does not read it again.
+        seed: the seed of initialisation, dropout and the order of the data.
+        accumulation_steps: the number of micro-batches of an update on each process. It changes speed and memory, not
+            results. The default is one on a GPU. On a CPU it is the number that gives micro-batches of about 4,096
+            tokens.
+        mixed_precision: "no", "bf16" or "fp16". The default is the half precision of the launcher. If there is none, it
+            is bf16 on a CUDA device that has it, and "no" on other devices. On CUDA, float32 products use TF32.
+        log_interval: the number of updates between two lines of the log.
+        report_to: a tracker of Accelerate that gets the numbers of the log, such as "tensorboard" or "wandb".
+        score_dev: a function that computes BLEU of the development set at each evaluation. See `score` of
+            `DevelopmentSet`.
 
     Raises:
         FileNotFoundError: if `data` is no prepared data.
         ModuleNotFoundError: if the package of the tracker is missing.
-        ValueError: if a file of the data is damaged; if Accelerate knows no such tracker; if processes are to share one
-            model; or if `init_from` has another architecture than the recipe or another vocabulary than the data.
+        ValueError: if a file of the data is damaged; if Accelerate knows no such tracker; if the launcher asks for FSDP
+            or DeepSpeed; or if `init_from` has another architecture than the recipe or another vocabulary than the
+            data.
     """
     accelerator = _build_accelerator(mixed_precision, report_to, run)
     device = accelerator.device.type
@@ -160,14 +164,17 @@ def build_run(
 
 
 def _build_accelerator(mixed_precision: str | None, report_to: str | None, run: Path) -> Accelerator:
-    """Return the accelerator of a run, with the settings of PyTorch that suit its device."""
+    """Return the accelerator of a run, and set PyTorch up for its device."""
     for name in ("FSDP", "DEEPSPEED"):
         if parse_flag_from_env(f"ACCELERATE_USE_{name}"):
-            raise ValueError(f"the launcher asks for {name}, but each process trains a whole model, on one device.")
-    # Accelerate keeps the precision of a process here, and the next run of this process may have another one.
-    # transformers' Trainer resets it, too.
+            raise ValueError(
+                f"the launcher asks for {name}, but each process trains a whole model on one device: leave {name} out."
+            )
+    # Accelerate keeps the precision of a process in this state. The next run of the process may have another precision.
+    # The Trainer of transformers resets the state, too.
     AcceleratorState._reset_state()
-    device = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU")).device.type  # as Accelerator makes it
+    # `Accelerator` will choose the same device.
+    device = PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU")).device.type
     avoid_plans_per_shape(device)
     allow_tf32(device)
     accelerator = Accelerator(
@@ -175,9 +182,9 @@ def _build_accelerator(mixed_precision: str | None, report_to: str | None, run: 
         log_with=report_to,
         project_dir=run.resolve().parent,
         step_scheduler_with_optimizer=False,
-        kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],  # no copy of the gradients
+        kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],  # Gradients are not copied.
     )
-    if report_to is not None and not accelerator.log_with:  # Accelerate leaves it out without a word
+    if report_to is not None and not accelerator.log_with:  # Accelerate leaves a missing tracker out silently.
         raise ModuleNotFoundError(f"the package {report_to} is not installed", name=report_to)
     check_processes(accelerator.num_processes)
     return accelerator
@@ -205,7 +212,7 @@ def _build_model(
     seed: int,
     init_from: str | None,
 ) -> tuple[VaswaniForConditionalGeneration, str | None]:
-    """Return the model as it is before the first update, and the fingerprint of the one that it starts from."""
+    """Return the model before its first update, and the fingerprint of `init_from`, or None without `init_from`."""
     config = VaswaniConfig(
         **recipe.model,
         vocab_size=len(tokenizer),
@@ -215,11 +222,11 @@ def _build_model(
         decoder_start_token_id=tokenizer.bos_token_id,
     )
     config.custom_pipelines = custom_pipelines(task)
-    torch.manual_seed(seed)  # the same weights everywhere ...
+    torch.manual_seed(seed)  # All processes draw the same weights.
     model = VaswaniForConditionalGeneration(config)
     model.generation_config.num_beams = recipe.num_beams
     model.generation_config.length_penalty = recipe.length_penalty
-    with TemporaryDirectory() as folder:  # what cannot be saved is refused before the first update
+    with TemporaryDirectory() as folder:  # Settings that cannot be saved raise an error here, not after hours.
         for part in (model.config, model.generation_config, tokenizer):
             part.save_pretrained(folder)
     if recipe.model.get("attention_window") is not None:
@@ -227,17 +234,21 @@ def _build_model(
     if accelerator.device.type == "cpu":
         speed_up_training(model, is_half_precision=accelerator.mixed_precision != "no")
     init_fingerprint = None if init_from is None else _take_weights(model, init_from, tokenizer)
-    torch.manual_seed(seed + accelerator.process_index)  # ... but different dropout
+    torch.manual_seed(seed + accelerator.process_index)  # Each process draws another dropout.
     return model, init_fingerprint
 
 
 def _take_weights(model: VaswaniForConditionalGeneration, name: str, tokenizer: PreTrainedTokenizerFast) -> str:
-    """Copy the weights of the model `name` into `model`; return its fingerprint."""
+    """Copy the weights of the model `name` into `model`; return the fingerprint of `name`.
+
+    Raises:
+        ValueError: if the models differ in architecture or vocabulary.
+    """
     _, trained, its_tokenizer, fingerprint = load(name, dtype="float32")
     fields = VaswaniConfig.__annotations__.keys() - OF_TRAINING - {"vocab_size"}
     theirs, ours = ({field: getattr(it.config, field) for field in fields} for it in (trained, model))
     if changes := list(find_changes(theirs, ours)):
-        raise ValueError(f"{name} has another architecture than the recipe: {'; '.join(changes)}.")
+        raise ValueError(f"{name} has another architecture than the recipe: {'; '.join(changes)}. Change the recipe.")
     if its_tokenizer.get_vocab() != tokenizer.get_vocab() or trained.config.vocab_size != model.config.vocab_size:
         data = tokenizer.name_or_path
         raise ValueError(f"{name} has another vocabulary than {data}: prepare with --keep_vocabulary {name}.")
