@@ -25,6 +25,15 @@ BOUNDS = {  # for fields of a generation config
 }
 
 
+def may_be_on_hub(name: str | Path) -> bool:
+    """Return True if `name` has the form owner/name of the Hub, unless a folder "owner" exists here.
+
+    Otherwise it is the mistyped name of a folder. Without a network, a request to the Hub would take a minute.
+    """
+    path = Path(name)
+    return len(path.parts) == 2 and not path.parent.is_dir()
+
+
 class Loaded(NamedTuple):
     """A loaded model. Its name may mean another model later, such as the name of a run in training."""
 
@@ -60,7 +69,7 @@ def load(name: str | Path, *, dtype: str | None = None) -> Loaded:
         folder = find_model(path)
         name = str(folder)
         revision = None
-    elif len(path.parts) != 2 or path.is_absolute():  # It has not the form owner/name of the Hub.
+    elif not may_be_on_hub(name):
         raise FileNotFoundError(f"{name} does not exist; name a model folder, a run folder or a Hub id.")
     else:
         with naming_damage(name):

@@ -181,7 +181,7 @@ def test_the_suffixes_of_text_files_name_the_languages(tmp_path, capsys, endings
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["translate", "--model", "no/such/model"], "no/such/model does not exist; name a model folder"),
+        (["translate", "--model", "runs/gone"], "runs/gone does not exist; name a model folder"),
         (["train", "--recipe", "huge", "--data", "x", "--output", "y"], "there is no recipe 'huge'"),
         (["average", "--run", "nowhere", "--output", "y"], "nowhere/recipe.json"),
         (
@@ -193,6 +193,7 @@ def test_the_suffixes_of_text_files_name_the_languages(tmp_path, capsys, endings
 )
 def test_missing_input_is_an_error_of_one_line(tmp_path, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(tmp_path)
+    os.mkdir("runs")  # So runs/gone is no name on the Hub.
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
     assert cli.main(arguments) == 1
     error = capsys.readouterr().err
@@ -280,8 +281,7 @@ def test_a_model_that_is_neither_here_nor_on_the_hub_is_named(monkeypatch):
         raise OSError("no connection")
 
     monkeypatch.setattr(loading, "hf_hub_download", refuse)
-    expected = "there is no folder runs/gone, and the Hub gave no model of this name: no connection"
-    with pytest.raises(OSError, match=expected):
+    with pytest.raises(OSError, match="no folder runs/gone, and the Hub gave no model of this name: no connection"):
         loading.load_translator("runs/gone")
 
 

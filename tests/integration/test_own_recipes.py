@@ -224,7 +224,7 @@ def test_initial_weights_of_another_architecture_are_refused(data, trained, tmp_
     recipe = ["--recipe", str(data / "recipe.json"), "--set", "vocab_size=290"]
     assert cli.main(["prepare", *recipe, *text, "--output", str(tmp_path / "data")]) == 0
     for other, changes, message in (
-        (data, ["--set", "model.d_ff=20"], "has another architecture than the recipe: d_ff was 24, is 20.\n"),
+        (data, ["--set", "model.d_ff=20"], "has another architecture than the recipe: d_ff was 24, is 20."),
         (tmp_path / "data", [], f"{trained} has another vocabulary than {tmp_path / 'data'}: prepare with --keep"),
     ):
         assert train_to(tmp_path / "run", other, 2, "--init_from", trained, *changes) == 1

@@ -26,13 +26,11 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     from ..conversion import fairseq, marian
-    from ..loading import load_translator
+    from ..loading import load_translator, may_be_on_hub
     from ..translation.example import keep_example
 
     check_new_folder(args.output)
-    path = Path(args.model)
-    if args.source_system == "marian" and not path.is_dir() and (len(path.parts) != 2 or path.is_absolute()):
-        # The name has not the form owner/name of the Hub. Without a network, a request would take a minute.
+    if args.source_system == "marian" and not Path(args.model).is_dir() and not may_be_on_hub(args.model):
         raise FileNotFoundError(f"{args.model} does not exist; name a model folder or a Hub id.")
     if args.source_system is not None:
         importer = {"marian": marian, "fairseq": fairseq}[args.source_system]

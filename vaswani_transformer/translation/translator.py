@@ -105,7 +105,7 @@ class Translator:
         if not 1 <= num_hypotheses <= search.num_beams:
             raise ValueError(
                 f"a beam of {search.num_beams} gives 1 to {search.num_beams} translations of a sentence, "
-                f"not {num_hypotheses}: lower num_hypotheses, or raise num_beams."
+                f"not {num_hypotheses}: lower num_hypotheses (--nbest), or raise num_beams (--num_beams)."
             )
         self.tokenizer = tokenizer
         self.device = model.device
