@@ -17,6 +17,7 @@ from importlib import import_module
 
 from . import __version__
 from .commands import COMMANDS
+from .commands.arguments import check_inputs
 from .memory import tune_memory
 from .training.interruption import EXIT_CODE, Interrupted
 
@@ -100,7 +101,8 @@ def _prepare_streams() -> None:
 def _run(args: argparse.Namespace) -> None:
     tune_memory()
     warnings.formatwarning = lambda message, *_, **__: f"vaswani {args.command}: {message}\n"
-    # These imports take seconds. They come late, so that help and usage errors appear at once.
+    check_inputs(args)
+    # These imports take seconds. They come late, so that help, usage errors and missing files appear at once.
     import_module(".registration", __package__)
     # The bar would show the loading and saving of weights.
     import_module("transformers").utils.logging.disable_progress_bar()
@@ -123,6 +125,8 @@ def _explain(error: BaseException, args: argparse.Namespace) -> tuple[str, int]:
         return f"out of memory ({(reason or kind).splitlines()[0]}): {advice}.", 1
     if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get(str(error.name).partition(".")[0])):
         return f'{reason}: pip install "vaswani-transformer[{extra}]"', 1
+    if kind == "ConnectError":  # of httpx, which huggingface_hub uses
+        return f"the Hugging Face Hub does not answer ({reason}): check the network. push --dry_run needs none.", 1
     if isinstance(error, USER_ERRORS) and reason:
         return reason, 1
     return f"{kind}: {reason} (vaswani --debug {args.command} ... shows where in the code)", 1

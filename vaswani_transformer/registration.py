@@ -12,6 +12,13 @@ from .model.pipeline_vaswani import TRANSLATION_TASK
 from .translation.pipeline import AnyTranslationPipeline
 
 
+class _NoDefaultModel(dict):
+    """The default models of a task without any. transformers looks for one if it is given no model."""
+
+    def __contains__(self, name):
+        raise ValueError('the task "translation" has no default model: give model="folder or Hub id".')
+
+
 def register_task() -> None:
     """Make `transformers.pipeline("translation", ...)` and "translation_en_to_de" build an `AnyTranslationPipeline`."""
     registry = pipelines.PIPELINE_REGISTRY
@@ -20,7 +27,11 @@ def register_task() -> None:
     check_task = registry.check_task
     registry.check_task = lambda task: check_task("translation" if TRANSLATION_TASK.fullmatch(task) else task)
     # With register_pipeline(), save_pretrained() of the pipeline would forget the languages of a model.
-    registry.supported_tasks["translation"] = {"impl": AnyTranslationPipeline, "pt": (AutoModelForSeq2SeqLM,)}
+    registry.supported_tasks["translation"] = {
+        "impl": AnyTranslationPipeline,
+        "pt": (AutoModelForSeq2SeqLM,),
+        "default": _NoDefaultModel(),
+    }
 
 
 AutoConfig.register(VaswaniConfig.model_type, VaswaniConfig)

@@ -262,7 +262,7 @@ def test_a_lack_of_memory_prints_one_line_with_advice(monkeypatch, capsys):
     [
         ["parse", "--input", "READ", "--output", "READ"],
         ["parse", "--gold", "READ", "--output", "LINK"],
-        ["evaluate", "--test", "other.en", "READ", "--translations", "LINK"],
+        ["evaluate", "--test", "READ", "READ", "--translations", "LINK"],
     ],
     ids=" ".join,
 )

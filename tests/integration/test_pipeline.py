@@ -63,8 +63,8 @@ def test_a_sentence_longer_than_training_saw_is_translated_with_a_warning(transl
 
 
 def test_a_value_that_is_not_a_string_is_refused(translate):
-    with pytest.raises(ValueError, match=r"a sentence to translate is a str, got int: 3"):
-        translate([3])
+    with pytest.raises(ValueError, match=r"a sentence to translate is a str, got tuple: \('a',\). Give several"):
+        translate(("a",))
 
 
 def test_a_pipeline_uses_the_model_for_options_that_an_engine_lacks(translate, tmp_path):

@@ -9,6 +9,8 @@ import transformers
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
     M2M100Config,
     M2M100Tokenizer,
     MarianConfig,
@@ -135,6 +137,13 @@ def test_the_languages_are_read_from_the_task(parts):
     several = translate(SENTENCES[0], num_return_sequences=2, num_beams=2, return_tensors=True, return_text=True)
     expected = expect(parts, SENTENCES[0], num_return_sequences=2, **options | {"num_beams": 2})
     assert [to_record(*record.values(), tokenizer) for record in several] == expected
+
+
+def test_a_task_without_a_model_and_a_model_without_an_encoder_are_refused(parts):
+    with pytest.raises(ValueError, match='give model="folder or Hub id"'):
+        transformers.pipeline("translation")
+    with pytest.raises(ValueError, match="and GPT2LMHeadModel is none"):
+        transformers.pipeline("translation", model=GPT2LMHeadModel(GPT2Config(n_layer=1)), tokenizer=parts[2])
 
 
 def test_languages_may_be_given_to_the_constructor_or_to_a_call(parts):

@@ -6,8 +6,6 @@ import pytest
 
 from vaswani_transformer import cli
 from vaswani_transformer.training.cost import (
-    PAPER_DEVICE,
-    PAPER_DEVICES,
     PAPER_FLOP,
     RATES,
     RunCost,
@@ -32,7 +30,7 @@ def run_folder(tmp_path):
 
 def test_the_paper_s_formula_gives_the_paper_s_costs():
     for size, hours in {"base": 12.0, "big": 3.5 * 24}.items():
-        cost = compute_training_cost(3600 * hours, PAPER_DEVICES, find_rate(PAPER_DEVICE))
+        cost = compute_training_cost(3600 * hours, 8, find_rate("P100"))
         assert cost == pytest.approx(PAPER_FLOP[size], rel=0.01)
 
 

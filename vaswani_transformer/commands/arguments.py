@@ -95,6 +95,20 @@ def load_members(names: Sequence[str], *, dtype: str | None) -> "list[Loaded]":
     return members
 
 
+def check_inputs(args: argparse.Namespace) -> None:
+    """Raise a FileNotFoundError if a text file to read is missing.
+
+    A corpus of one name is not checked, because it may be on the Hub.
+    """
+    given = vars(args)
+    corpora = [*given.get("train", ()), given.get("dev") or (), given.get("test") or ()]
+    names = [name for corpus in corpora if len(corpus) > 1 for name in corpus]
+    others = [*map(given.get, ("input", "source", "target", "gold", "hypotheses")), *given.get("references", ())]
+    for path in (*map(Path, names), *others):
+        if isinstance(path, Path):  # `vaswani attention --source` is a sentence.
+            path.stat()
+
+
 def check_new_folder(folder: Path) -> None:
     """Raise a ValueError if `folder` is a file, or a folder that is not empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

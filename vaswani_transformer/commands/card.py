@@ -20,7 +20,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--output", type=output_path, help="file to write; default: RUN/model/README.md")
     facts = command.add_argument_group("facts that are not in the run folder; the card says which are missing")
-    facts.add_argument("--name", default="", help="title; default: the name of the folder")
     facts.add_argument("--data", default="", help="the training data, in words")
     facts.add_argument("--dataset", default="", help="the training data as a dataset of the Hub, such as wmt/wmt14")
     facts.add_argument(

@@ -14,7 +14,7 @@ from ..bounds import Number
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--run", type=Path, required=True, dest="run_folder", help="run folder")
-    command.add_argument("--device", help="P100, V100, A100 or H100, or a number: FLOP per second")
+    command.add_argument("--device", help="P100, A100 or H100, or a number: FLOP per second")
     command.add_argument(
         "--devices", type=Number(1, 1_000_000), help="number of devices; default: one for each process of the run"
     )

@@ -102,11 +102,8 @@ def _evaluate_model(args: argparse.Namespace, build: "Callable[..., dict[str, Me
     from ..model.pipeline_vaswani import LINE_BREAK
     from ..translation.translator import translate
 
-    outputs = [path for path in (args.translations, args.table, args.json) if path is not None]
-    for path in outputs:
+    for path in (args.translations, args.table, args.json):
         check_output(path, inputs=args.test)
-        if outputs.count(path) > 1:
-            raise ValueError(f"{path} is named for two outputs: name two files.")
     names = [args.model, *args.ensemble]
     first, *others = load_members(names, dtype=args.dtype)
     source, target = first.languages or ("en", "de")

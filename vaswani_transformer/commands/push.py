@@ -25,9 +25,7 @@ def run(args: argparse.Namespace) -> None:
 
     if args.dry_run is not None:
         check_new_folder(args.dry_run)
-        args.dry_run.mkdir(parents=True, exist_ok=True)
-        write_upload(args.model, args.dry_run, repo_id=args.repo_id)
-        print(*sorted(path.name for path in args.dry_run.iterdir()), sep="\n")
+        print(*write_upload(args.model, args.dry_run, repo_id=args.repo_id), sep="\n")
         return
     address, names = upload_model(args.model, args.repo_id, private=args.private)
     print(f"{address}\n{', '.join(names)}")

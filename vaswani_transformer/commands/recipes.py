@@ -31,3 +31,4 @@ def run(args: argparse.Namespace) -> None:
             config = VaswaniConfig(**{"vocab_size": recipe.vocab_size} | recipe.model)
             num_parameters = VaswaniForConditionalGeneration(config).num_parameters()
         print(line.format(name, f"{num_parameters / 1e6:.1f}M", row, data, hardware).rstrip())
+    print("\nThe paper's table 3 gives 65M for base and 213M for big, and no vocabulary. Here it has 37,000 entries.")

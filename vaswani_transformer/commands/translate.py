@@ -69,8 +69,6 @@ def run(args: argparse.Namespace) -> None:
             raise ValueError("--alignments needs three files, with --input and --output, and no --nbest or --scores.")
         if args.split_sentences:
             raise ValueError("--alignments needs one sentence in each line: leave --split_sentences out.")
-    if source is not None:
-        source.stat()  # A missing file shows before the model is loaded.
     first, *others = load_members([args.model, *args.ensemble], dtype=args.dtype)
     settings = {name: getattr(args, name) for name in DECIDING}
     settings |= {"model": first.fingerprint, "ensemble": [member.fingerprint for member in others]}

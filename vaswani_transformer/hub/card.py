@@ -89,7 +89,6 @@ class CardText:
     """Facts for the card that a run folder does not hold. A fact that is not given is empty.
 
     Attributes:
-        name: the title of the card.
         data: a description of the training data.
         dataset: the name of the training data on the Hub, for the metadata.
         license: the identifier of the weights' licence on the Hub, such as apache-2.0, or "other".
@@ -97,7 +96,6 @@ class CardText:
         hardware: the devices on which the model was trained.
     """
 
-    name: str = ""
     data: str = ""
     dataset: str = ""
     license: str = ""
@@ -167,12 +165,12 @@ def build_card(
 
     Raises:
         FileNotFoundError: see `read_run`.
-        ValueError: see `read_run`; also if the scores belong to another model, or if the model parses.
+        ValueError: see `read_run`; also if the scores belong to another model.
     """
     run = read_run(folder, model)
     text = text or CardText()
     _check_scores(folder, run, evaluations)
-    name = text.name or plain(folder.resolve().name)
+    name = plain(folder.resolve().name)
     source, target = run.languages or ("the source", "the target language")
     named = text.license_name or text.license
     licence = f"Licence of the weights: {named}." if named else NO_LICENCE
@@ -199,8 +197,6 @@ def build_card(
 
 def _check_scores(folder: Path, run: Run, evaluations: Sequence[Evaluation]) -> None:
     """Raise a ValueError if the scores do not belong to the model of this run."""
-    if evaluations and run.is_parser:
-        raise ValueError(f"the model of {folder} parses, but the given scores are of translations: leave them out.")
     for evaluation in evaluations:
         fingerprint = fingerprint_model(run.model)
         if evaluation.fingerprint != fingerprint:

@@ -11,11 +11,15 @@ from pathlib import Path
 
 from huggingface_hub import HfApi, get_token
 
+from ..files import read_object
 from ..loading import load
 from ..model.pipeline_vaswani import custom_pipelines
 from ..runs import CARD_FILE, CHECKPOINTS_FOLDER, MODEL_FOLDER, RECIPE_FILE
 from ..translation.example import keep_example
 from .card import MODEL_ID, build_card
+
+# Fields of config.json and tokenizer_config.json that are no attributes of a configuration or a tokenizer.
+FIELDS = {"auto_map", "custom_pipelines", "task_specific_params", "tokenizer_class", "is_local", "local_files_only"}
 
 
 def upload_model(model: str | Path, repo_id: str, *, private: bool = False) -> tuple[str, list[str]]:
@@ -38,8 +42,7 @@ def upload_model(model: str | Path, repo_id: str, *, private: bool = False) -> t
     if get_token() is None:
         raise ValueError("uploading needs a login: run `hf auth login`, or set HF_TOKEN to a token that may write.")
     with tempfile.TemporaryDirectory() as folder:
-        write_upload(model, Path(folder), repo_id=repo_id)
-        names = sorted(file.name for file in Path(folder).iterdir())
+        names = write_upload(model, Path(folder), repo_id=repo_id)
         api = HfApi()
         api.create_repo(repo_id, private=private or None, exist_ok=True)
         if private and not api.model_info(repo_id).private:
@@ -52,11 +55,12 @@ def upload_model(model: str | Path, repo_id: str, *, private: bool = False) -> t
     return str(commit.commit_url), names
 
 
-def write_upload(model: str | Path, folder: Path, *, repo_id: str) -> None:
-    """Write the model, its tokenizer, code and card to the empty `folder`.
+def write_upload(model: str | Path, folder: Path, *, repo_id: str) -> list[str]:
+    """Write the model, its tokenizer, code and card to the empty `folder`. Return the names of the files.
 
     Raises:
-        ValueError: if a model outside a run has no card.
+        ValueError: if a model outside a run has no card, or if config.json or tokenizer_config.json has a field that
+            neither transformers nor this package knows, because it may be a secret.
     """
     found, translator, tokenizer, _ = load(model)
     card = _find_card(found).replace(MODEL_ID, repo_id)
@@ -64,8 +68,16 @@ def write_upload(model: str | Path, folder: Path, *, repo_id: str) -> None:
         translator.config.custom_pipelines = custom_pipelines(*tasks)  # It may name foreign code.
     translator.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    for name, owner in (("config.json", type(translator.config)()), ("tokenizer_config.json", tokenizer)):
+        unknown = [field for field in read_object(folder / name) if field not in FIELDS and not hasattr(owner, field)]
+        if unknown:
+            raise ValueError(
+                f"{found / name} has fields that neither transformers nor vaswani_transformer knows, and the upload "
+                f"would publish them: {', '.join(unknown)}. Remove them."
+            )
     keep_example(folder)
     (folder / CARD_FILE).write_text(card, encoding="utf-8")
+    return sorted(file.name for file in folder.iterdir())
 
 
 def _find_card(folder: Path) -> str:

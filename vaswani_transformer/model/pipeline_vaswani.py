@@ -101,8 +101,8 @@ def check_sentence(sentence: object) -> None:
     """Raise a ValueError if `sentence` is no str, or cannot be written as UTF-8."""
     if not isinstance(sentence, str):
         raise ValueError(
-            f"a sentence to translate is a str, got {type(sentence).__name__}: {sentence!r}. For rows of a "
-            f"dataset use transformers.pipelines.pt_utils.KeyDataset(dataset, column)."
+            f"a sentence to translate is a str, got {type(sentence).__name__}: {sentence!r}. Give several "
+            f"sentences as a list, and a column of a dataset as transformers.pipelines.pt_utils.KeyDataset."
         )
     try:
         sentence.encode()

@@ -8,9 +8,7 @@ from ..files import blaming, read_object
 from ..runs import LOG_FILE, RECIPE_FILE
 from .log import read_log
 
-# The devices of the paper (section 5.2), and its FLOP for English-German (table 2).
-PAPER_DEVICES = 8
-PAPER_DEVICE = "P100"
+# The paper's FLOP for English-German (table 2). It trained on eight P100 (section 5.2).
 PAPER_FLOP = {"base": 3.3e18, "big": 2.3e19}
 # Device -> (FLOP per second in float32, FLOP per second of matrix products in bfloat16 or float16). The products are
 # summed in float32, without sparsity. The rate of P100 is the paper's estimate of a sustained rate (footnote 5). The
@@ -18,7 +16,6 @@ PAPER_FLOP = {"base": 3.3e18, "big": 2.3e19}
 # float32 trains in TF32, which is faster. For this case give the rate of TF32 to `--device`.
 RATES: dict[str, tuple[float, float | None]] = {
     "P100": (9.5e12, None),
-    "V100": (15.7e12, 125e12),
     "A100": (19.5e12, 312e12),
     "H100": (67e12, 989e12),
 }

@@ -27,12 +27,17 @@ class AnyTranslationPipeline(TranslationPipeline):
     - Text is not split at line breaks. It is split into sentences if `split_sentences` is given.
 
     Raises:
-        ValueError: if the tokenizer needs languages and none are given, or if a model of this package was trained on
-            other languages than the given ones.
+        ValueError: if the model is no encoder-decoder, if the tokenizer needs languages and none are given, or if a
+            model of this package was trained on other languages than the given ones.
     """
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
+        if not self.model.config.is_encoder_decoder:
+            raise ValueError(
+                f"translation needs an encoder-decoder, such as Marian or T5, and {type(self.model).__name__} is none. "
+                f'For a decoder use the task "text-generation".'
+            )
         if not self._is_own:
             specific = dict((getattr(self.model.config, "task_specific_params", None) or {}).get(self.task, {}))
             self.prefix = specific.pop("prefix", self.prefix) or ""
