@@ -384,3 +384,11 @@ def test_each_window_of_a_stream_is_flushed_before_the_next_is_read(tmp_path):
 
         translate_stream(Reverser(), windows(), written, to_lines=to_lines)
         assert (tmp_path / "written").read_text().endswith("3\t-1.0000\tfe\n")
+
+
+def test_two_processes_share_a_short_file(paths, monkeypatch):
+    monkeypatch.setattr(file_translation, "LEAST_LINES_PER_WINDOW", 4_096)
+    paths[0].write_text("a\n" * 1_000)
+    pair = [Reverser(), Reverser()]
+    translate_together(pair, paths)
+    assert [len(one.translated) for one in pair] == [512, 488]

@@ -25,7 +25,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     facts.add_argument(
         "--license", default="", help="licence of the weights, in the Hub's terms: apache-2.0, cc-by-4.0, ..."
     )
-    facts.add_argument("--license_name", default="", help="name of the licence, for --license other")
     facts.add_argument("--hardware", default="", help="the devices of the training, in words")
 
 

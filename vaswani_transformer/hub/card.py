@@ -91,15 +91,13 @@ class CardText:
     Attributes:
         data: a description of the training data.
         dataset: the name of the training data on the Hub, for the metadata.
-        license: the identifier of the weights' licence on the Hub, such as apache-2.0, or "other".
-        license_name: the name of a licence whose identifier is "other".
+        license: the identifier of the weights' licence on the Hub, such as apache-2.0.
         hardware: the devices on which the model was trained.
     """
 
     data: str = ""
     dataset: str = ""
     license: str = ""
-    license_name: str = ""
     hardware: str = ""
 
 
@@ -172,8 +170,7 @@ def build_card(
     _check_scores(folder, run, evaluations)
     name = plain(folder.resolve().name)
     source, target = run.languages or ("the source", "the target language")
-    named = text.license_name or text.license
-    licence = f"Licence of the weights: {named}." if named else NO_LICENCE
+    licence = f"Licence of the weights: {text.license}." if text.license else NO_LICENCE
     data = f"trained on {text.data}" if text.data else "trained on data its author has not named"
     values = {
         "metadata": _metadata(run, evaluations, text, name=name),
@@ -223,7 +220,6 @@ def _metadata(run: Run, evaluations: Sequence[Evaluation], text: CardText, *, na
     data = ModelCardData(
         language=[name for name in run.languages or () if LANGUAGE.fullmatch(name)] or None,
         license=text.license or "unknown",
-        license_name=text.license_name or None,
         library_name="transformers",
         pipeline_tag=None if run.is_parser else "translation",
         tags=["vaswani_transformer", "attention-is-all-you-need"],
