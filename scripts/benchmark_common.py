@@ -56,7 +56,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--source", type=Path, help="sentences, one per line; default: the built-in phrasebook")
 
 
-def parse_quickly(parser: argparse.ArgumentParser, argv: Sequence[str] | None, **quick) -> argparse.Namespace:
+def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str] | None, **quick) -> argparse.Namespace:
     """Return the arguments, and set the number of PyTorch's threads. With --quick, `quick` holds the defaults."""
     settings = " ".join(f"--{name} {' '.join(map(str, np.atleast_1d(value)))}" for name, value in quick.items())
     parser.add_argument("--quick", action="store_true", help=f"answer in five minutes on two cores, with {settings}")

@@ -46,7 +46,7 @@ from benchmark_common import (
     format_rows,
     num_trained,
     open_child,
-    parse_quickly,
+    parse_arguments,
     peak_growth,
     read_pairs,
     report,
@@ -276,7 +276,7 @@ def format_speeds(rows: Sequence[dict]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = parse_quickly(build_parser(), argv, **QUICK)
+    args = parse_arguments(build_parser(), argv, **QUICK)
     args.threads = torch.get_num_threads()
     # The vocabulary is learnt from all lines of --source, or from 1,000 pairs of the phrasebook.
     pairs = read_pairs(args.source, args.source, count=1_000 if args.source is None else 10**9)

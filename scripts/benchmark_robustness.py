@@ -2,8 +2,8 @@
 
 python scripts/benchmark_robustness.py --model model_cards/everyday_en_de --source dev.en --target dev.de
 
-Each line of the output is one kind of disturbance. The name of the kind also says what is done to the references. With
-emoji, it also prints the share of translations that keep the emoji, and the share that have the character U+FFFD.
+Each line of the output is one kind of disturbance. The name of the kind also says what is done to the references. For
+emoji, the line also has the share of translations that keep the emoji, and the share that have U+FFFD.
 """
 
 import argparse
@@ -34,24 +34,24 @@ CHANGES = {
     "four spaces in front": lambda text, draw: "    " + text,
     "a tab in front": lambda text, draw: "\t" + text,
     "a byte order mark in front": lambda text, draw: "\ufeff" + text,
-    "a quotation mark in front, and of the reference": lambda text, draw: '"' + text,
-    "a bullet in front, and of the reference": lambda text, draw: "- " + text,
-    "a number in front, and of the reference": lambda text, draw: "3. " + text,
-    "a carriage return behind": lambda text, draw: text + "\r",
+    "a quotation mark before the sentence and the reference": lambda text, draw: '"' + text,
+    "a bullet before the sentence and the reference": lambda text, draw: "- " + text,
+    "a number before the sentence and the reference": lambda text, draw: "3. " + text,
+    "a carriage return at the end": lambda text, draw: text + "\r",
     "double spaces": lambda text, draw: text.replace(" ", "  "),
     "a no-break space": lambda text, draw: text.replace(" ", "\u00a0", 1),
     "a zero-width space": lambda text, draw: text.replace(" ", "\u200b ", 1),
     "a soft hyphen in the first long word": lambda text, draw: re.sub(r"(\w\w)(\w{3})", "\\1\u00ad\\2", text, count=1),
     "curly quotes": lambda text, draw: re.sub(r'"([^"]*)"', "\u201c\\1\u201d", text).translate(CURLY),
-    "marks of full width": lambda text, draw: re.sub("[.,!?]", lambda mark: mark[0].translate(FULL_WIDTH), text),
-    "all of full width": lambda text, draw: text.translate(FULL_WIDTH),
+    "full-width punctuation": lambda text, draw: re.sub("[.,!?]", lambda mark: mark[0].translate(FULL_WIDTH), text),
+    "all characters full-width": lambda text, draw: text.translate(FULL_WIDTH),
     "capitals, scored in lower case": lambda text, draw: text.upper(),
     "title case, scored in lower case": lambda text, draw: re.sub(r"\S+", lambda word: word[0].capitalize(), text),
     "lower case": lambda text, draw: text.lower(),
     "no final period": lambda text, draw: text.removesuffix("."),
     "no final period, nor in the reference": lambda text, draw: text.removesuffix("."),
     "swapped letters in 15 % of the words": lambda text, draw: re.sub(r"\w+", lambda w: swap_letters(w[0], draw), text),
-    "an emoji behind, and of the reference": lambda text, draw: f"{text} {draw.choice(EMOJI)}",
+    "an emoji after the sentence and the reference": lambda text, draw: f"{text} {draw.choice(EMOJI)}",
     **dict.fromkeys(("three sentences in a line", "three in a line, split_sentences"), lambda text, draw: text),
 }
 

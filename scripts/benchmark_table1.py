@@ -23,7 +23,7 @@ from benchmark_common import (
     describe_machine,
     format_table,
     measure_in_child,
-    parse_quickly,
+    parse_arguments,
     peak_growth,
     report,
     time_interleaved,
@@ -134,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--window", type=int, default=64, help="r; default: %(default)s")
     parser.add_argument("--kernel_size", type=int, default=3, help="k; default: %(default)s")
     add_options(parser)
-    args = parse_quickly(parser, argv, lengths=[512, 1024], repeats=2)
+    args = parse_arguments(parser, argv, lengths=[512, 1024], repeats=2)
     seconds = measure_seconds(args.lengths, args, repeats=args.repeats, clock=args.clock)
     rows = []
     for name in LAYERS:

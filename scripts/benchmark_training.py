@@ -4,10 +4,10 @@
     python scripts/benchmark_training.py --size base --dtype bfloat16 --source train.en --target train.de
 
 Both do the same work for an update: a batch of section 5.1, forward with dropout and label smoothing, backward, one
-step of the same fused Adam. Speed counts target tokens without padding. Memory is how far the resident memory of a
-fresh process grows, at its peak, from before the model is built: it includes weights, gradients, Adam's averages and
-activations. On a GPU it is the peak of what PyTorch allocates. --quick answers in five minutes on two cores, with few
-updates of a tiny model.
+step of the same fused Adam. Speed counts target tokens without padding. Memory is the peak of the resident memory of a
+fresh process, less what the process had before the model was built. So it includes weights, gradients, Adam's averages
+and activations. On a GPU it is the peak of what PyTorch allocates. --quick answers in five minutes on two cores, with
+few updates of a tiny model.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from benchmark_common import (
     format_rows,
     measure_in_child,
     num_trained,
-    parse_quickly,
+    parse_arguments,
     peak_growth,
     read_pairs,
     report,
@@ -51,9 +51,9 @@ COLUMNS = {
     "system": "{system}",
     "parameters": "{parameters:,}",
     "target tokens/s": "{target_tokens_per_second:,.0f}",
-    "ours faster (min to max)": "{ratio}",
+    "ours is times as fast (min to max)": "{ratio}",
     "peak memory, MiB": "{peak_memory_mib:,.0f}",
-    "ours / this": "{memory_ratio:.2f}",
+    "memory, ours / theirs": "{memory_ratio:.2f}",
 }
 
 
@@ -69,7 +69,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--updates", type=int, default=10, help="updates in a repeat; default: %(default)s")
     text = "precision of the computation, where bfloat16 stands for autocast; default: %(default)s"
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help=text)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="device of both; default: %(default)s")
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="device of both systems; default: %(default)s"
+    )
     return parser
 
 
@@ -148,7 +150,7 @@ def compare(config: VaswaniConfig, batches: list[Batch], args: argparse.Namespac
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    args = parse_quickly(build_parser(), argv, **QUICK)
+    args = parse_arguments(build_parser(), argv, **QUICK)
     if (args.source is None) != (args.target is None):
         raise SystemExit("Only one of --source and --target was given: give both, or neither for the phrasebook.")
     config = build_config(args.size, vocab_size=args.vocab_size)

@@ -19,7 +19,7 @@ from vaswani_transformer.translation.example import keep_example
 
 
 def write_bundle(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    tied = model.all_tied_weights_keys  # further names of a matrix, which save_pretrained leaves out
+    tied = model.all_tied_weights_keys  # second names of shared matrices; save_pretrained leaves these names out
     weights = {name: value.to(torch.bfloat16) for name, value in model.state_dict().items() if name not in tied}
     model.save_pretrained(folder, state_dict=weights)
     tokenizer.backend_tokenizer.no_padding()  # a tokenizer saves the padding of its last call

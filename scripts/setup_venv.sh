@@ -7,7 +7,7 @@ extra=$1
 python=${PYTHON:-python3}
 if ! "$python" -c 'import sys; raise SystemExit(sys.version_info < (3, 11))'; then
     echo "This needs Python 3.11 or newer, because transformers 5.23 does. $python is $("$python" --version 2>&1)." >&2
-    echo "Set PYTHON to a newer interpreter, for example: PYTHON=python3.12 bash $0" >&2
+    echo "Set PYTHON to a newer interpreter, for example with: export PYTHON=python3.12" >&2
     exit 1
 fi
 
@@ -18,7 +18,7 @@ source .venv/bin/activate
 stamp=".venv/installed-$extra-$(cat constraints.txt setup.py | cksum | cut -d' ' -f1)"
 if [ ! -e "$stamp" ]; then
     echo "Installing into .venv (a few minutes the first time) ..." >&2
-    # Torch is installed first and alone: resolved together with the rest, another build of it could be chosen.
+    # Torch is installed first and alone. If it were resolved together with the rest, pip might choose another build.
     python -m pip install --quiet --constraint constraints.txt torch==2.13.0
     python -m pip install --quiet --constraint constraints.txt --editable ".[$extra]"
     touch "$stamp"

@@ -50,7 +50,7 @@ def read_log(run):
     return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
 
 
-def timeless(run):
+def log_without_times(run):
     """Return the lines of the log without the fields that depend on the clock."""
     clock = ("seconds", "target_tokens_per_second")
     return [{name: value for name, value in line.items() if name not in clock} for line in read_log(run)]

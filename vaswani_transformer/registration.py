@@ -1,4 +1,4 @@
-"""Register the model with the Auto classes and pipelines of transformers, and with the faster code of this package."""
+"""Register the model with the Auto classes and pipelines of transformers, and give it this package's faster code."""
 
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, pipelines
 
@@ -22,11 +22,12 @@ class _NoDefaultModel(dict):
 def register_task() -> None:
     """Make `transformers.pipeline("translation", ...)` and "translation_en_to_de" build an `AnyTranslationPipeline`."""
     registry = pipelines.PIPELINE_REGISTRY
-    # transformers v5 refuses this name before it looks at registered tasks, and knows no names with languages.
+    # transformers v5 refuses "translation" before it looks at registered tasks, and it does not know task names with
+    # languages, such as "translation_en_to_de".
     pipelines.REMOVED_TASKS.pop("translation", None)
     check_task = registry.check_task
     registry.check_task = lambda task: check_task("translation" if TRANSLATION_TASK.fullmatch(task) else task)
-    # With register_pipeline(), save_pretrained() of the pipeline would forget the languages of a model.
+    # If register_pipeline() registered the task, save_pretrained() of a pipeline would lose the languages of its model.
     registry.supported_tasks["translation"] = {
         "impl": AnyTranslationPipeline,
         "pt": (AutoModelForSeq2SeqLM,),
@@ -38,8 +39,8 @@ AutoConfig.register(VaswaniConfig.model_type, VaswaniConfig)
 AutoModel.register(VaswaniConfig, VaswaniModel)
 AutoModelForSeq2SeqLM.register(VaswaniConfig, VaswaniForConditionalGeneration)
 register_task()
-# Where the package is installed, no model has a custom pipeline. Otherwise transformers would ask the user to trust the
-# code that is saved with the model.
+# While this package is imported, the custom pipeline of a model is hidden. If it were visible, transformers would ask
+# the user to trust the code that is saved with the model.
 VaswaniConfig.custom_pipelines = property(
     lambda config: {}, lambda config, tasks: vars(config).update(custom_pipelines=tasks)
 )

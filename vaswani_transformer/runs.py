@@ -30,7 +30,7 @@ LOG_FILE = "log.jsonl"
 CHECKPOINTS_FOLDER = "checkpoints"
 MODEL_FOLDER = "model"
 
-PREFIX = "step-"  # Names of checkpoints begin with it.
+PREFIX = "step-"  # of the names of checkpoints that are written on schedule
 STOPPED_PREFIX = "stopped-"
 PARTIAL_PREFIX = "partial-"
 COMPLETE = "COMPLETE"
@@ -80,7 +80,7 @@ def read_digests(checkpoint: Path) -> dict[str, str]:
 
 def check_checkpoint(folder: Path) -> None:
     """Raise a ValueError if a file of the model in checkpoint `folder` is damaged."""
-    # Files of the state have a slash in their names. Older checkpoints have lost their state.
+    # Files of the training state, whose names have a slash, are not checked: older checkpoints no longer have them.
     digests = {name: digest for name, digest in read_digests(folder).items() if "/" not in name}
     if fault := find_damage(folder, digests):
         raise ValueError(f"{fault}: copy it back, or remove {folder} to do without it.")
@@ -95,7 +95,7 @@ def read_num_averaged(run: Path) -> int:
 
 
 def read_update(model: Path) -> int | None:
-    """Return the update after which a checkpoint was written, or the newest checkpoint of a mean; None if unknown."""
+    """Return the update after which `model` was written; None if unknown. A mean counts as its newest checkpoint."""
     path = model / UPDATE
     if model.name.startswith((PREFIX, STOPPED_PREFIX)):
         return checkpoint_step(model)
@@ -133,7 +133,8 @@ def find_model(path: Path) -> Path:
 
     Raises:
         FileNotFoundError: if a run has no model yet, or if a part is missing.
-        ValueError: if a file is damaged and transformers would ignore it, or if a part is not a file, such as a pipe.
+        ValueError: if transformers would silently ignore a damaged file, or if a part is a pipe or a folder instead of
+            a file.
     """
     folder = find_model_folder(path)
     for part in folder.glob("[!.]*"):
@@ -151,5 +152,5 @@ def find_model(path: Path) -> Path:
             f"(with its tokenizer), or a run folder."
         )
     if (folder / GENERATION_CONFIG_NAME).exists():
-        read_object(folder / GENERATION_CONFIG_NAME)  # transformers ignores one that it cannot read
+        read_object(folder / GENERATION_CONFIG_NAME)  # raises an error if damaged; transformers would ignore it
     return folder

@@ -102,7 +102,7 @@ def test_reduced_rows_keep_their_ratios_to_base_and_their_best_epoch_is_scored(r
         assert ratios[0] == ratios[1]
 
 
-def test_table_3_is_printed_beside_the_paper_s(capsys, tmp_path):
+def test_table_3_is_printed_beside_the_table_of_the_paper(capsys, tmp_path):
     assert table3.PAPER.keys() == TABLE_3.keys() == runs.RUNS["table3"]["rows"].keys()
     assert table3.main([str(RESULTS)]) == 0
     assert capsys.readouterr().out == (RESULTS / "table.md").read_text(encoding="utf-8")

@@ -16,7 +16,7 @@ import sacrebleu
 import torch
 from accelerate import debug_launcher
 from accelerate.state import AcceleratorState, GradientState
-from tiny_training import TINY, WITHOUT_DROPOUT, assert_close, timeless, train, weights
+from tiny_training import TINY, WITHOUT_DROPOUT, assert_close, log_without_times, train, weights
 from torch.multiprocessing import ProcessRaisedException
 
 from vaswani_transformer.evaluation import metrics
@@ -51,7 +51,7 @@ def train_in_processes(num_processes, recipe, data, run, *, double=False, **sett
 @pytest.fixture(scope="module")
 def one_process(tiny_data, tmp_path_factory):
     run = tmp_path_factory.mktemp("one") / "run"
-    return train_in_processes(1, EXACT, tiny_data, run, double=True), timeless(run)
+    return train_in_processes(1, EXACT, tiny_data, run, double=True), log_without_times(run)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_an_update_is_the_same_however_it_is_split(num_processes, accumulation_s
     found = train_in_processes(num_processes, EXACT, tiny_data, run, double=True, accumulation_steps=accumulation_steps)
     assert found["model.shared.weight"].dtype == torch.float64
     assert_close(found, one_process[0], tolerance=1e-10)
-    for line, expected in zip(timeless(run), one_process[1], strict=True):
+    for line, expected in zip(log_without_times(run), one_process[1], strict=True):
         assert line == pytest.approx(expected, abs=1e-10)
 
 
@@ -88,7 +88,7 @@ def test_a_run_continues_with_another_number_of_processes_and_a_warning(one_proc
     assert "was written by 2 processes, and this run has 3: dropout" in error
     assert error.count("the dog 0 runs -> ") == 4  # printed once at each evaluation, by one process
     assert_close(found, one_process[0], tolerance=1e-10)
-    assert [line["update"] for line in timeless(run) if "lr" in line] == [1, 2, 3, 4, 5]
+    assert [line["update"] for line in log_without_times(run) if "lr" in line] == [1, 2, 3, 4, 5]
 
 
 def test_processes_that_find_different_data_are_refused(tiny_data, tmp_path):
@@ -121,7 +121,7 @@ class Checksum:
         return SimpleNamespace(score=zlib.crc32("\n".join(translations).encode()))
 
 
-def sum_up_translations(*args, **place):
+def compute_checksum(*args, **place):
     """Return a checksum of the translated development set. It has more batches than there are processes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sacrebleu, "BLEU", Checksum)
@@ -133,8 +133,8 @@ def test_several_processes_translate_the_development_set_as_one_process_does(tin
     sums = []
     for num_processes in (1, 2):
         run = tmp_path / str(num_processes)
-        train_in_processes(num_processes, EXACT, tiny_data, run, double=True, score_dev=sum_up_translations)
-        sums.append([line["dev_bleu"] for line in timeless(run) if "dev_bleu" in line])
+        train_in_processes(num_processes, EXACT, tiny_data, run, double=True, score_dev=compute_checksum)
+        sums.append([line["dev_bleu"] for line in log_without_times(run) if "dev_bleu" in line])
     assert sums[0] == sums[1]
     assert len(set(sums[0])) > 1  # the translations change during the training
 

@@ -86,7 +86,7 @@ def test_the_table_has_one_row_for_each_pair_even_if_its_text_has_line_breaks(bu
     assert table == f'source\thypothesis\treference\na b c\t{first}\t"d e\n\t{second}\tf\n'
 
 
-def test_the_paper_s_bleu_uses_the_target_language_of_the_model_unless_another_is_given(
+def test_the_bleu_of_the_paper_uses_the_target_language_of_the_model_unless_another_is_given(
     build_translator, files, tmp_path, capsys
 ):
     tasks = custom_pipelines("translation_en_to_fr")

@@ -17,7 +17,7 @@ from vaswani_transformer.export import ctranslate2_converter, onnx_export
 from vaswani_transformer.loading import load_tokenizer
 
 SENTENCES = ["a dog runs", "the old cat sleeps on the roof", "two", "who sees the dog", "cats and dogs and cats"]
-# All fields of the config that change what the model computes, each with another value than the paper's.
+# All fields of the config that change what the model computes, each with a value that differs from the paper's.
 OTHER_FIELDS = {
     "attention_bias": True,
     "output_bias": True,
@@ -37,7 +37,8 @@ def tokenizer():
 
 @pytest.fixture(scope="module")
 def build_model(build_tiny_model, tokenizer):
-    """A function that builds a random model. It has more embeddings than tokens, as if padded to a multiple of 8."""
+    """A function that builds a random model. The model has more embeddings than tokens, as if padded to a multiple of
+    8."""
 
     def build(**changes):
         sizes = {"vocab_size": len(tokenizer) + 3, "encoder_layers": 1, "decoder_layers": 2}
@@ -48,7 +49,8 @@ def build_model(build_tiny_model, tokenizer):
 
 @pytest.fixture(scope="module")
 def half_trained_model(build_model, tokenizer):
-    """A model that was trained for so long that its sentences end, and that the penalty decides which is best."""
+    """A model that was trained just long enough that its translations end, and that the length penalty decides which
+    translation is best."""
     model = build_model(output_bias=True)
     inputs = tokenizer(SENTENCES, padding=True, return_tensors="pt")
     labels = tokenizer(SENTENCES[::-1], padding=True, return_tensors="pt").input_ids
@@ -98,11 +100,12 @@ def test_ctranslate2_searches_greedily_as_the_model_does(build_model, tokenizer,
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
-def test_ctranslate2_finds_the_model_s_translations_under_its_penalty(half_trained_model, tokenizer, tmp_path, alpha):
+def test_ctranslate2_finds_our_translations_under_its_own_penalty(half_trained_model, tokenizer, tmp_path, alpha):
     translator = export_ctranslate2(half_trained_model, tokenizer, tmp_path)
     options = {"beam_size": 4, "length_penalty": alpha, "max_decoding_length": 60}
     theirs = translate_ids(translator, tokenizer, SENTENCES, **options)
-    # CTranslate2's search ends when num_beams hypotheses are finished, or with alpha 0 when no other can win.
+    # CTranslate2's search ends when num_beams hypotheses are finished. With alpha 0, it ends when no unfinished
+    # hypothesis can win.
     options = {"length_penalty": alpha, "length_penalty_type": "power", "early_stopping": True if alpha else "never"}
     ours = generate_ids(half_trained_model, tokenizer, SENTENCES, num_beams=4, max_new_tokens=60, **options)
     assert [hypotheses[0] for hypotheses in theirs] == ours
@@ -127,9 +130,7 @@ def run_readme(name: str, export: Path, folder: Path) -> dict:
     return values
 
 
-def test_the_rescoring_in_the_readme_finds_the_translations_of_the_paper_s_search(
-    half_trained_model, tokenizer, tmp_path
-):
+def test_the_rescoring_in_the_readme_finds_what_the_search_of_the_paper_finds(half_trained_model, tokenizer, tmp_path):
     export_ctranslate2(half_trained_model, tokenizer, tmp_path / "export")
     values = run_readme("mine", tmp_path / "export", tmp_path)
     expected = generate_ids(half_trained_model, tokenizer, [values["text"]])[0]
@@ -225,7 +226,7 @@ def test_the_search_in_the_readme_equals_greedy_search_of_the_model(onnx_model, 
 
 
 @pytest.mark.slow
-def test_onnx_files_have_the_names_of_optimum_and_the_tokenizer(onnx_model, tokenizer):
+def test_onnx_inputs_and_outputs_are_named_as_by_optimum_and_the_tokenizer_is_saved(onnx_model, tokenizer):
     _, folder = onnx_model
     sessions = [onnxruntime.InferenceSession(folder / f"{name}.onnx") for name in GRAPHS]
     found = [[tensor.name for tensor in (*session.get_inputs(), *session.get_outputs())] for session in sessions]

@@ -30,10 +30,10 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture(scope="module", params=["first", "continued"])
-def ends(request, data, tmp_path_factory):
-    """A run whose training is done but whose final model is not written, and the files of its model before and after.
+def unfinished_run(request, data, tmp_path_factory):
+    """Return a run that lacks only its final model, and the files of its model folder before and after that is written.
 
-    `train_again` ends the run. In the case "first" there is no model before.
+    `finish_run` ends the run. In the case "first" there is no model before.
     """
     run = tmp_path_factory.mktemp(request.param)
     before = {}
@@ -47,11 +47,11 @@ def ends(request, data, tmp_path_factory):
     if before:
         (run / "kept").rename(run / "model")
     whole = shutil.copytree(run, tmp_path_factory.mktemp("whole") / "run")
-    train_again(data, whole)
+    finish_run(data, whole)
     return run, before, read_files(whole / "model")
 
 
-def train_again(data, run):
+def finish_run(data, run):
     loop.train(build_run(replace(TINY, num_updates=4), data, run), finish=keep_example)
 
 
@@ -63,7 +63,7 @@ def read_files(folder):
 
 
 def die_at(number, parts, connection):
-    """End the training, but die before the change of a file with this number. Changes are counted from 1.
+    """End the training, but die just before the change of a file that has this number. Changes are counted from 1.
 
     With number 0, or if there are fewer changes, send the number of changes through `connection`.
     """
@@ -86,7 +86,7 @@ def die_at(number, parts, connection):
     connection.send(next(numbers) - 1)
 
 
-def kill(number, parts):
+def run_and_die_at(number, parts):
     """Run `die_at` in a process. Return the number of changes, or `None` if the process died."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("fork").Process(target=die_at, args=(number, parts, theirs))
@@ -97,8 +97,8 @@ def kill(number, parts):
 
 
 @pytest.mark.parametrize("steps", ["one step", "two steps"])
-def test_a_kill_before_any_change_of_a_file_leaves_the_old_or_the_new_model(ends, data, tmp_path, monkeypatch, steps):
-    folder, before, after = ends
+def test_a_kill_at_each_file_change_leaves_the_old_or_the_new_model(unfinished_run, data, tmp_path, monkeypatch, steps):
+    folder, before, after = unfinished_run
     allowed = [before, after]
     run = tmp_path / "run"
     if steps == "two steps":
@@ -106,26 +106,26 @@ def test_a_kill_before_any_change_of_a_file_leaves_the_old_or_the_new_model(ends
         allowed.append({})  # between the two renames there is no model
     parts = build_run(replace(TINY, num_updates=4), data, run)
     shutil.copytree(folder, run)
-    num_changes = kill(0, parts)
+    num_changes = run_and_die_at(0, parts)
     assert num_changes >= 10
     for number in range(1, num_changes + 1):
         shutil.rmtree(run)
         shutil.copytree(folder, run)
-        assert kill(number, parts) is None
+        assert run_and_die_at(number, parts) is None
         assert read_files(run / "model") in allowed
         if number in (5, num_changes - 4, num_changes):
-            assert kill(0, parts)
+            assert run_and_die_at(0, parts)
             assert read_files(run / "model") == after
             assert not list(run.glob(".model*"))
 
 
-def test_a_full_disk_leaves_the_old_model_with_all_its_files(ends, data, tmp_path, little_room, capsys):
-    folder, before, after = ends
+def test_a_full_disk_leaves_the_old_model_with_all_its_files(unfinished_run, data, tmp_path, little_room, capsys):
+    folder, before, after = unfinished_run
     run = shutil.copytree(folder, tmp_path / "run")
     with pytest.raises(OSError, match="File too large"), little_room(5_000):
-        train_again(data, run)
+        finish_run(data, run)
     assert read_files(run / "model") == before
-    train_again(data, run)
+    finish_run(data, run)
     assert read_files(run / "model") == after
     assert (run / "model" / "README.md").exists() == bool(before)
     assert cli.main(["check", "--model", str(run)]) == 0

@@ -15,7 +15,8 @@ LABELS = torch.tensor([[11, 12, 13, 2], [14, 2, -100, -100]])
 
 
 def adapt(model, *, targets=TARGETS, noise=0.5):
-    """Return the model with LoRA of rank 3. The matrices B, which begin at 0, are filled with noise of this size."""
+    """Return the model with LoRA of rank 3. The matrices B, which begin at 0, are filled with noise of this standard
+    deviation."""
     config = peft.LoraConfig(task_type=peft.TaskType.SEQ_2_SEQ_LM, r=3, lora_alpha=6, target_modules=targets)
     adapted = peft.get_peft_model(model, config)
     torch.manual_seed(1)
@@ -73,7 +74,8 @@ def test_an_adapted_model_translates_like_the_merged_one(base, num_beams):
 
 def test_an_adapter_is_saved_without_its_model(base, tmp_path):
     adapted = adapt(base())
-    adapted.generate(input_ids=SOURCE, max_new_tokens=3)  # the search copies the matrices, which must not be saved
+    # The search makes copies of the merged matrices. They must not be saved.
+    adapted.generate(input_ids=SOURCE, max_new_tokens=3)
     adapted.save_pretrained(tmp_path)
     with safe_open(tmp_path / "adapter_model.safetensors", "pt") as file:
         assert all("lora_" in name for name in file.keys())  # noqa: SIM118 - not a mapping
@@ -82,7 +84,7 @@ def test_an_adapter_is_saved_without_its_model(base, tmp_path):
     assert torch.equal(score(loaded).logits, score(adapted).logits)
 
 
-def test_adapted_embeddings_are_scaled_like_their_matrix(base):
+def test_the_adapter_of_embeddings_is_scaled_like_the_embeddings(base):
     adapted = adapt(base(tie_word_embeddings=False), targets=["embed_tokens"])
     with torch.no_grad():
         for name, parameter in adapted.named_parameters():
@@ -94,7 +96,7 @@ def test_adapted_embeddings_are_scaled_like_their_matrix(base):
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_an_adapted_projection_counts_in_the_loss(base, training):
+def test_an_adapted_output_layer_is_used_in_the_loss(base, training):
     model = adapt(base(tie_word_embeddings=False, label_smoothing=0.1), targets=["lm_head"]).train(training)
     logits = model(input_ids=SOURCE, labels=LABELS, skip_logits=False).logits.flatten(0, 1)
     expected = cross_entropy(logits, LABELS.flatten(), label_smoothing=0.1 if training else 0)

@@ -1,4 +1,4 @@
-"""Runs with a user's recipe work from the command line: from a file, changed, extended, or with initial weights."""
+"""The command line trains with a user's own recipe, extends runs, and starts runs from given weights."""
 
 import itertools
 import json
@@ -72,7 +72,7 @@ def test_training_uses_the_recipe_of_the_data_and_prints_its_plan(data, tmp_path
     assert advice == f"next: vaswani translate --model {tmp_path / 'run'} --input FILE"
 
 
-def test_a_run_extended_twice_ends_like_a_run_of_that_length(data, whole, tmp_path, capsys):
+def test_a_run_extended_twice_ends_like_an_uninterrupted_run_of_the_same_length(data, whole, tmp_path, capsys):
     run = tmp_path / "run"
     for ends in (8, 9, 17):  # the recipe plans a checkpoint at update 8, but none at update 9
         assert train_to(run, data, ends) == 0
@@ -114,9 +114,9 @@ def test_a_run_may_be_shortened_but_not_below_the_updates_done(data, tmp_path, m
     assert "README.md describes the previous model: remove it" in capsys.readouterr().err
 
 
-def test_a_run_ended_by_its_patience_says_so_and_continues_with_more(data, tmp_path, capsys):
+def test_a_run_ended_by_its_patience_says_so_and_continues_with_more_patience(data, tmp_path, capsys):
     changes = ["--set", "lr_scale=0", "--set"]
-    # The evaluation at the end of this short run does not count below.
+    # The evaluation at the end of this short run must not count for the patience of the runs below.
     assert train_to(tmp_path / "run", data, 3, *changes, "patience=2") == 0
     for num_updates in (30, 40):
         assert train_to(tmp_path / "run", data, num_updates, *changes, "patience=2") == 0
@@ -202,7 +202,7 @@ def test_a_run_with_divided_widths_continues_with_the_same_command(data, tmp_pat
 
 
 @pytest.mark.parametrize("change", ["vocab_size=300", "subword_model=bpe", "max_length=5", "max_length_ratio=1.1"])
-def test_training_refuses_settings_of_the_data_and_the_card_shows_the_data_s(data, whole, tmp_path, capsys, change):
+def test_training_refuses_to_change_the_settings_of_the_data_and_records_them(data, whole, tmp_path, capsys, change):
     assert train_to(tmp_path / "run", data, 2, "--set", change) == 1
     assert f"again, in another folder, with vaswani prepare --set {change}." in capsys.readouterr().err
     assert not (tmp_path / "run").exists()

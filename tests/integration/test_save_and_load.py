@@ -37,7 +37,7 @@ def logits(model):
 
 
 @pytest.mark.parametrize("max_shard_size", ["5KB", "1MB"])
-def test_a_loaded_model_gives_the_same_logits_bit_by_bit(model, tmp_path, max_shard_size):
+def test_a_loaded_model_gives_the_same_logits_bit_for_bit(model, tmp_path, max_shard_size):
     model.save_pretrained(tmp_path, max_shard_size=max_shard_size)
     assert type(AutoConfig.from_pretrained(tmp_path)) is VaswaniConfig
     for loader in (VaswaniForConditionalGeneration, AutoModelForSeq2SeqLM):
@@ -73,7 +73,7 @@ def test_positions_are_right_after_loading(build_tiny_model, tmp_path, layout, d
     assert not any("positions" in name for name in loaded.state_dict())
 
 
-def test_a_changed_search_is_saved_and_the_default_is_the_paper_s(tiny_model, tmp_path):
+def test_search_settings_are_saved_and_without_their_file_those_of_the_paper_apply(tiny_model, tmp_path):
     paper_s = tiny_model.generation_config.to_dict()
     changes = {
         "num_beams": 21,

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from accelerate.state import AcceleratorState
-from tiny_training import PAIRS, TINY, WITHOUT_DROPOUT, assert_close, read_log, timeless, train, weights
+from tiny_training import PAIRS, TINY, WITHOUT_DROPOUT, assert_close, log_without_times, read_log, train, weights
 
 from vaswani_transformer import cli
 from vaswani_transformer.data.preparation import Corpus, prepare
@@ -98,7 +98,7 @@ def assert_ends_as(whole, data, run):
     """Continue a run, and check that it ends with the weights and the log of `whole`."""
     train(TINY, data, run, log_interval=3)
     assert_close(weights(whole / "model"), weights(run / "model"))
-    assert timeless(whole) == timeless(run)
+    assert log_without_times(whole) == log_without_times(run)
 
 
 def test_a_run_writes_model_recipe_log_and_checkpoints(whole, tiny_data):

@@ -71,7 +71,7 @@ def data(tmp_path_factory):
 
 @FEW
 @given(st.fixed_dictionaries({}, optional=searches), st.booleans())
-def test_search_options_are_the_same_in_a_saved_model(build_tiny_model, options, is_foreign):
+def test_search_options_are_the_same_in_a_saved_model(build_tiny_model, options, has_stock_config):
     model = build_tiny_model(noise=0.1)
     source = torch.tensor([[4, 5, 6, 2]])
 
@@ -80,7 +80,7 @@ def test_search_options_are_the_same_in_a_saved_model(build_tiny_model, options,
         found = model.generate(source)
         return getattr(found, "sequences", found).tolist()
 
-    if is_foreign:
+    if has_stock_config:
         model.generation_config = GenerationConfig(eos_token_id=2, pad_token_id=1, decoder_start_token_id=0)
     model.generation_config.update(**options, allow_custom_entries=True)
     expected = search(model)

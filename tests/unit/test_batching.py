@@ -80,7 +80,7 @@ def test_every_pair_is_in_exactly_one_update_and_no_update_is_too_large(lengths,
         assert sorted(np.concatenate(parts)) == sorted(rows)
 
 
-def test_pairs_of_equal_length_are_batched_by_their_targets_and_too_long_pairs_are_refused():
+def test_pairs_with_sources_of_equal_length_are_batched_by_target_length_and_too_long_pairs_are_refused():
     # Sources all have 10 tokens. Short targets among long ones would need padding.
     sources = np.full(40, 10)
     targets = np.array([10, 3] * 20)
@@ -91,7 +91,7 @@ def test_pairs_of_equal_length_are_batched_by_their_targets_and_too_long_pairs_a
         plan_updates(np.array([3, 12]), np.array([4, 9]), tokens_per_batch=11, seed=0, epoch=0)
 
 
-def test_the_plan_depends_on_seed_and_epoch_and_sorts_only_the_first_epoch():
+def test_the_plan_depends_on_seed_and_epoch_and_only_the_first_epoch_may_be_sorted():
     lengths = draw_lengths(500)
 
     def plan(seed=0, epoch=0, **options):
@@ -113,7 +113,8 @@ def test_micro_batches_have_equal_work_and_less_padding_than_the_update(num_part
     slowest = total = 0
     for rows in plan:
         work = [padded_tokens(part, source, target) for part in split_update(rows, source, target, num_parts=num_parts)]
-        if len(rows) > 100 * num_parts:  # in smaller parts a single pair is more than 5 % of the work
+        # In parts of fewer than 100 pairs, one long pair may be more than 5 % of the work.
+        if len(rows) > 100 * num_parts:
             assert max(work) <= 1.05 * sum(work) / num_parts
         slowest += max(work)
         total += sum(work)
@@ -123,7 +124,7 @@ def test_micro_batches_have_equal_work_and_less_padding_than_the_update(num_part
 
 @pytest.fixture(scope="module")
 def corpus():
-    """Return 300 pairs. All tokens of a pair are its number."""
+    """Return 300 pairs. Every token of pair i is the number i."""
     return tokenize(*([[row] * length for row, length in enumerate(side)] for side in draw_lengths(300)))
 
 
@@ -142,7 +143,7 @@ def pairs_of(updates):
 
 @settings(max_examples=10)
 @given(num_processes=st.integers(1, 9), accumulation_steps=st.integers(1, 8))
-def test_processes_divide_the_same_updates_among_them(corpus, num_processes, accumulation_steps):
+def test_processes_divide_the_same_updates_among_themselves(corpus, num_processes, accumulation_steps):
     expected = read(corpus, 25)
     found = [[]] * 25
     for process_index in range(num_processes):

@@ -28,7 +28,7 @@ def run_folder(tmp_path):
     return tmp_path
 
 
-def test_the_paper_s_formula_gives_the_paper_s_costs():
+def test_the_formula_of_the_paper_gives_its_costs():
     for size, hours in {"base": 12.0, "big": 3.5 * 24}.items():
         cost = compute_training_cost(3600 * hours, 8, find_rate("P100"))
         assert cost == pytest.approx(PAPER_FLOP[size], rel=0.01)
@@ -50,7 +50,7 @@ def test_the_cost_of_a_run_is_read_from_its_log(run_folder):
     assert cost.weight_flop == pytest.approx(6 * 8_000 * 900)
 
 
-def test_the_command_prints_the_costs_beside_the_paper_s(run_folder, capsys):
+def test_the_command_prints_the_costs_beside_those_of_the_paper(run_folder, capsys):
     assert cli.main(["cost", "--run", str(run_folder), "--device", "P100"]) == 0
     printed = capsys.readouterr().out
     assert "4.2e+14 FLOP  the paper's formula: 22 s x 2 P100 x 9.5e+12 FLOP/s" in printed

@@ -66,7 +66,7 @@ def test_compute_bleu_scores_the_model_s_translations(translator, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
-def test_an_incomplete_model_folder_is_refused_with_the_missing_file(saved, name):
+def test_the_missing_or_damaged_file_of_a_model_folder_is_named(saved, name):
     (saved / name).write_bytes((saved / name).read_bytes()[:-9])
     with pytest.raises((ValueError, OSError), match=rf"holds a damaged file|{name}"):
         load_translator(saved)

@@ -39,7 +39,7 @@ SOURCE = batch_of(SENTENCES)
 
 
 def new_tokens(row: torch.Tensor, prompt_length: int = 1) -> list[int]:
-    """Return the tokens behind the prompt, up to and including the first </s>."""
+    """Return the tokens after the prompt, up to and including the first </s>."""
     tokens = row[prompt_length:].tolist()
     return tokens[: tokens.index(END) + 1] if END in tokens else tokens
 
@@ -72,7 +72,7 @@ def brief(build_ending_model):
 def log_likelihoods(model, source: list[int], hypotheses: list[list[int]]) -> torch.Tensor:
     """Return the log-probability of each token of each hypothesis by teacher forcing.
 
-    The result (hypotheses, longest) is in float64, and 0 behind the end of a hypothesis.
+    The result (hypotheses, longest) is in float64, and is 0 after the end of a hypothesis.
     """
     longest = max(map(len, hypotheses))
     targets = torch.tensor([h + [PAD] * (longest - len(h)) for h in hypotheses])
@@ -93,7 +93,7 @@ def penalised_scores(model, source, hypotheses, alpha) -> list[float]:
 
 
 def forget_first_token(layer):
-    """Return the name and a replacement of a method, with which a cache returns zeros as keys of the first token."""
+    """Return the name of a method, and a replacement that makes a cache return zeros as the keys of the first token."""
     update = layer.update
 
     def update_and_forget(self, *args, **kwargs):
@@ -104,7 +104,7 @@ def forget_first_token(layer):
 
 
 def forget_positions(layer):
-    """Return the name and a replacement of a method, with which a cache always reports a length of 0."""
+    """Return the name of a method, and a replacement that makes a cache always report a length of 0."""
     return "get_seq_length", lambda self, *_: 0
 
 
@@ -133,7 +133,7 @@ def test_a_cache_that_does_not_work_is_detected_and_not_used(build_tiny_model, m
     assert f"in transformers {transformers.__version__} and torch {torch.__version__}" in warnings[0]
 
 
-def test_a_cache_may_be_passed_by_two_names_and_unknown_names_are_refused(build_tiny_model):
+def test_a_cache_may_be_passed_under_either_of_two_names_and_unknown_names_are_refused(build_tiny_model):
     model = build_tiny_model(**SMALL)
     ids = torch.tensor([[START, 5, 6]])
     expected = model(SOURCE[:1], decoder_input_ids=ids).logits[:, -1]
@@ -336,7 +336,7 @@ def test_transition_scores_add_up_to_the_score(request, fixture, options, alpha)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_fewer_translations_are_the_first_of_more(brief, count):
+def test_asking_for_fewer_translations_returns_the_first_ones(brief, count):
     every = brief.generate(SOURCE, num_return_sequences=4).view(4, 4, -1)
     some = brief.generate(SOURCE, num_return_sequences=count).view(4, count, -1)
     for few, many in zip(some, every, strict=True):
@@ -490,7 +490,7 @@ def test_an_encoded_source_may_replace_the_source(model, options):
     assert torch.equal(actual, model.generate(SOURCE, **options))
 
 
-def test_the_limit_of_an_encoded_source_without_a_mask_is_its_length(endless):
+def test_the_limit_of_an_encoded_source_without_a_mask_counts_all_its_positions(endless):
     encoded = endless.get_encoder()(SOURCE[2:3])
     assert len(new_tokens(endless.generate(encoder_outputs=encoded)[0])) == 7 + 4
 
@@ -556,7 +556,7 @@ def test_an_additional_stopping_criterion_ends_hypotheses(endless):
 
 
 @pytest.mark.parametrize("num_beams", [1, 3])
-def test_given_criteria_and_processors_replace_none_and_all_act(endless, num_beams):
+def test_given_criteria_and_processors_act_beside_the_built_in_ones(endless, num_beams):
     search = {"input_ids": SOURCE[1:2], "num_beams": num_beams}
     tokens = endless.generate(**search, stopping_criteria=[MaxLengthCriteria(max_length=4)])
     assert tokens.shape[1] == 4
@@ -634,7 +634,7 @@ def test_sampling_stops_at_the_longest_limit_of_the_batch(endless):
     assert endless.generate(SOURCE, num_beams=1, do_sample=True).shape[1] == 1 + max(LENGTHS) + 4
 
 
-def test_a_processor_may_forbid_all_words_behind_the_end(build_ending_model):
+def test_a_processor_may_forbid_all_words_after_the_end(build_ending_model):
     model = build_ending_model(end_bias=2.0, max_length_offset=6)
 
     def forbid(tokens, scores):

@@ -264,7 +264,7 @@ def test_greedy_search_finds_the_tokens_and_scores_of_transformers(model, option
     options = {"num_beams": 1, "max_new_tokens": 12, "max_length_offset": None} | options
     options |= {"output_scores": True, "output_logits": True, "return_dict_in_generate": True}
     expected = GenerationMixin.generate(model, SOURCE, attention_mask=MASK, **options)
-    is_open = expected.sequences[:, -len(expected.scores) :].T != PAD  # scores behind an end are not compared
+    is_open = expected.sequences[:, -len(expected.scores) :].T != PAD  # scores after an end are not compared
     engines = [] if "decoder_attention_mask" in options else [{"engine": model.build_engine()}]
     for given in ({}, *engines, {"cache_implementation": "static"}):
         found = model.generate(SOURCE, **options, **given)

@@ -158,7 +158,7 @@ def test_decoder_inputs_are_the_start_token_and_the_labels(build_tiny_model):
 @pytest.mark.parametrize("given", ["labels alone", "with decoder inputs"])
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("start", [0, 1])
-def test_padding_labels_on_the_left_does_not_change_the_loss(build_tiny_model, given, training, start):
+def test_labels_padded_on_the_left_give_the_same_loss(build_tiny_model, given, training, start):
     model = build_tiny_model(noise=0.4, dropout=0.0, decoder_start_token_id=start).train(training)
     rows = [[5, 6, 7, 8, 2], [9, 2], [4, 3, 2]]
     labels = torch.tensor([[-100] * (5 - len(row)) + row for row in rows])
@@ -174,7 +174,7 @@ def test_padding_labels_on_the_left_does_not_change_the_loss(build_tiny_model, g
     torch.testing.assert_close(without_logits.loss, found.loss)
 
 
-def test_labels_that_hide_a_prompt_do_not_shift_the_decoder_inputs(build_tiny_model):
+def test_labels_that_ignore_a_prompt_leave_given_decoder_inputs_unchanged(build_tiny_model):
     model = build_tiny_model(noise=0.4)
     inputs = torch.tensor([[0, 30, 5, 6]])
     found = model(SOURCE[:1], decoder_input_ids=inputs, labels=torch.tensor([[-100, 5, 6, 2]]))
@@ -206,7 +206,7 @@ def test_losses_and_gradients_of_parts_add_up_to_the_whole(build_tiny_model):
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_logits_are_omitted_in_training_by_default_or_on_request(tiny_model, training):
+def test_logits_are_omitted_by_default_in_training_and_otherwise_on_request(tiny_model, training):
     model = tiny_model.train(training)
     assert model(input_ids=SOURCE, decoder_input_ids=SHIFTED).logits is not None
     for skip, has_logits in ((None, not training), (False, True), (True, False)):
@@ -214,7 +214,7 @@ def test_logits_are_omitted_in_training_by_default_or_on_request(tiny_model, tra
 
 
 @pytest.mark.parametrize("has_gradients", [False, True])
-def test_the_loss_in_evaluation_multiplies_by_the_embeddings_only_once(tiny_model, has_gradients):
+def test_evaluation_with_labels_computes_the_logits_only_once(tiny_model, has_gradients):
     def count(**target):
         with torch.set_grad_enabled(has_gradients), FlopCounterMode(display=False) as counter:
             tiny_model(input_ids=SOURCE, **target)
@@ -239,7 +239,8 @@ def test_a_decoder_without_an_encoded_source_is_a_language_model(tiny_model):
 
 
 def test_an_update_never_waits_for_the_device(tiny_config):
-    # Tensors on the meta device have no values. Code that reads a value, for which a host would wait, fails.
+    # Tensors on the meta device have no values. Code that reads a value fails here. On a device, the host would have to
+    # wait for the value.
     with torch.device("meta"):
         model = VaswaniForConditionalGeneration(tiny_config).train()
         source, labels = torch.ones(2, 3, 5, dtype=torch.long)
@@ -274,7 +275,7 @@ def test_embeddings_may_replace_the_tokens(build_tiny_model, changes):
     assert torch.equal(encoder(SOURCE).last_hidden_state, expected.encoder_last_hidden_state)
 
 
-def test_tokens_and_embeddings_are_refused_together_or_both_missing(tiny_model):
+def test_giving_both_tokens_and_embeddings_or_neither_is_refused(tiny_model):
     with pytest.raises(ValueError, match="VaswaniEncoder needs exactly one of token ids and embeddings, got both"):
         tiny_model.model.encoder(SOURCE, inputs_embeds=torch.zeros(2, 6, 12))
     with pytest.raises(ValueError, match="VaswaniDecoder needs exactly one of token ids and embeddings, got neither"):

@@ -30,7 +30,7 @@ class LargestTensor(TorchDispatchMode):
 
 @pytest.fixture
 def block_counts(monkeypatch):
-    """Return a list that grows with each attention in blocks by its number of blocks."""
+    """Return a list. Each attention in blocks appends its number of blocks."""
     counts = []
     build_mask = window._build_mask
 
@@ -60,10 +60,10 @@ def test_a_position_sees_its_window_and_the_whole_source(build_tiny_model, r):
     model = build_tiny_model(attention="eager", attention_window=r)
     output = model(input_ids=ids, decoder_input_ids=ids, output_attentions=True)
     layers = zip(output.encoder_attentions * 2, output.decoder_attentions, output.cross_attentions, strict=True)
-    for around, behind, source in layers:
+    for around, before, source in layers:
         for position in range(13):
             first = max(0, position - r // 2)
-            seen = [row[0, 0, position].nonzero().flatten().tolist() for row in (around, behind)]
+            seen = [row[0, 0, position].nonzero().flatten().tolist() for row in (around, before)]
             assert seen[0] == list(range(first, min(13, position - r // 2 + r)))
             assert seen[1] == list(range(max(0, position - r + 1), position + 1))
         assert (source > 0).all()

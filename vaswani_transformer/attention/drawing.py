@@ -53,7 +53,8 @@ def draw_attention(
         keys: S words.
         weights: (H, T, S), from 0 to 1.
         heads: the heads to draw, all by default. The colour of a head does not depend on this choice.
-        query_word: the number of a query. Only its attention is drawn, also as a cell for each head above each key.
+        query_word: the number of a query. Only its attention is drawn: as lines, and as one cell for each head above
+            each key.
         title: a line above the drawing.
 
     Returns:
@@ -83,7 +84,8 @@ def draw_attention(
     axes.set_axis_off()
 
     def write(x: float, y: float, text: str, ink: str, *, ha: str = "left", rotation: int = 0) -> None:
-        # A dollar sign does not begin a formula. The anchor keeps the text in its place in any font.
+        # So a dollar sign is plain text, not the start of a formula. The anchor keeps the text in its place in any
+        # font.
         place = {"ha": ha, "va": "center", "rotation": rotation, "rotation_mode": "anchor"}
         axes.text(x, y, text, color=ink, font=_FONT, parse_math=False, usetex=False, **place)
 
@@ -239,14 +241,15 @@ def _structure_scores(links: np.ndarray) -> np.ndarray:
 
 
 def _best_two(scores: np.ndarray) -> list[int]:
-    """Return the indices of the two largest scores in ascending order. Of equal scores the first ones are taken."""
+    """Return, in ascending order, the indices of the two largest scores. Of equal scores the first ones are taken."""
     return sorted(np.argsort(-scores, kind="stable")[:2].tolist())
 
 
 def save_figure(figure: Figure, path: str | Path) -> Path:
     """Write a figure as SVG or PNG, by the suffix of `path`; return `path`. Equal figures give equal bytes.
 
-    Text in an SVG stays text, in a font of the reader's machine. So it can be searched, and all scripts are shown.
+    Text in an SVG stays text, in a font of the reader's machine. So the text can be searched, and every writing system
+    is shown.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -6,16 +6,16 @@
             print(found.relation, found.kind, found.layer, found.head, found.score)
 
 Figures 3 to 5 show some heads in one sentence. Here all heads are measured on many sentences. For each of `RELATIONS`,
-a *place* is a word that has this relation to at least one word. With sub-words merged to words
-(`AttentionMaps.by_words`),
+a *place* is a word that has this relation to at least one word. Sub-words are first merged into words
+(`AttentionMaps.by_words`). Then
 
     share   = the part of its attention that a head gives along the relation, mean over all places
     uniform = this share if attention is spread evenly over all visible sub-words
     score   = (share - uniform) / (1 - uniform)
 
 So evenly spread attention scores 0, and attention along the relation alone scores 1. A head is *named* after a relation
-if it scores at least `Relation.named_from` over at least `FEWEST_PLACES` places. A place without a choice does not
-count. An example is the first word of the decoder, which sees only itself.
+if it scores at least `Relation.named_from` over at least `FEWEST_PLACES` places. A word that sees only itself, such as
+the first word of the decoder, is no place.
 
 The thresholds lie above the scores of untrained models. Of these, 40 were measured (4 and 6 layers, 4 and 8 heads,
 d_model 64 to 512; 40 or 60 sentences of Multi30k). In relations by place, no head scored more than 0.19. In relations
@@ -45,7 +45,7 @@ Links = np.ndarray  # True where query and key have a relation: (T, S), or (...,
 
 FEWEST_PLACES = 20  # Over few words, a share may be large by chance.
 FAR = 5  # words
-NO_CHOICE = 1 - 1e-6  # A uniform share from this number on is 1, apart from rounding.
+NO_CHOICE = 1 - 1e-6  # A uniform share of at least this number is 1, apart from rounding.
 
 BY_PLACE = 0.3  # threshold of relations by place or by weight
 BY_WORD = 0.6  # threshold of relations by spelling
@@ -168,9 +168,8 @@ class HeadTally:
             even_links = find_links(kind, queries, keys, even_weights)
             for relation, links in find_links(kind, queries, keys, weights).items():
                 links = links & (even_weights[0, 0] > 0)
-                if (
-                    relation == "alignment"
-                ):  # Links depend on the weights here, so each word that may have a link counts.
+                if relation == "alignment":
+                    # These links depend on the weights. So each word that may have a link is a place.
                     is_place = np.array([is_word(query) for query in queries]) & any(map(is_word, keys))
                 else:
                     is_place = links.any(axis=-1)

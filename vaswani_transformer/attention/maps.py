@@ -22,8 +22,8 @@ SIDES = {  # the texts of the queries and of the keys
     "cross": ("output", "source"),
     "alignment": ("target", "source"),
 }
-MOST_TOKENS = 512  # on each side; a page of 6 layers of 8 heads then has 50 MB, and 100 MB with sub-words
-PAIRS_PER_BATCH = 8  # the longest pairs need 400 MB for each kind of attention, with 6 layers of 8 heads
+MOST_TOKENS = 512  # on each side; a page with 6 layers of 8 heads then takes 50 MB, and 100 MB with sub-words
+PAIRS_PER_BATCH = 8  # a batch of the longest pairs needs 400 MB for each kind of attention, with 6 layers of 8 heads
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,8 +32,9 @@ class AttentionMaps:
 
     The decoder reads the target shifted right by one: at position t it reads token t and writes token t + 1. It reads
     `target_tokens`, which begin with the start token. They name the rows and columns of `decoder`. It writes
-    `output_tokens`, which end with the end token. They name the rows of `cross`. A head that aligns attends at position
-    t to the translation of the token that the decoder reads there. So `target_tokens` name the rows of `alignment`.
+    `output_tokens`, which end with the end token. They name the rows of `cross`. At position t, an alignment head
+    attends to the source token that belongs to target token t, which the decoder reads. So `target_tokens` name the
+    rows of `alignment`.
 
     Args:
         source_tokens: the S tokens of the source, as readable text.
@@ -42,9 +43,10 @@ class AttentionMaps:
         decoder: decoder self-attention, (L, H, T, T).
         cross: encoder-decoder attention, (L, H, T, S).
         output_tokens: the T tokens that the decoder writes.
-        words: the words of "source", "target" and "output", each as (text, number of tokens). It is empty if every
-            token is a word.
-        alignment: the weights of `cross`, with rows for the words that the decoder reads; `cross` itself by default.
+        words: the words of "source", "target" and "output", each as (text, number of tokens). Empty if every token is a
+            word.
+        alignment: the same weights as `cross`. Only `by_words` makes a difference: it groups these rows by the words
+            that are read, and those of `cross` by the words that are written.
     """
 
     source_tokens: list[str]
@@ -61,14 +63,18 @@ class AttentionMaps:
             object.__setattr__(self, "alignment", self.cross)
 
     def view(self, kind: str) -> tuple[list[str], list[str], np.ndarray]:
-        """Return the texts of the queries, the texts of the keys and the weights (L, H, T, S) of one of `VIEWS`."""
+        """Return the texts of the queries, the texts of the keys and the weights, (L, H, T, S).
+
+        `kind` is a key of `SIDES`.
+        """
         queries, keys = (getattr(self, f"{side}_tokens") for side in SIDES[kind])
         return queries, keys, getattr(self, kind)
 
     def word_links(self, kind: str, layer: int) -> np.ndarray:
-        """Return the squared weights (H, T, S) between different words, and 0 from or to signs and special tokens.
+        """Return the squared weights (H, T, S) between different words.
 
-        In squares one strong link counts more than many weak links.
+        The weights from or to punctuation and special tokens are 0. Squaring makes one strong link count more than many
+        weak ones.
         """
         queries, keys, weights = self.view(kind)
         from_words, to_words = (np.array([is_word(word) for word in words]) for words in (queries, keys))
@@ -78,7 +84,7 @@ class AttentionMaps:
         return weights[layer] ** 2 * is_link
 
     def by_words(self) -> "AttentionMaps":
-        """Return the same maps with sub-words merged to words, as the paper draws them.
+        """Return the same maps with sub-words merged into words, as the paper draws them.
 
         As a key, a word gets the sum of the weights of its sub-words. As a query, it gets their mean. So rows still sum
         to 1. See `attention.words` for what counts as a word.
@@ -92,15 +98,15 @@ class AttentionMaps:
 
 
 def paper_layer(layers: int) -> int:
-    """Return the layer that figures 3 to 5 show, from 0: the layer before the last, or the only layer.
+    """Return the index of the layer that figures 3 to 5 show: the last but one, or the only one.
 
-    In the paper it is layer 5 of 6.
+    In the paper it is the fifth of six layers, so its index is 4.
     """
     return max(0, layers - 2)
 
 
 def _merge(weights: np.ndarray, query_lengths: list[int], key_lengths: list[int]) -> np.ndarray:
-    """Merge the tokens of weights (..., T, S) to words: the sum over the keys of a word, the mean over its queries."""
+    """Merge the tokens of weights (..., T, S) into words: sums over the keys of a word, means over its queries."""
     starts = [np.cumsum([0, *lengths[:-1]]) for lengths in (query_lengths, key_lengths)]
     summed = np.add.reduceat(np.add.reduceat(weights, starts[1], axis=-1), starts[0], axis=-2)
     return summed / np.array(query_lengths, dtype=summed.dtype)[:, None]
@@ -130,8 +136,8 @@ def collect_attention(
     longest = max(map(len, source_ids + (target_ids or [])))
     if longest > MOST_TOKENS:
         raise ValueError(
-            f"attention is shown of sentences of up to {MOST_TOKENS} tokens, because its maps grow with the square of "
-            f"the length; got {longest:,} tokens: shorten the sentence, or split it."
+            f"attention can be shown for sentences of up to {MOST_TOKENS} tokens, because the maps grow with the "
+            f"square of the length; got {longest:,} tokens: shorten the sentence, or split it."
         )
     return collect_attention_batch(model, tokenizer, source_ids, target_ids)[0]
 
@@ -152,10 +158,11 @@ def collect_attention_batch(
     start, end = model.config.decoder_start_token_id, tokenizer.eos_token_id
     with eager_evaluation(model), torch.no_grad():
         if target_ids is None:
-            # No `Translator` is used here, because the model already uses the kernel that returns weights.
+            # A `Translator` would not be faster: inside this block the model uses eager attention.
             output = {"num_return_sequences": 1, "return_dict_in_generate": False}
             decoded = model.generate(**inputs, **output).tolist()
-            # The end token is sought from position 1 on, because the start token may be the same. Padding follows it.
+            # The search begins at position 1, because the start token may equal the end token. Padding follows the end
+            # token.
             decoded = [ids[: ids.index(end, 1) + 1] if end in ids[1:] else ids for ids in decoded]
         else:
             decoded = [[start, *ids] for ids in target_ids]

@@ -26,13 +26,13 @@ class _Converter(SpmConverter):
 
 
 def read_vocabulary(path: Path) -> PreTrainedTokenizerFast:
-    """Return the tokenizer in the file `path`, whose inputs and labels end with `</s>`.
+    """Return the tokenizer in the file `path`, set up to end inputs and labels with `</s>`.
 
     Pieces and normalisation stay. `<s>`, `<pad>`, `</s>` and `<unk>` are added where the file does not have them.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        ValueError: if the file is of another kind.
+        ValueError: if the file is neither a tokenizer.json nor a SentencePiece model that can be converted.
         ImportError: if sentencepiece is missing.
     """
     content = path.read_bytes()
@@ -45,7 +45,7 @@ def read_vocabulary(path: Path) -> PreTrainedTokenizerFast:
         tokenizer = Tokenizer.from_str(content.decode()) if content.startswith(b"{") else _convert(path)
     except (ImportError, ValueError):
         raise
-    except Exception as error:  # both libraries raise their own kinds
+    except Exception as error:  # tokenizers and sentencepiece raise exceptions of their own types
         raise ValueError(f"{path} is neither a tokenizer.json nor a model of SentencePiece ({error}).") from error
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -61,7 +61,7 @@ def read_vocabulary(path: Path) -> PreTrainedTokenizerFast:
 
 
 def _break_typed_names(tokenizer: Tokenizer) -> None:
-    """Let the name of a special token in a text, such as `</s>`, be ordinary pieces; no piece then has all of it."""
+    """Encode the name of a special token in a text, such as `</s>`, as several ordinary pieces."""
     tokenizer.encode_special_tokens = True
     names = SPECIAL_TOKENS.values()
     typed = [name for name in names if tokenizer.token_to_id(name) in tokenizer.encode(f"a {name}").ids]

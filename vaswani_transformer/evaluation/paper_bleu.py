@@ -9,8 +9,8 @@ The authors' script (tensor2tensor, utils/get_ende_bleu.sh) applies these steps 
 
 The split hyphens add matches. So the score is higher than other BLEU scores, and cannot be compared with them.
 
-The paper differs in one point: its references were tokenised beforehand, without step 1. Here step 1 is applied to the
-references, too. Otherwise a curly quotation mark in a reference would match nothing.
+This class differs from the paper in one point. The paper's references were already tokenised, without step 1. Here step
+1 is applied to the references, too. Otherwise a curly quotation mark in a reference would match nothing.
 """
 
 import functools
@@ -27,8 +27,8 @@ class PaperBLEU(sacrebleu.BLEU):
     """The BLEU of the paper, with the interface of the metrics of sacreBLEU.
 
     Args:
-        language: the language of the translations. The Moses tokenizer knows its abbreviations. If it does not know the
-            language, it uses the abbreviations of English.
+        language: the language of the translations. The Moses tokenizer uses the abbreviations of this language, or
+            those of English if it has none.
         split_compounds: True to apply step 3. Without this step, the score is the tokenised BLEU of many publications.
         is_tokenized: True to skip steps 1 and 2.
         lowercase: True to compare without case. The tokens become lower-case before step 4.

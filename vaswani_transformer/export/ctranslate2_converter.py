@@ -154,7 +154,7 @@ class VaswaniLoader(ModelLoader):
             self.set_layer_norm(layer_spec.ffn.layer_norm, layer.feed_forward_residual.norm)
 
     def set_attention(self, spec: MultiHeadAttentionSpec, attention: MultiHeadAttention) -> None:
-        """Fill in the specification of one attention, with d_k = d_v.
+        """Fill in the specification of one attention, whose heads must have d_k = d_v in CTranslate2.
 
         If d_k and d_v differ, the narrower heads are widened by zeros. Zeros change no result: in queries and keys they
         add 0 to each score, and in values they are multiplied by zeros of the output projection.

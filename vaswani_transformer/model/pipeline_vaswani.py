@@ -55,7 +55,7 @@ def is_blank(text: str) -> bool:
 
 
 def split_text(text: str, language: str | None = None) -> list[tuple[str, str]]:
-    """Return the lines of `text`, each with its line break, or its sentences, each with the space behind it.
+    """Return the lines of `text`, each with its line break, or its sentences, each with the space after it.
 
     Joined, they are `text`. White space in front of the first sentence follows an empty sentence.
 
@@ -246,7 +246,7 @@ class TranslationPipeline(ChunkPipeline):
         return records
 
     def _decode(self, line: dict[str, Any], clean_up: bool) -> list[tuple[torch.Tensor, str]]:
-        """Return tokens and text of each hypothesis of a line, with the space behind it."""
+        """Return tokens and text of each hypothesis of a line, with the space after it."""
         tokens = line["tokens"][0]  # (n, T)
         if is_blank(line["source"]):
             tokens = tokens[:, :1]  # the start token

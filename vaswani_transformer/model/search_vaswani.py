@@ -114,7 +114,7 @@ class BeamSearch:
         self.length = 0  # new tokens so far
         self.places = torch.arange(num_sentences, device=device)  # (L,) in the batch, of sentences still in the search
         self.done = torch.zeros(num_sentences, dtype=torch.bool, device=device)  # (L,) some stay until they are evicted
-        # (2, L, b, T and room): the tokens, and the beam that each token extends; -1 in the prompt and behind the end.
+        # (2, L, b, T and room): the tokens, and the beam that each token extends; -1 in the prompt and after the end.
         self.history = torch.stack((prompt, torch.full_like(prompt, -1))).unflatten(1, (num_sentences, num_beams))
         # All beams start equal. Only the first may grow, or the b best continuations would be one, b times.
         self.scores = torch.full((num_sentences, num_beams), -torch.inf, device=device)
@@ -184,7 +184,7 @@ class BeamSearch:
 
         Returns:
             tokens (B * count, T); scores (B * count,); and (B * count, T - P), the row among B * b that each new token
-            extends, -1 behind the end. A sentence with fewer hypotheses gets empty ones with score -inf.
+            extends, -1 after the end. A sentence with fewer hypotheses gets empty ones with score -inf.
 
         Raises:
             FloatingPointError: if scores are NaN, which cannot be compared.

@@ -60,7 +60,7 @@ def compare(gold: Tree, predicted: Tree) -> BracketScore:
     """Return the counts of one sentence.
 
     Args:
-        gold, predicted: two trees over the same words, from `strip`.
+        gold, predicted: two trees over the same words, as `strip` of trees.py returns them.
 
     Raises:
         ValueError: if the words of the trees differ.

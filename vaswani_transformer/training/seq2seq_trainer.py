@@ -1,4 +1,4 @@
-"""The batches of section 5.1 in transformers' Seq2SeqTrainer. They are counted in tokens, not in sentences."""
+"""Batches as in section 5.1 of the paper, for transformers' Seq2SeqTrainer. Their size is measured in tokens."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -16,7 +16,7 @@ class TokenBatchSampler(Sampler[list[int]]):
     """The row numbers of the micro-batches of one process, as the `batch_sampler` of a DataLoader.
 
     `plan_updates` plans the updates. Each update is cut into parts, one for each process and accumulation step. If an
-    update has fewer pairs than parts, some pairs are in two parts, because every part needs a batch.
+    update has fewer pairs than parts, pairs are repeated, so that no part is empty.
 
     Args:
         lengths: the numbers of tokens of the sources and of the targets.
@@ -48,7 +48,7 @@ class TokenBatchSampler(Sampler[list[int]]):
 
 
 def load_token_batches(trainer: Trainer, *, tokens_per_batch: int) -> DataLoader:
-    """Return the batches of `vaswani train` for `trainer`, to replace `trainer.get_train_dataloader`.
+    """Return a DataLoader with the batches of `vaswani train`. It may replace `trainer.get_train_dataloader`.
 
     `per_device_train_batch_size` has no effect. `gradient_accumulation_steps` cuts the same update into more parts.
 

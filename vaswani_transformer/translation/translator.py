@@ -293,7 +293,7 @@ def join_parts(found: Sequence[list[Hypothesis]], parts: Sequence[tuple[str, str
 
     Args:
         found: the hypotheses of each part.
-        parts: lines or sentences, each with the white space behind it, as `split_text` returns them.
+        parts: lines or sentences, each with the white space after it, as `split_text` returns them.
     """
     if len(parts) > 1:  # The other hypotheses of a blank part only fill its list. So all texts use the first one.
         found = [some[:1] * len(some) if is_blank(text) else some for some, (text, _) in zip(found, parts, strict=True)]

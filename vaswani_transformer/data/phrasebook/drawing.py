@@ -17,9 +17,8 @@ _KINDS = ("statement",) * 40 + ("joined",) * 20 + ("reported",) * 14 + ("yes-no"
 # Question words in English and German. In these questions the verb stands before the subject.
 _QUESTIONS = {"yes-no": ("", ""), "what": ("what", "was"), "why": ("why", "warum")}
 _TENSES = ("present",) * 4 + ("past",) * 4 + ("modal", "future") * 2
-# Determiners of noun phrases. A frequent determiner is repeated. "own" is a possessive (my). "owner" is another noun
-# (the king's). "new" becomes "a" in the singular of a noun that has a plural, otherwise no determiner (a book, books,
-# bread).
+# Determiners of noun phrases. A frequent determiner is repeated. "own" is a possessive (my). "owner" is a noun in the
+# genitive (the king's). "new" makes a phrase indefinite: a book, books, bread.
 _PLACES = ("the",) * 6 + ("this", "own")
 _KNOWN = (*_PLACES, "this", "own", "owner")
 _QUANTITIES = ("every", "quantity")
@@ -91,7 +90,7 @@ def _draw_clause(dice: Dice, kind: str = "", tense: str = "") -> Clause:
     """Draw a clause.
 
     Args:
-        kind: the kind of its sentence. The default is a sentence of two clauses.
+        kind: the kind of the sentence to which the clause belongs; "" for a sentence of two clauses.
         tense: the default is any tense.
     """
     tense = tense or dice.choose(_TENSES)
@@ -144,7 +143,7 @@ def _verbs_for(tense: str, kind: str) -> tuple[Word, ...]:
 
 
 def _add_object(dice: Dice, clause: Clause, *, is_negative: bool, is_plain: bool) -> None:
-    """Add an object. It is indefinite ("new") only where this form is the same in both languages."""
+    """Add an object. It is indefinite ("new") only if the verb allows it in both languages."""
     verb = clause.verb
     determiners = _KNOWN
     if "new" in verb.marks:
@@ -167,7 +166,7 @@ def _add_adverbials(dice: Dice, clause: Clause, *, is_long: bool) -> None:
             phrase = _draw_phrase(dice, word.nouns, _PLACES, clause.subject)
             clause.english[role] = f"{word.english} {phrase.english_object}"
             clause.german[role] = grammar.after_preposition(word.german, phrase.german[word.case])
-    # A clause with "not" gets no time in the present, because "not ... every day" would negate the time.
+    # In the present tense, a clause with "not" gets no time, because "not ... every day" would negate the time.
     is_open = clause.tense != "present" or "adverb" not in clause.english
     if is_open and {"state", "predicate"}.isdisjoint(verb.marks) and dice.chance(0.35 if is_long else 0.1):
         clause.add("time", dice.choose([word for word in TABLES["times"] if clause.tense in word.tenses]))

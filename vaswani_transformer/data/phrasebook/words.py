@@ -31,7 +31,10 @@ def _read_tables() -> dict[str, list[Word]]:
 
 
 def _read_cell(title: str, cell: str) -> tuple[str, str | list[str] | Forms]:
-    """Return the name of the column and the content of the cell. The title says if it is a text, a list or forms."""
+    """Return the name of the column and the content of the cell.
+
+    The title is the name, then the layout of the content: none for a text, or a list or forms.
+    """
     name, _, layout = title.partition(" ")
     text = "" if cell == "-" else cell
     if layout in _FORMS:
@@ -41,7 +44,7 @@ def _read_cell(title: str, cell: str) -> tuple[str, str | list[str] | Forms]:
 
 @cache
 def nouns_in(names: str) -> tuple[Word, ...]:
-    """Return each noun of the groups `names` once. A kind of nouns and a single noun are groups, too."""
+    """Return each noun of the groups `names` once. A name may also be a kind of noun, or one English noun."""
     nouns: list[Word] = []
     for name in names.split():
         members = [group.nouns for group in TABLES["groups"] if group.name == name]

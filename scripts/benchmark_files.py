@@ -1,0 +1,138 @@
+"""Measure how long a whole command takes from text file to text file, beside CTranslate2 and MarianMTModel.
+
+    python scripts/benchmark_files.py --model model_cards/everyday_en_de --source test.en --target test.de
+
+Each system is a fresh process, as users start it. It has two cores: two threads, or two workers of one thread.
+CTranslate2 reads what `vaswani export` writes, and MarianMTModel what `vaswani convert --to marian` writes. All search
+with beam 4. The systems take turns. In each turn a system translates the file, and a file with the first line alone.
+The second time is the start. The difference of both times is the time of translation.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import sacrebleu
+from benchmark_common import Ratio, describe_machine, format_rows, report
+
+from vaswani_transformer import cli
+
+OURS = "{python} -m vaswani_transformer translate --model {model} --input {input} --output {output} --dtype {dtype}"
+TORCHRUN = "{python} -m torch.distributed.run --nproc_per_node 2"
+PEER = "{python} {script} {folder}/{kind} {input} {output}"
+# Name -> command, and the number of threads of each process.
+SYSTEMS = {
+    "vaswani_transformer, float32": (OURS.replace("{dtype}", "float32"), 2),
+    "two processes, float32": (OURS.replace("{python}", TORCHRUN).replace("{dtype}", "float32"), 1),
+    "vaswani_transformer, bfloat16": (OURS.replace("{dtype}", "bfloat16"), 2),
+    "two processes, bfloat16": (OURS.replace("{python}", TORCHRUN).replace("{dtype}", "bfloat16"), 1),
+    "CTranslate2, float32": (PEER.replace("{kind}", "float32") + " 1", 2),
+    "two workers of CTranslate2, float32": (PEER.replace("{kind}", "float32") + " 2", 1),
+    "CTranslate2, int8": (PEER.replace("{kind}", "int8") + " 1", 2),
+    "two workers of CTranslate2, int8": (PEER.replace("{kind}", "int8") + " 2", 1),
+    "MarianMTModel, float32": (PEER.replace("{kind}", "marian"), 2),
+}
+REFERENCE = "CTranslate2, float32"
+COLUMNS = {
+    "": "{name}",
+    "start, s": "{start:.1f}",
+    "translation, s": "{translation:.1f}",
+    "all, s": "{whole:.1f}",
+    f"times as fast as {REFERENCE}, without the start": "{ratio}",
+    "BLEU": "{bleu:.2f}",
+}
+# The programs of the peers, as their users write them.
+WITH_CTRANSLATE2 = """
+import os, sys
+import ctranslate2
+from tokenizers import Tokenizer
+
+folder, source, output, workers = sys.argv[1:]
+tokenizer = Tokenizer.from_file(f"{folder}/tokenizer.json")
+threads = int(os.environ["OMP_NUM_THREADS"])
+translator = ctranslate2.Translator(folder, inter_threads=int(workers), intra_threads=threads)
+lines = open(source, encoding="utf-8").read().splitlines()
+tokens = [encoding.tokens for encoding in tokenizer.encode_batch(lines)]
+options = dict(beam_size=4, length_penalty=0.6, max_batch_size=2000, batch_type="tokens")
+found = translator.translate_batch(tokens, **options)
+ids = [[tokenizer.token_to_id(token) for token in result.hypotheses[0]] for result in found]
+with open(output, "w", encoding="utf-8") as file:
+    file.writelines(f"{text.strip()}\\n" for text in tokenizer.decode_batch(ids))
+"""
+WITH_MARIAN = """
+import sys
+from transformers import AutoTokenizer, MarianMTModel
+
+folder, source, output = sys.argv[1:]
+tokenizer, model = AutoTokenizer.from_pretrained(folder), MarianMTModel.from_pretrained(folder)
+lines = open(source, encoding="utf-8").read().splitlines()
+order = sorted(range(len(lines)), key=lambda row: -len(lines[row]))
+found = {}
+for start in range(0, len(order), 64):
+    rows = order[start : start + 64]
+    inputs = tokenizer([lines[row] for row in rows], padding=True, return_tensors="pt")
+    tokens = model.generate(**inputs, num_beams=4, max_new_tokens=inputs.input_ids.shape[1] + 50)
+    found.update(zip(rows, tokenizer.batch_decode(tokens, skip_special_tokens=True)))
+with open(output, "w", encoding="utf-8") as file:
+    file.writelines(f"{found[row]}\\n" for row in range(len(lines)))
+"""
+
+
+def measure(name: str, places: dict[str, Path]) -> float:
+    """Return the seconds that one command takes."""
+    command, threads = SYSTEMS[name]
+    places |= {"script": places["folder"] / ("marian.py" if "Marian" in name else "ctranslate2_files.py")}
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "ACCELERATE_USE_CPU": "true"}
+    words = [word.format(python=sys.executable, **places) for word in command.split()]
+    started = time.perf_counter()
+    subprocess.run(words, env=environment, capture_output=True, check=True)
+    return time.perf_counter() - started
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True, help="model folder")
+    parser.add_argument("--source", type=Path, required=True, help="text to translate, one sentence per line")
+    parser.add_argument("--target", type=Path, required=True, help="its translations, for BLEU")
+    parser.add_argument("--systems", nargs="+", choices=tuple(SYSTEMS), default=list(SYSTEMS), help="default: all")
+    parser.add_argument("--repeats", type=int, default=3, help="how often to measure; default: %(default)s")
+    parser.add_argument("--output", type=Path, help="write the result to this file, as JSON")
+    args = parser.parse_args(argv)
+    references = args.target.read_text(encoding="utf-8").splitlines()
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in args.systems}
+    bleu = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        export = ["export", "--format", "ctranslate2", "--model", str(args.model)]
+        for kind in ("float32", "int8"):
+            cli.main([*export, "--output", str(folder / kind), "--quantization", kind])
+        cli.main(["convert", "--to", "marian", "--model", str(args.model), "--output", str(folder / "marian")])
+        (folder / "ctranslate2_files.py").write_text(WITH_CTRANSLATE2)
+        (folder / "marian.py").write_text(WITH_MARIAN)
+        (folder / "one").write_text(args.source.read_text(encoding="utf-8").split("\n")[0] + "\n", encoding="utf-8")
+        places = {"model": args.model, "folder": folder, "output": folder / "out"}
+        for _ in range(args.repeats):
+            for system, seconds in times.items():
+                start = measure(system, places | {"input": folder / "one"})
+                seconds.append((start, measure(system, places | {"input": args.source})))
+                found = (folder / "out").read_text(encoding="utf-8").splitlines()
+                bleu[system] = sacrebleu.corpus_bleu(found, [references]).score
+    translation = {system: [whole - start for start, whole in seconds] for system, seconds in times.items()}
+    rows = []
+    for system, seconds in times.items():
+        starts, wholes = map(statistics.median, zip(*seconds, strict=True))
+        ratio = Ratio.of(translation[system], translation.get(REFERENCE, translation[system]))
+        medians = {"start": starts, "whole": wholes, "translation": statistics.median(translation[system])}
+        rows.append({"name": system, "ratio": ratio, "bleu": bleu[system], **medians})
+    description = describe_machine() | {"text": f"{args.source.name}, {len(references):,} lines"}
+    report("From text file to text file", description, format_rows(rows, COLUMNS), rows, args.output)
+
+
+if __name__ == "__main__":
+    main()
