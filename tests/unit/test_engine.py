@@ -217,7 +217,7 @@ def test_an_engine_may_be_built_and_used_in_inference_mode(build_tiny_model):
     assert model.lm_head.weight.grad.isfinite().all()
 
 
-def test_every_call_builds_an_engine_and_few_sentences_need_no_copies(tiny_model, monkeypatch):
+def test_every_call_builds_an_engine_and_reads_the_embeddings_of_the_model(tiny_model, monkeypatch):
     monkeypatch.setattr(ForwardSteps, "__init__", None)
     keep = Products.keep
     kept = []
@@ -227,10 +227,13 @@ def test_every_call_builds_an_engine_and_few_sentences_need_no_copies(tiny_model
         return kept[-1]
 
     monkeypatch.setattr(Products, "keep", record)
-    for source, copies in ((SOURCE, False), (SOURCE.repeat(3, 1), True)):
+    for build, is_copy in (
+        (lambda: tiny_model.generate(SOURCE, max_new_tokens=3), False),
+        (tiny_model.build_engine, True),
+    ):
         kept.clear()
-        tiny_model.generate(source, max_new_tokens=3)
-        assert (kept[0].data_ptr() != tiny_model.lm_head.weight.data_ptr()) == copies
+        build()
+        assert (kept[0].data_ptr() != tiny_model.lm_head.weight.data_ptr()) == is_copy
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -19,11 +19,10 @@ from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.search_vaswani import agree
 from .layers import DecoderProducts, EncoderProducts
 from .obstacles import describe_state, find_obstacle
-from .products import Products, build_products
+from .products import build_products
 from .steps import EngineSteps
 
 logger = logging.get_logger(__name__)
-MANY_SENTENCES = 8  # With fewer in a call, packing the matrices takes longer than it saves.
 
 # For each model: the state in which it was compared with an engine, and in words what differed. The key is True for
 # whole engines, and False for engines that only decode.
@@ -43,8 +42,7 @@ class Engine(VaswaniGenerationMixin):
     Args:
         model: a model without an obstacle, see `find_obstacle`.
         dtype: a floating-point dtype for the copies, by default the model's.
-        num_sentences: how many sentences the one call has for which the engine is built. Such an engine only decodes,
-            and copies no more than it must. By default an engine can be kept.
+        for_one_call: True for an engine that is not kept. It only decodes, and copies no more than it must.
 
     Attributes:
         model: a weak reference to the model, which decodes what an engine cannot.
@@ -58,13 +56,11 @@ class Engine(VaswaniGenerationMixin):
         model: VaswaniForConditionalGeneration,
         *,
         dtype: torch.dtype | str | None = None,
-        num_sentences: int | None = None,
+        for_one_call: bool = False,
     ):
-        is_short = num_sentences is not None and num_sentences < MANY_SENTENCES
-        dtype = dtype or model.dtype
-        products = Products(dtype, copies=False) if is_short else build_products(dtype, model.device)
+        products = build_products(dtype or model.dtype, model.device, copies=not for_one_call)
         encoder, decoder = model.get_encoder(), model.get_decoder()
-        copied = copy.deepcopy if num_sentences is None else lambda module: module  # no call outlives a change
+        copied = (lambda module: module) if for_one_call else copy.deepcopy  # no call outlives a change
         self.model, self.state = weakref.ref(model), describe_state(model)
         self.config, self.generation_config = model.config, copied(model.generation_config)
         self.device, self.dtype = model.device, products.dtype
@@ -75,8 +71,8 @@ class Engine(VaswaniGenerationMixin):
         self.decoder_layers = [DecoderProducts(layer, products) for layer in decoder.layers]
         head = model.lm_head
         is_tied = head.weight is decoder.embed_tokens.weight
-        self.project = products.by_words(self.target_embedding if is_tied else keep(head.weight), keep(head.bias))
-        if num_sentences is None:
+        self.project = products.build(self.target_embedding if is_tied else keep(head.weight), keep(head.bias))
+        if not for_one_call:
             self.source_positions = copy.deepcopy(encoder.positions)
             is_shared = encoder.embed_tokens.weight is decoder.embed_tokens.weight
             self.source_embedding = self.target_embedding if is_shared else keep(encoder.embed_tokens.weight)
@@ -150,9 +146,9 @@ def build_engine(model: VaswaniForConditionalGeneration, *, dtype: torch.dtype |
 
 
 def find_engine(
-    model: VaswaniForConditionalGeneration, *, num_sentences: int | None = None, kept: Engine | None = None
+    model: VaswaniForConditionalGeneration, *, for_one_call: bool = False, kept: Engine | None = None
 ) -> Engine | None:
-    """Return an engine to keep, or for one call of `num_sentences`; `None` if the model needs its `forward`.
+    """Return an engine to keep, or for one call; `None` if the model needs its `forward`.
 
     Args:
         kept: an earlier engine of `model`, which is returned if the model has not changed since.
@@ -161,7 +157,7 @@ def find_engine(
         return None
     if kept is not None and kept.state == describe_state(model):
         return kept
-    engine, difference = _build_compared(model, num_sentences=num_sentences)
+    engine, difference = _build_compared(model, for_one_call=for_one_call)
     if difference:
         logger.warning_once(
             f"this model decodes by its forward, which is right but slower than an engine: {difference}."
@@ -174,18 +170,18 @@ def _build_compared(
     model: VaswaniForConditionalGeneration,
     *,
     dtype: torch.dtype | str | None = None,
-    num_sentences: int | None = None,
+    for_one_call: bool = False,
 ) -> tuple[Engine | None, str | None]:
     """Return an engine, and in words why it does not compute what `model` computes, or `None`."""
     compared, state = COMPARED.setdefault(model, {}), describe_state(model)
-    is_whole = num_sentences is None
+    is_whole = not for_one_call
     known_state, difference = compared.get(is_whole) or compared.get(True) or (None, None)
     is_known = known_state == state
     if is_known and difference:
         return None, difference
     products = build_products(dtype or model.dtype, model.device)  # raises for a wrong dtype
     try:
-        engine = Engine(model, dtype=products.dtype, num_sentences=num_sentences)
+        engine = Engine(model, dtype=products.dtype, for_one_call=for_one_call)
         if not is_known:
             # Compared in the model's dtype: coarser rounding would hide small differences.
             alike = engine if engine.dtype == model.dtype else Engine(model)

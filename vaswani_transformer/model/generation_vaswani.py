@@ -523,7 +523,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         # An engine has no cache to return.
         may_find = self.find_engine is not None and not (call.needs_forward or call.options.return_dict_in_generate)
         if engine is None and may_find:
-            engine = self.find_engine(num_sentences=len(source.states))
+            engine = self.find_engine(for_one_call=True)
         if engine is not None:
             return *engine.start(encoded[0], source.mask, **start), encoded
         steps = self._build_forward_steps(call, encoded)
