@@ -61,7 +61,10 @@ def find_checkpoints(folder: Path, *prefixes: str) -> list[Path]:
 
 
 def complete_checkpoints(folder: Path, *prefixes: str) -> list[Path]:
-    """Return complete checkpoints in `folder`, oldest first; by default those that may be part of the final model."""
+    """Return complete checkpoints in `folder`, oldest first.
+
+    Without `prefixes`, only scheduled checkpoints are returned: the final model is a mean of these.
+    """
     return [path for path in find_checkpoints(folder, *prefixes or [PREFIX]) if (path / COMPLETE).exists()]
 
 

@@ -124,7 +124,7 @@ def draw_attention(
 
 
 def _width(text: str) -> float:
-    """Return the length of a text in inches."""
+    """Return the length of a text, in inches. Words are drawn upright, so it is also the height of a word."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # The drawing itself warns of missing glyphs.
         return text_to_path.get_text_width_height_descent(text, _FONT, ismath=False)[0] / 72
@@ -137,16 +137,18 @@ def draw_figures(maps: AttentionMaps, folder: str | Path, *, word: str | None = 
     words instead of sub-words.
 
         figure3                      all heads, for the word with the strongest attention to words far away
-        figure4_full, figure4_word   the two heads with the sharpest attention from that word to other words
-        figure5_first, _second       the two heads with the sharpest attention, not counting their strongest fixed
-                                     step, such as "the word before". They may follow the structure of the sentence
+        figure4_full, figure4_word   the two heads with the strongest attention from that word to other words
+        figure5_first, _second       the two heads with the strongest attention, after the attention over one distance
+                                     (such as "always the word before") has been left out for each head. These heads
+                                     may follow the structure of the sentence.
 
-    `AttentionMaps.word_links` decides on heads and word. It leaves out signs and special tokens, because heads that
+    Heads and word are chosen by `AttentionMaps.word_links`, which leaves out punctuation and special tokens: heads that
     have nothing to do attend to these.
 
     Args:
-        folder: it is made if it is missing. The files are named attention_figure3.svg and so on.
-        word: the word of figures 3 and 4, one of `maps.source_tokens`. If it stands twice, the first place counts.
+        folder: the folder to write to, which is made if it is missing. The files are named attention_figure3.svg and
+            so on.
+        word: the word of figures 3 and 4, one of `maps.source_tokens`. If it occurs twice, the first place counts.
 
     Raises:
         ValueError: if `word` is not in the sentence.
@@ -183,12 +185,12 @@ def draw_layer(
     """Write one layer as SVG and PNG: any kind of attention, any heads, the whole sentence or one word; return paths.
 
     Args:
-        folder: it is made if it is missing. The names of the files describe the drawing, as in
-            attention_cross_layer5_head3.svg.
+        folder: the folder to write to, which is made if it is missing. The names of the files describe the drawing, as
+            in attention_cross_layer5_head3.svg.
         kind: one of `VIEWS`.
         layer: the layer before the last by default.
         heads: all heads by default.
-        word: only the attention of this query is drawn. If it stands twice, the first place counts.
+        word: only the attention of this query is drawn. If it occurs twice, the first place counts.
 
     Raises:
         ValueError: if there is no such layer or head, or if `word` is not among the queries.
@@ -234,7 +236,10 @@ def _save(
 
 
 def _structure_scores(links: np.ndarray) -> np.ndarray:
-    """Return the strength of each head without its strongest fixed step, (H,), from `links` (H, S, S)."""
+    """Return the attention of each head without the attention over its most frequent distance, (H,).
+
+    `links` (H, S, S) are from `AttentionMaps.word_links`.
+    """
     length = links.shape[-1]
     steps = [links.trace(offset=step, axis1=1, axis2=2) for step in range(1 - length, length)]
     return links.sum(axis=(1, 2)) - np.max(steps, axis=0)

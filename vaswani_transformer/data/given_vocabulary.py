@@ -10,7 +10,7 @@ from transformers.convert_slow_tokenizer import SentencePieceExtractor, SpmConve
 
 from .tokenization import SPECIAL_TOKENS
 
-CODES = b"#version:"  # begins the BPE codes of subword-nmt
+CODES = b"#version:"  # the first bytes of a file with BPE codes of subword-nmt
 
 
 class _Extractor(SentencePieceExtractor):
@@ -20,7 +20,7 @@ class _Extractor(SentencePieceExtractor):
 
 
 class _Converter(SpmConverter):
-    """The converter of transformers, for byte-pair encodings too."""
+    """The converter of transformers, whose own extractor fails for byte-pair encodings."""
 
     SpmExtractor = _Extractor
 
@@ -28,7 +28,8 @@ class _Converter(SpmConverter):
 def read_vocabulary(path: Path) -> PreTrainedTokenizerFast:
     """Return the tokenizer in the file `path`, set up to end inputs and labels with `</s>`.
 
-    Pieces and normalisation stay. `<s>`, `<pad>`, `</s>` and `<unk>` are added where the file does not have them.
+    The pieces and the normalisation of the file stay. Of `<s>`, `<pad>`, `</s>` and `<unk>`, those that the file does
+    not have are added.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -38,8 +39,8 @@ def read_vocabulary(path: Path) -> PreTrainedTokenizerFast:
     content = path.read_bytes()
     if content.startswith(CODES):
         raise ValueError(
-            f"{path} holds BPE codes of subword-nmt. Leave --keep_vocabulary out, and plain text gets a byte-pair "
-            f"encoding of its own; vaswani convert takes over models of fairseq with their codes."
+            f"{path} holds BPE codes of subword-nmt, which cannot be converted. Leave --keep_vocabulary out: then a new "
+            f"byte-pair encoding is learned from plain text. A model of fairseq is converted by vaswani convert."
         )
     try:
         tokenizer = Tokenizer.from_str(content.decode()) if content.startswith(b"{") else _convert(path)

@@ -24,8 +24,8 @@ from .steps import EngineSteps
 
 logger = logging.get_logger(__name__)
 
-# For each model: the state in which it was compared with an engine, and in words what differed. The key is True for
-# whole engines, and False for engines that only decode.
+# For each model: the state in which it was compared with an engine, and what differed, in words, or `None`. The key is
+# True for whole engines, and False for engines that only decode.
 COMPARED: weakref.WeakKeyDictionary[nn.Module, dict[bool, tuple[tuple, str | None]]] = weakref.WeakKeyDictionary()
 
 
@@ -172,7 +172,7 @@ def _build_compared(
     dtype: torch.dtype | str | None = None,
     for_one_call: bool = False,
 ) -> tuple[Engine | None, str | None]:
-    """Return an engine, and in words why it does not compute what `model` computes, or `None`."""
+    """Return an engine and `None`; or else `None` or a wrong engine, and in words what differs from `model`."""
     compared, state = COMPARED.setdefault(model, {}), describe_state(model)
     is_whole = not for_one_call
     known_state, difference = compared.get(is_whole) or compared.get(True) or (None, None)

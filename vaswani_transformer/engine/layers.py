@@ -21,7 +21,7 @@ class Matrix(NamedTuple):
 
 
 class AttentionProducts:
-    """The projections of one `MultiHeadAttention`; keys and values of a head lie side by side, as one."""
+    """The projections of one `MultiHeadAttention`. The keys and values of a head lie side by side in one tensor."""
 
     def __init__(self, attention: MultiHeadAttention, products: Products, *, is_cross: bool):
         self.num_heads, self.scaling = attention.num_heads, attention.scaling
@@ -34,7 +34,7 @@ class AttentionProducts:
         self.add_out = products.adding(attention.out_proj)
 
     def _interleave(self, k: nn.Linear, v: nn.Linear) -> Matrix:
-        """Return the rows of both, head by head."""
+        """Return one matrix with the rows of `k` and `v`, head by head."""
         weight, bias = (
             x if x is None else torch.cat([rows.unflatten(0, (self.num_heads, -1)) for rows in (x, y)], 1).flatten(0, 1)
             for x, y in ((k.weight, v.weight), (k.bias, v.bias))

@@ -1,6 +1,6 @@
-"""Tests whether an engine may stand in for a model, so that the model's `forward` is not needed.
+"""Obstacles: why an engine may not decode in place of a model's `forward`.
 
-An engine is compared with `forward` by a few tokens. The tests here are about what a few tokens cannot show.
+Every engine is compared with `forward` on a few tokens. The obstacles here are those that a few tokens cannot show.
 """
 
 import torch
@@ -41,7 +41,7 @@ def find_obstacle(model) -> str | None:
 
 
 def _find_change(module: nn.Module, name: str = "") -> str | None:
-    """Return in words the first module under `module` that may compute another function at another time."""
+    """Return in words what is wrong with the first module under `module` that may compute something else later."""
     if not is_plain(module):
         return f"{name or 'the model'} ({type(module).__name__}) has a hook, an adapter or another forward"
     if not all(x is None or (type(x) is nn.Parameter and not x.is_meta) for x in module._parameters.values()):

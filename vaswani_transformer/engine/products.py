@@ -26,15 +26,15 @@ class Products:
     """Matrix products of an engine, by PyTorch's own kernels; subclasses multiply in other ways.
 
     Args:
-        dtype: of the matrices that are multiplied with.
-        copies: False to read the matrices of a model in `dtype` as they are, for a search that ends before they change.
+        dtype: the dtype of the matrices.
+        copies: False to read matrices from the model if they are in `dtype`, for a search that ends before they change.
     """
 
     def __init__(self, dtype: torch.dtype, *, copies: bool = True):
         self.dtype, self.copies = dtype, copies
 
     def one(self, layer: nn.Linear, *, relu: bool = False) -> Product:
-        """Return the product (..., D) -> (..., F) with `layer`; max(0, x) of it if `relu`."""
+        """Return the product (..., D) -> (..., F) with `layer`, and if `relu` with max(0, x) after it."""
         return self.build(self._prepare(layer.weight), self._prepare(layer.bias), relu=relu)
 
     def several(self, *layers: nn.Linear) -> Callable[[torch.Tensor], Sequence[torch.Tensor]]:

@@ -49,7 +49,7 @@ class LayerSteps:
 
         Args:
             slots: where the keys of this step go.
-            mask: (L, 1, b, N), which slots a beam sees.
+            mask: (L, 1, b, N), 0 at the slots that a beam sees, `HIDDEN` at the others.
             source_mask: additive, broadcastable to (L, H, 1, S + num_idle).
         """
         attention, cross_attention = self.layer.attention, self.layer.cross_attention
@@ -95,7 +95,7 @@ class EngineSteps:
     """The steps of one search, after its prompt.
 
     Args:
-        layers: the decoder's.
+        layers: the layers of the decoder.
         embed: token ids (...) -> (..., D).
         positions: encodes the positions, which are added to the embeddings.
         project: (..., D) -> logits.
@@ -169,7 +169,7 @@ class EngineSteps:
         if staying is not None:
             mask = mask[staying]
             moved = (staying != torch.arange(len(staying), device=staying.device)).nonzero()[:, 0]
-            with torch.inference_mode():  # where the keys were made
+            with torch.inference_mode():  # as for the keys, which are changed in place
                 for layer in self.layers:
                     layer.leave(staying, moved)
             if self.source_mask is not None:
@@ -191,7 +191,7 @@ class EngineSteps:
         kept = is_seen.sort(dim=1, descending=True, stable=True).indices[:, : self.num_keys]
         num_rows, num_heads, num_slots = self.layers[0].memory.shape[:3]
         first = torch.arange(num_rows * num_heads, device=kept.device).view(num_rows, num_heads, 1) * num_slots
-        with torch.inference_mode():  # where the keys were made
+        with torch.inference_mode():  # as for the keys, which are changed in place
             for layer in self.layers:
                 layer.evict(first + kept[:, None])
         return mask.gather(2, kept[:, None].expand(-1, mask.shape[1], -1))

@@ -66,7 +66,8 @@ class SearchOptions:
         length_penalty_type: what is raised to alpha, a name of `LENGTH_PENALTIES`.
         max_length_offset: how many tokens a translation may have more than its source, </s> included (section 6.1).
             At this limit it ends with </s>, at the true probability of </s>. `None` for no such limit.
-        max_new_tokens, max_length: where a hypothesis is cut, and counts as finished. `max_length` includes the prompt.
+        max_new_tokens, max_length: the length at which a hypothesis is cut. It then counts as finished. `max_length`
+            includes the prompt.
         early_stopping: "never" ends a sentence when no open hypothesis can win, which is exact. False and True are
             transformers' guesses. Greedy search ends at its first </s>.
         do_sample: draw the continuations of the beams.
@@ -235,7 +236,7 @@ class Source(NamedTuple):
 
     Attributes:
         ids, embeds, encoded: tokens (B, S), embeddings (B, S, D), output of the encoder; `None` if not given.
-        states: the first of them that is given, (B, S, ...).
+        states: the first of these three that is given, (B, S, ...).
         mask: (B, S), 0 at padding; `None` if unknown.
         lengths: (B,) tokens of each sentence.
     """
@@ -253,14 +254,14 @@ class Call:
     """What one call of `generate` asks for.
 
     Attributes:
-        options: of the search.
+        options: the options of the search.
         source: the sentences.
         prompt: (B, P), the tokens with which the translations begin.
         limits, must_end: (B,) each, see `SearchOptions.find_limits`.
         config: all options, among them those that transformers reads.
         model_kwargs: further arguments of `forward`.
-        given: options and arguments of `forward` as the caller gave them.
-        tokenizer: of the caller, for `stop_strings`.
+        given: the options and the arguments of `forward`, as the caller gave them.
+        tokenizer: the caller's tokenizer, which `stop_strings` need.
         synced_gpus: True if processes make their steps together.
     """
 
@@ -287,7 +288,7 @@ class Call:
         )
 
     def is_for_transformers(self, *, has_guide: bool, has_engine: bool) -> bool:
-        """Return True if transformers' loop decodes: it guides a search by a streamer or an assistant, and samples.
+        """Return True if transformers' loop must decode: for a streamer, an assistant, or samples with one beam.
 
         Raises:
             ValueError: for a streamer or an assistant beside several beams.
@@ -345,9 +346,9 @@ class VaswaniGenerationMixin(GenerationMixin):
     ) -> torch.LongTensor | ModelOutput:
         """Search as `transformers.GenerationMixin.generate` does, with two further options and one further argument.
 
-        transformers' loop makes samples with one beam, and follows streamers, assistants and `custom_generate`, up to
-        the longest limit of the batch. Every other search is `run_search`. Missing masks are derived from the padding.
-        A prompt in `decoder_input_ids` must be padded on the left.
+        transformers' loop decodes samples with one beam, and for streamers, assistants and `custom_generate`. It goes
+        on to the longest limit of the batch. Every other search is `run_search`. Missing masks are derived from the
+        padding. A prompt in `decoder_input_ids` must be padded on the left.
 
         The bound of `early_stopping="never"` needs log P at or below 0. A positive `sequence_bias` or a caller's
         processor may raise it. Then the search runs up to the limit, unless `renormalize_logits=True`. The `scores` of
@@ -356,9 +357,9 @@ class VaswaniGenerationMixin(GenerationMixin):
 
         Args:
             engine: an object with `encode` and `start`, such as `build_engine()` returns, built once for many calls.
-                It keeps the weights of that time. It samples with one beam too, and returns no `past_key_values`. What
-                it cannot do, the model's `forward` does: attention weights, hidden states, a caller's cache, padded
-                prompts.
+                It keeps the weights that the model had when it was built. It samples with one beam too, and returns no
+                `past_key_values`. The model's `forward` does what an engine cannot do: attention weights, hidden
+                states, a caller's cache, padded prompts.
 
         Raises:
             ValueError: for options that the search does not honour or transformers refuses.
@@ -446,9 +447,9 @@ class VaswaniGenerationMixin(GenerationMixin):
     def resolve_options(
         self, generation_config: GenerationConfig | None, kwargs: dict
     ) -> tuple[SearchOptions, GenerationConfig, dict]:
-        """Return the options of a call for our search, all its options for transformers, and arguments of `forward`.
+        """Return the options of our search, all options for transformers, and the arguments of `forward`.
 
-        Options of `kwargs` have precedence over those of `generation_config`, and these over the model's own.
+        `kwargs` have precedence over `generation_config`, and this over the `generation_config` of the model.
         """
         config = copy.deepcopy(_take_over(generation_config))
         config.update(**self.generation_config.to_dict(), defaults_only=True, allow_custom_entries=True)
@@ -534,7 +535,7 @@ class VaswaniGenerationMixin(GenerationMixin):
         config, source, num_beams = call.config, call.source, call.options.num_beams
         cache = call.model_kwargs.get(CACHE)
         if cache is None and (config.cache_implementation is None or config.use_cache is False):
-            # As transformers creates it, without two copies of the model's config.
+            # transformers would create the same cache, with two copies of the model's config.
             cache = EncoderDecoderCache(DynamicCache(), DynamicCache()) if config.use_cache else None
         else:
             place = {CACHE: cache, "encoder_outputs": encoded}
@@ -564,7 +565,11 @@ class VaswaniGenerationMixin(GenerationMixin):
         )
 
     def _replace_engine(self, engine, asked: str) -> None:
-        """Return `None`, so that `forward` does what is `asked`; raise a ValueError if `engine` is another model's."""
+        """Return `None` in place of `engine`, so that the model's `forward` does what is `asked`.
+
+        Raises:
+            ValueError: if `engine` is not of this model.
+        """
         if engine is not None and getattr(engine, "model", lambda: None)() is not self:
             raise ValueError(
                 f"an engine cannot decode with {asked}: call the model's generate(), or correct a misspelt name."
@@ -705,7 +710,8 @@ def _take_source(
 ) -> Source:
     """Remove the sentences from `model_kwargs`, the arguments of `generate`, and return them.
 
-    A missing mask is derived from the padding. Without sentences there is one, the bos token, as in transformers.
+    A missing mask is derived from the padding. If no sentence is given, the bos token is the sentence, as in
+    transformers.
 
     Raises:
         ValueError: if there is no sentence.

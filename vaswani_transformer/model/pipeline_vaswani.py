@@ -57,11 +57,11 @@ def is_blank(text: str) -> bool:
 def split_text(text: str, language: str | None = None) -> list[tuple[str, str]]:
     """Return the lines of `text`, each with its line break, or its sentences, each with the space after it.
 
-    Joined, they are `text`. White space in front of the first sentence follows an empty sentence.
+    Joined, they are `text`. White space in front of the first sentence is returned as the space after an empty one.
 
     Args:
-        language: of the sentences to find, such as "en" or "en-US"; sentencex takes an unknown language for English.
-            `None` for lines.
+        language: the language of the sentences, such as "en" or "en-US"; sentencex takes an unknown one for English.
+            With `None`, lines are returned.
 
     Raises:
         ImportError: if there is a `language` and no sentencex.
@@ -70,14 +70,14 @@ def split_text(text: str, language: str | None = None) -> list[tuple[str, str]]:
     lines = list(zip(parts[::2], parts[1::2], strict=True))
     if language is None:
         return lines
-    try:  # so that transformers does not ask for it when it loads this file
+    try:  # transformers loads this file only if all its imports outside of `try` are installed
         from sentencex import segment
     except ImportError as error:
         raise ImportError("split_sentences needs a library: pip install sentencex") from error
     at = 0
-    edges = []  # of the sentences, without the white space around them
+    edges = []  # start and end of each sentence, without the white space around it
     for part in parts:
-        # sentencex knows spaces alone between sentences, and panics at some other white space.
+        # Other white space becomes a space, because sentencex panics at some of it.
         for sentence in segment(re.split("[-_]", language)[0].lower(), re.sub(r"\s", " ", part)):
             start, end = at + len(sentence) - len(sentence.lstrip()), at + len(sentence.rstrip())
             edges += [start, end] if start < end else []
@@ -141,7 +141,7 @@ class TranslationPipeline(ChunkPipeline):
     _load_tokenizer = True
 
     _splits_lines = True
-    _engine = None  # of the model, once it has translated
+    _engine = None  # built at the first translation
     call_count = 0
 
     def __init__(self, *args, **kwargs):
@@ -153,8 +153,9 @@ class TranslationPipeline(ChunkPipeline):
         return {name: value for name, value in vars(self).items() if name not in ("_engine", "call_count")}
 
     def _find_engine(self) -> dict[str, Any]:
-        """Return the engine of the model as an argument of `generate`; none without the package or for other models."""
-        if getattr(type(self.model), "find_engine", None) is None:  # adapters have that of the model inside
+        """Return the engine as an argument of `generate`; no argument without the package or for other models."""
+        # The class is asked, because an adapter would answer with the method of the model inside.
+        if getattr(type(self.model), "find_engine", None) is None:
             return {}
         self._engine = self.model.find_engine(kept=self._engine)
         return {"engine": self._engine}
@@ -251,7 +252,7 @@ class TranslationPipeline(ChunkPipeline):
         if is_blank(line["source"]):
             tokens = tokens[:, :1]  # the start token
         texts = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
-        if clean_up:  # transformers v5 does not for BPE, even where asked to
+        if clean_up:  # transformers v5 ignores this wish for BPE
             texts = list(map(self.tokenizer.clean_up_tokenization, texts))
         whole = [drop_broken(text, line["source"]) for text in texts]
         if whole != texts:

@@ -37,7 +37,7 @@ class LengthPenalty(NamedTuple):
     """lp(Y) = base^alpha.
 
     Attributes:
-        base: in words.
+        base: a formula for messages.
         of: the function |Y| -> base. It must not fall with the length, or the bound of `BeamSearch` is not exact.
     """
 
@@ -112,18 +112,18 @@ class BeamSearch:
         self.end_lengths = {limit for limit, ends in zip(limits_on_host, must_end.tolist(), strict=True) if ends}
 
         self.length = 0  # new tokens so far
-        self.places = torch.arange(num_sentences, device=device)  # (L,) in the batch, of sentences still in the search
-        self.done = torch.zeros(num_sentences, dtype=torch.bool, device=device)  # (L,) some stay until they are evicted
+        self.places = torch.arange(num_sentences, device=device)  # (L,) the rows of the sentences still in the search
+        self.done = torch.zeros(num_sentences, dtype=torch.bool, device=device)  # (L,) decided sentences stay until they are evicted
         # (2, L, b, T and room): the tokens, and the beam that each token extends; -1 in the prompt and after the end.
         self.history = torch.stack((prompt, torch.full_like(prompt, -1))).unflatten(1, (num_sentences, num_beams))
-        # All beams start equal. Only the first may grow, or the b best continuations would be one, b times.
+        # All beams start equal, so only the first may grow. Else the b best continuations would be b equal ones.
         self.scores = torch.full((num_sentences, num_beams), -torch.inf, device=device)
         self.scores[:, 0] = 0.0
         self.limit_penalties = length_penalty(self.limits)
 
         self.kept_scores = torch.full((num_sentences, num_kept), -torch.inf, device=device)
         self.kept_history = self.history[:, :, :1].expand(-1, -1, num_kept, -1)  # (2, L, num_kept, T and room)
-        self.left: list[tuple[torch.Tensor, ...]] = []  # of each eviction: places, kept scores and histories
+        self.left: list[tuple[torch.Tensor, ...]] = []  # for each eviction: places, kept scores, histories
 
     @property
     def flat_tokens(self) -> torch.LongTensor:
@@ -335,13 +335,13 @@ def run_search(
 
     Args:
         logits: (B * b, V) of the words after the prompt; they are overwritten.
-        processors: a further change of scores, (rows, T) tokens and (rows, V) scores -> (rows, V). As in transformers,
-            the scores are log P with beams and logits with a single hypothesis.
-        criteria: a further end of hypotheses, tokens and recorded scores -> (rows,) True where one is finished.
+        processors: changes the scores: (rows, T) tokens and (rows, V) scores -> (rows, V). As in transformers, the
+            scores are log P with beams and logits with a single hypothesis.
+        criteria: finishes more hypotheses: tokens and recorded scores -> (rows,), True where one is finished.
         records: tuples named "scores", "logits" or as an output of `forward`. Each step appends its value.
         may_evict: True if decided sentences may leave the batch.
-        continues: tells from "are all sentences decided?" whether one more step follows. With `synced_gpus` it waits
-            for the other processes.
+        continues: returns whether one more step follows. It gets True if all sentences are decided. With `synced_gpus`
+            it asks the other processes too.
     """
     all_done, last_limit, records = False, max(search.limit_lengths), records or {}
     while continues(all_done):
@@ -356,7 +356,7 @@ def run_search(
                 log_probs = log_probs.masked_fill(scores.amax(dim=-1, keepdim=True) == -torch.inf, -torch.inf)
             scores = search.restrict(scores) if "scores" in records else None
         else:
-            # In place: the system would have to map new memory first.
+            # The result overwrites the logits, because new memory would take the system longer.
             log_probs = torch.log_softmax(logits, dim=-1, out=logits)
             log_probs = log_probs if processors is None else processors(search.flat_tokens, log_probs)
             scores = log_probs = search.restrict(log_probs)
@@ -485,7 +485,7 @@ class ForwardSteps:
         *,
         states: torch.Tensor | None = None,
     ) -> ModelOutput:
-        """Return the output of `forward` after `tokens` (L * b, T), of which `cache` holds the first."""
+        """Return the output of `forward` after `tokens` (L * b, T), where `cache` holds the first of them."""
         num_new = None if cache is None else tokens.shape[1] - self.num_cached
         masks = {name: x for name, x in self.rows.items() if x is not None and name != "states"}
         states = self.rows["states"] if states is None else states
