@@ -39,8 +39,8 @@ def read_vocabulary(path: Path) -> PreTrainedTokenizerFast:
     content = path.read_bytes()
     if content.startswith(CODES):
         raise ValueError(
-            f"{path} holds BPE codes of subword-nmt, which cannot be converted. Leave --keep_vocabulary out: then a new "
-            f"byte-pair encoding is learned from plain text. A model of fairseq is converted by vaswani convert."
+            f"{path} holds BPE codes of subword-nmt, which cannot be converted. Leave --keep_vocabulary out: then a "
+            f"new byte-pair encoding is learned from plain text. A model of fairseq is converted by vaswani convert."
         )
     try:
         tokenizer = Tokenizer.from_str(content.decode()) if content.startswith(b"{") else _convert(path)

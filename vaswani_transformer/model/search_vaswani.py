@@ -113,7 +113,7 @@ class BeamSearch:
 
         self.length = 0  # new tokens so far
         self.places = torch.arange(num_sentences, device=device)  # (L,) the rows of the sentences still in the search
-        self.done = torch.zeros(num_sentences, dtype=torch.bool, device=device)  # (L,) decided sentences stay until they are evicted
+        self.done = torch.zeros(num_sentences, dtype=torch.bool, device=device)  # (L,) decided, not yet evicted
         # (2, L, b, T and room): the tokens, and the beam that each token extends; -1 in the prompt and after the end.
         self.history = torch.stack((prompt, torch.full_like(prompt, -1))).unflatten(1, (num_sentences, num_beams))
         # All beams start equal, so only the first may grow. Else the b best continuations would be b equal ones.
