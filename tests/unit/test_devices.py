@@ -1,9 +1,12 @@
 """Precision and settings of PyTorch that depend on the device."""
 
+from itertools import count
+
 import pytest
 import torch
 
-from vaswani_transformer.devices import allow_tf32, avoid_plans_per_shape, choose_precision
+from vaswani_transformer import devices
+from vaswani_transformer.devices import allow_tf32, avoid_plans_per_shape, choose_precision, use_free_cores
 
 
 @pytest.mark.parametrize(
@@ -36,3 +39,23 @@ def test_plans_per_shape_are_avoided_and_tf32_allowed_only_on_cuda(device, expec
     finally:
         torch.backends.cuda.enable_cudnn_sdp(before[0])
         torch.set_float32_matmul_precision(before[1])
+
+
+@pytest.mark.parametrize(
+    ("cores", "most_threads", "launched", "expected"),
+    [(2.0, 2, None, 2), (1.8, 2, None, 2), (1.5, 2, None, 1), (0.4, 2, None, 1), (5.0, 2, None, 2), (1.0, 2, "2", 2)],
+)
+def test_a_search_uses_as_many_threads_as_its_process_gets_cores(monkeypatch, cores, most_threads, launched, expected):
+    before = torch.get_num_threads()
+    clock = count()
+    monkeypatch.setattr(devices.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(devices.time, "process_time", lambda: next(clock) * cores)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if launched is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", launched)
+    try:
+        torch.set_num_threads(most_threads)
+        use_free_cores()
+        assert torch.get_num_threads() == expected
+    finally:
+        torch.set_num_threads(before)
