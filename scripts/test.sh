@@ -5,8 +5,6 @@ cd "$(dirname "$0")/.."
 source scripts/setup_venv.sh dev
 ruff check .
 ruff format --check .
-# They hold what CPUs compute, to the bit, so they do not see a GPU.
-export CUDA_VISIBLE_DEVICES=
 # The tests run in two processes; -n 0 uses one. The tests of a file run in the same process, because they share fixtures
 # that take long to build. A process that ends is not replaced: if a test hangs and its process is ended, a new process
 # would run the same test again.

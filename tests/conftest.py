@@ -22,6 +22,9 @@ from vaswani_transformer.files import lock_folder
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
 
+# The tests hold what CPUs compute, to the bit, so they see no GPU unless this variable names one.
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
 # Gloo connects processes through the address of the host's name, which may be unreachable. The loopback always works.
 if sys.platform == "linux":
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

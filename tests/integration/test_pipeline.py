@@ -98,7 +98,8 @@ def test_an_engine_samples_one_hypothesis(translate):
 
 
 def test_tokens_and_text_are_returned_as_asked(translate):
-    ids = translate.model.generate(**translate.tokenizer(SENTENCES[0], return_tensors="pt"), max_new_tokens=6)[0]
+    inputs = translate.tokenizer(SENTENCES[0], return_tensors="pt").to(translate.device)
+    [ids] = translate.model.generate(**inputs, max_new_tokens=6)
     text = translate(SENTENCES[0])
     assert translate(SENTENCES[0], return_text=True) == text
     for options, expected in (({}, {}), ({"return_text": True}, text[0])):

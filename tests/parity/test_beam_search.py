@@ -201,6 +201,6 @@ def test_the_translations_of_a_trained_model_agree_with_the_plain_search(bundled
         words = words_of_model(model, source)
         [(_, best)] = search(words, num_beams=num_beams, limit=limit, alpha=0.6, end=config.eos_token_id)
         found.append(list(best))
-    inputs = tokenizer.pad({"input_ids": sources}, return_tensors="pt")
+    inputs = tokenizer.pad({"input_ids": sources}, return_tensors="pt").to(model.device)
     rows = model.generate(**inputs, num_beams=num_beams, length_penalty=0.6, early_stopping="never")
     assert [[token for token in row[1:] if token != config.pad_token_id] for row in rows.tolist()] == found
