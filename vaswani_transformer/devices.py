@@ -1,14 +1,15 @@
 """Settings of PyTorch for devices and processes: precision, TF32, kernels of attention, shapes for the compiler."""
 
+import contextlib
+import functools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import nn
 
-SECONDS_OF_TEST = 0.05  # of `use_free_cores`
-ENTRIES_PER_THREAD = 2**16  # enough for PyTorch to give each thread a part
+SECONDS_OF_TEST, SECONDS_BETWEEN_TESTS = 0.05, 10.0  # of `free_cores`
 
 
 def choose_precision(asked: str | None, device: str) -> str:
@@ -59,25 +60,32 @@ def check_processes(num_processes: int) -> None:
         )
 
 
-def use_free_cores(most_threads: int | None = None) -> None:
-    """Let PyTorch compute with as many threads as this process gets cores, at most `most_threads`.
+@contextlib.contextmanager
+def free_cores(device: torch.device) -> Iterator[None]:
+    """Let PyTorch compute with as many threads as this process gets cores, while the block runs.
 
     The threads of a search wait for each other at every product. Beside one busy process on two cores, two threads took
-    2 to 4 times as long as one, and alone 0.6 to 0.8 times as long. So a short test of all threads shows by its
-    processor time how many cores they get. The number of threads does not change a translation. OMP_NUM_THREADS in the
-    environment has precedence; launchers set it.
-
-    Args:
-        most_threads: the present number of threads by default.
+    2 to 4 times as long as one, and alone 0.6 to 0.8 times as long. The number of threads does not change a
+    translation. It stays as it is for a GPU, and where OMP_NUM_THREADS is in the environment, which launchers set.
     """
-    most_threads = most_threads or torch.get_num_threads()
-    if "OMP_NUM_THREADS" in os.environ or most_threads == 1:
+    most_threads = torch.get_num_threads()
+    if device.type != "cpu" or most_threads == 1 or "OMP_NUM_THREADS" in os.environ:
+        yield
         return
-    torch.set_num_threads(most_threads)
-    entries = torch.zeros(most_threads * ENTRIES_PER_THREAD)
+    cores = _count_cores(most_threads, time.perf_counter() // SECONDS_BETWEEN_TESTS)
+    torch.set_num_threads(min(most_threads, max(1, int(cores + 0.3))))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(most_threads)
+
+
+@functools.lru_cache(maxsize=1)
+def _count_cores(num_threads: int, _period: float) -> float:
+    """Return how many cores `num_threads` threads get in a short test, which is made once in each period."""
+    entries = torch.zeros(num_threads * 2**16)  # enough for PyTorch to give each thread a part
     entries.add_(1)  # The first operation starts the threads.
     started, used_before = time.perf_counter(), time.process_time()
     while (seconds := time.perf_counter() - started) < SECONDS_OF_TEST:
         entries.add_(1)
-    cores = (time.process_time() - used_before) / seconds
-    torch.set_num_threads(min(most_threads, max(1, int(cores + 0.3))))
+    return (time.process_time() - used_before) / seconds

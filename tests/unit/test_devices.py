@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from vaswani_transformer import devices
-from vaswani_transformer.devices import allow_tf32, avoid_plans_per_shape, choose_precision, use_free_cores
+from vaswani_transformer.devices import allow_tf32, avoid_plans_per_shape, choose_precision, free_cores
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,7 @@ def test_plans_per_shape_are_avoided_and_tf32_allowed_only_on_cuda(device, expec
 def test_a_search_uses_as_many_threads_as_its_process_gets_cores(monkeypatch, cores, most_threads, launched, expected):
     before = torch.get_num_threads()
     clock = count()
+    devices._count_cores.cache_clear()
     monkeypatch.setattr(devices.time, "perf_counter", lambda: next(clock))
     monkeypatch.setattr(devices.time, "process_time", lambda: next(clock) * cores)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
@@ -55,7 +56,8 @@ def test_a_search_uses_as_many_threads_as_its_process_gets_cores(monkeypatch, co
         monkeypatch.setenv("OMP_NUM_THREADS", launched)
     try:
         torch.set_num_threads(most_threads)
-        use_free_cores()
-        assert torch.get_num_threads() == expected
+        with free_cores(torch.device("cpu")):
+            assert torch.get_num_threads() == expected
+        assert torch.get_num_threads() == most_threads
     finally:
         torch.set_num_threads(before)

@@ -11,8 +11,8 @@ import vaswani_transformer
 PACKAGE = Path(vaswani_transformer.__file__).parent
 # Floors of folders and files of the package, from the ground up. Parts on one floor do not import each other.
 FLOORS = [
-    {"model"},
-    {"engine", "kernels", "memory", "devices", "files", "bounds"},
+    {"model", "devices"},
+    {"engine", "kernels", "memory", "files", "bounds"},
     {"runs"},
     {"averaging", "data"},
     {"loading"},

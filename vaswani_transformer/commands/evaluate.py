@@ -95,7 +95,6 @@ def _evaluate_model(args: argparse.Namespace, build: "Callable[..., dict[str, Me
 
     from ..data.lines import read_lines
     from ..data.sources import Source
-    from ..devices import use_free_cores
     from ..evaluation.likelihood import compute_perplexity
     from ..evaluation.metrics import PERPLEXITY, Score, compute_scores
     from ..files import write_json
@@ -119,7 +118,6 @@ def _evaluate_model(args: argparse.Namespace, build: "Callable[..., dict[str, Me
     options = take_given(args, *OF_SEARCH)
     if others:
         options["ensemble"] = [member.model for member in others]
-    use_free_cores()
     with tqdm(total=len(pairs), unit=" sentences", file=sys.stderr, disable=None) as bar:
         options |= {"tokens_per_batch": args.tokens_per_batch, "on_batch": bar.update}
         hypotheses = translate(first.model, first.tokenizer, sources, **options)

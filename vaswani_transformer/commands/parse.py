@@ -39,7 +39,6 @@ def run(args: argparse.Namespace) -> None:
     from tqdm import tqdm
 
     from ..data.lines import decode_lines, read_lines
-    from ..devices import use_free_cores
     from ..parsing.bracket_f1 import BracketScore, compare
     from ..parsing.parser import load_parser, split_words
     from ..parsing.trees import format_tree, read_trees, strip
@@ -56,7 +55,6 @@ def run(args: argparse.Namespace) -> None:
         _warn_of_unsplit_words(map(split_words, sentences))
     options = take_given(args, "num_beams", "length_penalty", "tokens_per_batch")
     parser = load_parser(args.model, is_constrained=not args.unconstrained, **options)
-    use_free_cores()
     with open_output(args.output) as output:  # It is opened before the search, so that a wrong name shows at once.
         with tqdm(total=len(sentences), unit=" sentences", file=sys.stderr, disable=None) as bar:
             trees = parser(sentences, on_batch=bar.update)

@@ -14,6 +14,7 @@ from torch import nn
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import ModelOutput, logging
 
+from ..devices import free_cores
 from ..model.generation_vaswani import VaswaniGenerationMixin
 from ..model.modeling_vaswani import VaswaniForConditionalGeneration
 from ..model.search_vaswani import agree
@@ -80,7 +81,8 @@ class Engine(VaswaniGenerationMixin):
 
     def generate(self, *args, **kwargs) -> torch.LongTensor | ModelOutput:
         """Search as the model's `generate` does, where that needs no `forward` of the model."""
-        return super().generate(*args, **{"engine": self} | kwargs)
+        with free_cores(self.device):
+            return super().generate(*args, **{"engine": self} | kwargs)
 
     def save_pretrained(self, *args, **kwargs) -> None:
         """Raise a TypeError: packed matrices are of no use in another process."""

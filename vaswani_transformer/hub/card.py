@@ -167,7 +167,12 @@ def build_card(
     """
     run = read_run(folder, model)
     text = text or CardText()
-    _check_scores(folder, run, evaluations)
+    for evaluation in evaluations:
+        if evaluation.fingerprint != (fingerprint := fingerprint_model(run.model)):
+            raise ValueError(
+                f"the scores of {evaluation.test_set} belong to a model with fingerprint {evaluation.fingerprint}, but "
+                f"the model of {folder} has fingerprint {fingerprint}: evaluate it again."
+            )
     name = plain(folder.resolve().name)
     source, target = run.languages or ("the source", "the target language")
     licence = f"Licence of the weights: {text.license}." if text.license else NO_LICENCE
@@ -190,17 +195,6 @@ def build_card(
     }
     template = PARSER_TEMPLATE if run.is_parser else TEMPLATE
     return Template(template.read_text(encoding="utf-8")).substitute(values)
-
-
-def _check_scores(folder: Path, run: Run, evaluations: Sequence[Evaluation]) -> None:
-    """Raise a ValueError if the scores do not belong to the model of this run."""
-    for evaluation in evaluations:
-        fingerprint = fingerprint_model(run.model)
-        if evaluation.fingerprint != fingerprint:
-            raise ValueError(
-                f"the scores of {evaluation.test_set} belong to a model with fingerprint {evaluation.fingerprint}, but "
-                f"the model of {folder} has fingerprint {fingerprint}: evaluate it again."
-            )
 
 
 def _metadata(run: Run, evaluations: Sequence[Evaluation], text: CardText, *, name: str) -> str:

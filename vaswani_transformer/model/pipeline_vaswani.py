@@ -140,7 +140,7 @@ class TranslationPipeline(ChunkPipeline):
     _load_feature_extractor = False
     _load_tokenizer = True
 
-    _splits_lines = True
+    _is_own = True  # False in a subclass for other models, which do not split a text at line breaks
     _engine = None  # built at the first translation
     call_count = 0
 
@@ -200,9 +200,9 @@ class TranslationPipeline(ChunkPipeline):
         if split_sentences:
             own, _ = find_languages(vars(self.model.config)) or ("en", None)
             language = self._read_languages(**languages)[0] or own
-        parts = split_text(sentence, language) if language or self._splits_lines else [(sentence, "")]
+        parts = split_text(sentence, language) if language or self._is_own else [(sentence, "")]
         for number, (text, space) in enumerate(parts, start=1):
-            if self._splits_lines and not split_sentences and SEVERAL_SENTENCES.search(text):
+            if self._is_own and not split_sentences and SEVERAL_SENTENCES.search(text):
                 logger.warning_once(
                     "a line seems to hold several sentences, and its translation may leave one out: give "
                     "split_sentences=True, or split it."

@@ -80,7 +80,7 @@ class Ensemble:
                 steps = ForwardSteps(member, encoding, source_mask, num_beams=num_beams, cache=cache)
                 started.append((steps, steps(prompt.repeat_interleave(num_beams, dim=0))))
         steps, logits = zip(*started, strict=True)
-        return EnsembleSteps(steps), _combine(logits)
+        return EnsembleSteps(steps), mean_log_probs(logits)
 
 
 class EnsembleSteps:
@@ -93,7 +93,7 @@ class EnsembleSteps:
 
     def __call__(self, tokens: torch.LongTensor) -> torch.Tensor:
         """Return the log of the mean probability of each next word, (L * b, V), after `tokens` (L * b, T)."""
-        return _combine([steps(tokens) for steps in self.members])
+        return mean_log_probs([steps(tokens) for steps in self.members])
 
     def reorder(self, beams: torch.Tensor, staying: torch.Tensor | None) -> None:
         """Continue from `beams` (L, b) of the sentences `staying`, or of all sentences if `staying` is `None`."""
@@ -101,16 +101,11 @@ class EnsembleSteps:
             steps.reorder(beams, staying)
 
 
-def _combine(logits_of_models: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the log of the mean probability of each word, (L * b, V), from the logits of each model."""
-    return mean_log_probs([logits.float().log_softmax(dim=-1) for logits in logits_of_models])
-
-
-def mean_log_probs(log_probs_of_models: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the log of the mean of probabilities that are given as logarithms.
+def mean_log_probs(logits_of_models: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the log of the mean probability of each word, (L * b, V), from the logits of each model.
 
     Unlike with a logsumexp, the result is exact where all probabilities are equal.
     """
-    log_probs = torch.stack(log_probs_of_models)
+    log_probs = torch.stack([logits.float() for logits in logits_of_models]).log_softmax(dim=-1)
     highest = log_probs.amax(dim=0).clamp(min=torch.finfo(log_probs.dtype).min)
     return highest + (log_probs - highest).exp_().mean(dim=0).log_()

@@ -25,13 +25,12 @@ from itertools import count, islice
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-import torch
 from accelerate import PartialState
 from accelerate.utils import parse_flag_from_env
 from tqdm import tqdm
 
 from ..data.lines import MOST_LINE_BYTES, decode_lines, read_lines
-from ..devices import check_processes, use_free_cores
+from ..devices import check_processes
 from ..files import LOCK_FILE, claim, lock_folder, write_whole
 from .translator import Hypothesis, Translator
 
@@ -110,7 +109,6 @@ def translate_file(
     windows = {start: folder / f"lines-{start + 1:012d}" for start in range(0, num_lines, size)}
     settings = {"format": FORMAT, "lines_per_window": size, "text": digest, **settings}
     key = json.dumps(settings, sort_keys=True)
-    num_threads = torch.get_num_threads()
     with contextlib.ExitStack() as stack:
         if processes.is_main_process:
             folder.mkdir(parents=True, exist_ok=True)
@@ -142,7 +140,6 @@ def translate_file(
             for start, path in windows.items():
                 sentences = list(islice(lines, size))
                 if start in share:
-                    use_free_cores(num_threads)  # for each window, because other processes come and go
                     translated = enumerate(translator(sentences, on_batch=show), start=start + 1)
                     window = "".join(to_lines(hypotheses, number) for number, hypotheses in translated).encode()
                     with write_whole(path) as file:
@@ -213,7 +210,6 @@ def translate_stream(
     translator: Translator, windows: Iterable[Sequence[str]], output: TextIO, *, to_lines: ToLines
 ) -> None:
     """Translate `windows` of sentences as they arrive, and write the translations of each window at once."""
-    use_free_cores()
     numbers = count(1)
     hides_bar = True if output.isatty() else None  # On a terminal, bar and translations would overwrite each other.
     with tqdm(unit=" sentences", smoothing=0, file=sys.stderr, disable=hides_bar) as bar:

@@ -6,6 +6,7 @@ from typing import Any
 import transformers
 from transformers import Pipeline, PreTrainedModel
 
+from ..devices import free_cores
 from ..model.configuration_vaswani import VaswaniConfig
 from ..model.pipeline_vaswani import TranslationPipeline
 from ..runs import find_model_folder
@@ -45,12 +46,12 @@ class AnyTranslationPipeline(TranslationPipeline):
             self._generation_defaults = GENERATION_DEFAULTS | self._generation_defaults
 
     @property
-    def _splits_lines(self) -> bool:
-        return self._is_own
-
-    @property
     def _is_own(self) -> bool:
         return self.model.config.model_type == VaswaniConfig.model_type
+
+    def _forward(self, model_inputs: dict[str, Any], **generate_kwargs) -> dict[str, Any]:
+        with free_cores(self.device):
+            return super()._forward(model_inputs, **generate_kwargs)
 
     def _check_languages(self, **languages: Any) -> None:
         if self._is_own:
